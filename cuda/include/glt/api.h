@@ -1,0 +1,96 @@
+// The C ABI of the native library. No torch, no Python, no C++ types.
+//
+// Conventions: ids, offsets and counts are int64; the caller owns all memory; an optional output is a null pointer; every
+// function returns a glt_status. `detail`, where a function has one, is int64[4] and says what was wrong or how much is needed.
+#pragma once
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define GLT_API __declspec(dllexport)
+#else
+#define GLT_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GLT_ABI_VERSION 1
+#define GLT_MAX_HOPS 16
+
+typedef enum {
+  GLT_OK = 0,
+  GLT_GROW = 1,      // a workspace is too small; detail = {which, index, needed}
+  GLT_BAD_ID = 2,    // an id is outside the graph or not local; detail = {position, id}
+  GLT_BAD_ROW = 3,   // a row's pointers contradict the array they point into; detail = {relation, row, begin, end}
+  GLT_BAD_ARG = 4,
+  GLT_CUDA = 5       // detail = {cudaError_t}
+} glt_status;
+
+// A typed graph whose parts are mapped into this process (or copied to this device).
+// T node types, R relations (edge types), P parts; segment s = type * P + part covers gids [bounds[s], bounds[s + 1]).
+// Pointers of parts that are not local are null.
+typedef struct {
+  int32_t num_types, num_relations, num_parts;
+  int32_t id_bytes;                // 4 or 8: width of indices and user_ids
+  int32_t shift;                   // hint[gid >> shift] is the first segment that a gid of that bucket can lie in
+  int32_t reserved;
+  const int64_t* bounds;           // [T * P + 1]
+  const int32_t* hint;             // [(num_nodes >> shift) + 1]
+  const int32_t* src_type;         // [R]
+  const int32_t* dst_type;         // [R]
+  const uint64_t* key;             // [R] edge_type_key
+  const int64_t* const* indptr;    // [R * P] -> int64 [rows + 1]
+  const void* const* indices;      // [R * P] -> ids [edges], gids of sources, in canonical order per row
+  const void* const* user_ids;     // [T * P] -> ids [rows]
+  const int64_t* edge_base;        // [R * P] edge row of a part's first edge
+  const int64_t* num_edges;        // [R * P]
+} glt_graph;
+
+// Growable memory of the k-hop sampler. All lists are per type or per relation; capacities are in entries.
+typedef struct {
+  int64_t table_cap;               // slots of the relabel table
+  void* table;                     // 8 bytes a slot when num_nodes < 2^32 - 1, else 16
+  int64_t scratch_cap;             // addresses of one hop's picks
+  uint64_t* scratch;
+  const int64_t* node_cap;         // [T]
+  int64_t* const* gid;             // [T] -> [node_cap] gids by lid
+  int64_t* const* uid;             // [T] -> [node_cap] user ids by lid
+  const int64_t* edge_cap;         // [R]
+  int32_t* const* src;             // [R] -> [edge_cap] lid of the neighbour
+  int32_t* const* dst;             // [R] -> [edge_cap] lid of the node it was drawn for
+  int64_t* const* edge_row;        // [R] -> [edge_cap], entries null when edge rows are not wanted
+  int64_t* nodes_per_hop;          // [T * (H + 1)] out: nodes first seen in each hop, seeds first
+  int64_t* edges_per_hop;          // [R * H] out
+} glt_workspace;
+
+GLT_API int32_t glt_abi_version(void);
+
+// One whole batch: seeds, then H hops over all relations; rows of every visited node must be local.
+// Local ids: seeds first (one row per seed, duplicates kept), then by first occurrence (hop, relation, frontier lid, pick).
+// fanouts: [H * R], -1 = all. GLT_GROW detail[0]: 0 table, 1 scratch, 2 nodes of type detail[1], 3 edges of relation detail[1].
+GLT_API int32_t glt_khop(const glt_graph* graph, const int64_t* seeds, int64_t num_seeds, int32_t seed_type, int32_t num_hops,
+                         const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
+                         const glt_workspace* ws, int64_t* detail);
+
+// One hop of one relation for F rows: counts [F]; neighbours (gids) and edge rows [cap]. F rows must be local.
+GLT_API int32_t glt_sample_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+                                uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, int64_t* counts,
+                                int64_t* neighbors, int64_t* edge_rows, int64_t cap, int64_t* detail);
+
+// Gives ids [n] their local ids in first-occurrence order, continuing a list: unique holds *num_unique ids already and
+// room for cap. The table must hold >= 3/2 of the final unique count, rounded up to a power of two, and is rebuilt by
+// each call that sets `fresh`. wide: 16-byte slots.
+GLT_API int32_t glt_relabel(const int64_t* ids, int64_t n, void* table, int64_t table_cap, int32_t wide, int32_t fresh,
+                            int64_t* unique, int64_t* num_unique, int64_t cap, int32_t* lids, int64_t* detail);
+
+// out[i] = row (ids[i]) of an array stacked from P shards: bounds [P + 1], shards [P] -> row_bytes each row.
+GLT_API int32_t glt_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
+                           const int64_t* ids, int64_t n, void* out, int32_t threads, int64_t* detail);
+
+// int32 [n] -> int64 [n]
+GLT_API int32_t glt_widen(const int32_t* in, int64_t n, int64_t* out);
+
+#ifdef __cplusplus
+}
+#endif

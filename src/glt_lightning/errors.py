@@ -1,0 +1,32 @@
+"""The exceptions of the package.
+
+Each message says what was given, what is accepted and what to do next, in one or two lines.
+"""
+
+
+class GLTError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class OptionError(GLTError, ValueError):
+    """An option has a value that cannot be used."""
+
+
+class DataError(GLTError, ValueError):
+    """Input data contradicts itself: ids out of range, lengths that disagree, NaN labels."""
+
+
+class PartitionError(GLTError, RuntimeError):
+    """A partition folder is missing, damaged, foreign, or was made with other options."""
+
+
+class SamplerError(GLTError, RuntimeError):
+    """A sampler could not make a batch; carries the traceback of the process it ran in."""
+
+
+class PeerError(GLTError, RuntimeError):
+    """Another process of the job died, or did not answer within its deadline."""
+
+
+class NativeError(GLTError, RuntimeError):
+    """The native library is missing, does not load, or has another ABI version."""
