@@ -1,0 +1,58 @@
+// gid -> local id: open addressing with linear probing over a table that the caller sized once and owns.
+#pragma once
+#include <cstring>
+
+#include "random.h"
+
+namespace glt {
+
+// 8 bytes a slot: gid + 1 in the high half, lid in the low half. For gids below 2^32 - 1.
+struct NarrowSlot {
+  uint64_t v;
+  bool empty() const { return v == 0; }
+  bool holds(int64_t gid) const { return v >> 32 == uint64_t(gid) + 1; }
+  int32_t lid() const { return int32_t(v); }
+  void set(int64_t gid, int32_t lid) { v = (uint64_t(gid) + 1) << 32 | uint32_t(lid); }
+};
+
+struct WideSlot {
+  int64_t key;
+  int64_t value;
+  bool empty() const { return key == 0; }
+  bool holds(int64_t gid) const { return key == gid + 1; }
+  int32_t lid() const { return int32_t(value); }
+  void set(int64_t gid, int32_t lid) { key = gid + 1, value = lid; }
+};
+
+template <class Slot>
+struct Table {
+  Slot* slots;
+  uint64_t mask;
+  int bits;
+  bool direct;  // as many slots as ids: slot = gid, no probing
+
+  // capacity: number of slots. At least num_ids: direct. Else rounded down to a power of two.
+  Table(void* memory, int64_t capacity, int64_t num_ids) : slots(static_cast<Slot*>(memory)) {
+    bits = 63 - __builtin_clzll(uint64_t(capacity));
+    mask = (uint64_t(1) << bits) - 1;
+    direct = capacity >= num_ids;
+    if (bits == 0) bits = 1;  // a table of one slot: any shift below 64 serves
+    used = direct ? num_ids : int64_t(mask + 1);
+  }
+  int64_t used;
+
+  void clear() { std::memset(static_cast<void*>(slots), 0, used * sizeof(Slot)); }
+  int64_t limit() const { return direct ? used : used * 3 / 4; }  // most ids it may hold
+  uint64_t start(int64_t gid) const { return direct ? uint64_t(gid) : (uint64_t(gid) * kGolden >> (64 - bits)) & mask; }
+  void prefetch(int64_t gid) const { __builtin_prefetch(slots + start(gid), 1, 3); }
+
+  // The slot that holds gid, or the empty one where it belongs.
+  Slot& find(int64_t gid) const {
+    uint64_t i = start(gid);
+    if (!direct)
+      while (!slots[i].empty() && !slots[i].holds(gid)) i = (i + 1) & mask;
+    return slots[i];
+  }
+};
+
+}  // namespace glt

@@ -1,0 +1,93 @@
+"""The native view of a typed graph: tables of pointers into mapped arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.ops.native import GraphStruct, pointers
+
+_HINTS = 4096  # entries of the segment look-up: 16 KiB, half of a first-level cache
+
+
+@dataclass(frozen=True)
+class RelationArrays:
+    """The mapped arrays of one edge type in one part: CSC by destination row.
+
+    indptr: int64 [rows + 1]; indices: int32 or int64 [edges], gids of sources.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+
+
+class GraphView:
+    """Keeps the pointer tables of a graph alive and hands them to native calls.
+
+    Shapes: T node types, R edge types, P parts.
+
+    bounds: int64 [T * P + 1], first gid of each segment (type-major), ends with the number of nodes.
+    relations: R * P entries, ``[relation * P + part]``; None where the part is not mapped.
+    user_ids: T * P arrays of user ids by row; None where not mapped.
+    keys: R `edge_type_key`s; src_types, dst_types: R indices.
+    """
+
+    def __init__(
+        self,
+        bounds: np.ndarray,
+        relations: Sequence[RelationArrays | None],
+        user_ids: Sequence[np.ndarray | None],
+        keys: Sequence[int],
+        src_types: Sequence[int],
+        dst_types: Sequence[int],
+        edge_counts: np.ndarray,
+    ) -> None:
+        self.num_relations = len(keys)
+        self.num_parts = len(relations) // max(1, self.num_relations) if keys else 1
+        self.num_types = (len(bounds) - 1) // self.num_parts
+        self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+        self.num_nodes = int(self.bounds[-1])
+        self.type_offsets = self.bounds[:: self.num_parts].copy()
+        self.src_types = np.array(src_types, dtype=np.int32)
+        self.dst_types = np.array(dst_types, dtype=np.int32)
+        self.keys = np.array(keys, dtype=np.uint64)
+        self.id_bytes = 4 if all(u is None or u.dtype == np.int32 for u in user_ids) else 8
+        # edge row of each part's first edge, per relation; edge_counts: int64 [R, P]
+        self.edge_bounds = np.zeros((self.num_relations, self.num_parts + 1), dtype=np.int64)
+        np.cumsum(edge_counts, axis=1, out=self.edge_bounds[:, 1:])
+        self._keep = (list(relations), list(user_ids))
+        shift = 0
+        while (self.num_nodes >> shift) >= _HINTS:
+            shift += 1
+        starts = np.arange((self.num_nodes >> shift) + 1, dtype=np.int64) << shift
+        self._hint = (np.searchsorted(self.bounds, starts, side="right") - 1).astype(np.int32)
+        self._indptr = pointers([r and r.indptr for r in relations])
+        self._indices = pointers([r and r.indices for r in relations])
+        self._user_ids = pointers(list(user_ids))
+        self._edge_base = np.ascontiguousarray(self.edge_bounds[:, :-1]).reshape(-1)
+        self._num_edges = np.array([0 if r is None else len(r.indices) for r in relations], dtype=np.int64)
+        self.struct = GraphStruct(
+            num_types=self.num_types,
+            num_relations=self.num_relations,
+            num_parts=self.num_parts,
+            id_bytes=self.id_bytes,
+            shift=shift,
+            bounds=self.bounds.ctypes.data,
+            hint=self._hint.ctypes.data,
+            src_type=self.src_types.ctypes.data,
+            dst_type=self.dst_types.ctypes.data,
+            key=self.keys.ctypes.data,
+            indptr=self._indptr.ctypes.data,
+            indices=self._indices.ctypes.data,
+            user_ids=self._user_ids.ctypes.data,
+            edge_base=self._edge_base.ctypes.data,
+            num_edges=self._num_edges.ctypes.data,
+        )
+        self.address = ctypes.addressof(self.struct)
+
+    def type_of(self, gids: np.ndarray) -> np.ndarray:
+        """Node type index of each gid."""
+        return np.searchsorted(self.type_offsets, gids, side="right") - 1

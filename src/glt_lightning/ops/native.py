@@ -1,0 +1,132 @@
+"""Loads the native library and names its functions: the only place that knows ctypes signatures."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_int32, c_int64, c_uint64, c_void_p
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.errors import DataError, NativeError, PartitionError
+
+ABI_VERSION = 1
+OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA = range(6)
+
+_STATUS = c_int32
+_SIGNATURES = {
+    "glt_abi_version": [],
+    "glt_khop": [c_void_p, c_void_p, c_int64, c_int32, c_int32, c_void_p, c_uint64, c_int32, c_int32, c_void_p, c_void_p],
+    "glt_sample_rows": [c_void_p, c_int32, c_void_p, c_int64, c_int32, c_uint64, c_int32, c_int32, c_int32]
+    + [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
+    "glt_relabel": [c_void_p, c_int64, c_void_p, c_int64, c_int32, c_int32, c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
+    "glt_gather": [c_void_p, c_void_p, c_int32, c_int64, c_void_p, c_int64, c_void_p, c_int32, c_void_p],
+    "glt_widen": [c_void_p, c_int64, c_void_p],
+}
+
+
+class GraphStruct(ctypes.Structure):
+    """``glt_graph`` of ``glt/api.h``."""
+
+    _fields_ = [
+        ("num_types", c_int32),
+        ("num_relations", c_int32),
+        ("num_parts", c_int32),
+        ("id_bytes", c_int32),
+        ("shift", c_int32),
+        ("reserved", c_int32),
+        ("bounds", c_void_p),
+        ("hint", c_void_p),
+        ("src_type", c_void_p),
+        ("dst_type", c_void_p),
+        ("key", c_void_p),
+        ("indptr", c_void_p),
+        ("indices", c_void_p),
+        ("user_ids", c_void_p),
+        ("edge_base", c_void_p),
+        ("num_edges", c_void_p),
+    ]
+
+
+class WorkspaceStruct(ctypes.Structure):
+    """``glt_workspace`` of ``glt/api.h``."""
+
+    _fields_ = [
+        ("table_cap", c_int64),
+        ("table", c_void_p),
+        ("scratch_cap", c_int64),
+        ("scratch", c_void_p),
+        ("node_cap", c_void_p),
+        ("gid", c_void_p),
+        ("uid", c_void_p),
+        ("edge_cap", c_void_p),
+        ("src", c_void_p),
+        ("dst", c_void_p),
+        ("edge_row", c_void_p),
+        ("nodes_per_hop", c_void_p),
+        ("edges_per_hop", c_void_p),
+    ]
+
+
+def library_path(name: str) -> Path:
+    """Where the native library lies: the folder ``GLT_KERNELS_DIR`` if set, else inside the installed package."""
+    folder = os.environ.get("GLT_KERNELS_DIR")
+    return Path(folder) / name if folder else Path(str(files("glt_lightning") / "lib" / name))
+
+
+def load(name: str, signatures: dict[str, list[type]]) -> ctypes.CDLL:
+    """Loads one native library and declares its functions. Raises `NativeError` with what to do."""
+    path = library_path(name)
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(
+            f"cannot load the native library {path}: {error}. Install the package again (`pip install .` builds it; "
+            "it needs a C++17 compiler)."
+        ) from None
+    for function, arguments in signatures.items():
+        getattr(lib, function).argtypes = arguments
+        getattr(lib, function).restype = _STATUS
+    if lib.glt_abi_version() != ABI_VERSION:
+        raise NativeError(
+            f"{path} has ABI version {lib.glt_abi_version()}, this package needs {ABI_VERSION}. "
+            "Install the package again so that both come from one build."
+        )
+    return lib
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The CPU library."""
+    return load("libglt_kernels.so", _SIGNATURES)
+
+
+def pointer(array: np.ndarray | None) -> int | None:
+    """Address of an array's data, None for None."""
+    return None if array is None else array.ctypes.data
+
+
+def pointers(arrays: list[np.ndarray | None]) -> np.ndarray:
+    """uint64 [n]: the arrays' addresses, 0 for None, to pass as a table of pointers."""
+    return np.array([0 if a is None else a.ctypes.data for a in arrays], dtype=np.uint64)
+
+
+def check(status: int, detail: np.ndarray, what: str) -> None:
+    """Turns a status other than OK (and GROW, which callers handle) into an exception."""
+    if status == OK:
+        return
+    d = detail.tolist()
+    if status == BAD_ID:
+        raise DataError(f"{what}: id {d[1]} at position {d[0]} is not in the graph, or its part is not on this machine.")
+    if status == BAD_ROW:
+        raise PartitionError(
+            f"{what}: the partition is damaged: edge type {d[0]}, row of node {d[1]} points to {d[2]}:{d[3]}, outside "
+            "its array. Verify the folder, or remove it and partition again."
+        )
+    raise NativeError(f"{what}: native call failed with status {status}, detail {d}.")
+
+
+__all__ = ["ABI_VERSION", "GraphStruct", "POINTER", "WorkspaceStruct", "check", "library", "load", "pointer", "pointers"]
