@@ -1,0 +1,222 @@
+"""The manifest of a partition folder: what is in it, how it was made, and the checks a reader makes before use.
+
+`docs/on-disk-format.md` is the reference of the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.manifest_checks import checked, require
+from glt_lightning.errors import PartitionError
+from glt_lightning.types import EdgeType, GraphSchema, NodeType
+
+FORMAT = "glt_lightning.partition"
+VERSION = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """One ``.npy`` file: numpy type string, shape, size of the file in bytes, CRC-32 of the data after the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """Seeds of one split: their node type and how many there are."""
+
+    node_type: NodeType
+    count: int
+
+
+def node_path(part: int, node_type: int, name: str) -> str:
+    """Relative path of a node array; ``node_type`` is the index in the schema."""
+    return f"part{part}/nodes/{node_type}/{name}.npy"
+
+
+def edge_path(part: int, edge_type: int, name: str) -> str:
+    """Relative path of an edge array; ``edge_type`` is the index in the schema."""
+    return f"part{part}/edges/{edge_type}/{name}.npy"
+
+
+def split_path(name: str) -> str:
+    return f"splits/{name}.npy"
+
+
+def options_hash(made_by: Mapping[str, Any]) -> str:
+    """Hash of all entries of ``made_by`` that determine content: everything but the version of the package."""
+    what = {key: value for key, value in made_by.items() if key != "package_version"}
+    text = json.dumps(what, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What `manifest.json` says. Per-type tuples follow the order of the types in ``schema``.
+
+    Attributes:
+        schema: Node and edge types.
+        num_parts: Number of parts P.
+        num_nodes: Nodes of each node type.
+        num_edges: Stored edges of each edge type.
+        bounds: Per node type P + 1 numbers; part p owns the new numbers [bounds[p], bounds[p + 1]).
+        id_dtype: ``int32`` or ``int64``: type of ``n_id`` and ``indices``.
+        edge_id_dtype: ``int32`` or ``int64``: type of ``edge_ids``.
+        num_classes: Number of classes of the target, ``None`` if it is not a classification.
+        target_type: Node type that carries the labels and splits.
+        splits: Name -> seeds.
+        arrays: Relative path -> array.
+        made_by: How the partition was made.
+    """
+
+    schema: GraphSchema
+    num_parts: int
+    num_nodes: tuple[int, ...]
+    num_edges: tuple[int, ...]
+    bounds: tuple[tuple[int, ...], ...]
+    id_dtype: str
+    edge_id_dtype: str
+    num_classes: int | None
+    target_type: NodeType | None
+    splits: Mapping[str, SplitEntry]
+    arrays: Mapping[str, ArrayEntry]
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options_hash(self) -> str:
+        return options_hash(self.made_by)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """First gid of each node type, and the number of all nodes: T + 1 numbers."""
+        return (0, *(int(n) for n in np.cumsum(self.num_nodes, dtype=np.int64)))
+
+    @property
+    def total_nodes(self) -> int:
+        return sum(self.num_nodes)
+
+    def rows(self, part: int, node_type: int) -> int:
+        """Nodes of a type that a part owns."""
+        return self.bounds[node_type][part + 1] - self.bounds[node_type][part]
+
+    def edges(self, part: int, edge_type: int) -> int:
+        """Edges of a type that a part stores."""
+        return self.arrays[edge_path(part, edge_type, "indices")].shape[0]
+
+    def node_attrs(self, node_type: int) -> tuple[str, ...]:
+        """Names of the node attributes of a type, without ``n_id``."""
+        return self._names(node_path(0, node_type, ""), {"n_id"})
+
+    def edge_attrs(self, edge_type: int) -> tuple[str, ...]:
+        """Names of the edge attributes of a type, without the three structure arrays."""
+        return self._names(edge_path(0, edge_type, ""), {"indptr", "indices", "edge_ids"})
+
+    def num_features(self, node_type: NodeType) -> int | None:
+        """Width of ``x``, ``None`` for a type without it; 1 for a one-dimensional ``x``."""
+        entry = self.arrays.get(node_path(0, self.schema.node_index(node_type), "x"))
+        if entry is None:
+            return None
+        return entry.shape[1] if len(entry.shape) > 1 else 1
+
+    def _names(self, pattern: str, reserved: set[str]) -> tuple[str, ...]:
+        folder = pattern.removesuffix(".npy")
+        names = {path[len(folder) : -4] for path in self.arrays if path.startswith(folder)}
+        return tuple(sorted(names - reserved))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "num_parts": self.num_parts,
+            "homogeneous": self.schema.homogeneous,
+            "node_types": list(self.schema.node_types),
+            "edge_types": [list(e) for e in self.schema.edge_types],
+            "edge_direction": "in",
+            "num_nodes": list(self.num_nodes),
+            "num_edges": list(self.num_edges),
+            "bounds": [list(b) for b in self.bounds],
+            "id_dtype": self.id_dtype,
+            "edge_id_dtype": self.edge_id_dtype,
+            "num_classes": self.num_classes,
+            "target_type": self.target_type,
+            "splits": {k: {"node_type": s.node_type, "count": s.count} for k, s in sorted(self.splits.items())},
+            "arrays": {
+                path: {"dtype": a.dtype, "shape": list(a.shape), "bytes": a.bytes, "crc32": a.crc32}
+                for path, a in sorted(self.arrays.items())
+            },
+            "made_by": dict(self.made_by),
+            "options_hash": self.options_hash,
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``folder/manifest.json`` in one step: a reader sees the old file, the new one, or none."""
+        path = Path(folder) / MANIFEST
+        temporary = path.with_suffix(f".tmp-{os.getpid()}")
+        temporary.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Manifest:
+        """Reads and checks ``folder/manifest.json``; raises `PartitionError` naming the file and what is wrong."""
+        path = Path(folder) / MANIFEST
+        raw = _read_json(path)
+        try:
+            require(raw.get("format") == FORMAT, f"it is not a partition manifest (format {raw.get('format')!r})")
+            require(
+                raw.get("version") == VERSION,
+                f"it has version {raw.get('version')!r}, this release reads version {VERSION}; partition again",
+            )
+            checked(raw)
+            manifest = cls._from_json(raw)
+            require(
+                raw["options_hash"] == manifest.options_hash, "options_hash does not match made_by: it was edited or damaged"
+            )
+        except PartitionError as error:
+            raise PartitionError(f"{path}: {error}.") from None
+        return manifest
+
+    @classmethod
+    def _from_json(cls, raw: dict[str, Any]) -> Manifest:
+        edge_types: tuple[EdgeType, ...] = tuple((e[0], e[1], e[2]) for e in raw["edge_types"])
+        return cls(
+            schema=GraphSchema(tuple(raw["node_types"]), edge_types, raw["homogeneous"]),
+            num_parts=raw["num_parts"],
+            num_nodes=tuple(raw["num_nodes"]),
+            num_edges=tuple(raw["num_edges"]),
+            bounds=tuple(tuple(b) for b in raw["bounds"]),
+            id_dtype=raw["id_dtype"],
+            edge_id_dtype=raw["edge_id_dtype"],
+            num_classes=raw["num_classes"],
+            target_type=raw["target_type"],
+            splits={k: SplitEntry(s["node_type"], s["count"]) for k, s in raw["splits"].items()},
+            arrays={
+                k: ArrayEntry(a["dtype"], tuple(a["shape"]), a["bytes"], a["crc32"]) for k, a in raw["arrays"].items()
+            },
+            made_by=raw["made_by"],
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "the folder is not a partition" if path.parent.is_dir() else "there is no such folder"
+        raise PartitionError(f"{path}: not found; {what}.") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise PartitionError(f"{path}: cannot be read as JSON ({error}). Delete the folder and partition again.") from None
+    if not isinstance(raw, dict):
+        raise PartitionError(f"{path}: expected a JSON object, found {type(raw).__name__}. Delete the folder and partition again.")
+    return raw

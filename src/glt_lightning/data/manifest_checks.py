@@ -1,0 +1,179 @@
+"""What a reader refuses in a manifest: each check is one fact that later code relies on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import PartitionError
+
+_ARRAY_PATH = re.compile(r"(splits|part\d+/(nodes|edges)/\d+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
+_ID_DTYPES = {"int32": "<i4", "int64": "<i8"}
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise PartitionError(message)
+
+
+def checked(raw: dict[str, Any]) -> None:
+    """Checks every field of a parsed manifest; raises `PartitionError` without the file's name."""
+    for key, (test, expected) in _FIELDS.items():
+        require(key in raw, f"key {key!r} is missing")
+        require(test(raw[key]), f"{key}: expected {expected}, found {_short(raw[key])}")
+    _check_types(raw)
+    _check_bounds(raw)
+    _check_array_entries(raw)
+    _check_nodes(raw)
+    _check_edges(raw)
+    _check_splits(raw)
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _list_of(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(test, value))
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _edge_type(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_text, value))
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "num_parts": (lambda v: _count(v) and v >= 1, "an integer >= 1"),
+    "homogeneous": (lambda v: isinstance(v, bool), "true or false"),
+    "node_types": (lambda v: _list_of(_text)(v) and len(v) > 0, "a list of names"),
+    "edge_types": (_list_of(_edge_type), "a list of [source, relation, destination]"),
+    "edge_direction": (lambda v: v == "in", "'in'"),
+    "num_nodes": (_list_of(_count), "a list of counts"),
+    "num_edges": (_list_of(_count), "a list of counts"),
+    "bounds": (_list_of(_list_of(_count)), "a list of lists of counts"),
+    "id_dtype": (lambda v: v in _ID_DTYPES, "'int32' or 'int64'"),
+    "edge_id_dtype": (lambda v: v in _ID_DTYPES, "'int32' or 'int64'"),
+    "num_classes": (lambda v: v is None or _count(v), "a count or null"),
+    "target_type": (lambda v: v is None or _text(v), "a node type or null"),
+    "splits": (lambda v: isinstance(v, dict), "an object"),
+    "arrays": (lambda v: isinstance(v, dict), "an object"),
+    "made_by": (lambda v: isinstance(v, dict), "an object"),
+    "options_hash": (_text, "a hash"),
+}
+
+
+def _check_types(raw: dict[str, Any]) -> None:
+    nodes, edges = raw["node_types"], raw["edge_types"]
+    require(nodes == sorted(set(nodes)), "node_types: names are not sorted or not unique")
+    require(edges == [list(e) for e in sorted({tuple(e) for e in edges})], "edge_types: not sorted or not unique")
+    for source, relation, destination in edges:
+        known = source in nodes and destination in nodes
+        require(known, f"edge_types: {[source, relation, destination]} names a node type that is not in node_types")
+    if raw["homogeneous"]:
+        require(len(nodes) == 1 and len(edges) == 1, "homogeneous, but it has more than one node or edge type")
+    require(raw["target_type"] in (None, *nodes), f"target_type: {raw['target_type']!r} is not in node_types")
+
+
+def _check_bounds(raw: dict[str, Any]) -> None:
+    for key, types in (("num_nodes", "node_types"), ("bounds", "node_types"), ("num_edges", "edge_types")):
+        require(len(raw[key]) == len(raw[types]), f"{key}: {len(raw[key])} entries for {len(raw[types])} {types}")
+    for name, count, bounds in zip(raw["node_types"], raw["num_nodes"], raw["bounds"], strict=True):
+        good = len(bounds) == raw["num_parts"] + 1 and bounds == sorted(bounds)
+        good = good and bounds[0] == 0 and bounds[-1] == count
+        require(good, f"bounds: of node type {name!r} do not cut {count} nodes into {raw['num_parts']} parts")
+
+
+def _check_array_entries(raw: dict[str, Any]) -> None:
+    for path, entry in raw["arrays"].items():
+        require(_ARRAY_PATH.fullmatch(path) is not None, f"arrays: {_short(path)} is not a path of this format")
+        good = isinstance(entry, dict) and _list_of(_count)(entry.get("shape")) and len(entry["shape"]) > 0
+        good = good and _count(entry.get("bytes")) and _count(entry.get("crc32")) and _is_dtype(entry.get("dtype"))
+        require(good, f"arrays: the entry of {path} is damaged: {_short(entry)}")
+        size = int(np.dtype(entry["dtype"]).itemsize) * _product(entry["shape"])
+        require(size < entry["bytes"], f"arrays: {path} has {entry['bytes']} bytes, its shape {entry['shape']} needs more")
+
+
+def _is_dtype(value: object) -> bool:
+    """Plain little-endian numbers and booleans, spelled as numpy spells them."""
+    try:
+        dtype = np.dtype(value) if isinstance(value, str) else None
+    except TypeError:
+        return False
+    return dtype is not None and dtype.kind in "biuf" and dtype.newbyteorder("<").str == value
+
+
+def _check_nodes(raw: dict[str, Any]) -> None:
+    for t, bounds in enumerate(raw["bounds"]):
+        rows = [bounds[p + 1] - bounds[p] for p in range(raw["num_parts"])]
+        folders = [_folder(raw, f"part{p}/nodes/{t}/") for p in range(raw["num_parts"])]
+        _check_same_names(f"nodes of type {raw['node_types'][t]!r}", folders, {"n_id"})
+        for p, folder in enumerate(folders):
+            for name, entry in folder.items():
+                _check_entry(f"part{p}/nodes/{t}/{name}.npy", entry, folders[0][name], rows[p])
+            _check_vector(f"part{p}/nodes/{t}/n_id.npy", folder["n_id"], _ID_DTYPES[raw["id_dtype"]], rows[p])
+
+
+def _check_edges(raw: dict[str, Any]) -> None:
+    for r, (edge_type, count) in enumerate(zip(raw["edge_types"], raw["num_edges"], strict=True)):
+        bounds = raw["bounds"][raw["node_types"].index(edge_type[2])]
+        folders = [_folder(raw, f"part{p}/edges/{r}/") for p in range(raw["num_parts"])]
+        _check_same_names(f"edges of type {edge_type}", folders, {"indptr", "indices", "edge_ids"})
+        for p, folder in enumerate(folders):
+            prefix, edges = f"part{p}/edges/{r}/", folder["indices"]["shape"][0]
+            for name in sorted(set(folder) - {"indptr"}):
+                _check_entry(f"{prefix}{name}.npy", folder[name], folders[0][name], edges)
+            _check_vector(prefix + "indptr.npy", folder["indptr"], "<i8", bounds[p + 1] - bounds[p] + 1)
+            _check_vector(prefix + "indices.npy", folder["indices"], _ID_DTYPES[raw["id_dtype"]], edges)
+            _check_vector(prefix + "edge_ids.npy", folder["edge_ids"], _ID_DTYPES[raw["edge_id_dtype"]], edges)
+        total = sum(folder["indices"]["shape"][0] for folder in folders)
+        require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts hold {total}")
+
+
+def _check_splits(raw: dict[str, Any]) -> None:
+    arrays = _folder(raw, "splits/")
+    require(set(arrays) == set(raw["splits"]), "splits: do not match the arrays of the folder splits/")
+    for name, split in raw["splits"].items():
+        good = isinstance(split, dict) and split.get("node_type") in raw["node_types"] and _count(split.get("count"))
+        require(good, f"splits: the entry of {name!r} is damaged: {_short(split)}")
+        _check_vector(f"splits/{name}.npy", arrays[name], "<i8", split["count"])
+
+
+def _folder(raw: dict[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
+    return {path[len(prefix) : -4]: entry for path, entry in raw["arrays"].items() if path.startswith(prefix)}
+
+
+def _check_same_names(what: str, folders: list[dict[str, Any]], needed: Iterable[str]) -> None:
+    for p, folder in enumerate(folders):
+        missing = sorted((set(needed) | set(folders[0])) - set(folder))
+        require(not missing, f"arrays: part {p} lacks {', '.join(missing)} of the {what}")
+        extra = sorted(set(folder) - set(folders[0]))
+        require(not extra, f"arrays: part {p} has {', '.join(extra)} of the {what}, part 0 has not")
+
+
+def _check_entry(path: str, entry: dict[str, Any], first: dict[str, Any], rows: int) -> None:
+    good = entry["dtype"] == first["dtype"] and entry["shape"][1:] == first["shape"][1:]
+    require(good, f"arrays: {path} differs in dtype or width from part 0")
+    require(entry["shape"][0] == rows, f"arrays: {path} has {entry['shape'][0]} rows, expected {rows}")
+
+
+def _check_vector(path: str, entry: dict[str, Any], dtype: str, rows: int) -> None:
+    good = entry["dtype"] == dtype and entry["shape"] == [rows]
+    require(good, f"arrays: {path} is {entry['dtype']} {entry['shape']}, expected {dtype} [{rows}]")
+
+
+def _product(shape: list[int]) -> int:
+    product = 1
+    for n in shape:
+        product *= n
+    return product
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
