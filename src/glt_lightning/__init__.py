@@ -1,0 +1,61 @@
+"""Distributed training of graph neural networks as a PyTorch Lightning plugin.
+
+Names are imported when they are first asked for: a sampler process, or Python looking for ``lightning.__main__``, must
+not pay for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glt_lightning.data import LocalPartition as LocalPartition
+    from glt_lightning.lightning import (
+        GLTDataModule as GLTDataModule,
+        GLTWorkerStrategy as GLTWorkerStrategy,
+        GraphSAGE as GraphSAGE,
+        PredictionWriter as PredictionWriter,
+        ThroughputMonitor as ThroughputMonitor,
+    )
+    from glt_lightning.loader import (
+        DistNeighborLoader as DistNeighborLoader,
+        LoaderContext as LoaderContext,
+        LoaderSpec as LoaderSpec,
+    )
+    from glt_lightning.options import (
+        ClusterOptions as ClusterOptions,
+        PartitionOptions as PartitionOptions,
+        SamplingOptions as SamplingOptions,
+    )
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ClusterOptions": "glt_lightning.options",
+    "DistNeighborLoader": "glt_lightning.loader",
+    "GLTDataModule": "glt_lightning.lightning",
+    "GLTWorkerStrategy": "glt_lightning.lightning",
+    "GraphSAGE": "glt_lightning.lightning",
+    "LoaderContext": "glt_lightning.loader",
+    "LoaderSpec": "glt_lightning.loader",
+    "LocalPartition": "glt_lightning.data",
+    "PartitionOptions": "glt_lightning.options",
+    "PredictionWriter": "glt_lightning.lightning",
+    "SamplingOptions": "glt_lightning.options",
+    "ThroughputMonitor": "glt_lightning.lightning",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

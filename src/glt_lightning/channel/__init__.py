@@ -1,0 +1,1 @@
+"""Recycled memory in which Samples travel."""

@@ -1,0 +1,1 @@
+"""Partition folders as memory-mapped arrays."""

@@ -1,0 +1,1 @@
+"""The strategies, the data module and the command line for PyTorch Lightning."""

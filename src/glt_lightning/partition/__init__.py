@@ -1,0 +1,1 @@
+"""From a user's graph to a partition folder."""

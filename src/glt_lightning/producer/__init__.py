@@ -1,0 +1,1 @@
+"""Who makes Samples for a loader."""

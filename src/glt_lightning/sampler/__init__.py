@@ -1,0 +1,1 @@
+"""From seeds to Samples: the epoch plan and the k-hop loop."""
