@@ -1,1 +1,6 @@
-"""From a user's graph to a partition folder."""
+"""Cutting a user's graph into parts on disk."""
+
+from glt_lightning.partition.sources import GraphSource, open_source
+from glt_lightning.partition.writer import partition_dir, partition_graph
+
+__all__ = ["GraphSource", "open_source", "partition_dir", "partition_graph"]

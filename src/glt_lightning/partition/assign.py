@@ -1,0 +1,30 @@
+"""Which part owns which node."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from glt_lightning.types import NodeType
+
+
+def random_parts(num_nodes: int, num_parts: int, seed: int, node_type: NodeType) -> np.ndarray:
+    """int32 [N]: a random part for each node; the parts' sizes differ by at most one.
+
+    Nodes are ranked by a keyed 64-bit mix of their id, which no release of a random number library changes.
+    """
+    key = hashlib.blake2b(f"{seed}\x1f{node_type}".encode(), digest_size=8).digest()
+    rank = np.argsort(_mix(np.arange(num_nodes, dtype=np.uint64) ^ np.frombuffer(key, "<u8")[0]))
+    parts = np.empty(num_nodes, np.int32)
+    sizes = [(num_nodes * (p + 1)) // num_parts - (num_nodes * p) // num_parts for p in range(num_parts)]
+    parts[rank] = np.repeat(np.arange(num_parts, dtype=np.int32), sizes)
+    return parts
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    """splitmix64's output function: a bijection, so no two nodes tie."""
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

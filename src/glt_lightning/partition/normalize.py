@@ -1,0 +1,65 @@
+"""Normalising features as a stream: statistics in one pass, applied to each row when it is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from glt_lightning.partition.sources.base import Rows
+
+Transform = Callable[[np.ndarray], np.ndarray]
+
+# Fixed, so that sums round alike whatever memory the partitioner has.
+_CHUNK_BYTES = 4 << 20
+
+
+def row_chunks(rows: Rows, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[np.ndarray]:
+    """The rows in order, about ``chunk_bytes`` at a time."""
+    step = max(1, chunk_bytes // max(1, row_bytes(rows)))
+    for begin in range(0, len(rows), step):
+        yield rows[begin : begin + step]
+
+
+def row_bytes(rows: Rows) -> int:
+    return rows.dtype.itemsize * math.prod(rows.shape[1:])
+
+
+def transform_for(mode: str, rows: Rows) -> Transform | None:
+    """What to do with each row of floats [N, D] for ``normalize: mode``; None for nothing."""
+    if mode == "none" or len(rows) == 0:
+        return None
+    return _rows(rows) if mode == "rows" else _standardize(rows)
+
+
+def _rows(rows: Rows) -> Transform:
+    """As PyG's ``NormalizeFeatures``: the smallest value of all becomes 0, then each row is divided by its sum (or 1)."""
+    least = min((chunk.min() for chunk in row_chunks(rows) if chunk.size), default=rows.dtype.type(0))
+
+    def apply(chunk: np.ndarray) -> np.ndarray:
+        chunk = chunk - least
+        return chunk / np.maximum(chunk.sum(axis=1, keepdims=True), 1)
+
+    return apply
+
+
+def _standardize(rows: Rows) -> Transform:
+    """Columns get mean 0 and standard deviation 1; constant columns become 0."""
+    count, mean, square = 0, np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+    for chunk in row_chunks(rows):  # Chan, Golub, LeVeque (1979): merge (count, mean, sum of squared deviations)
+        wide = chunk.astype(np.float64)
+        total = count + len(chunk)
+        delta = wide.mean(axis=0) - mean
+        square += wide.var(axis=0) * len(chunk) + delta**2 * (count * len(chunk) / total)
+        mean += delta * (len(chunk) / total)
+        count = total
+    deviation = np.sqrt(square / count)
+    # A constant column has a deviation of rounding errors, not of 0.
+    constant = deviation <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
+    scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
+
+    def apply(chunk: np.ndarray) -> np.ndarray:
+        return ((chunk.astype(np.float64) - mean) * scale).astype(chunk.dtype)
+
+    return apply

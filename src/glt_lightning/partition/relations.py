@@ -1,0 +1,54 @@
+"""Which edge types are stored: the user's, and with ``undirected`` their reverses."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A stored edge type and the user's edge type it comes from.
+
+    Attributes:
+        edge_type: The stored type.
+        source: The user's type.
+        flip: Sources and destinations change places.
+        both: Each edge is stored in both directions, then parallel edges are merged, which keeps the lowest edge id.
+    """
+
+    edge_type: EdgeType
+    source: EdgeType
+    flip: bool = False
+    both: bool = False
+
+
+def stored_relations(schema: GraphSchema, undirected: bool) -> tuple[GraphSchema, list[Relation]]:
+    """The stored schema and its relations in the order of its edge types.
+
+    As PyG's ``ToUndirected``: a relation within one node type gets its reverse edges added, one between two types
+    gets a second relation ``(dst, "rev_" + rel, src)``, unless the data has that relation already.
+    """
+    relations = []
+    for edge_type in schema.edge_types:
+        src, rel, dst = edge_type
+        relations.append(Relation(edge_type, edge_type, both=undirected and src == dst))
+        if not undirected or src == dst:
+            continue
+        reverse = (dst, f"rev_{rel}", src)
+        if reverse in schema.edge_types or _is_reverse(edge_type, schema):
+            _log.info("undirected: %s has its reverse in the data already.", edge_type_str(edge_type))
+        else:
+            relations.append(Relation(reverse, edge_type, flip=True))
+    relations.sort(key=lambda relation: relation.edge_type)
+    stored = GraphSchema(schema.node_types, tuple(r.edge_type for r in relations), schema.homogeneous)
+    return stored, relations
+
+
+def _is_reverse(edge_type: EdgeType, schema: GraphSchema) -> bool:
+    src, rel, dst = edge_type
+    return rel.startswith("rev_") and (dst, rel.removeprefix("rev_"), src) in schema.edge_types

@@ -1,0 +1,6 @@
+"""Where graphs come from. `open_source` is the door."""
+
+from glt_lightning.partition.sources.base import ArraySource, EdgeList, GraphSource, Rows, Splits
+from glt_lightning.partition.sources.open import open_source
+
+__all__ = ["ArraySource", "EdgeList", "GraphSource", "Rows", "Splits", "open_source"]

@@ -1,0 +1,157 @@
+"""What the partitioner asks of a user's data, and the parts that sources share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.types import EdgeType, GraphSchema, NodeType, edge_type_str
+
+
+class Rows(Protocol):
+    """An array that is read by rows: a numpy array, a map, or a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice | np.ndarray, /) -> np.ndarray: ...
+
+
+class EdgeList(Protocol):
+    """The edges of one type, in the order of the user's columns."""
+
+    @property
+    def num_edges(self) -> int: ...
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (sources, destinations), int64 user ids, at most ``size`` of them (at least one row of a CSC) at a time."""
+        ...
+
+
+Splits = Mapping[str, tuple[NodeType, np.ndarray]]
+
+
+class GraphSource(Protocol):
+    """A user's graph. The first six properties are cheap: they do not load edges or features."""
+
+    @property
+    def name(self) -> str:
+        """Short name, fit for a folder."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the content changes."""
+        ...
+
+    @property
+    def schema(self) -> GraphSchema: ...
+
+    @property
+    def num_nodes(self) -> Mapping[NodeType, int]: ...
+
+    @property
+    def num_features(self) -> Mapping[NodeType, int | None]:
+        """Width of ``x`` per node type, None without it."""
+        ...
+
+    @property
+    def num_classes(self) -> int | None: ...
+
+    @property
+    def target_type(self) -> NodeType | None: ...
+
+    @property
+    def splits(self) -> Splits:
+        """``train``, ``val``, ``test`` -> (node type, int64 user ids)."""
+        ...
+
+    def edges(self, edge_type: EdgeType) -> EdgeList: ...
+
+    def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]: ...
+
+    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]: ...
+
+
+class ArrayEdges:
+    """An ``edge_index`` in memory: integers [2, E], row 0 the sources."""
+
+    def __init__(self, edge_index: np.ndarray, name: str = "edge_index") -> None:
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+            raise DataError(
+                f"{name}: expected integers [2, E] (sources, destinations), got {edge_index.dtype} {list(edge_index.shape)}."
+            )
+        self._edge_index = edge_index
+
+    @property
+    def num_edges(self) -> int:
+        return self._edge_index.shape[1]
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for begin in range(0, self.num_edges, size):
+            src, dst = self._edge_index[:, begin : begin + size]
+            yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
+
+
+@dataclass
+class ArraySource:
+    """A graph whose arrays are at hand: what a test, a generator or an in-memory data set hands over."""
+
+    name: str
+    fingerprint: str
+    schema: GraphSchema
+    num_nodes: Mapping[NodeType, int]
+    edge_index: Mapping[EdgeType, np.ndarray]
+    node: Mapping[NodeType, Mapping[str, Rows]] = field(default_factory=dict)
+    edge: Mapping[EdgeType, Mapping[str, Rows]] = field(default_factory=dict)
+    splits: Splits = field(default_factory=dict)
+    target_type: NodeType | None = None
+    num_classes: int | None = None
+
+    @property
+    def num_features(self) -> dict[NodeType, int | None]:
+        attrs = {t: self.node_attrs(t).get("x") for t in self.schema.node_types}
+        return {t: None if x is None else width(x.shape) for t, x in attrs.items()}
+
+    def edges(self, edge_type: EdgeType) -> EdgeList:
+        return ArrayEdges(self.edge_index[edge_type], f"edge_index of {edge_type_str(edge_type)}")
+
+    def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
+        return self.node.get(node_type, {})
+
+    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
+        return self.edge.get(edge_type, {})
+
+
+def width(shape: tuple[int, ...]) -> int:
+    """Features per node of an ``x`` of this shape."""
+    return shape[1] if len(shape) > 1 else 1
+
+
+def classes_of(y: np.ndarray) -> int | None:
+    """Number of classes that labels ``y`` [N] or [N, C] tell: negative labels mean "none", floats [N] are a regression."""
+    if y.ndim > 1:
+        return y.shape[1]
+    if y.dtype.kind not in "iub":
+        return None
+    return int(y.max(initial=-1)) + 1
+
+
+def pick_target(labelled: list[NodeType], split_types: set[NodeType], name: str) -> NodeType | None:
+    """The node type that labels and splits belong to: the one with splits, else the only one with labels."""
+    if len(split_types) > 1:
+        raise DataError(
+            f"{name}: node types {sorted(split_types)} all have splits; give the splits of the type to train on yourself."
+        )
+    if split_types:
+        return next(iter(split_types))
+    return labelled[0] if len(labelled) == 1 else None

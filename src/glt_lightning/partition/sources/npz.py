@@ -1,0 +1,149 @@
+"""Graphs in one ``.npz`` file of plain arrays; `docs/data.md` lists the keys."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.sources.base import ArrayEdges, EdgeList, Rows, Splits, classes_of, pick_target, width
+from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
+from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
+
+SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_idx": "test"}
+
+
+class NpzSource:
+    """A homogeneous (``x``, ``edge_index`` ...) or heterogeneous (``TYPE/x``, ``SRC__REL__DST/edge_index`` ...) file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.name = folder_name(self.path.stem)
+        self._shapes = _read_headers(self.path)
+        keys = set(self._shapes)
+        edge_keys = sorted(k for k in keys if k == "edge_index" or k.endswith("/edge_index"))
+        if not edge_keys:
+            raise DataError(f"{self.path}: expected 'edge_index' or 'SRC__REL__DST/edge_index', found {sorted(keys)[:8]}.")
+        self._edge_prefix = {self._edge_type(k): k.removesuffix("edge_index") for k in edge_keys}
+        homogeneous = edge_keys == ["edge_index"]
+        names = {k.split("/")[0] for k in keys if "/" in k} - {k.split("/")[0] for k in edge_keys}
+        types = {NODE} if homogeneous else names | {t for s, _, d in self._edge_prefix for t in (s, d)}
+        self._node_prefix = {t: "" if homogeneous else f"{t}/" for t in types}
+        self.schema = GraphSchema(tuple(types), tuple(self._edge_prefix), homogeneous)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return file_fingerprint(self.path)
+
+    @cached_property
+    def num_nodes(self) -> dict[NodeType, int]:
+        return {t: self._count(t) for t in self.schema.node_types}
+
+    @property
+    def num_features(self) -> dict[NodeType, int | None]:
+        shapes = {t: self._shapes.get(self._node_prefix[t] + "x") for t in self.schema.node_types}
+        return {t: None if s is None else width(s[0]) for t, s in shapes.items()}
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        if self.target_type is None or (key := self._node_prefix[self.target_type] + "y") not in self._shapes:
+            return None
+        return classes_of(self._read(key))
+
+    @cached_property
+    def target_type(self) -> NodeType | None:
+        labelled = [t for t in self.schema.node_types if self._node_prefix[t] + "y" in self._shapes]
+        return pick_target(labelled, {t for t, _ in self._split_keys().values()}, self.name)
+
+    @cached_property
+    def splits(self) -> Splits:
+        return {name: (t, self._read(key)) for name, (t, key) in self._split_keys().items()}
+
+    def edges(self, edge_type: EdgeType) -> EdgeList:
+        key = self._edge_prefix[edge_type] + "edge_index"
+        return ArrayEdges(self._read(key), f"{self.path}: {key}")
+
+    def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
+        count = self.num_nodes[node_type]
+        members = self._members(self._node_prefix[node_type])
+        if self.schema.homogeneous:
+            members = {name: key for name, key in members.items() if not name.startswith("edge_")}
+        return {n: self._read(k) for n, k in members.items() if n in ("x", "y") or self._rows(k) == count}
+
+    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
+        prefix = self._edge_prefix[edge_type]
+        count = self._shapes[prefix + "edge_index"][0][1]
+        members = self._members(prefix)
+        if self.schema.homogeneous:
+            members = {name: key for name, key in members.items() if name.startswith("edge_")}
+        return {n: self._read(k) for n, k in members.items() if n == "edge_attr" or self._rows(k) == count}
+
+    def _members(self, prefix: str) -> dict[str, str]:
+        """Name -> key of the numeric arrays below a prefix that are neither structure, splits nor names."""
+        names = {key.removeprefix(prefix): key for key in sorted(self._shapes) if key.startswith(prefix)}
+        skip = {"edge_index", "num_nodes", *SPLIT_KEYS}
+        return {
+            name: key
+            for name, key in names.items()
+            if name not in skip and "/" not in name and self._shapes[key][1].kind in "biuf" and self._shapes[key][0]
+        }
+
+    def _rows(self, key: str) -> int:
+        return self._shapes[key][0][0]
+
+    def _split_keys(self) -> dict[str, tuple[NodeType, str]]:
+        return {
+            name: (t, prefix + key)
+            for t, prefix in sorted(self._node_prefix.items())
+            for key, name in SPLIT_KEYS.items()
+            if prefix + key in self._shapes
+        }
+
+    def _edge_type(self, key: str) -> EdgeType:
+        if key == "edge_index":
+            return EDGE
+        names = key.removesuffix("/edge_index").split("__")
+        if len(names) != 3 or not all(names):
+            raise DataError(f"{self.path}: {key!r}: expected 'SRC__REL__DST/edge_index'.")
+        return names[0], names[1], names[2]
+
+    def _count(self, node_type: NodeType) -> int:
+        prefix = self._node_prefix[node_type]
+        if prefix + "num_nodes" in self._shapes:
+            return int(self._read(prefix + "num_nodes"))
+        for key in (prefix + "x", prefix + "y"):
+            if key in self._shapes:
+                return self._shapes[key][0][0]
+        raise DataError(
+            f"{self.path}: how many nodes of type {node_type!r} there are is not said; add '{prefix}x' or '{prefix}num_nodes'."
+        )
+
+    def _read(self, key: str) -> np.ndarray:
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                array = file[key]
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise DataError(f"{self.path}: cannot read {key!r} ({error}).") from None
+        return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def _read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and dtype of each member, without reading data."""
+    headers = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                with archive.open(member) as stream:
+                    version = np.lib.format.read_magic(stream)
+                    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                    shape, _, dtype = read(stream)
+                headers[member.removesuffix(".npy")] = (shape, dtype)
+    except FileNotFoundError:
+        raise DataError(f"{path}: not found.") from None
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: expected an .npz file of plain arrays ({error}).") from None
+    return headers
