@@ -8,7 +8,7 @@ import sys
 
 
 class LightningMainFinder:
-    """Finds ``lightning.__main__``, which is ours. Asked last of all finders: Lightning's own, should it get one, wins."""
+    """Finds ``lightning.__main__``, which is ours. Asked last of all finders, so that Lightning's own, if any, wins."""
 
     @staticmethod
     def find_spec(fullname, path=None, target=None):

@@ -1,0 +1,53 @@
+# Two commands do everything: `make demo` trains the demo, `make test` runs the quick tests. Both set up .venv first.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+# What the installed package is made of, besides Python files (an editable install finds those in src/).
+BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
+
+.PHONY: install demo test test-all soak lint format wheel clean
+
+install: $(VENV)/.installed
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "glt_lightning needs Python >= 3.11, but '$(PYTHON)' is $$($(PYTHON) -V 2>&1 || true). Try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Pinned, so that everybody runs what continuous integration runs. The CUDA kernels are part of it where nvcc is found.
+$(VENV)/.installed: $(VENV)/bin/python $(BUILD_INPUTS)
+	$(BIN)/python -m pip install --editable '.[dev]' --constraint constraints-dev.txt
+	touch $@
+
+demo: install
+	$(BIN)/python -m lightning fit --config configs/demo.yaml
+	$(BIN)/python -m lightning test --config configs/demo.yaml --ckpt_path best
+
+# pytest comes last: its closing line is the result. It fails when no test was run.
+test: lint
+	$(PYTEST) -m "not slow and not soak and not gpu"
+
+test-all: lint
+	$(PYTEST) -m "not soak and not gpu"
+
+soak: install
+	$(PYTEST) -m soak
+
+lint: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+wheel: install
+	$(BIN)/python -m pip wheel . --no-deps --wheel-dir dist
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
