@@ -1,1 +1,6 @@
-"""Partition folders as memory-mapped arrays."""
+"""A partition folder on this machine: manifest, mapped arrays, `LocalPartition`."""
+
+from glt_lightning.data.local_partition import LocalPartition, Seeds
+from glt_lightning.data.manifest import Manifest
+
+__all__ = ["LocalPartition", "Manifest", "Seeds"]

@@ -1,1 +1,7 @@
-"""Batches as PyG objects."""
+"""Loaders: batches of a partitioned graph as PyG data."""
+
+from glt_lightning.loader.context import LoaderContext
+from glt_lightning.loader.neighbor_loader import DistNeighborLoader, LoaderStats
+from glt_lightning.loader.spec import LoaderSpec
+
+__all__ = ["DistNeighborLoader", "LoaderContext", "LoaderSpec", "LoaderStats"]

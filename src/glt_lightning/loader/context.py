@@ -1,1 +1,117 @@
 """What the loaders of one rank share: the mapped graph, the sampler processes, the memory of batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.channel.slots import PinMemory
+from glt_lightning.data.local_partition import LocalPartition, Seeds
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import SamplerError
+from glt_lightning.loader.collate import Collate
+from glt_lightning.loader.neighbor_loader import DistNeighborLoader
+from glt_lightning.loader.pinning import cuda_pin
+from glt_lightning.loader.spec import LoaderSpec, fanout_table
+from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.base import Producer
+from glt_lightning.producer.inline import InlineProducer
+from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.sampler.plan import EpochPlan
+from glt_lightning.sampler.request import SamplerConfig
+
+
+class LoaderContext:
+    """Makes the loaders of one rank over one partition folder.
+
+    Close it (or use it in a ``with`` block): that stops its sampler processes.
+
+    Args:
+        partition: The mapped graph.
+        sampling: How batches are made; ``num_workers`` chooses inline or sampler processes.
+        seed: Seed of all draws and shuffles; the same on every rank.
+        rank: This process among those that train together.
+        world_size: Number of those.
+        pin_memory: Page-lock the memory of batches for copies to a GPU.
+    """
+
+    def __init__(
+        self,
+        partition: LocalPartition,
+        sampling: SamplingOptions | None = None,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        pin_memory: bool = False,
+    ) -> None:
+        self.partition, self.sampling = partition, sampling or SamplingOptions()
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.pin_memory = pin_memory
+        self._producer: Producer | None = _make_producer(partition, self.sampling, cuda_pin if pin_memory else None)
+        self._loaders: list[DistNeighborLoader] = []
+
+    def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
+        """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
+        if self._producer is None:
+            raise SamplerError("this LoaderContext is closed; open a new one.")
+        options, schema = self.sampling, self.partition.schema
+        seeds = spec.find_seeds(self.partition)
+        with_edge = options.with_edge or any(self.partition.manifest.edge_attrs(r) for r in range(len(schema.edge_types)))
+        config = SamplerConfig(
+            seed_type=seeds.node_type,
+            fanouts=fanout_table(spec.num_neighbors, schema),
+            replace=options.replace,
+            with_edge=with_edge,
+            threads=options.num_threads,
+        )
+        plan = EpochPlan(
+            seeds=seeds.gids,
+            batch_size=spec.batch_size,
+            seed=self.seed,
+            loader=spec.name,
+            rank=self.rank,
+            world_size=self.world_size,
+            shuffle=spec.shuffle,
+            exact=spec.exact,
+            owner=self._owners(seeds) if options.seed_placement == "owner" else None,
+        )
+        collate = Collate(self.partition.manifest, seeds.node_type, with_edge=with_edge)
+        identity = {"graph": graph_identity(self.partition.manifest)}
+        loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
+        self._loaders.append(loader)
+        return loader
+
+    def _owners(self, seeds: Seeds) -> np.ndarray:
+        """int64 [S]: the rank whose part holds each seed; part p belongs to rank p mod world_size."""
+        manifest = self.partition.manifest
+        rows = seeds.gids - manifest.offsets[seeds.node_type]
+        return (np.searchsorted(manifest.bounds[seeds.node_type], rows, side="right") - 1) % self.world_size
+
+    def close(self) -> None:
+        """Closes its loaders and stops its sampler processes. Safe to call twice."""
+        for loader in self._loaders:
+            loader.close()
+        self._loaders.clear()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+    def __enter__(self) -> LoaderContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def graph_identity(manifest: Manifest) -> list[Any]:
+    """What makes two partition folders hold the same graph, however it is cut."""
+    made_by = manifest.made_by
+    return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize")] + [list(manifest.num_edges)]
+
+
+def _make_producer(partition: LocalPartition, options: SamplingOptions, pin: PinMemory | None) -> Producer:
+    if options.num_workers == 0:
+        return InlineProducer(partition, pin)
+    return SubprocessProducer(partition, options, pin)

@@ -1,1 +1,1 @@
-"""Who makes Samples for a loader."""
+"""Who makes batches: this process, or sampler processes beside it."""

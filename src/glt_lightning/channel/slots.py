@@ -1,0 +1,176 @@
+"""Recycled memory for batches.
+
+Fresh memory costs more than the gather that fills it (page faults), so batches live in slots that are used again. A slot
+is lent as a buffer; when the last array or tensor that views the buffer is gone, the slot returns by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+_GRAIN = 2 << 20  # slots grow in huge pages
+
+# Page-locks [address, address + bytes) and returns what undoes it; the loader passes it in when training on a GPU.
+PinMemory = Callable[[int, int], Callable[[], None]]
+
+
+class Slot:
+    """Memory for one batch at a time, private to this process. Grows to the largest batch it ever held."""
+
+    def __init__(self, index: int, pin: PinMemory | None = None) -> None:
+        self.index = index
+        self._memory: mmap.mmap | None = None
+        self._pin, self._unpin = pin, None
+
+    @property
+    def capacity(self) -> int:
+        return 0 if self._memory is None else len(self._memory)
+
+    def reserve(self, nbytes: int) -> None:
+        """Makes room for ``nbytes``. Only while the slot is not lent."""
+        if nbytes > self.capacity:
+            self._map(-(-(nbytes + nbytes // 8) // _GRAIN) * _GRAIN)
+
+    def _map(self, capacity: int) -> None:
+        self._replace(mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        assert self._memory is not None
+        self._memory.madvise(mmap.MADV_HUGEPAGE)
+
+    def _replace(self, memory: mmap.mmap | None) -> None:
+        if self._unpin is not None:
+            self._unpin()
+            self._unpin = None
+        self._memory = memory  # the old map goes with its last view
+        if memory is not None and self._pin is not None:
+            anchor = ctypes.c_char.from_buffer(memory)
+            self._unpin = self._pin(ctypes.addressof(anchor), len(memory))
+
+    def buffer(self, nbytes: int) -> ctypes.Array:
+        """A new object that exports the first ``nbytes``; its death is the sign that the batch is gone."""
+        assert self._memory is not None
+        return (ctypes.c_ubyte * nbytes).from_buffer(self._memory)
+
+    def close(self) -> None:
+        self._replace(None)
+
+
+class SharedSlot(Slot):
+    """A slot that another process writes: a memfd, which has no name and is gone with its last holder."""
+
+    def __init__(self, index: int, pin: PinMemory | None = None) -> None:
+        super().__init__(index, pin)
+        self.fd = os.memfd_create(f"glt-slot-{index}", os.MFD_CLOEXEC)
+
+    def attach(self) -> None:
+        """Maps the memory again if the writer made it larger."""
+        size = os.fstat(self.fd).st_size
+        if size > self.capacity:
+            self._replace(mmap.mmap(self.fd, size))
+
+    def close_fd(self) -> None:
+        """The mapping stays. Safe to call twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def close(self) -> None:
+        super().close()
+        self.close_fd()
+
+
+class SlotWriter:
+    """The other process's view of a `SharedSlot`: maps it, makes it larger when a batch needs that."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._memory: mmap.mmap | None = None
+
+    def memory(self, nbytes: int) -> np.ndarray:
+        """uint8 [>= nbytes] to write one batch into. Raises OSError when the host has no memory left."""
+        size = os.fstat(self._fd).st_size
+        if size < nbytes:
+            size = -(-(nbytes + nbytes // 8) // _GRAIN) * _GRAIN
+            os.ftruncate(self._fd, size)
+        if self._memory is None or len(self._memory) < size:
+            self._memory = mmap.mmap(self._fd, size)
+        return np.frombuffer(self._memory, dtype=np.uint8)
+
+    def close(self) -> None:
+        self._memory = None
+        os.close(self._fd)
+
+
+class SlotPool:
+    """Slots of one kind, created as they are needed up to ``limit``; beyond it batches come in one-off memory.
+
+    Not for several threads, but a lent slot may come back on any thread.
+    """
+
+    def __init__(self, kind: type[Slot], limit: int, pin: PinMemory | None = None) -> None:
+        self.limit = limit
+        self.fresh_slots = 0  # batches that came in one-off memory because the consumer held every slot
+        self._kind, self._pin = kind, pin
+        self._slots: list[Slot] = []
+        self._free: deque[Slot] = deque()
+        self._made = 0
+
+    def take(self) -> Slot | None:
+        """A free slot, the most recently used first because its memory is warm; None if all are in use."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            pass
+        if len(self._slots) >= self.limit:
+            return None
+        slot = self._make()
+        self._slots.append(slot)
+        return slot
+
+    def take_fresh(self) -> Slot:
+        """A one-off slot: it does not come back, its memory goes with the batch."""
+        self.fresh_slots += 1
+        if self.fresh_slots == 1:
+            warnings.warn(
+                f"all {self.limit} batch slots are held by kept batches; further ones get memory of their own, which is slower.",
+                stacklevel=2,
+            )
+        return self._make()
+
+    def give_back(self, slot: Slot) -> None:
+        """Returns a slot that was taken but not lent."""
+        if self.owns(slot):
+            self._free.append(slot)
+        else:
+            slot.close()
+
+    def owns(self, slot: Slot) -> bool:
+        return any(slot is s for s in self._slots)
+
+    def lend(self, slot: Slot, nbytes: int) -> np.ndarray:
+        """uint8 [nbytes] of a taken slot. The slot is free again when every view of the array is gone."""
+        buffer = slot.buffer(nbytes)
+        if self.owns(slot):
+            weakref.finalize(buffer, self._free.append, slot).atexit = False
+        elif isinstance(slot, SharedSlot):
+            slot.close_fd()  # many kept batches must not use up the process's file descriptors
+        return np.frombuffer(buffer, dtype=np.uint8)
+
+    def close(self) -> None:
+        """Forgets all slots. Batches still in use keep their memory."""
+        for slot in self._slots:
+            slot.close()
+        self._slots.clear()
+        self._free.clear()
+        self.limit = 0
+
+    def _make(self) -> Slot:
+        self._made += 1
+        return self._kind(self._made, self._pin)

@@ -1,0 +1,130 @@
+"""The parts of a partition folder that this machine maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.data.arrays import open_array, verify_array
+from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
+from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.types import GraphSchema, edge_type_key
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Seed nodes. node_type: index in the schema; gids: int64 [S] in the user's order (position = ``input_id``)."""
+
+    node_type: int
+    gids: np.ndarray
+
+
+class LocalPartition:
+    """A partition folder, memory-mapped: topology, user ids and attributes of all its parts.
+
+    Nothing is copied; processes of one host share the page cache. Open with `LocalPartition.open`.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self.directory, self.manifest = directory, manifest
+        self.schema: GraphSchema = manifest.schema
+        self._parts = range(manifest.num_parts)
+
+    @classmethod
+    def open(cls, directory: str | Path, *, verify: bool = False) -> LocalPartition:
+        """Reads the manifest and maps the arrays. ``verify`` reads every byte and compares checksums.
+
+        Raises `PartitionError`, naming the file, for a folder that is missing, foreign or damaged.
+        """
+        directory = Path(directory)
+        manifest = Manifest.load(directory)
+        if verify:
+            for path, entry in manifest.arrays.items():
+                verify_array(directory, path, entry)
+        partition = cls(directory, manifest)
+        _ = partition.view  # map the topology now: a damaged folder speaks here
+        return partition
+
+    @cached_property
+    def view(self) -> GraphView:
+        """The topology as native calls see it."""
+        schema, manifest = self.schema, self.manifest
+        relations = []
+        for r in range(len(schema.edge_types)):
+            for p in self._parts:
+                indptr, indices = self._open(edge_path(p, r, "indptr")), self._open(edge_path(p, r, "indices"))
+                if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(indices)):
+                    raise PartitionError(
+                        f"{self.directory / edge_path(p, r, 'indptr')}: damaged: rows end at {indptr[-1]}, the part has "
+                        f"{len(indices)} edges. Delete the partition folder and partition again."
+                    )
+                relations.append(RelationArrays(indptr, indices))
+        user_ids = [self._open(node_path(p, t, "n_id")) for t in range(len(schema.node_types)) for p in self._parts]
+        starts = [o + b[p] for o, b in zip(manifest.offsets, manifest.bounds, strict=False) for p in self._parts]
+        counts = [[manifest.edges(p, r) for p in self._parts] for r in range(len(schema.edge_types))]
+        return GraphView(
+            np.array([*starts, manifest.total_nodes], dtype=np.int64),
+            relations,
+            user_ids,
+            [edge_type_key(e) for e in schema.edge_types],
+            schema.source_types(),
+            schema.destination_types(),
+            np.array(counts, dtype=np.int64).reshape(len(schema.edge_types), manifest.num_parts),
+        )
+
+    def node_shards(self, node_type: int, name: str) -> Shards:
+        """A node attribute, addressed by gid."""
+        arrays = [self._open(node_path(p, node_type, name)) for p in self._parts]
+        first = node_type * self.manifest.num_parts
+        return Shards(arrays, bounds=self.view.bounds[first : first + self.manifest.num_parts + 1])
+
+    def edge_shards(self, edge_type: int, name: str) -> Shards:
+        """An edge attribute (or ``edge_ids``), addressed by edge row."""
+        arrays = [self._open(edge_path(p, edge_type, name)) for p in self._parts]
+        return Shards(arrays, bounds=self.view.edge_bounds[edge_type])
+
+    def split(self, name: str) -> Seeds:
+        """The seeds of a split. Raises `DataError` naming the splits there are."""
+        entry = self.manifest.splits.get(name)
+        if entry is None:
+            known = ", ".join(sorted(self.manifest.splits)) or "none"
+            raise DataError(f"split {name!r}: the data set has no such split. It has: {known}.")
+        return Seeds(self.schema.node_index(entry.node_type), np.asarray(self._open(split_path(name))))
+
+    def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
+        """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
+        inverse = self._gid_of_user(node_type)
+        if user_ids is None:
+            return Seeds(node_type, inverse)
+        ids = np.asarray(user_ids)
+        if ids.dtype == np.bool_:
+            ids = np.flatnonzero(ids)
+        if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
+            raise DataError(f"seeds: expected a one-dimensional array of node ids, got {ids.dtype} {list(ids.shape)}.")
+        bad = np.flatnonzero((ids < 0) | (ids >= len(inverse)))
+        if len(bad):
+            raise DataError(
+                f"seeds: {ids[bad[0]]} at position {bad[0]} is not a node of type "
+                f"{self.schema.node_types[node_type]!r}, whose ids are 0 to {len(inverse) - 1}."
+            )
+        return Seeds(node_type, inverse[ids])
+
+    def _gid_of_user(self, node_type: int) -> np.ndarray:
+        ids = [self._open(node_path(p, node_type, "n_id")) for p in self._parts]
+        start = self.manifest.offsets[node_type]
+        inverse = np.empty(self.manifest.num_nodes[node_type], dtype=np.int64)
+        for p, part_ids in enumerate(ids):
+            begin = start + self.manifest.bounds[node_type][p]
+            inverse[part_ids] = np.arange(begin, begin + len(part_ids))
+        return inverse
+
+    def _open(self, path: str) -> np.ndarray:
+        entry = self.manifest.arrays.get(path)
+        if entry is None:
+            raise PartitionError(f"{self.directory}: its manifest lists no {path}. Partition again.")
+        return open_array(self.directory, path, entry)

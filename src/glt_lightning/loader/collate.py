@@ -1,0 +1,79 @@
+"""The door out to PyG: from a Sample to `Data` or `HeteroData`."""
+
+from __future__ import annotations
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.sampler.sample import Sample, edge_key, node_key
+
+
+class Collate:
+    """Turns samples into batches with the fields of PyG's `NeighborLoader`. The tensors are views of the sample's memory."""
+
+    def __init__(self, manifest: Manifest, seed_type: int, *, with_edge: bool) -> None:
+        schema = manifest.schema
+        self._schema, self._seed_type, self._with_edge = schema, seed_type, with_edge
+        self._node_attrs = [_in_order(manifest.node_attrs(t)) for t in range(len(schema.node_types))]
+        self._edge_attrs = [manifest.edge_attrs(r) if with_edge else () for r in range(len(schema.edge_types))]
+
+    def __call__(self, sample: Sample) -> Data | HeteroData:
+        return self._homogeneous(sample) if self._schema.homogeneous else self._heterogeneous(sample)
+
+    def _homogeneous(self, sample: Sample) -> Data:
+        a = sample.arrays
+        data = Data()
+        before, after = self._split_attrs(0)
+        for name in before:
+            data[name] = torch.from_numpy(a[node_key(0, name)])
+        data.edge_index = torch.from_numpy(a[edge_key(0, "edge_index")])
+        for name in self._edge_attrs[0]:
+            data[name] = torch.from_numpy(a[edge_key(0, name)])
+        for name in after:
+            data[name] = torch.from_numpy(a[node_key(0, name)])
+        data.n_id = torch.from_numpy(a[node_key(0, "n_id")])
+        if not self._node_attrs[0]:
+            data.num_nodes = len(data.n_id)
+        if self._with_edge:
+            data.e_id = torch.from_numpy(a[edge_key(0, "e_id")])
+        data.num_sampled_nodes = a["num_sampled_nodes"][0].tolist()
+        data.num_sampled_edges = a["num_sampled_edges"][0].tolist()
+        data.input_id = torch.from_numpy(a["input_id"])
+        data.batch_size = len(a["input_id"])
+        return data
+
+    def _heterogeneous(self, sample: Sample) -> HeteroData:
+        a = sample.arrays
+        data = HeteroData()
+        for t, node_type in enumerate(self._schema.node_types):
+            store = data[node_type]
+            for name in self._node_attrs[t]:
+                store[name] = torch.from_numpy(a[node_key(t, name)])
+            store.n_id = torch.from_numpy(a[node_key(t, "n_id")])
+            if not self._node_attrs[t]:
+                store.num_nodes = len(store.n_id)
+            store.num_sampled_nodes = a["num_sampled_nodes"][t].tolist()
+        for r, edge_type in enumerate(self._schema.edge_types):
+            store = data[edge_type]
+            store.edge_index = torch.from_numpy(a[edge_key(r, "edge_index")])
+            for name in self._edge_attrs[r]:
+                store[name] = torch.from_numpy(a[edge_key(r, name)])
+            if self._with_edge:
+                store.e_id = torch.from_numpy(a[edge_key(r, "e_id")])
+            store.num_sampled_edges = a["num_sampled_edges"][r].tolist()
+        seeds = data[self._schema.node_types[self._seed_type]]
+        seeds.input_id = torch.from_numpy(a["input_id"])
+        seeds.batch_size = len(a["input_id"])
+        return data
+
+    def _split_attrs(self, node_type: int) -> tuple[list[str], list[str]]:
+        names = self._node_attrs[node_type]
+        return [n for n in names if n == "x"], [n for n in names if n != "x"]
+
+
+def _in_order(names: tuple[str, ...]) -> list[str]:
+    """``x`` first, then ``y``, then the others."""
+    return sorted(names, key=lambda n: (n != "x", n != "y", n))
+
+

@@ -1,0 +1,151 @@
+"""The loader a training loop iterates."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch_geometric.data import Data, HeteroData
+
+from glt_lightning.errors import OptionError
+from glt_lightning.loader.collate import Collate
+from glt_lightning.producer.base import Producer
+from glt_lightning.sampler.plan import EpochPlan
+from glt_lightning.sampler.request import SamplerConfig
+
+
+@dataclass
+class LoaderStats:
+    """Totals of a loader since it was made.
+
+    wait_s: seconds that the consumer was blocked in ``next``.
+    fresh_slots: batches that came in one-off memory because every slot was held.
+    restarts: sampler processes of this rank that were started again.
+    """
+
+    batches: int = 0
+    seeds: int = 0
+    nodes: int = 0
+    edges: int = 0
+    wait_s: float = 0.0
+    fresh_slots: int = 0
+    restarts: int = 0
+
+
+class DistNeighborLoader:
+    """Yields the batches of one rank as PyG `Data` or `HeteroData`, in the order of the epoch plan.
+
+    Made by `LoaderContext.make_loader`. ``iter`` has no effect before the first ``next``; an iteration may be left early.
+    An epoch is set by `set_epoch`; without it, each new iteration is the next epoch.
+    """
+
+    def __init__(
+        self,
+        plan: EpochPlan,
+        config: SamplerConfig,
+        producer: Producer,
+        collate: Collate,
+        identity: dict[str, Any],
+    ) -> None:
+        self._plan, self._config, self._producer, self._collate = plan, config, producer, collate
+        self._identity = identity | {
+            "loader": plan.loader,
+            "seed": plan.seed,
+            "num_seeds": len(plan.seeds),
+            "seeds_crc32": zlib.crc32(plan.seeds),
+            "batch_size": plan.batch_size,
+            "world_size": plan.world_size,
+            "shuffle": plan.shuffle,
+            "placement": "global" if plan.owner is None else "owner",
+            "fanouts": [list(hop) for hop in config.fanouts],
+            "replace": config.replace,
+        }
+        self._epoch, self._start, self._delivered = 0, 0, 0
+        self._used = False  # an iteration of the current epoch has begun
+        self._stats = LoaderStats()
+        self._closed = False
+        # Lightning looks for these: it calls sampler.set_epoch, and reads batch_sampler wherever there is a sampler
+        self.sampler = self
+        self.batch_sampler = None
+
+    @property
+    def batch_size(self) -> int:
+        """Seeds per batch and rank."""
+        return self._plan.batch_size
+
+    @property
+    def plan(self) -> EpochPlan:
+        return self._plan
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch."""
+        return len(self._plan)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next iteration."""
+        if epoch != self._epoch:
+            self._epoch, self._start, self._delivered = epoch, 0, 0
+        self._used = False
+
+    def __iter__(self) -> Iterator[Data | HeteroData]:
+        return self._run()
+
+    def _run(self) -> Iterator[Data | HeteroData]:
+        if self._used:
+            self.set_epoch(self._epoch + 1)
+        self._used = True
+        start, self._start = self._start, 0
+        self._delivered = start
+        stream = self._producer.stream(self._config, self._plan.requests(self._epoch, start))
+        while True:
+            self._check_open()
+            begin = time.perf_counter()
+            sample = next(stream, None)
+            if sample is None:
+                return
+            box = [self._collate(sample)]
+            self._stats.wait_s += time.perf_counter() - begin
+            self._count(sample.arrays)
+            self._delivered = sample.number + 1
+            del sample  # the batch alone holds the memory from here on,
+            yield box.pop()  # and only the consumer holds the batch
+
+    def _count(self, arrays: dict[str, Any]) -> None:
+        self._stats.batches += 1
+        self._stats.seeds += len(arrays["input_id"])
+        self._stats.nodes += int(arrays["num_sampled_nodes"].sum())
+        self._stats.edges += int(arrays["num_sampled_edges"].sum())
+
+    def stats(self) -> LoaderStats:
+        """Totals so far."""
+        self._stats.fresh_slots, self._stats.restarts = self._producer.fresh_slots, self._producer.restarts
+        return self._stats
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the current epoch stands: the same on every rank."""
+        return {"plan": self._identity, "epoch": self._epoch, "delivered": self._delivered}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues an epoch where `state_dict` was taken, bit for bit.
+
+        Raises `OptionError` naming what differs if the state belongs to another plan: other seeds, batch size, number of
+        ranks, fan-outs, graph or sampling seed. The number of sampler processes may differ.
+        """
+        theirs = state["plan"]
+        differ = [k for k in self._identity if theirs.get(k) != self._identity[k]]
+        if differ:
+            what = "; ".join(f"{k}: {theirs.get(k)!r} in the checkpoint, {self._identity[k]!r} now" for k in differ)
+            raise OptionError(f"loader {self._plan.loader!r} cannot resume: {what}. Use the options of the first run.")
+        self._epoch, self._start, self._delivered = state["epoch"], state["delivered"], state["delivered"]
+        self._used = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OptionError(f"loader {self._plan.loader!r} is closed.")
+
+    def close(self) -> None:
+        """Ends its iterations. Safe to call twice."""
+        self._closed = True

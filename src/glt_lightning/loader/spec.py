@@ -1,0 +1,76 @@
+"""What a loader is asked to yield."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.data.local_partition import LocalPartition, Seeds
+from glt_lightning.errors import OptionError
+from glt_lightning.options import parse_fanouts
+from glt_lightning.types import GraphSchema, edge_type_str
+
+NumNeighbors = list[int] | dict[str, list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderSpec:
+    """One loader: which seeds, how many neighbours, in what order.
+
+    Attributes:
+        name: Part of the key of all draws, such as ``"train"``; two loaders of one name draw alike.
+        num_neighbors: Fan-outs, first hop first, -1 for all; per edge type as ``{"src__rel__dst": [...]}``.
+        batch_size: Seeds per batch and rank.
+        split: Name of a split of the data set, or
+        seeds: the user's own ids of nodes, int [S] (or a boolean mask over all nodes), the same on every rank. Neither:
+            all nodes of ``node_type``.
+        node_type: Node type of the seeds; needed in a heterogeneous graph unless ``split`` says it.
+        shuffle: A new order in every epoch.
+        exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
+            ranks yield equally many batches.
+    """
+
+    name: str
+    num_neighbors: NumNeighbors
+    batch_size: int
+    split: str | None = None
+    seeds: np.ndarray | None = None
+    node_type: str | None = None
+    shuffle: bool = False
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.split is not None and self.seeds is not None:
+            raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
+
+    def find_seeds(self, partition: LocalPartition) -> Seeds:
+        if self.split is not None:
+            return partition.split(self.split)
+        return partition.seeds(self._type_index(partition.schema), self.seeds)
+
+    def _type_index(self, schema: GraphSchema) -> int:
+        if self.node_type is None and len(schema.node_types) == 1:
+            return 0
+        if self.node_type not in schema.node_types:
+            raise OptionError(
+                f"loader {self.name!r}: node_type: expected one of {', '.join(schema.node_types)}; got {self.node_type!r}."
+            )
+        return schema.node_index(self.node_type)
+
+
+def fanout_table(num_neighbors: NumNeighbors, schema: GraphSchema) -> tuple[tuple[int, ...], ...]:
+    """[H][R] fan-outs of each hop and edge type. Raises `OptionError` for unknown edge types or unequal lengths."""
+    if not isinstance(num_neighbors, dict):
+        return tuple((k,) * len(schema.edge_types) for k in parse_fanouts(num_neighbors))
+    names = [edge_type_str(e) for e in schema.edge_types]
+    given = {k if isinstance(k, str) else edge_type_str(k): v for k, v in num_neighbors.items()}
+    if set(given) != set(names):
+        missing, unknown = sorted(set(names) - set(given)), sorted(set(given) - set(names))
+        raise OptionError(
+            f"num_neighbors: expected a list of fan-outs for each edge type; missing {missing}, unknown {unknown}."
+        )
+    per_type = [parse_fanouts(given[n], f"num_neighbors[{n}]") for n in names]
+    if len({len(p) for p in per_type}) > 1:
+        raise OptionError(f"num_neighbors: expected equally many hops for every edge type; got {num_neighbors}.")
+    return tuple(zip(*per_type, strict=True))

@@ -1,0 +1,208 @@
+"""A whole k-hop batch in one native call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.native import GROW, WorkspaceStruct, check, library, pointers
+
+_FIRST_NODES = 1 << 20  # a first guess where the fan-outs promise more; untouched memory costs nothing
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """What a k-hop call found. T node types, R edge types, H hops; lids count per node type, seeds first.
+
+    gid, uid: T arrays int64 [n_t], ids in the graph and the user's ids, by lid.
+    src, dst: R arrays int32 [e_r], lids of the neighbour and of the node it was drawn for, hop after hop.
+    edge_row: R arrays int64 [e_r], or None where edges were not asked for.
+    nodes_per_hop: int64 [T, H + 1], nodes first seen in each hop.  edges_per_hop: int64 [R, H].
+    """
+
+    gid: list[np.ndarray]
+    uid: list[np.ndarray]
+    src: list[np.ndarray]
+    dst: list[np.ndarray]
+    edge_row: list[np.ndarray | None]
+    nodes_per_hop: np.ndarray
+    edges_per_hop: np.ndarray
+
+
+class KHopOp:
+    """Samples batches from a graph whose rows are all local. Owns the workspace, so one instance serves one thread.
+
+    fanouts: [H][R], per hop and edge type; -1 all, 0 none.
+    """
+
+    def __init__(
+        self,
+        graph: GraphView,
+        fanouts: Sequence[Sequence[int]],
+        *,
+        replace: bool = False,
+        with_edge: bool = False,
+        threads: int = 1,
+    ) -> None:
+        self._graph, self._replace, self._with_edge, self._threads = graph, replace, with_edge, threads
+        self._fanouts = np.ascontiguousarray(fanouts, dtype=np.int32).reshape(len(fanouts), graph.num_relations)
+        self._hops = len(fanouts)
+        self._type_sizes = np.diff(graph.type_offsets)
+        self._wide = graph.num_nodes >= 2**32 - 1
+        self._most_nodes = 0  # largest batch so far: sizes the relabel table of the next
+        self._call = library().glt_khop
+        self._detail = np.zeros(4, dtype=np.int64)
+        self._nodes_per_hop = np.zeros((graph.num_types, self._hops + 1), dtype=np.int64)
+        self._edges_per_hop = np.zeros((graph.num_relations, self._hops), dtype=np.int64)
+        self._table = np.empty(0, dtype=np.int64)
+        self._scratch = np.empty(1 << 15, dtype=np.uint64)
+        self._node_cap = np.zeros(graph.num_types, dtype=np.int64)
+        self._edge_cap = np.zeros(graph.num_relations, dtype=np.int64)
+        self._gid = [np.empty(0, dtype=np.int64)] * graph.num_types
+        self._uid = list(self._gid)
+        self._src = [np.empty(0, dtype=np.int32)] * graph.num_relations
+        self._dst = list(self._src)
+        self._edge_row: list[np.ndarray | None] = [None] * graph.num_relations
+        self._sized_for = -1
+        self._struct = WorkspaceStruct()
+        self._address = ctypes.addressof(self._struct)
+        self._fixed = (graph.address, self._fanouts.ctypes.data, self._detail.ctypes.data)
+        if threads > 1:
+            self._scratch = np.empty(threads << 17, dtype=np.uint64)
+
+    def __call__(self, seeds: np.ndarray, seed_type: int, batch_key: int) -> Subgraph:
+        """One batch. seeds: int64 [S] gids of type ``seed_type``; a seed that comes twice has two rows.
+
+        The arrays of the result are valid until the next call.
+        Raises `DataError` for a seed outside the type, `PartitionError` for damaged rows.
+        """
+        self._size_for(len(seeds), seed_type)
+        graph, fanouts, detail = self._fixed
+        while True:
+            status = self._call(
+                graph,
+                seeds.ctypes.data,
+                len(seeds),
+                seed_type,
+                self._hops,
+                fanouts,
+                batch_key,
+                self._replace,
+                self._threads,
+                self._address,
+                detail,
+            )
+            if status != GROW:
+                break
+            self._grow(*self._detail[:3].tolist())
+        if status:
+            check(status, self._detail, "sample")
+        return self._result()
+
+    def _result(self) -> Subgraph:
+        nodes = self._nodes_per_hop.sum(axis=1).tolist()
+        edges = self._edges_per_hop.sum(axis=1).tolist()
+        self._most_nodes = max(self._most_nodes, sum(nodes))
+        return Subgraph(
+            gid=[a[:n] for a, n in zip(self._gid, nodes, strict=True)],
+            uid=[a[:n] for a, n in zip(self._uid, nodes, strict=True)],
+            src=[a[:n] for a, n in zip(self._src, edges, strict=True)],
+            dst=[a[:n] for a, n in zip(self._dst, edges, strict=True)],
+            edge_row=[a if a is None else a[:n] for a, n in zip(self._edge_row, edges, strict=True)],
+            nodes_per_hop=self._nodes_per_hop,
+            edges_per_hop=self._edges_per_hop,
+        )
+
+    def _bounds(self, num_seeds: int, seed_type: int) -> tuple[list[int], list[int]]:
+        """Most nodes per type and edges per relation that these fan-outs allow."""
+        graph = self._graph
+        sizes = self._type_sizes.tolist()
+        nodes = [0] * graph.num_types
+        frontier = [0] * graph.num_types
+        nodes[seed_type] = frontier[seed_type] = num_seeds
+        edges = [0] * graph.num_relations
+        for hop in self._fanouts.tolist():
+            new = [0] * graph.num_types
+            for r, fanout in enumerate(hop):
+                source, rows = int(graph.src_types[r]), frontier[int(graph.dst_types[r])]
+                found = rows * fanout if fanout >= 0 else (int(graph.edge_bounds[r, -1]) if rows else 0)
+                edges[r] += found
+                new[source] += found
+            frontier = [min(n, s) for n, s in zip(new, sizes, strict=True)]
+            nodes = [n + f for n, f in zip(nodes, frontier, strict=True)]
+        extra = [num_seeds if t == seed_type else 0 for t in range(graph.num_types)]  # seeds may repeat
+        return [min(n, s + x) for n, s, x in zip(nodes, sizes, extra, strict=True)], edges
+
+    def _size_for(self, num_seeds: int, seed_type: int) -> None:
+        if self._sized_for == num_seeds and self._settled:
+            return
+        nodes, edges = self._bounds(num_seeds, seed_type)
+        for t, n in enumerate(nodes):
+            if self._node_cap[t] < min(n, _FIRST_NODES):
+                self._node_array(t, min(n, _FIRST_NODES))
+        for r, n in enumerate(edges):
+            if self._edge_cap[r] < min(n, 4 * _FIRST_NODES):
+                self._edge_array(r, min(n, 4 * _FIRST_NODES))
+        bound = sum(nodes)
+        guess = self._most_nodes + self._most_nodes // 2 if self._most_nodes else _FIRST_NODES
+        self._table_slots(min(bound, max(guess, 2 * num_seeds)))
+        # once the guess from experience is at least the bound, nothing changes any more for this number of seeds
+        self._sized_for, self._settled = num_seeds, bound <= guess or bool(self._most_nodes)
+        self._bind()
+
+    _settled = False
+
+    def _table_slots(self, nodes: int) -> None:
+        """Enough slots for this many ids; one per node of the graph where that is not much more (no probing)."""
+        slots = 64
+        while slots * 3 // 4 < nodes + 1:
+            slots *= 2
+        if self._graph.num_nodes <= 2 * slots:
+            slots = max(2, self._graph.num_nodes)
+        if len(self._table) < slots * (2 if self._wide else 1):
+            self._table = np.empty(slots * (2 if self._wide else 1), dtype=np.int64)
+        self._slots = slots
+
+    def _node_array(self, t: int, n: int) -> None:
+        self._gid[t], self._uid[t] = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        self._node_cap[t] = n
+
+    def _edge_array(self, r: int, n: int) -> None:
+        self._src[r], self._dst[r] = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+        if self._with_edge:
+            self._edge_row[r] = np.empty(n, dtype=np.int64)
+        self._edge_cap[r] = n
+
+    def _grow(self, which: int, index: int, needed: int) -> None:
+        """Makes one part of the workspace larger; the call is then made again and gives the same batch."""
+        if which == 0:
+            self._table_slots(max(needed, 2 * self._slots * 3 // 4))
+        elif which == 1:
+            self._scratch = np.empty(max(2 * needed, 2 * len(self._scratch)), dtype=np.uint64)
+        elif which == 2:
+            self._node_array(index, max(needed, 2 * int(self._node_cap[index])))
+        else:
+            self._edge_array(index, max(needed, 2 * int(self._edge_cap[index])))
+        self._bind()
+
+    def _bind(self) -> None:
+        # an edge array of no entries still asks for edge rows: the kernel looks at the pointer
+        if self._with_edge:
+            self._edge_row = [np.empty(1, dtype=np.int64) if a is None else a for a in self._edge_row]
+        tables = [pointers(a) for a in (self._gid, self._uid, self._src, self._dst, self._edge_row)]
+        self._tables = tables
+        s = self._struct
+        s.table_cap, s.table = self._slots, self._table.ctypes.data
+        s.scratch_cap, s.scratch = len(self._scratch), self._scratch.ctypes.data
+        s.node_cap, s.edge_cap = self._node_cap.ctypes.data, self._edge_cap.ctypes.data
+        s.gid, s.uid, s.src, s.dst, s.edge_row = (t.ctypes.data for t in tables)
+        s.nodes_per_hop, s.edges_per_hop = self._nodes_per_hop.ctypes.data, self._edges_per_hop.ctypes.data
+
+
+def widen(values: np.ndarray, out: np.ndarray) -> None:
+    """int32 [n] -> int64 [n] into ``out``."""
+    library().glt_widen(values.ctypes.data, len(values), out.ctypes.data)

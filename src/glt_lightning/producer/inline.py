@@ -1,0 +1,50 @@
+"""Sampling inside the training process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from glt_lightning.channel.slots import PinMemory, Slot, SlotPool
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import SamplerError
+from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.sample import Sample
+
+_SLOTS = 3  # the batch in use, the one just left, and one to write
+
+
+class InlineProducer:
+    """Makes each batch when it is asked for."""
+
+    restarts = 0
+
+    def __init__(self, partition: LocalPartition, pin: PinMemory | None = None) -> None:
+        self._partition = partition
+        self._slots = SlotPool(Slot, _SLOTS, pin)
+        self._samplers: dict[SamplerConfig, NeighborSampler] = {}
+        self._closed = False
+
+    @property
+    def fresh_slots(self) -> int:
+        return self._slots.fresh_slots
+
+    def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
+        for request in requests:
+            if self._closed:
+                raise SamplerError("the loader's context is closed; make a new loader.")
+            yield self._make(config, request)
+
+    def _make(self, config: SamplerConfig, request: BatchRequest) -> Sample:
+        sampler = self._samplers.get(config)
+        if sampler is None:
+            sampler = self._samplers[config] = NeighborSampler(self._partition, config)
+        draft = sampler.draft(request)
+        slot = self._slots.take() or self._slots.take_fresh()
+        slot.reserve(draft.nbytes)
+        return Sample(request.number, draft.write(self._slots.lend(slot, draft.nbytes)))
+
+    def close(self) -> None:
+        self._closed = True
+        self._slots.close()
+        self._samplers.clear()

@@ -1,0 +1,136 @@
+"""One sampler process, seen from the trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from glt_lightning.channel.slots import SharedSlot
+from glt_lightning.channel.wire import ClosedError, send
+from glt_lightning.errors import SamplerError
+from glt_lightning.options import SamplingOptions
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+
+_EXIT_S = 10.0  # to leave after a hang-up or a kill
+# The child gets the parent's module path, so it finds the package however the parent found it.
+_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); import glt_lightning.producer.worker as w; w.main()"
+
+
+@dataclass(eq=False)
+class Task:
+    """One batch asked for: where it shall be written and, later, what the sampler said."""
+
+    run: int
+    config: SamplerConfig
+    request: BatchRequest
+    slot: SharedSlot
+    once: bool  # the slot is one-off memory
+    reply: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.run, self.request.number
+
+
+class SamplerProcess:
+    """A child process and the socket to it. The child ends when the socket does, so it cannot outlive its trainer."""
+
+    def __init__(self, index: int, source: dict[str, str], options: SamplingOptions) -> None:
+        self.index = index
+        self.tasks: dict[tuple[int, int], Task] = {}
+        self._configs: dict[SamplerConfig, int] = {}
+        self._known_slots: set[int] = set()
+        self.sock, theirs = socket.socketpair()
+        self.sock.settimeout(options.timeout_s)
+        # numpy's BLAS threads would cost each sampler start-up time and memory for nothing
+        env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=env,
+            )
+        except OSError as error:
+            self.sock.close()
+            raise SamplerError(f"cannot start sampler process {index}: {error}.") from error
+        finally:
+            theirs.close()
+        with suppress(ClosedError):  # its death is noticed at the first read
+            send(self.sock, {"op": "open", **source, "concurrency": options.concurrency})
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def name(self) -> str:
+        return f"sampler process {self.index} (pid {self.pid})"
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def submit(self, task: Task) -> None:
+        """Asks for one batch. Raises `ClosedError` if the process is gone; the task stays in ``tasks`` then, too."""
+        self.tasks[task.key] = task
+        request, slot = task.request, task.slot
+        header: dict[str, Any] = {
+            "op": "make",
+            "run": task.run,
+            "number": request.number,
+            "key": request.key,
+            "seeds": len(request.seeds),
+            "slot": slot.index,
+            "once": task.once,
+        }
+        if task.config not in self._configs:
+            self._configs[task.config] = len(self._configs)
+            header["config"] = asdict(task.config)
+        header["config_id"] = self._configs[task.config]
+        fds = [] if slot.index in self._known_slots else [slot.fd]
+        if not task.once:
+            self._known_slots.add(slot.index)
+        send(self.sock, header, request.seeds.tobytes() + request.input_id.tobytes(), fds)
+
+    def drop(self, run: int) -> None:
+        """Tells the process that queued batches of a run are no longer wanted."""
+        with suppress(ClosedError, TimeoutError):
+            send(self.sock, {"op": "drop", "run": run})
+
+    def epitaph(self) -> str:
+        """How the process ended, after its socket did."""
+        try:
+            code = self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+        if code < 0:
+            with suppress(ValueError):
+                return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def kill(self) -> None:
+        """Ends the process now: it writes to no slot any more when this returns."""
+        self._process.kill()
+        self.stop()
+
+    def hang_up(self) -> None:
+        self.sock.close()
+
+    def stop(self) -> None:
+        """Waits for the end after a hang-up or a kill, and kills where that does not come."""
+        self.sock.close()
+        try:
+            self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            try:
+                self._process.wait(_EXIT_S)
+            except subprocess.TimeoutExpired:
+                raise SamplerError(f"{self.name} does not end, not even when killed.") from None

@@ -1,0 +1,217 @@
+"""Sampling in processes of their own, which write batches straight into memory shared with the trainer."""
+
+from __future__ import annotations
+
+import select
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from glt_lightning.channel.slots import PinMemory, SharedSlot, SlotPool
+from glt_lightning.channel.wire import ClosedError, receive
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import SamplerError
+from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.process import SamplerProcess, Task
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.sample import Placed, Sample
+
+
+@dataclass
+class _Run:
+    """One iteration of a loader: its tasks that are issued and not yet delivered, in plan order."""
+
+    id: int
+    config: SamplerConfig
+    requests: Iterator[BatchRequest]
+    tasks: OrderedDict[int, Task] = field(default_factory=OrderedDict)
+    largest: int = 0  # bytes of its largest batch so far
+
+
+class SubprocessProducer:
+    """Owns ``num_workers`` sampler processes, shared by all loaders of a rank.
+
+    The trainer alone schedules: it names the batch, the process and the slot. A process that dies or raises is replaced
+    and its batches are asked for again, which gives the very same batches; after ``max_restarts`` the error reaches the
+    trainer. There is no thread: replies are read while the trainer waits for a batch.
+    """
+
+    def __init__(self, partition: LocalPartition, options: SamplingOptions, pin: PinMemory | None = None) -> None:
+        self._options = options
+        self._source = {"directory": str(partition.directory.resolve()), "options_hash": partition.manifest.options_hash}
+        self._slots = SlotPool(SharedSlot, 0, pin)
+        self._runs: dict[int, _Run] = {}
+        self._ids = count()
+        self._abandoned = 0  # tasks of ended runs whose slots are still with a sampler
+        self._closed = False
+        self.restarts = 0
+        self._processes: list[SamplerProcess] = []
+        self._finalizer = weakref.finalize(self, _stop_all, self._processes)
+        for index in range(options.num_workers):
+            self._processes.append(SamplerProcess(index, self._source, options))
+
+    @property
+    def fresh_slots(self) -> int:
+        return self._slots.fresh_slots
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the samplers."""
+        return [p.pid for p in self._processes]
+
+    def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
+        self._check_open()
+        run = _Run(next(self._ids), config, requests)
+        self._runs[run.id] = run
+        try:
+            self._top_up(run)
+            while run.tasks:
+                task = next(iter(run.tasks.values()))
+                self._wait_for(task)
+                del run.tasks[task.request.number]
+                box = [self._deliver(run, task)]
+                self._top_up(run)  # the samplers work on while the trainer does
+                yield box.pop()  # nothing here holds the batch while the trainer has it
+                self._check_open()
+        finally:
+            self._end(run)
+
+    def close(self) -> None:
+        self._closed = True
+        self._finalizer()
+        self._runs.clear()
+        self._slots.close()
+
+    # -- scheduling
+
+    def _top_up(self, run: _Run) -> None:
+        """Issues requests up to the run's allowance; the next due batch always gets memory."""
+        each = self._options.num_workers * self._options.concurrency
+        self._slots.limit = each * len(self._runs) + 2  # one batch in use, one just being replaced
+        budget = self._options.channel_bytes
+        if budget is not None and run.largest:
+            each = max(1, min(each, budget // run.largest))
+        while len(run.tasks) < each:
+            slot = self._slots.take()
+            while slot is None and not run.tasks and self._abandoned:
+                self._read_replies(self._deadline())  # an ended run's slots come back first
+                slot = self._slots.take()
+            if slot is None and run.tasks:
+                return
+            request = next(run.requests, None)
+            if request is None:
+                if slot is not None:
+                    self._slots.give_back(slot)
+                return
+            chosen = slot or self._slots.take_fresh()
+            assert isinstance(chosen, SharedSlot)
+            task = Task(run.id, run.config, request, chosen, once=not self._slots.owns(chosen))
+            run.tasks[request.number] = task
+            self._issue(min(self._processes, key=lambda p: len(p.tasks)), task)
+
+    def _issue(self, process: SamplerProcess, task: Task) -> None:
+        try:
+            process.submit(task)
+        except (ClosedError, TimeoutError) as error:
+            self._replace(process, f"does not take requests ({error})")
+
+    def _wait_for(self, task: Task) -> None:
+        deadline = self._deadline()
+        while task.reply is None:
+            self._read_replies(deadline, task)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._options.timeout_s
+
+    def _read_replies(self, deadline: float, task: Task | None = None) -> None:
+        """Handles what the samplers sent; waits for at least one message or a death."""
+        poll = select.poll()
+        by_fd = {p.fileno(): p for p in self._processes}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready:
+            waiting = [p for p in self._processes if task is None or task in p.tasks.values()]
+            who = ", ".join(p.name for p in waiting)
+            what = "a reply" if task is None else f"batch {task.request.number}"
+            raise SamplerError(f"{who}: no answer with {what} within sampling.timeout_s = {self._options.timeout_s} s.")
+        for fd, _ in ready:
+            process = by_fd[fd]
+            try:
+                header, _, _ = receive(process.sock)
+            except (ClosedError, TimeoutError):
+                self._replace(process, process.epitaph())
+                continue
+            self._handle(process, header)
+
+    def _handle(self, process: SamplerProcess, header: dict[str, Any]) -> None:
+        if "error" in header and "run" not in header:
+            self._replace(process, f"cannot start: {header['error']}", header["traceback"], final=True)
+            return
+        key = (header["run"], header["number"])
+        if "error" in header:
+            self._replace(process, f"failed at batch {header['number']}: {header['error']}", header["traceback"])
+            return
+        task = process.tasks.pop(key)
+        if task.run in self._runs:
+            task.reply = header
+        else:
+            self._abandoned -= 1
+            self._slots.give_back(task.slot)
+
+    def _replace(self, process: SamplerProcess, reason: str, traceback: str = "", final: bool = False) -> None:
+        """Starts another process in place of a failed one and gives it the same tasks."""
+        process.kill()
+        said = f"{process.name} {reason}"
+        if final or self.restarts >= self._options.max_restarts:
+            self.close()
+            limit = "" if final else f" after {self.restarts} restarts (sampling.max_restarts)"
+            raise SamplerError(said + limit + (f"\n\nTraceback in the sampler process:\n{traceback}" if traceback else "."))
+        self.restarts += 1
+        successor = SamplerProcess(process.index, self._source, self._options)
+        self._processes[process.index] = successor
+        for task in process.tasks.values():
+            if task.run in self._runs:
+                self._issue(successor, task)
+            else:
+                self._abandoned -= 1
+                self._slots.give_back(task.slot)
+
+    def _deliver(self, run: _Run, task: Task) -> Sample:
+        reply = task.reply
+        assert reply is not None
+        task.slot.attach()
+        nbytes = reply["nbytes"]
+        run.largest = max(run.largest, nbytes)
+        memory = self._slots.lend(task.slot, nbytes)
+        layout = [Placed(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in reply["layout"]]
+        return Sample(task.request.number, {p.name: p.view(memory) for p in layout})
+
+    def _end(self, run: _Run) -> None:
+        """Forgets a run: what its samplers still make is dropped when it comes."""
+        if self._runs.pop(run.id, None) is None:
+            return
+        for task in run.tasks.values():
+            if task.reply is None:
+                self._abandoned += 1
+            else:
+                self._slots.give_back(task.slot)
+        for process in self._processes:
+            if any(t.run == run.id for t in process.tasks.values()):
+                process.drop(run.id)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SamplerError("the loader's context is closed; make a new loader.")
+
+
+def _stop_all(processes: list[SamplerProcess]) -> None:
+    for process in processes:
+        process.hang_up()
+    for process in processes:
+        process.stop()
+    processes.clear()

@@ -1,0 +1,122 @@
+"""The sampler process: reads requests, writes batches into the slots they name, answers with their layout.
+
+It imports neither torch nor Lightning: it starts in a fraction of a second and adds a few dozen megabytes to a host.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.channel.slots import SlotWriter
+from glt_lightning.channel.wire import ClosedError, receive, send
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import PartitionError
+from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+
+
+@dataclass(frozen=True)
+class _Job:
+    run: int
+    config: SamplerConfig
+    request: BatchRequest
+    slot: SlotWriter
+    once: bool
+
+
+class Worker:
+    """Serves one trainer over one socket until the trainer closes it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._send_lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._configs: dict[int, SamplerConfig] = {}
+        self._slots: dict[int, SlotWriter] = {}
+        self._dropped: set[int] = set()
+        self._partition: LocalPartition | None = None
+
+    def serve(self) -> None:
+        """Runs until the trainer hangs up or dies."""
+        while True:
+            header, body, fds = receive(self._sock)
+            getattr(self, f"_on_{header['op']}")(header, body, fds)
+
+    def _on_open(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
+        try:
+            partition = LocalPartition.open(header["directory"])
+            if partition.manifest.options_hash != header["options_hash"]:
+                raise PartitionError(f"{header['directory']} was replaced by another partition while training.")
+        except Exception as error:
+            self._answer({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+            raise ClosedError from None
+        self._partition = partition
+        # all rows are local, so more batches at once than cores would only cost memory
+        for _ in range(min(header["concurrency"], os.cpu_count() or 1)):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def _on_make(self, header: dict[str, Any], body: bytes, fds: list[int]) -> None:
+        if "config" in header:
+            given = header["config"]
+            self._configs[header["config_id"]] = SamplerConfig(**given | {"fanouts": tuple(map(tuple, given["fanouts"]))})
+        slot = SlotWriter(fds[0]) if fds else self._slots[header["slot"]]
+        if not header["once"]:
+            self._slots[header["slot"]] = slot
+        seeds, input_id = np.frombuffer(body, dtype=np.int64).reshape(2, header["seeds"])
+        request = BatchRequest(header["number"], header["key"], seeds, input_id)
+        self._jobs.put(_Job(header["run"], self._configs[header["config_id"]], request, slot, header["once"]))
+
+    def _on_drop(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
+        self._dropped.add(header["run"])
+
+    def _work(self) -> None:
+        samplers: dict[SamplerConfig, NeighborSampler] = {}
+        while True:
+            job = self._jobs.get()
+            name = {"run": job.run, "number": job.request.number}
+            try:
+                answer = name | ({} if job.run in self._dropped else self._make(samplers, job))
+            except BaseException as error:
+                answer = name | {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            finally:
+                if job.once:
+                    job.slot.close()
+            self._answer(answer)
+
+    def _make(self, samplers: dict[SamplerConfig, NeighborSampler], job: _Job) -> dict[str, Any]:
+        sampler = samplers.get(job.config)
+        if sampler is None:
+            assert self._partition is not None
+            sampler = samplers[job.config] = NeighborSampler(self._partition, job.config)
+        draft = sampler.draft(job.request)
+        draft.write(job.slot.memory(draft.nbytes))
+        return {"nbytes": draft.nbytes, "layout": [[p.name, p.dtype, p.shape, p.offset] for p in draft.layout]}
+
+    def _answer(self, header: dict[str, Any]) -> None:
+        # a trainer that is gone is noticed by the reading thread
+        with self._send_lock, suppress(ClosedError, OSError):
+            send(self._sock, header)
+
+
+def main() -> None:
+    """``worker.main()`` with the socket's file descriptor in ``sys.argv[1]``."""
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer decides
+    worker = Worker(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        worker.serve()
+    except ClosedError:
+        # threads may be deep in native code: leave at once, there is nothing to flush
+        os._exit(0)

@@ -1,0 +1,149 @@
+"""The order of an epoch's seeds and how ranks share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from glt_lightning.errors import OptionError
+from glt_lightning.options import SeedPlacement
+from glt_lightning.sampler.request import BatchRequest, batch_key, shuffle_key
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 over uint64 [n]; the native twin is ``cuda/random.h``."""
+    z = values.astype(np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def permutation(n: int, key: int) -> np.ndarray:
+    """int64 [n]: 0..n-1 in the order of keyed hashes; the same on every machine and in every release."""
+    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return np.argsort(mix64(counter + np.uint64(key)), kind="stable")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochPlan:
+    """Which seeds a rank's batches hold, epoch by epoch.
+
+    seeds: int64 [S] gids, the same on all ranks.
+    shuffle: a new order in each epoch; without it the order is the user's.
+    exact: for evaluation: every seed exactly once, a rank may end a step earlier, and all epochs draw as epoch 0 does.
+        Else all ranks have equally many steps.
+    owner: int64 [S], the rank that owns each seed, for ``owner`` placement; None deals all seeds out.
+
+    The last batch over all ranks is divided evenly. If it has fewer seeds than ranks it joins the step before, unless
+    ``exact``.
+    """
+
+    seeds: np.ndarray
+    batch_size: int
+    seed: int
+    loader: str
+    rank: int = 0
+    world_size: int = 1
+    shuffle: bool = False
+    exact: bool = False
+    owner: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise OptionError(f"batch_size: expected an integer >= 1, got {self.batch_size!r}.")
+        if not 0 <= self.rank < self.world_size:
+            raise OptionError(f"rank: expected 0 <= rank < world_size, got rank {self.rank} of {self.world_size}.")
+        if len(self.seeds) < self.world_size and not self.exact:
+            raise OptionError(
+                f"loader {self.loader!r}: {len(self.seeds)} seeds cannot be shared by {self.world_size} ranks. "
+                "Use fewer devices or more seeds."
+            )
+
+    def __len__(self) -> int:
+        """Batches of this rank in an epoch."""
+        return len(self._sizes)
+
+    def epoch_of_draws(self, epoch: int) -> int:
+        """Evaluation draws the same neighbours in every epoch."""
+        return 0 if self.exact else epoch
+
+    def requests(self, epoch: int, start: int = 0) -> Iterator[BatchRequest]:
+        """Yields the `BatchRequest` of each step from ``start`` on."""
+        epoch = self.epoch_of_draws(epoch)
+        order = self._order(epoch)
+        first = self._first
+        for number, (begin, size) in enumerate(zip(first, self._sizes, strict=True)):
+            if number < start:
+                continue
+            positions = np.ascontiguousarray(order[begin : begin + size])
+            key = batch_key(self.seed, self.loader, epoch, begin)
+            yield BatchRequest(number, key, np.ascontiguousarray(self.seeds[positions]), positions)
+
+    def _order(self, epoch: int) -> np.ndarray:
+        n = len(self.seeds)
+        key = shuffle_key(self.seed, self.loader, epoch)
+        order = permutation(n, key) if self.shuffle else np.arange(n, dtype=np.int64)
+        return order if self.owner is None else order[_by_owner(self.owner[order], self.world_size)]
+
+    @property
+    def _sizes(self) -> list[int]:
+        return self._shares[1]
+
+    @property
+    def _first(self) -> list[int]:
+        return self._shares[0]
+
+    @property
+    def _shares(self) -> tuple[list[int], list[int]]:
+        share = _owned_shares if self.owner is not None else _dealt_shares
+        return share(len(self.seeds), self.batch_size, self.rank, self.world_size, self.exact)
+
+
+@lru_cache(maxsize=64)
+def _dealt_shares(n: int, batch: int, rank: int, world: int, exact: bool) -> tuple[list[int], list[int]]:
+    """Where each batch of a rank begins in the order of all seeds, and its size."""
+    full, rest = divmod(n, batch * world)
+    if 0 < rest < world and not exact:
+        full, rest = full - 1, rest + batch * world
+    first = [step * batch * world + rank * batch for step in range(full)]
+    sizes = [batch] * full
+    each, extra = divmod(rest, world)
+    last = each + (rank < extra)
+    if last:
+        first.append(full * batch * world + rank * each + min(rank, extra))
+        sizes.append(last)
+    return first, sizes
+
+
+@lru_cache(maxsize=64)
+def _owned_shares(n: int, batch: int, rank: int, world: int, exact: bool) -> tuple[list[int], list[int]]:
+    """The same where the order holds rank after rank, each with an even share of the seeds."""
+    each, extra = divmod(n, world)
+    begin, count = rank * each + min(rank, extra), each + (rank < extra)
+    if exact:
+        sizes = [min(batch, count - i) for i in range(0, count, batch)]
+    else:
+        steps = max(1, -(-each // batch))  # the ranks with one seed more put it into their last batch
+        sizes = [batch] * (steps - 1) + [count - batch * (steps - 1)]
+    return [begin + i * batch for i in range(len(sizes))], sizes
+
+
+def _by_owner(owner: np.ndarray, world: int) -> np.ndarray:
+    """int64 [S]: positions sorted by rank, every rank with an even share.
+
+    A rank keeps its own seeds in their order up to its share; what is over goes, in order, to the ranks that lack some,
+    lowest rank first.
+    """
+    each, extra = divmod(len(owner), world)
+    share = [each + (rank < extra) for rank in range(world)]
+    own = [np.flatnonzero(owner == rank) for rank in range(world)]
+    surplus = np.sort(np.concatenate([mine[n:] for mine, n in zip(own, share, strict=True)]))
+    parts, taken = [], 0
+    for mine, n in zip(own, share, strict=True):
+        lack = max(0, n - len(mine))
+        parts += [mine[:n], surplus[taken : taken + lack]]
+        taken += lack
+    return np.concatenate(parts)

@@ -1,0 +1,52 @@
+"""What a sampler is asked for, and how its draws are keyed."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """How a loader's batches are sampled. Plain numbers, so that it can be sent to another process.
+
+    seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all, 0 none.
+    threads: threads that share one batch.
+    """
+
+    seed_type: int
+    fanouts: tuple[tuple[int, ...], ...]
+    replace: bool = False
+    with_edge: bool = False
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """One batch to make: a pure function of this, the config and the graph.
+
+    number: position in the rank's epoch.  key: 64-bit key of all draws.
+    seeds: int64 [S] gids.  input_id: int64 [S] positions of the seeds in the loader's seed array.
+    """
+
+    number: int
+    key: int
+    seeds: np.ndarray
+    input_id: np.ndarray
+
+
+def batch_key(seed: int, loader: str, epoch: int, position: int) -> int:
+    """Key of the batch that starts at ``position`` of an epoch plan: 64 bits of a BLAKE2b hash."""
+    return _hash64("batch", seed, loader, epoch, position)
+
+
+def shuffle_key(seed: int, loader: str, epoch: int) -> int:
+    """Key of the order of an epoch's seeds."""
+    return _hash64("shuffle", seed, loader, epoch)
+
+
+def _hash64(*what: object) -> int:
+    text = "\x1f".join(str(w) for w in what)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,82 @@
+"""A batch as named arrays, and the draft of one that still needs memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+_ALIGN = 64
+
+
+def node_key(node_type: int, name: str) -> str:
+    """Name of a node array in a Sample."""
+    return f"node/{node_type}/{name}"
+
+
+def edge_key(edge_type: int, name: str) -> str:
+    """Name of an edge array in a Sample."""
+    return f"edge/{edge_type}/{name}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One batch between a producer and `loader.collate`.
+
+    arrays: by `node_key`, `edge_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
+    ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its pool when
+    the last of them is gone.
+    """
+
+    number: int
+    arrays: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a draft: ``write(out)`` fills ``out``, an uninitialised array of this dtype and shape."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    write: Callable[[np.ndarray], object]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where an array lies in the memory of its batch."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def view(self, memory: np.ndarray) -> np.ndarray:
+        """The array in ``memory``, uint8 [>= offset + size]."""
+        dtype = np.dtype(self.dtype)
+        size = int(np.prod(self.shape, dtype=np.int64)) * dtype.itemsize
+        return memory[self.offset : self.offset + size].view(dtype).reshape(self.shape)
+
+
+class Draft:
+    """A batch whose sizes are known: ask for `nbytes` of memory, then `write` into it."""
+
+    def __init__(self, fields: list[Field]) -> None:
+        self.fields = fields
+        self.layout: list[Placed] = []
+        offset = 0
+        for f in fields:
+            self.layout.append(Placed(f.name, f.dtype.str, f.shape, offset))
+            size = int(np.prod(f.shape, dtype=np.int64)) * f.dtype.itemsize
+            offset += -(-size // _ALIGN) * _ALIGN
+        self.nbytes = max(offset, _ALIGN)
+
+    def write(self, memory: np.ndarray) -> dict[str, np.ndarray]:
+        """Fills ``memory``, uint8 [>= nbytes], and returns the arrays in it."""
+        arrays = {}
+        for field, place in zip(self.fields, self.layout, strict=True):
+            out = place.view(memory)
+            field.write(out)
+            arrays[field.name] = out
+        return arrays
