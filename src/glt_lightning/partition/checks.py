@@ -8,13 +8,13 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.normalize import row_chunks
-from glt_lightning.partition.sources.base import GraphSource, Rows
-from glt_lightning.types import NodeType, edge_type_str
+from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
+from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
 RESERVED = {"n_id", "indptr", "indices", "edge_ids"}
 
 
-def check_graph(source: GraphSource, normalize: str) -> None:
+def check_graph(source: GraphSource, edges: Mapping[EdgeType, EdgeList], normalize: str) -> None:
     """Lengths, dtypes and labels of all attributes. Edge ids are checked when the edges are first read."""
     for t in source.schema.node_types:
         attrs = source.node_attrs(t)
@@ -30,7 +30,7 @@ def check_graph(source: GraphSource, normalize: str) -> None:
             )
     for e in source.schema.edge_types:
         for name, rows in source.edge_attrs(e).items():
-            _check_attr(f"{name} of edge type {edge_type_str(e)}", name, rows, source.edges(e).num_edges, "edges")
+            _check_attr(f"{name} of edge type {edge_type_str(e)}", name, rows, edges[e].num_edges, "edges")
 
 
 def _check_attr(what: str, name: str, rows: Rows, count: int, things: str) -> None:

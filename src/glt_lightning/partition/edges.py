@@ -1,55 +1,184 @@
-"""Edges, written by destination row."""
+"""Edges as CSC per part, in bounded memory.
+
+All edges of a type are first dealt into buckets, each a range of destination rows whose edges fit the cache; then one
+bucket after the other is sorted and appended to the arrays of its part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.data.manifest import ArrayEntry, edge_path
+from glt_lightning.ops.build import Buckets, RowBuffers, build_rows
 from glt_lightning.partition.layout import NodeLayout
 from glt_lightning.partition.relations import Relation
+from glt_lightning.partition.scratch import Scratch
 from glt_lightning.partition.sources.base import EdgeList, Rows
 
+# Edges of a bucket: records, keys and results of so many take 7 MB, which stays in the last-level cache.
+_BUCKET_EDGES = 1 << 18
+_MAX_BUCKETS = 4096
+_MAX_CHUNK = 1 << 20
 
-def write_edges(
-    folder: Path,
-    index: int,
-    relation: Relation,
-    edges: EdgeList,
-    attrs: Mapping[str, Rows],
-    layouts: tuple[NodeLayout, NodeLayout],
-    offset: int,
-    id_dtype: np.dtype,
-    edge_id_dtype: np.dtype,
+
+@dataclass(frozen=True)
+class EdgeJob:
+    """One stored edge type and all that is needed to write it.
+
+    Attributes:
+        index: Index of the stored type.
+        edges, attrs: The user's edges and their attributes.
+        in_degree: int64 [N], edges by user id of the destination before merging.
+        sources, destinations: Numbering of the two node types.
+        offset: First gid of the source type.
+    """
+
+    index: int
+    relation: Relation
+    edges: EdgeList
+    attrs: Mapping[str, Rows]
+    in_degree: np.ndarray
+    sources: NodeLayout
+    destinations: NodeLayout
+    offset: int
+    id_dtype: np.dtype
+    edge_id_dtype: np.dtype
+
+    @property
+    def record_bytes(self) -> int:
+        return 12 if self.id_dtype.itemsize == 4 and self.edge_id_dtype.itemsize == 4 else 24
+
+
+def write_edges(folder: Path, job: EdgeJob, memory_bytes: int, done: Callable[[int], object]) -> dict[str, ArrayEntry]:
+    """Writes the arrays of one edge type for all parts. ``done`` hears of edges as they are dealt, and as they are written."""
+    ends = np.cumsum(job.in_degree[job.destinations.user_ids])  # edges before the end of each row
+    starts = bucket_starts(job.destinations.bounds, ends, bucket_capacity(int(job.in_degree.sum()), job.record_bytes, memory_bytes))
+    first = np.concatenate([[0], ends])[starts]  # first record of each bucket
+    buckets = Buckets(job.destinations.new, starts, job.record_bytes)
+    with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 2) as records:
+        _deal(job, buckets, first, records, memory_bytes // 8, done)
+        return _write_parts(folder, job, starts, first, records, done)
+
+
+def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int:
+    """Edges of a bucket: few enough for the cache and a quarter of the memory, but some for each of many buckets."""
+    by_memory = memory_bytes // 4 // (3 * record_bytes)
+    wanted = min(by_memory, max(_BUCKET_EDGES, num_edges // _MAX_BUCKETS))
+    return max(1, wanted, num_edges // (4 * _MAX_BUCKETS))
+
+
+def bucket_starts(bounds: tuple[int, ...], ends: np.ndarray, capacity: int) -> np.ndarray:
+    """int64 [B + 1]: cuts each part's rows into ranges of at most ``capacity`` edges, or of one row that has more."""
+    starts = [0]
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        while begin < end:
+            before = int(ends[begin - 1]) if begin else 0
+            begin = min(end, max(begin + 1, int(np.searchsorted(ends, before + capacity, side="right"))))
+            starts.append(begin)
+    return np.array(starts, np.int64)
+
+
+def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """(sources, destinations, id of the first edge) of all edges to store, before merging."""
+    at = 0
+    for src, dst in job.edges.chunks(size):
+        yield (dst, src, at) if job.relation.flip else (src, dst, at)
+        if job.relation.both:
+            yield dst, src, job.edges.num_edges + at
+        at += len(src)
+
+
+def _deal(
+    job: EdgeJob, buckets: Buckets, first: np.ndarray, records: Scratch, memory_bytes: int, done: Callable[[int], object]
+) -> None:
+    size = min(_MAX_CHUNK, max(1, memory_bytes // (16 + job.record_bytes)))
+    cursor = first[:-1].copy()
+    for src, dst, first_edge_id in _directed(job, size):
+        if records.memory is not None:
+            buckets.scatter(src, dst, first_edge_id, cursor, records.memory)
+        else:
+            _deal_to_file(buckets, src, dst, first_edge_id, cursor, records)
+        done(len(src))
+
+
+def _deal_to_file(
+    buckets: Buckets, src: np.ndarray, dst: np.ndarray, first_edge_id: int, cursor: np.ndarray, records: Scratch
+) -> None:
+    """Groups a chunk by bucket in memory, then appends each group to its bucket's region."""
+    width = buckets.record_bytes
+    sizes = buckets.sizes(dst)
+    ends = np.cumsum(sizes)
+    staged = np.empty(len(src) * width, np.uint8)
+    buckets.scatter(src, dst, first_edge_id, ends - sizes, staged)
+    for b in np.flatnonzero(sizes).tolist():
+        end, size = int(ends[b]), int(sizes[b])
+        records.write(int(cursor[b]) * width, staged[(end - size) * width : end * width])
+    cursor += sizes
+
+
+def _write_parts(
+    folder: Path, job: EdgeJob, starts: np.ndarray, first: np.ndarray, records: Scratch, done: Callable[[int], object]
 ) -> dict[str, ArrayEntry]:
-    """First version, all in memory."""
-    src, dst = (np.concatenate(a) if a else np.zeros(0, np.int64) for a in zip(*edges.chunks(1 << 22), strict=True)) if edges.num_edges else (np.zeros(0, np.int64),) * 2
-    if relation.flip:
-        src, dst = dst, src
-    eid = np.arange(len(src))
-    if relation.both:
-        src, dst, eid = np.concatenate([src, dst]), np.concatenate([dst, src]), np.arange(2 * len(src))
-    rows = layouts[1].new[dst].astype(np.int64)
-    order = np.lexsort((eid, src, rows))
-    rows, src, eid = rows[order], src[order], eid[order]
-    if relation.both:
-        keep = np.ones(len(rows), bool)
-        keep[1:] = (rows[1:] != rows[:-1]) | (src[1:] != src[:-1])
-        rows, src, eid = rows[keep], src[keep], eid[keep]
-    gid = layouts[0].new[src].astype(np.int64) + offset
-    entries = {}
-    bounds = layouts[1].bounds
-    for part, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        lo, hi = np.searchsorted(rows, [begin, end])
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[lo:hi] - begin, minlength=end - begin))]).astype(np.int64)
-        arrays = {"indptr": indptr, "indices": gid[lo:hi].astype(id_dtype), "edge_ids": eid[lo:hi].astype(edge_id_dtype)}
-        for name, values in attrs.items():
-            arrays[name] = values[eid[lo:hi] % max(1, edges.num_edges)]
-        for name, array in arrays.items():
-            with ArrayWriter(folder, edge_path(part, index, name), array.dtype, array.shape[1:]) as writer:
-                writer.write(array)
-            entries[writer.path] = writer.close()
+    most_rows, most_edges = int(np.diff(starts).max(initial=0)), int(np.diff(first).max(initial=0))
+    buffers = RowBuffers.allocate(most_rows, most_edges, job.id_dtype, job.edge_id_dtype, job.record_bytes)
+    entries: dict[str, ArrayEntry] = {}
+    bounds = job.destinations.bounds
+    for part in range(len(bounds) - 1):
+        low, high = np.searchsorted(starts, bounds[part : part + 2])
+        with _PartWriter(folder, part, job) as writer:
+            for b in range(int(low), int(high)):
+                bucket = records.read(int(first[b]) * job.record_bytes, int(first[b + 1]) * job.record_bytes)
+                writer.write(bucket, int(starts[b + 1] - starts[b]), buffers)
+                done(int(first[b + 1] - first[b]))
+        entries |= writer.entries
     return entries
+
+
+class _PartWriter:
+    """The arrays of one edge type in one part, appended bucket by bucket."""
+
+    def __init__(self, folder: Path, part: int, job: EdgeJob) -> None:
+        self.entries: dict[str, ArrayEntry] = {}
+        self._job = job
+        self._num_edges = 0
+        self._stack = ExitStack()
+        kinds: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
+            "indptr": (np.dtype(np.int64), ()),
+            "indices": (job.id_dtype, ()),
+            "edge_ids": (job.edge_id_dtype, ()),
+        } | {name: (rows.dtype, rows.shape[1:]) for name, rows in job.attrs.items()}
+        with self._stack:  # closes what was opened when a later one cannot be
+            self._writers = {
+                name: self._stack.enter_context(ArrayWriter(folder, edge_path(part, job.index, name), dtype, shape))
+                for name, (dtype, shape) in kinds.items()
+            }
+            self._writers["indptr"].write(np.zeros(1, np.int64))
+            self._stack = self._stack.pop_all()
+
+    def write(self, records: np.ndarray, num_rows: int, buffers: RowBuffers) -> None:
+        job = self._job
+        indptr, indices, edge_ids = build_rows(
+            records, num_rows, job.relation.both, job.sources.new, job.offset, job.record_bytes, buffers
+        )
+        self._writers["indptr"].write(indptr[1:] + self._num_edges)
+        self._writers["indices"].write(indices)
+        self._writers["edge_ids"].write(edge_ids)
+        self._num_edges += len(indices)
+        if job.attrs and len(edge_ids):
+            columns = edge_ids % job.edges.num_edges  # an added reverse edge has the attributes of its edge
+            for name, rows in job.attrs.items():
+                self._writers[name].write(rows[columns])
+
+    def __enter__(self) -> _PartWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(*error)  # type: ignore[arg-type]
+        if error[0] is None:
+            self.entries = {w.path: w.close() for w in self._writers.values()}

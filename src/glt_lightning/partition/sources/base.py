@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,14 +82,41 @@ class GraphSource(Protocol):
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]: ...
 
 
+class LazyArray:
+    """An array of known shape and dtype that is loaded when it is first read and kept while this object lives."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, load: Callable[[], np.ndarray]) -> None:
+        self.shape, self.dtype = shape, dtype
+        self._load = load
+        self._array: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: slice | np.ndarray, /) -> np.ndarray:
+        return self.array[index]
+
+    @property
+    def array(self) -> np.ndarray:
+        if self._array is None:
+            self._array = self._load()
+        return self._array
+
+
+def in_memory(rows: Rows) -> np.ndarray | None:
+    """The array itself when reading it costs no further memory, else None."""
+    if isinstance(rows, LazyArray):
+        return rows.array
+    return rows if isinstance(rows, np.ndarray) and not isinstance(rows, np.memmap) else None
+
+
 class ArrayEdges:
     """An ``edge_index`` in memory: integers [2, E], row 0 the sources."""
 
-    def __init__(self, edge_index: np.ndarray, name: str = "edge_index") -> None:
-        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
-            raise DataError(
-                f"{name}: expected integers [2, E] (sources, destinations), got {edge_index.dtype} {list(edge_index.shape)}."
-            )
+    def __init__(self, edge_index: np.ndarray | LazyArray, name: str = "edge_index") -> None:
+        shape, dtype = edge_index.shape, edge_index.dtype
+        if len(shape) != 2 or shape[0] != 2 or dtype.kind not in "iu":
+            raise DataError(f"{name}: expected integers [2, E] (sources, destinations), got {dtype} {list(shape)}.")
         self._edge_index = edge_index
 
     @property
@@ -97,8 +124,9 @@ class ArrayEdges:
         return self._edge_index.shape[1]
 
     def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        sources, destinations = self._edge_index[:]
         for begin in range(0, self.num_edges, size):
-            src, dst = self._edge_index[:, begin : begin + size]
+            src, dst = sources[begin : begin + size], destinations[begin : begin + size]
             yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.base import ArrayEdges, EdgeList, Rows, Splits, classes_of, pick_target, width
+from glt_lightning.partition.sources.base import (
+    ArrayEdges,
+    EdgeList,
+    LazyArray,
+    Rows,
+    Splits,
+    classes_of,
+    pick_target,
+    width,
+)
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
 
@@ -65,14 +74,14 @@ class NpzSource:
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         key = self._edge_prefix[edge_type] + "edge_index"
-        return ArrayEdges(self._read(key), f"{self.path}: {key}")
+        return ArrayEdges(self._lazy(key), f"{self.path}: {key}")
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         count = self.num_nodes[node_type]
         members = self._members(self._node_prefix[node_type])
         if self.schema.homogeneous:
             members = {name: key for name, key in members.items() if not name.startswith("edge_")}
-        return {n: self._read(k) for n, k in members.items() if n in ("x", "y") or self._rows(k) == count}
+        return {n: self._lazy(k) for n, k in members.items() if n in ("x", "y") or self._rows(k) == count}
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         prefix = self._edge_prefix[edge_type]
@@ -80,7 +89,7 @@ class NpzSource:
         members = self._members(prefix)
         if self.schema.homogeneous:
             members = {name: key for name, key in members.items() if name.startswith("edge_")}
-        return {n: self._read(k) for n, k in members.items() if n == "edge_attr" or self._rows(k) == count}
+        return {n: self._lazy(k) for n, k in members.items() if n == "edge_attr" or self._rows(k) == count}
 
     def _members(self, prefix: str) -> dict[str, str]:
         """Name -> key of the numeric arrays below a prefix that are neither structure, splits nor names."""
@@ -121,6 +130,10 @@ class NpzSource:
         raise DataError(
             f"{self.path}: how many nodes of type {node_type!r} there are is not said; add '{prefix}x' or '{prefix}num_nodes'."
         )
+
+    def _lazy(self, key: str) -> LazyArray:
+        shape, dtype = self._shapes[key]
+        return LazyArray(shape, np.dtype(np.float32) if dtype == np.float16 else dtype, lambda: self._read(key))
 
     def _read(self, key: str) -> np.ndarray:
         try:

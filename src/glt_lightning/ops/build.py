@@ -1,0 +1,150 @@
+"""What the partitioner runs over every edge: counting degrees, bucketing by destination, sorting rows."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from glt_lightning.ops.native import BAD_ID, check, library
+
+_SIGNATURES = {
+    "glt_build_count": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
+    "glt_build_bucket_sizes": [c_void_p, c_void_p, c_int64, c_void_p],
+    "glt_build_scatter": [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p],
+    "glt_build_rows": [c_void_p, c_int64, c_int32, c_int64, c_int32, c_void_p, c_int32, c_int64, c_int32]
+    + [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p],
+}
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    lib = library()
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(lib, name)
+        function.argtypes, function.restype = arguments, c_int32
+    return lib
+
+
+class _BucketStruct(ctypes.Structure):
+    """``glt_buckets`` of ``glt/build.h``."""
+
+    _fields_ = [
+        ("id_bytes", c_int32),
+        ("record_bytes", c_int32),
+        ("shift", c_int32),
+        ("num_buckets", c_int32),
+        ("numbers", c_void_p),
+        ("starts", c_void_p),
+        ("hint", c_void_p),
+    ]
+
+
+class Buckets:
+    """Consecutive ranges of destination rows and the records of their edges.
+
+    numbers: int32 or int64 [N], new number by user id of the destination type.
+    starts: int64 [B + 1]; bucket b holds the new numbers [starts[b], starts[b + 1]); the last one is N.
+    record_bytes: 12 when all ids fit 32 bits, else 24.
+    """
+
+    def __init__(self, numbers: np.ndarray, starts: np.ndarray, record_bytes: int) -> None:
+        self.count, self.record_bytes = len(starts) - 1, record_bytes
+        shift = 0
+        while (len(numbers) >> shift) > 1 << 16:  # the hint stays in the cache
+            shift += 1
+        blocks = np.arange((len(numbers) >> shift) + 1, dtype=np.int64) << shift
+        hint = np.maximum(np.searchsorted(starts, blocks, side="right") - 1, 0).astype(np.int32)
+        self._keep = (numbers, np.ascontiguousarray(starts, np.int64), hint)
+        numbers, starts, hint = self._keep
+        self._struct = _BucketStruct(
+            numbers.itemsize, record_bytes, shift, self.count, numbers.ctypes.data, starts.ctypes.data, hint.ctypes.data
+        )
+
+    def sizes(self, dst: np.ndarray) -> np.ndarray:
+        """int64 [B]: how many of the destinations (int64 user ids) lie in each bucket."""
+        counts = np.zeros(self.count, np.int64)
+        status = _library().glt_build_bucket_sizes(ctypes.byref(self._struct), dst.ctypes.data, len(dst), counts.ctypes.data)
+        check(status, _detail(), "bucket sizes")
+        return counts
+
+    def scatter(self, src: np.ndarray, dst: np.ndarray, first_edge_id: int, cursor: np.ndarray, records: np.ndarray) -> None:
+        """Writes the records of the edges src -> dst (int64 user ids) at their buckets' cursors (int64 [B], advanced)."""
+        status = _library().glt_build_scatter(
+            ctypes.byref(self._struct),
+            src.ctypes.data,
+            dst.ctypes.data,
+            len(src),
+            first_edge_id,
+            cursor.ctypes.data,
+            records.ctypes.data,
+        )
+        check(status, _detail(), "scatter edges")
+
+
+@dataclass
+class RowBuffers:
+    """Reusable memory for the rows of one bucket of at most ``edges`` edges and ``rows`` rows."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_ids: np.ndarray
+    work: np.ndarray
+
+    @classmethod
+    def allocate(cls, rows: int, edges: int, id_dtype: np.dtype, edge_id_dtype: np.dtype, record_bytes: int) -> RowBuffers:
+        return cls(
+            np.empty(rows + 1, np.int64),
+            np.empty(edges, id_dtype),
+            np.empty(edges, edge_id_dtype),
+            np.empty(edges * record_bytes * 2 // 3, np.uint8),
+        )
+
+
+def count_ids(ids: np.ndarray, counts: np.ndarray) -> int | None:
+    """``counts[id] += 1`` for int64 ids; returns the position of the first id that is not in 0 .. len(counts) - 1."""
+    detail = _detail()
+    status = _library().glt_build_count(ids.ctypes.data, len(ids), len(counts), counts.ctypes.data, detail.ctypes.data)
+    if status == BAD_ID:
+        return int(detail[0])
+    check(status, detail, "count ids")
+    return None
+
+
+def build_rows(
+    records: np.ndarray, num_rows: int, coalesce: bool, numbers: np.ndarray, offset: int, record_bytes: int, out: RowBuffers
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sorts the records of one bucket by (row, source, edge id) and turns them into CSC.
+
+    records: bytes of the bucket.  coalesce: of parallel edges keep the one with the lowest id.
+    numbers: new number by user id of the source type; a source's gid is ``offset`` + its number.
+    Returns views of ``out``: indptr int64 [num_rows + 1] from 0, indices, edge_ids.
+    """
+    kept, detail = np.zeros(1, np.int64), _detail()
+    status = _library().glt_build_rows(
+        records.ctypes.data,
+        records.nbytes // record_bytes,
+        record_bytes,
+        num_rows,
+        coalesce,
+        numbers.ctypes.data,
+        numbers.itemsize,
+        offset,
+        out.edge_ids.itemsize,
+        out.work.ctypes.data,
+        out.indptr.ctypes.data,
+        out.indices.ctypes.data,
+        out.edge_ids.ctypes.data,
+        kept.ctypes.data,
+        detail.ctypes.data,
+    )
+    check(status, detail, "build rows")
+    n = int(kept[0])
+    return out.indptr[: num_rows + 1], out.indices[:n], out.edge_ids[:n]
+
+
+def _detail() -> np.ndarray:
+    return np.zeros(4, np.int64)

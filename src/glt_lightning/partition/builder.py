@@ -1,0 +1,127 @@
+"""Builds the arrays and the manifest of one partition in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.arrays import ArrayWriter
+from glt_lightning.data.manifest import ArrayEntry, Manifest, SplitEntry, edge_path, node_path, split_path
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.assign import random_parts
+from glt_lightning.partition.checks import check_graph
+from glt_lightning.partition.degrees import Degrees, count_degrees
+from glt_lightning.partition.edges import EdgeJob, write_edges
+from glt_lightning.partition.layout import NodeLayout, number_nodes
+from glt_lightning.partition.normalize import row_bytes, transform_for
+from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.relations import stored_relations
+from glt_lightning.partition.rows import write_rows
+from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.types import NodeType
+
+_INT32_MAX = 2**31 - 1
+ResolvedSplits = Mapping[str, tuple[NodeType, np.ndarray]]
+
+
+class Builder:
+    """One run of the partitioner; ``made`` is the record that goes into the manifest."""
+
+    def __init__(
+        self, source: GraphSource, folder: Path, options: PartitionOptions, made: Mapping[str, Any], progress: Progress
+    ) -> None:
+        self._source, self._folder, self._options, self._made, self._progress = source, folder, options, made, progress
+        self._schema, self._relations = stored_relations(source.schema, made["undirected"])
+        self._edges = {edge_type: source.edges(edge_type) for edge_type in source.schema.edge_types}
+        self._num_nodes = {t: source.num_nodes[t] for t in self._schema.node_types}
+        most = max((self._edges[r.source].num_edges * (2 if r.both else 1) for r in self._relations), default=0)
+        self._id_dtype = self._dtype(sum(self._num_nodes.values()))
+        self._edge_id_dtype = self._dtype(most)
+        self._arrays: dict[str, ArrayEntry] = {}
+
+    def build(self, splits: ResolvedSplits) -> Manifest:
+        check_graph(self._source, self._edges, self._made["normalize"])
+        layouts = self._number(self._count())
+        self._write_nodes(layouts)
+        self._write_edges(layouts)
+        for name, (_, ids) in splits.items():
+            self._write(split_path(name), ids, np.dtype(np.int64))
+        manifest = self._manifest(layouts, splits)
+        manifest.save(self._folder)
+        return manifest
+
+    def _dtype(self, count: int) -> np.dtype:
+        return np.dtype(np.int64 if self._made["wide_ids"] or count > _INT32_MAX else np.int32)
+
+    def _count(self) -> Degrees:
+        total = sum(e.num_edges for e in self._edges.values())
+        with self._progress.phase("reading edges", total, "edges") as done:
+            return count_degrees(self._edges, self._relations, self._num_nodes, done)
+
+    def _number(self, degrees: Degrees) -> dict[NodeType, NodeLayout]:
+        self._in_degree = degrees.in_degree
+        parts, seed = self._options.num_parts, self._options.seed
+        return {
+            t: number_nodes(random_parts(n, parts, seed, t), degrees.hotness[t], parts, self._id_dtype)
+            for t, n in self._num_nodes.items()
+        }
+
+    def _write_nodes(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
+        attrs = {t: self._source.node_attrs(t) for t in self._num_nodes}
+        total = sum(len(rows) * row_bytes(rows) for named in attrs.values() for rows in named.values())
+        with self._progress.phase("writing nodes", total, "B") as done:
+            for index, (node_type, layout) in enumerate(layouts.items()):
+                for part, (begin, end) in enumerate(zip(layout.bounds, layout.bounds[1:], strict=False)):
+                    self._write(node_path(part, index, "n_id"), layout.user_ids[begin:end], self._id_dtype)
+                for name, rows in attrs.pop(node_type).items():
+                    transform = transform_for(self._made["normalize"], rows) if name == "x" else None
+                    self._arrays |= write_rows(
+                        self._folder, index, name, rows, layout, transform, self._options.memory_bytes, done
+                    )
+
+    def _write_edges(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
+        offsets = dict(zip(self._num_nodes, np.cumsum([0, *self._num_nodes.values()]).tolist(), strict=False))
+        total = sum(2 * int(n.sum()) for n in self._in_degree.values())
+        with self._progress.phase("writing edges", total, "edges") as done:
+            for index, relation in enumerate(self._relations):
+                src, _, dst = relation.edge_type
+                job = EdgeJob(
+                    index=index,
+                    relation=relation,
+                    edges=self._edges[relation.source],
+                    attrs=self._source.edge_attrs(relation.source),
+                    in_degree=self._in_degree.pop(relation.edge_type),
+                    sources=layouts[src],
+                    destinations=layouts[dst],
+                    offset=offsets[src],
+                    id_dtype=self._id_dtype,
+                    edge_id_dtype=self._edge_id_dtype,
+                )
+                self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
+
+    def _write(self, path: str, array: np.ndarray, dtype: np.dtype) -> None:
+        with ArrayWriter(self._folder, path, dtype) as writer:
+            writer.write(array)
+        self._arrays[path] = writer.close()
+
+    def _manifest(self, layouts: Mapping[NodeType, NodeLayout], splits: ResolvedSplits) -> Manifest:
+        parts = range(self._options.num_parts)
+        return Manifest(
+            schema=self._schema,
+            num_parts=self._options.num_parts,
+            num_nodes=tuple(self._num_nodes.values()),
+            num_edges=tuple(
+                sum(self._arrays[edge_path(p, r, "indices")].shape[0] for p in parts) for r in range(len(self._relations))
+            ),
+            bounds=tuple(layout.bounds for layout in layouts.values()),
+            id_dtype=self._id_dtype.name,
+            edge_id_dtype=self._edge_id_dtype.name,
+            num_classes=self._source.num_classes,
+            target_type=self._source.target_type,
+            splits={name: SplitEntry(t, len(ids)) for name, (t, ids) in splits.items()},
+            arrays=self._arrays,
+            made_by=self._made,
+        )

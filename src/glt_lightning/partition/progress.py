@@ -1,0 +1,28 @@
+"""Progress on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Progress:
+    """Shows one line per phase, with its rate, on stderr.
+
+    shown: True, False, or None for "only when stderr is a terminal".
+    """
+
+    def __init__(self, shown: bool | None) -> None:
+        self._shown = sys.stderr.isatty() if shown is None else shown
+
+    @contextmanager
+    def phase(self, title: str, total: int, unit: str) -> Iterator[Callable[[int], object]]:
+        """Yields a function that is told of ``n`` more units done."""
+        if not self._shown:
+            yield lambda n: None
+            return
+        from tqdm import tqdm
+
+        with tqdm(total=total, desc=title, unit=unit, unit_scale=True, dynamic_ncols=True, file=sys.stderr) as bar:
+            yield bar.update

@@ -1,0 +1,67 @@
+"""Working storage of the partitioner: memory while it fits, else a file that has no name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from glt_lightning.data.arrays import disk_full_speaks
+
+
+class Scratch:
+    """``size`` bytes that are written in pieces and read in ranges.
+
+    Attributes:
+        memory: uint8 [size] when it is held in memory, else None.
+    """
+
+    def __init__(self, size: int, folder: Path, limit: int) -> None:
+        self.memory = np.empty(size, np.uint8) if size <= limit else None
+        self._folder, self._size = folder, size
+        # Nameless from the start: whatever kills us, the system frees it.
+        self._file = None if self.memory is not None else tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+
+    def write(self, offset: int, array: np.ndarray) -> None:
+        data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        if self._file is None:
+            assert self.memory is not None
+            self.memory[offset : offset + len(data)] = data
+            return
+        with disk_full_speaks(self._folder, self._size):
+            while data:
+                written = os.pwrite(self._file.fileno(), data, offset)
+                data, offset = data[written:], offset + written
+
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Bytes [begin, end): a view when in memory, else a copy."""
+        if self.memory is not None:
+            return self.memory[begin:end]
+        assert self._file is not None
+        out = np.empty(end - begin, np.uint8)
+        read_exactly(self._file.fileno(), out, begin)
+        return out
+
+    def close(self) -> None:
+        self.memory = None
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def read_exactly(fd: int, out: np.ndarray, offset: int) -> None:
+    """Fills the contiguous array ``out`` with the file's bytes from ``offset`` on."""
+    data = memoryview(out.reshape(-1).view(np.uint8))
+    while data:
+        got = os.preadv(fd, [data], offset)
+        if got == 0:
+            raise OSError(f"file ended {len(data)} bytes early")
+        data, offset = data[got:], offset + got

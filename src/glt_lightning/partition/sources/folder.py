@@ -1,0 +1,120 @@
+"""Graphs in a folder of ``.npy`` files, read piece by piece: the way in for graphs larger than memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.sources.base import ArrayEdges, EdgeList, Rows, Splits, classes_of, width
+from glt_lightning.partition.sources.files import NpyFile
+from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
+from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
+
+_X, _Y = ("x", "feat"), ("y", "label")
+_SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}
+_STRUCTURE = ("indptr", "indices", "edge_index", "num_nodes")
+
+
+class FolderSource:
+    """``indptr.npy`` + ``indices.npy`` (rows are destinations) or ``edge_index.npy``, and node arrays beside them."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.name = folder_name(self.path.name)
+        self.schema = GraphSchema.single()
+        self.target_type: NodeType | None = NODE
+        files = sorted(self.path.glob("*.npy"))
+        if not is_graph_folder(self.path):
+            raise DataError(
+                f"{self.path}: expected indptr.npy and indices.npy, or edge_index.npy; found {[f.name for f in files][:8]}."
+            )
+        self._files = {f.stem: NpyFile(f) for f in files}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return file_fingerprint(*(file.path for _, file in sorted(self._files.items())))
+
+    @cached_property
+    def num_nodes(self) -> dict[NodeType, int]:
+        if "indptr" in self._files:
+            return {NODE: len(self._files["indptr"]) - 1}
+        for rows in (self._first(_X), self._first(_Y)):
+            if rows is not None:
+                return {NODE: len(rows)}
+        raise DataError(f"{self.path}: how many nodes there are is not said; add x.npy, or indptr.npy and indices.npy.")
+
+    @property
+    def num_features(self) -> dict[NodeType, int | None]:
+        x = self._first(_X)
+        return {NODE: None if x is None else width(x.shape)}
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        y = self._first(_Y)
+        return None if y is None else classes_of(y[: len(y)] if len(y.shape) == 1 else np.empty((0, *y.shape[1:])))
+
+    @property
+    def splits(self) -> Splits:
+        return {name: (NODE, f[: len(f)]) for key, name in _SPLITS.items() if (f := self._files.get(key)) is not None}
+
+    def edges(self, edge_type: EdgeType) -> EdgeList:
+        if "indptr" in self._files:
+            return _CscEdges(self._files["indptr"], self._files["indices"])
+        return ArrayEdges(np.load(self._files["edge_index"].path, mmap_mode="r", allow_pickle=False), str(self.path / "edge_index.npy"))
+
+    def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
+        named = {"x": self._first(_X), "y": self._first(_Y)}
+        taken = {*_X, *_Y, *_SPLITS, *_STRUCTURE}
+        for key, file in self._files.items():
+            if key not in taken and not key.startswith("edge_") and len(file) == self.num_nodes[NODE]:
+                named[key] = file
+        return {name: rows for name, rows in named.items() if rows is not None}
+
+    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
+        count = self.edges(edge_type).num_edges
+        files = {k: f for k, f in self._files.items() if k.startswith("edge_") and k not in _STRUCTURE}
+        return {k: f for k, f in files.items() if k == "edge_attr" or len(f) == count}
+
+    def _first(self, names: tuple[str, ...]) -> NpyFile | None:
+        return next((self._files[n] for n in names if n in self._files), None)
+
+
+def is_graph_folder(path: Path) -> bool:
+    names = {f.name for f in path.glob("*.npy")} if path.is_dir() else set()
+    return "edge_index.npy" in names or {"indptr.npy", "indices.npy"} <= names
+
+
+class _CscEdges:
+    """Edges in the order of ``indices``: by destination."""
+
+    def __init__(self, indptr: NpyFile, indices: NpyFile) -> None:
+        self._indptr, self._indices = indptr, indices
+        for file in (indptr, indices):
+            if len(file.shape) != 1 or file.dtype.kind not in "iu":
+                raise DataError(f"{file.path}: expected integers in one dimension, got {file.dtype} {list(file.shape)}.")
+
+    @property
+    def num_edges(self) -> int:
+        return len(self._indices)
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        indptr = self._indptr[: len(self._indptr)]
+        self._check(indptr)
+        begin = 0
+        for sources in self._indices.blocks(size):
+            end = begin + len(sources)
+            first = int(np.searchsorted(indptr, begin, side="right")) - 1
+            last = int(np.searchsorted(indptr, end, side="left"))
+            edges = np.diff(np.clip(indptr[first : last + 1], begin, end))
+            yield np.ascontiguousarray(sources, np.int64), np.repeat(np.arange(first, last, dtype=np.int64), edges)
+            begin = end
+
+    def _check(self, indptr: np.ndarray) -> None:
+        if not len(indptr) or indptr[0] != 0 or indptr[-1] != self.num_edges or (indptr[1:] < indptr[:-1]).any():
+            raise DataError(
+                f"{self._indptr.path}: expected row pointers that rise from 0 to {self.num_edges}, the length of indices.npy."
+            )
