@@ -19,15 +19,16 @@ ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "lightning", "torch_geometric", "pandas", "scipy"}
 
 
-def _python(*args: str, cwd: Path) -> str:
-    """stdout and stderr of a fresh Python, away from the checkout."""
-    with started([sys.executable, *args], cwd=cwd) as run:
-        assert run.wait(60) == 0, run.output
+def _output(argv: list[str | os.PathLike[str]], cwd: Path) -> str:
+    """stdout and stderr of a program that must succeed, away from the checkout."""
+    with started(argv, cwd=cwd) as run:
+        assert run.wait(240) == 0, run.output
         return run.output
 
 
 def _imported_by(statement: str, cwd: Path) -> set[str]:
-    output = _python("-c", f"{statement}\nimport json, sys; print(json.dumps(list(sys.modules)))", cwd=cwd)
+    code = f"{statement}\nimport json, sys; print(json.dumps(list(sys.modules)))"
+    output = _output([sys.executable, "-c", code], cwd)
     return set(json.loads(output.splitlines()[-1]))
 
 
@@ -75,7 +76,7 @@ def test_other_programs_do_not_import_us(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_installed")
 @pytest.mark.parametrize("program", [("-m", "lightning"), ("-m", "lightning.__main__"), ("-m", "glt_lightning")])
 def test_help_is_ours(tmp_path: Path, program: tuple[str, ...]) -> None:
-    output = _python(*program, "--help", cwd=tmp_path)
+    output = _output([sys.executable, *program, "--help"], tmp_path)
     assert "usage: python -m lightning" in output
     for subcommand in ("fit", "validate", "test", "predict"):
         assert subcommand in output
@@ -84,49 +85,41 @@ def test_help_is_ours(tmp_path: Path, program: tuple[str, ...]) -> None:
 @pytest.mark.usefixtures("_installed")
 def test_script_is_the_same_program(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("glt-lightning")
-    with started([script, "--help"], cwd=tmp_path) as run:
-        assert run.wait(60) == 0, run.output
-        assert run.output == run_cli("--help", cwd=tmp_path).stdout
+    assert _output([script, "--help"], tmp_path) == run_cli("--help", cwd=tmp_path).stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["wheel", "editable"])
 def test_install_and_uninstall(tmp_path: Path, how: str) -> None:
     """In an environment of its own, without a network; the dependencies are borrowed from this one."""
-    tree = tmp_path / "tree"
-    _pip = [tmp_path / "venv/bin/python", "-m", "pip"]
+    tree, python = tmp_path / "tree", tmp_path / "venv/bin/python"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, tracked.split("\0")):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_bytes((ROOT / name).read_bytes())
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    _output([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path)
     site = next((tmp_path / "venv/lib").glob("python*/site-packages"))
     # A path in a .pth file: modules are found there, but its own .pth files are not run.
-    borrowed = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "borrowed.pth").write_text("\n".join(borrowed))
+    (site / "borrowed.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     before = set(site.iterdir())
 
-    install = ["install", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed"]
+    def pip(command: str, *args: str | os.PathLike[str]) -> None:
+        _output([python, "-m", "pip", command, *args], tmp_path)
+
+    offline = ["--no-deps", "--no-index", "--no-build-isolation"]
     if how == "wheel":
-        _run([*_pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", tmp_path / "dist", tree])
+        pip("wheel", *offline, "-w", tmp_path / "dist", tree)
         (wheel,) = (tmp_path / "dist").iterdir()
         assert wheel.name.startswith(f"glt_lightning-{glt_lightning.__version__}-py3-none-")
-        _run([*_pip, *install, wheel])
+        pip("install", *offline, "--ignore-installed", wheel)
     else:
-        _run([*_pip, *install, "-e", tree])
-    where = "import glt_lightning, os; print(os.path.realpath(glt_lightning.__file__))"
+        pip("install", *offline, "--ignore-installed", "-e", tree)
     home = tree / "src" if how == "editable" else site
-    assert _run([tmp_path / "venv/bin/python", "-c", where], cwd=tmp_path).strip().startswith(str(home.resolve()))
-    assert "usage: python -m lightning" in _run(
-        [tmp_path / "venv/bin/python", "-m", "lightning", "--help"], cwd=tmp_path
-    )
+    where = "import glt_lightning, os; print(os.path.realpath(glt_lightning.__file__))"
+    assert _output([python, "-c", where], tmp_path).startswith(str(home.resolve()))
+    assert "usage: python -m lightning" in _output([python, "-m", "lightning", "--help"], tmp_path)
 
-    _run([*_pip, "uninstall", "--yes", "glt-lightning"])
-    left = {path for path in set(site.iterdir()) - before if not (path.is_dir() and not any(path.iterdir()))}
-    assert {path.name for path in left} <= {"__pycache__"}
-
-
-def _run(argv: list[str | os.PathLike[str]], cwd: Path | None = None) -> str:
-    with started(argv, cwd=cwd) as run:
-        assert run.wait(240) == 0, run.output
-        return run.output
+    pip("uninstall", "--yes", "glt-lightning")
+    # an editable install leaves an empty folder
+    left = {path.name for path in set(site.iterdir()) - before if not path.is_dir() or any(path.iterdir())}
+    assert left <= {"__pycache__"}

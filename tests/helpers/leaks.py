@@ -20,10 +20,10 @@ from tests.helpers.family import MARK, children, describe, end, marked, settle
 
 GRACE_S = float(os.environ.get("GLT_TEST_GRACE_S", "5"))
 
-# Lightning and torch write these into os.environ when a Trainer runs in the process of the test.
-SET_BY_LIGHTNING = {"LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-SET_BY_LIGHTNING |= {"PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER"}
-SET_BY_LIGHTNING |= {"KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK"}
+# Lightning and torch write these into os.environ when they are imported, or a Trainer runs in the test's own process.
+SET_BY_LIBRARIES = {"LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+SET_BY_LIBRARIES |= {"PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER"}
+SET_BY_LIBRARIES |= {"KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR"}
 SET_BY_PYTEST = {"PYTEST_CURRENT_TEST"}
 
 _failed = pytest.StashKey[bool]()
@@ -118,7 +118,7 @@ def _count_memfds() -> int:
 
 
 def _restore_env(before: dict[str, str]) -> list[str]:
-    """Puts the environment back; returns the changes that neither Lightning nor pytest makes by itself."""
+    """Puts the environment back; returns the changes that neither a library nor pytest makes by itself."""
     after = dict(os.environ)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - SET_BY_PYTEST
     for name in changed:
@@ -126,7 +126,7 @@ def _restore_env(before: dict[str, str]) -> list[str]:
             os.environ[name] = before[name]
         else:
             del os.environ[name]
-    return [f"environment variable {name}={after.get(name)!r}" for name in sorted(changed - SET_BY_LIGHTNING)]
+    return [f"environment variable {name}={after.get(name)!r}" for name in sorted(changed - SET_BY_LIBRARIES)]
 
 
 def _end_process_group() -> None:
