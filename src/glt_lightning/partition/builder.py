@@ -41,14 +41,17 @@ class Builder:
         self._id_dtype = self._dtype(sum(self._num_nodes.values()))
         self._edge_id_dtype = self._dtype(most)
         self._arrays: dict[str, ArrayEntry] = {}
+        # first gid of each node type
+        self._offsets = dict(zip(self._num_nodes, np.cumsum([0, *self._num_nodes.values()]).tolist(), strict=False))
 
     def build(self, splits: ResolvedSplits) -> Manifest:
         check_graph(self._source, self._edges, self._made["normalize"])
         layouts = self._number(self._count())
         self._write_nodes(layouts)
         self._write_edges(layouts)
-        for name, (_, ids) in splits.items():
-            self._write(split_path(name), ids, np.dtype(np.int64))
+        for name, (node_type, ids) in splits.items():
+            gids = layouts[node_type].new[ids].astype(np.int64) + self._offsets[node_type]
+            self._write(split_path(name), gids, np.dtype(np.int64))
         manifest = self._manifest(layouts, splits)
         manifest.save(self._folder)
         return manifest
@@ -83,7 +86,6 @@ class Builder:
                     )
 
     def _write_edges(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
-        offsets = dict(zip(self._num_nodes, np.cumsum([0, *self._num_nodes.values()]).tolist(), strict=False))
         total = sum(2 * int(n.sum()) for n in self._in_degree.values())
         with self._progress.phase("writing edges", total, "edges") as done:
             for index, relation in enumerate(self._relations):
@@ -96,7 +98,7 @@ class Builder:
                     in_degree=self._in_degree.pop(relation.edge_type),
                     sources=layouts[src],
                     destinations=layouts[dst],
-                    offset=offsets[src],
+                    offset=self._offsets[src],
                     id_dtype=self._id_dtype,
                     edge_id_dtype=self._edge_id_dtype,
                 )

@@ -24,7 +24,7 @@ from glt_lightning.partition.sources.base import EdgeList, Rows
 # Edges of a bucket: records, keys and results of so many take 7 MB, which stays in the last-level cache.
 _BUCKET_EDGES = 1 << 18
 _MAX_BUCKETS = 4096
-_MAX_CHUNK = 1 << 20
+_MAX_CHUNK = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def write_edges(folder: Path, job: EdgeJob, memory_bytes: int, done: Callable[[i
     starts = bucket_starts(job.destinations.bounds, ends, bucket_capacity(int(job.in_degree.sum()), job.record_bytes, memory_bytes))
     first = np.concatenate([[0], ends])[starts]  # first record of each bucket
     buckets = Buckets(job.destinations.new, starts, job.record_bytes)
-    with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 2) as records:
+    with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 4 * 3) as records:
         _deal(job, buckets, first, records, memory_bytes // 8, done)
         return _write_parts(folder, job, starts, first, records, done)
 
@@ -98,23 +98,29 @@ def _deal(
     job: EdgeJob, buckets: Buckets, first: np.ndarray, records: Scratch, memory_bytes: int, done: Callable[[int], object]
 ) -> None:
     size = min(_MAX_CHUNK, max(1, memory_bytes // (16 + job.record_bytes)))
+    staged = np.empty(0 if records.memory is not None else size * job.record_bytes, np.uint8)
     cursor = first[:-1].copy()
     for src, dst, first_edge_id in _directed(job, size):
         if records.memory is not None:
             buckets.scatter(src, dst, first_edge_id, cursor, records.memory)
         else:
-            _deal_to_file(buckets, src, dst, first_edge_id, cursor, records)
+            _deal_to_file(buckets, src, dst, first_edge_id, cursor, staged, records)
         done(len(src))
 
 
 def _deal_to_file(
-    buckets: Buckets, src: np.ndarray, dst: np.ndarray, first_edge_id: int, cursor: np.ndarray, records: Scratch
+    buckets: Buckets,
+    src: np.ndarray,
+    dst: np.ndarray,
+    first_edge_id: int,
+    cursor: np.ndarray,
+    staged: np.ndarray,
+    records: Scratch,
 ) -> None:
-    """Groups a chunk by bucket in memory, then appends each group to its bucket's region."""
+    """Groups a chunk by bucket in ``staged``, then appends each group to its bucket's region."""
     width = buckets.record_bytes
     sizes = buckets.sizes(dst)
     ends = np.cumsum(sizes)
-    staged = np.empty(len(src) * width, np.uint8)
     buckets.scatter(src, dst, first_edge_id, ends - sizes, staged)
     for b in np.flatnonzero(sizes).tolist():
         end, size = int(ends[b]), int(sizes[b])

@@ -54,34 +54,55 @@ def _is_same(fd: int, path: Path) -> bool:
 
 
 @contextmanager
-def written_whole(target: Path) -> Iterator[Path]:
+def whole_folder(target: Path) -> Iterator[Path]:
     """A temporary folder that becomes ``target`` when the block ends well and vanishes when it does not.
 
-    Call it with the lock held: folders that killed runs left are removed first.
+    Call it with the lock held: what killed runs left is removed first.
     """
-    _remove_abandoned(target)
-    temporary = target.parent / f".{target.name}.tmp-{os.getpid()}"
-    temporary.mkdir()
-    try:
+    with _temporary(target) as temporary:
+        temporary.mkdir()
         yield temporary
         os.rename(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
-def _remove_abandoned(target: Path) -> None:
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """As `whole_folder`, for one file that the block writes."""
+    with _temporary(target) as temporary:
+        yield temporary
+        os.replace(temporary, target)
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
     for left in target.parent.glob(f".{target.name}.tmp-*"):
-        pid = left.name.rpartition("-")[2]
-        if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
+        if _abandoned(left):
+            _remove(left)
+    temporary = target.parent / f".{target.name}.tmp-{os.getpid()}"
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        yield temporary
+    finally:
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _abandoned(path: Path) -> bool:
+    """Whether the process named at the end of a temporary name is gone. Our own number is a dead namesake's."""
+    pid = path.name.rpartition("-")[2]
+    if not pid.isdigit():
         return False
+    if int(pid) == os.getpid():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
     except PermissionError:
         pass
-    return True
+    return False

@@ -10,6 +10,7 @@ from types import TracebackType
 import numpy as np
 
 from glt_lightning.data.arrays import disk_full_speaks
+from glt_lightning.partition.pread import read_exactly
 
 
 class Scratch:
@@ -23,6 +24,7 @@ class Scratch:
         self.memory = np.empty(size, np.uint8) if size <= limit else None
         self._folder, self._size = folder, size
         # Nameless from the start: whatever kills us, the system frees it.
+        self._buffer = np.empty(0, np.uint8)
         self._file = None if self.memory is not None else tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
 
     def write(self, offset: int, array: np.ndarray) -> None:
@@ -37,16 +39,18 @@ class Scratch:
                 data, offset = data[written:], offset + written
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Bytes [begin, end): a view when in memory, else a copy."""
+        """Bytes [begin, end), valid until the next read."""
         if self.memory is not None:
             return self.memory[begin:end]
         assert self._file is not None
-        out = np.empty(end - begin, np.uint8)
+        if len(self._buffer) < end - begin:
+            self._buffer = np.empty(end - begin, np.uint8)
+        out = self._buffer[: end - begin]
         read_exactly(self._file.fileno(), out, begin)
         return out
 
     def close(self) -> None:
-        self.memory = None
+        self.memory, self._buffer = None, np.empty(0, np.uint8)
         if self._file is not None:
             self._file.close()
 
@@ -55,13 +59,3 @@ class Scratch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def read_exactly(fd: int, out: np.ndarray, offset: int) -> None:
-    """Fills the contiguous array ``out`` with the file's bytes from ``offset`` on."""
-    data = memoryview(out.reshape(-1).view(np.uint8))
-    while data:
-        got = os.preadv(fd, [data], offset)
-        if got == 0:
-            raise OSError(f"file ended {len(data)} bytes early")
-        data, offset = data[got:], offset + got

@@ -14,7 +14,7 @@ from glt_lightning.errors import PartitionError
 from glt_lightning.options import Normalize, PartitionOptions
 from glt_lightning.partition.builder import Builder
 from glt_lightning.partition.checks import resolve_splits
-from glt_lightning.partition.folder import exclusive, written_whole
+from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.sources.base import GraphSource
 
@@ -87,7 +87,7 @@ def partition_graph(
     with exclusive(target, timeout_s):
         if target.exists():  # another process made it while we waited
             return _reuse(target, made)
-        with written_whole(target) as folder:
+        with whole_folder(target) as folder:
             return Builder(source, folder, options, made, Progress(progress)).build(resolve_splits(source, splits))
 
 

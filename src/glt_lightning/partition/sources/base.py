@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -183,3 +184,53 @@ def pick_target(labelled: list[NodeType], split_types: set[NodeType], name: str)
     if split_types:
         return next(iter(split_types))
     return labelled[0] if len(labelled) == 1 else None
+
+
+class DelegatingSource:
+    """A source whose graph is loaded as a whole when it is first needed."""
+
+    name: str
+
+    def _load(self) -> ArraySource:
+        raise NotImplementedError
+
+    @cached_property
+    def _graph(self) -> ArraySource:
+        return self._load()
+
+    @property
+    def fingerprint(self) -> str:
+        return self._graph.fingerprint
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self._graph.schema
+
+    @property
+    def num_nodes(self) -> Mapping[NodeType, int]:
+        return self._graph.num_nodes
+
+    @property
+    def num_features(self) -> Mapping[NodeType, int | None]:
+        return self._graph.num_features
+
+    @property
+    def num_classes(self) -> int | None:
+        return self._graph.num_classes
+
+    @property
+    def target_type(self) -> NodeType | None:
+        return self._graph.target_type
+
+    @property
+    def splits(self) -> Splits:
+        return self._graph.splits
+
+    def edges(self, edge_type: EdgeType) -> EdgeList:
+        return self._graph.edges(edge_type)
+
+    def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
+        return self._graph.node_attrs(node_type)
+
+    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
+        return self._graph.edge_attrs(edge_type)

@@ -6,10 +6,12 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.partition.pread import read_exactly
 
 
 class NpyFile:
@@ -40,25 +42,27 @@ class NpyFile:
             return np.load(self.path, mmap_mode="r", allow_pickle=False)[index]
         begin, end, step = index.indices(len(self))
         out = np.empty((max(0, end - begin), *self.shape[1:]), self.dtype)
-        with open(self.path, "rb", buffering=0) as stream:
-            stream.seek(self._offset + begin * self._row_bytes)
-            _read_into(stream.fileno(), memoryview(out.reshape(-1).view(np.uint8)), self.path)
+        with self._open() as stream:
+            self._read(stream, out, begin * self._row_bytes)
         return out[::step]
 
-    def blocks(self, size: int) -> Iterator[np.ndarray]:
-        """The rows in order, ``size`` at a time, through one buffer: a block is valid until the next."""
-        out = np.empty((min(size, len(self)), *self.shape[1:]), self.dtype)
-        with open(self.path, "rb", buffering=0) as stream:
-            stream.seek(self._offset)
-            for begin in range(0, len(self), size):
-                block = out[: min(size, len(self) - begin)]
-                _read_into(stream.fileno(), memoryview(block.reshape(-1).view(np.uint8)), self.path)
+    def blocks(self, size: int, row: int | None = None) -> Iterator[np.ndarray]:
+        """The rows in order, ``size`` at a time; or the elements of row ``row`` of a matrix. A block is valid until the next."""
+        count, shape, width, at = len(self), self.shape[1:], self._row_bytes, 0
+        if row is not None:
+            count, shape, width, at = self.shape[1], (), self.dtype.itemsize, row * self._row_bytes
+        out = np.empty((min(size, count), *shape), self.dtype)
+        with self._open() as stream:
+            for begin in range(0, count, size):
+                block = out[: min(size, count - begin)]
+                self._read(stream, block, at + begin * width)
                 yield block
 
+    def _open(self) -> BinaryIO:
+        return open(self.path, "rb", buffering=0)
 
-def _read_into(fd: int, data: memoryview, path: Path) -> None:
-    while data:
-        got = os.readv(fd, [data])
-        if got == 0:
-            raise DataError(f"{path}: ended {len(data)} bytes early; was it changed while it was read?")
-        data = data[got:]
+    def _read(self, stream: BinaryIO, out: np.ndarray, at: int) -> None:
+        try:
+            read_exactly(stream.fileno(), out, self._offset + at)
+        except EOFError as error:
+            raise DataError(f"{self.path}: {error}; was it changed while it was read?") from None

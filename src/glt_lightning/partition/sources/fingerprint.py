@@ -18,15 +18,18 @@ def folder_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("._-") or "graph"
 
 
-def file_fingerprint(*paths: Path) -> str:
-    """Fingerprint of files, in the order given; the folder they lie in does not matter."""
+def file_fingerprint(*paths: Path, times: bool = True) -> str:
+    """Fingerprint of files, in the order given; the folder they lie in does not matter.
+
+    times: whether the time of change counts for large files.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
         stat = path.stat()
         digest.update(f"{path.name}:{stat.st_size}:".encode())
         if stat.st_size <= HASHED_BYTES:
             digest.update(path.read_bytes())
-        else:
+        elif times:
             digest.update(str(stat.st_mtime_ns).encode())
     return digest.hexdigest()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.base import ArrayEdges, EdgeList, Rows, Splits, classes_of, width
+from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, width
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
@@ -64,7 +64,7 @@ class FolderSource:
     def edges(self, edge_type: EdgeType) -> EdgeList:
         if "indptr" in self._files:
             return _CscEdges(self._files["indptr"], self._files["indices"])
-        return ArrayEdges(np.load(self._files["edge_index"].path, mmap_mode="r", allow_pickle=False), str(self.path / "edge_index.npy"))
+        return _CooEdges(self._files["edge_index"])
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         named = {"x": self._first(_X), "y": self._first(_Y)}
@@ -86,6 +86,25 @@ class FolderSource:
 def is_graph_folder(path: Path) -> bool:
     names = {f.name for f in path.glob("*.npy")} if path.is_dir() else set()
     return "edge_index.npy" in names or {"indptr.npy", "indices.npy"} <= names
+
+
+class _CooEdges:
+    """Edges in the order of the columns of ``edge_index``."""
+
+    def __init__(self, edge_index: NpyFile) -> None:
+        self._edge_index = edge_index
+        if len(edge_index.shape) != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+            raise DataError(
+                f"{edge_index.path}: expected integers [2, E] (sources, destinations), got {edge_index.dtype} {list(edge_index.shape)}."
+            )
+
+    @property
+    def num_edges(self) -> int:
+        return self._edge_index.shape[1]
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for src, dst in zip(self._edge_index.blocks(size, row=0), self._edge_index.blocks(size, row=1), strict=True):
+            yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
 
 
 class _CscEdges:

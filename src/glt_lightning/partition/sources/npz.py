@@ -32,7 +32,7 @@ class NpzSource:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.name = folder_name(self.path.stem)
-        self._shapes = _read_headers(self.path)
+        self._shapes = read_headers(self.path)
         keys = set(self._shapes)
         edge_keys = sorted(k for k in keys if k == "edge_index" or k.endswith("/edge_index"))
         if not edge_keys:
@@ -144,7 +144,7 @@ class NpzSource:
         return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def _read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of each member, without reading data."""
     headers = {}
     try:

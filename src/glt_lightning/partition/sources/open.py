@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
 from glt_lightning.partition.sources.npz import NpzSource
 
+_CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_NAMES = ("demo", "ogbn-arxiv", "ogbn-mag", "ogbn-papers100M", "ogbn-products", "ogbn-proteins")
+_ACCEPTED = (
+    "'demo', a path of an .npz file, a folder of .npy files, an OGB name (ogbn-*), the class path of a PyG data set "
+    "(torch_geometric.datasets.KarateClub), or a PyG Data, HeteroData or data set object"
+)
+
 
 def open_source(dataset: Any, root: str | Path) -> GraphSource:
-    """Opens a data set; nothing large is read before it is asked for."""
-    if isinstance(dataset, (str, Path)) and str(dataset).endswith(".npz"):
-        return NpzSource(dataset)
-    if isinstance(dataset, (str, Path)) and is_graph_folder(Path(dataset)):
-        return FolderSource(dataset)
-    raise DataError(f"dataset: got {dataset!r}; expected a path of an .npz file.")
+    """Opens a data set; edges and features are not read before they are asked for.
+
+    dataset: see the error message of a wrong one.  root: folder of downloads and generated graphs.
+    """
+    if isinstance(dataset, (str, Path)):
+        return _open_text(str(dataset).strip(), Path(root).expanduser())
+    if all(hasattr(dataset, name) for name in ("fingerprint", "schema", "edges", "node_attrs")):
+        return dataset  # a source of the user's own
+    if "torch_geometric" in sys.modules:  # whoever holds an object of PyG has imported it
+        from glt_lightning.partition.sources.pyg import PygSource, is_pyg
+
+        if is_pyg(dataset):
+            return PygSource(dataset)
+    raise DataError(f"dataset: got an object of type {type(dataset).__name__}; expected {_ACCEPTED}.")
+
+
+def _open_text(text: str, root: Path) -> GraphSource:
+    path = Path(text).expanduser()
+    if text == "demo":
+        return open_demo(root)
+    if path.suffix == ".npz":
+        return NpzSource(path)
+    if text.startswith("ogbn-"):
+        from glt_lightning.partition.sources.ogb import OgbSource
+
+        return OgbSource(text, root)
+    if path.is_dir() and (is_graph_folder(path) or not _CLASS_PATH.fullmatch(text)):
+        return FolderSource(path)
+    if _CLASS_PATH.fullmatch(text) and not path.exists():
+        from glt_lightning.partition.sources.pyg import open_class_path
+
+        return open_class_path(text, root)
+    near = difflib.get_close_matches(text, _NAMES, n=2, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    what = f"file {text!r} is of another kind" if path.exists() else f"there is no file or folder {text!r}"
+    raise DataError(f"dataset: {what}; expected {_ACCEPTED}.{hint}")

@@ -1,0 +1,190 @@
+"""PyG objects: `Data`, `HeteroData`, data sets of one graph, and class paths of such data sets."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data, Dataset, HeteroData
+from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.folder import exclusive
+from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, classes_of, pick_target
+from glt_lightning.partition.sources.fingerprint import array_fingerprint, folder_name
+from glt_lightning.partition.sources.npz import SPLIT_KEYS
+from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
+
+_LOCK_S = 3600.0
+_MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
+
+
+def is_pyg(dataset: object) -> bool:
+    return isinstance(dataset, (Data, HeteroData, Dataset))
+
+
+class PygSource(DelegatingSource):
+    """A PyG graph, or a function that makes one when it is first needed."""
+
+    def __init__(self, data: object, name: str | None = None) -> None:
+        self._data = data
+        self.name = folder_name(name or type(data).__name__).lower()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return array_fingerprint(_named_arrays(self._graph))
+
+    def _load(self) -> ArraySource:
+        data = self._data() if inspect.isfunction(self._data) else self._data
+        return convert(_only_graph(data), self.name)
+
+
+def open_class_path(path: str, root: str | Path) -> PygSource:
+    """``torch_geometric.datasets.KarateClub``: the class is imported now, its data is made when it is needed."""
+    module, _, name = path.rpartition(".")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise DataError(f"dataset: cannot import {path!r} ({error}).") from None
+    if not (inspect.isclass(cls) and issubclass(cls, Dataset)):
+        raise DataError(f"dataset: {path} is not a PyG data set class.")
+    return PygSource(_maker(cls, path, Path(root) / folder_name(name)), name)
+
+
+def _maker(cls: type, path: str, folder: Path) -> Callable[[], object]:
+    parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+    values = {"root": str(folder)} if "root" in parameters else {}
+    needed = [
+        p.name
+        for p in list(parameters.values())[1:]
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in values
+    ]
+    if needed:
+        raise DataError(
+            f"dataset: {path} needs {', '.join(needed)} besides root; make the data set in a script and hand over the object."
+        )
+
+
+    def make() -> object:
+        with exclusive(folder, _LOCK_S):  # ranks that start together would download the same files
+            return cls(**values)
+
+    return make
+
+
+def _only_graph(data: Any) -> Data | HeteroData:
+    if isinstance(data, Dataset):
+        if len(data) != 1:
+            raise DataError(f"dataset: {data!r} holds {len(data)} graphs; expected one. Hand over one of them, such as dataset[0].")
+        data = data[0]
+    return data
+
+
+def convert(data: Data | HeteroData, name: str) -> ArraySource:
+    """Arrays of a PyG graph; memory is shared where the dtype allows."""
+    hetero = isinstance(data, HeteroData)
+    node_stores: dict[NodeType, BaseStorage] = dict(data.node_items()) if hetero else {NODE: data._store}
+    edge_stores: dict[EdgeType, BaseStorage] = dict(data.edge_items()) if hetero else {EDGE: data._store}
+    graph = ArraySource(
+        name=name,
+        fingerprint="",
+        schema=GraphSchema(tuple(node_stores), tuple(edge_stores), homogeneous=not hetero),
+        num_nodes={t: _num_nodes(store, t) for t, store in node_stores.items()},
+        edge_index={e: _edge_index(store, e) for e, store in edge_stores.items()},
+    )
+    node = {t: _node_attrs(store, graph.num_nodes[t]) for t, store in node_stores.items()}
+    splits = {n: (t, ids) for t, store in node_stores.items() for n, ids in _splits(store, graph.num_nodes[t])}
+    split_types = {t for t, store in node_stores.items() for _ in _splits(store, graph.num_nodes[t])}
+    target = pick_target([t for t in graph.schema.node_types if "y" in node[t]], split_types, name)
+    return replace(
+        graph,
+        node=node,
+        edge={e: _edge_attrs(store, graph.edge_index[e].shape[1]) for e, store in edge_stores.items()},
+        splits=splits,
+        target_type=target,
+        num_classes=classes_of(node[target]["y"]) if target is not None and "y" in node[target] else None,
+    )
+
+
+def _num_nodes(store: Any, node_type: NodeType) -> int:
+    count = store.num_nodes
+    if count is None:
+        raise DataError(f"dataset: how many nodes of type {node_type!r} there are is not said; set num_nodes.")
+    return int(count)
+
+
+def _edge_index(store: Any, edge_type: EdgeType) -> np.ndarray:
+    edge_index = store.get("edge_index")
+    if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
+        raise DataError(f"dataset: edge type {edge_type_str(edge_type)} has no edge_index [2, E]; other layouts are not read.")
+    return to_numpy(edge_index.as_subclass(torch.Tensor), "edge_index")
+
+
+def _node_attrs(store: Any, num_nodes: int) -> dict[str, np.ndarray]:
+    attrs = {}
+    for key, value in store.items():
+        if key in SPLIT_KEYS or key in _MASKS or not isinstance(value, torch.Tensor) or value.dim() == 0:
+            continue
+        if isinstance(store, NodeStorage):
+            wanted = key in ("x", "y") or value.size(0) == num_nodes
+        else:
+            wanted = key in ("x", "y") or (store.is_node_attr(key) and not key.startswith("edge_"))
+        if wanted:
+            attrs[key] = to_numpy(value, key)
+    if "y" in attrs and attrs["y"].ndim == 2 and attrs["y"].shape[1] == 1 and attrs["y"].dtype.kind in "iub":
+        attrs["y"] = attrs["y"][:, 0]
+    return attrs
+
+
+def _edge_attrs(store: Any, num_edges: int) -> dict[str, np.ndarray]:
+    attrs = {}
+    for key, value in store.items():
+        if key == "edge_index" or not isinstance(value, torch.Tensor) or value.dim() == 0:
+            continue
+        if isinstance(store, EdgeStorage) and not isinstance(store, NodeStorage):
+            wanted = key == "edge_attr" or value.size(0) == num_edges
+        else:
+            wanted = key == "edge_attr" or (store.is_edge_attr(key) and not store.is_node_attr(key))
+        if wanted:
+            attrs[key] = to_numpy(value, key)
+    return attrs
+
+
+def _splits(store: Any, num_nodes: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Masks [N] or [N, S] (the first of S splits) and id tensors."""
+    for key, name in _MASKS.items():
+        if isinstance(mask := store.get(key), torch.Tensor) and mask.size(0) == num_nodes:
+            yield name, np.flatnonzero(to_numpy(mask if mask.dim() == 1 else mask[:, 0], key))
+    for key, name in SPLIT_KEYS.items():
+        if isinstance(ids := store.get(key), torch.Tensor) and ids.dim() == 1 and ids.dtype == torch.long:
+            yield name, to_numpy(ids, key)
+
+
+def to_numpy(tensor: torch.Tensor, name: str) -> np.ndarray:
+    """The tensor as an array; half precision becomes float32."""
+    if tensor.layout != torch.strided:
+        raise DataError(f"dataset: {name} is a sparse tensor; make it dense (to_dense()).")
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    return tensor.detach().cpu().numpy()
+
+
+def _named_arrays(graph: ArraySource) -> Iterator[tuple[str, np.ndarray]]:
+    for t in graph.schema.node_types:
+        yield f"{t}:{graph.num_nodes[t]}", np.zeros(0)
+        yield from _sorted(t, graph.node[t])
+    for e in graph.schema.edge_types:
+        yield edge_type_str(e), graph.edge_index[e]
+        yield from _sorted(edge_type_str(e), graph.edge[e])
+    yield from ((f"split {name} {t}", ids) for name, (t, ids) in sorted(graph.splits.items()))
+
+
+def _sorted(prefix: str, attrs: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    return ((f"{prefix}/{name}", attrs[name]) for name in sorted(attrs))
