@@ -18,7 +18,7 @@ import numpy as np
 from glt_lightning.data.manifest import ArrayEntry
 from glt_lightning.errors import PartitionError
 
-# The data of every file begins at a page, so that a map of it is aligned for any dtype, for direct I/O and for page-locking.
+# The data of every file begins at a page: a map of it is aligned for any dtype, for direct I/O and for page-locking.
 DATA_OFFSET = 4096
 # Arrays up to this size are verified whenever they are opened: their cost is a few milliseconds, and they hold the row
 # pointers of small graphs and the splits. Verifying larger ones would read the whole graph at each start.
@@ -28,7 +28,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CHUNK = 8 << 20
 
 
-def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.memmap:
+def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.ndarray:
     """Maps ``folder/path`` read-only after checking it against its manifest entry.
 
     Raises `PartitionError` that names the file when it is missing, truncated, has another dtype or shape, or (up to
@@ -37,7 +37,7 @@ def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.memmap:
     file = Path(folder) / path
     offset = _check_header(file, entry)
     if math.prod(entry.shape) == 0:  # an empty range cannot be mapped
-        array = np.memmap(file, np.uint8, mode="r", shape=(1,))[:0].view(entry.dtype).reshape(entry.shape)
+        array: np.ndarray = np.empty(entry.shape, entry.dtype)
     else:
         array = np.memmap(file, np.dtype(entry.dtype), mode="r", offset=offset, shape=entry.shape)
     if entry.bytes <= VERIFY_BYTES:
@@ -100,7 +100,7 @@ def _damaged(file: Path, what: str) -> PartitionError:
 
 @contextmanager
 def disk_full_speaks(folder: Path, needed: int) -> Iterator[None]:
-    """Turns "no space left" inside the block into a `PartitionError` with the folder, the bytes needed and the bytes free."""
+    """Turns "no space left" into a `PartitionError` that names the folder, the bytes needed and the bytes free."""
     try:
         yield
     except OSError as error:
@@ -163,7 +163,9 @@ class ArrayWriter:
     def __enter__(self) -> ArrayWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is None:
             self.close()
         else:

@@ -182,7 +182,8 @@ class Manifest:
             checked(raw)
             manifest = cls._from_json(raw)
             require(
-                raw["options_hash"] == manifest.options_hash, "options_hash does not match made_by: it was edited or damaged"
+                raw["options_hash"] == manifest.options_hash,
+                "options_hash does not match made_by: it was edited or damaged",
             )
         except PartitionError as error:
             raise PartitionError(f"{path}: {error}.") from None
@@ -216,7 +217,11 @@ def _read_json(path: Path) -> dict[str, Any]:
         what = "the folder is not a partition" if path.parent.is_dir() else "there is no such folder"
         raise PartitionError(f"{path}: not found; {what}.") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise PartitionError(f"{path}: cannot be read as JSON ({error}). Delete the folder and partition again.") from None
+        raise PartitionError(
+            f"{path}: cannot be read as JSON ({error}). Delete the folder and partition again."
+        ) from None
     if not isinstance(raw, dict):
-        raise PartitionError(f"{path}: expected a JSON object, found {type(raw).__name__}. Delete the folder and partition again.")
+        raise PartitionError(
+            f"{path}: expected a JSON object, found {type(raw).__name__}. Delete the folder and partition again."
+        )
     return raw

@@ -96,7 +96,9 @@ def _check_array_entries(raw: dict[str, Any]) -> None:
         good = good and _count(entry.get("bytes")) and _count(entry.get("crc32")) and _is_dtype(entry.get("dtype"))
         require(good, f"arrays: the entry of {path} is damaged: {_short(entry)}")
         size = int(np.dtype(entry["dtype"]).itemsize) * _product(entry["shape"])
-        require(size < entry["bytes"], f"arrays: {path} has {entry['bytes']} bytes, its shape {entry['shape']} needs more")
+        require(
+            size < entry["bytes"], f"arrays: {path} has {entry['bytes']} bytes, its shape {entry['shape']} needs more"
+        )
 
 
 def _is_dtype(value: object) -> bool:

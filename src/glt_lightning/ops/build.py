@@ -15,8 +15,18 @@ _SIGNATURES = {
     "glt_build_count": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
     "glt_build_bucket_sizes": [c_void_p, c_void_p, c_int64, c_void_p],
     "glt_build_scatter": [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p],
-    "glt_build_rows": [c_void_p, c_int64, c_int32, c_int64, c_int32, c_void_p, c_int32, c_int64, c_int32]
-    + [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p],
+    "glt_build_rows": [
+        c_void_p,
+        c_int64,
+        c_int32,
+        c_int64,
+        c_int32,
+        c_void_p,
+        c_int32,
+        c_int64,
+        c_int32,
+        *[c_void_p] * 6,
+    ],
 }
 
 
@@ -67,12 +77,16 @@ class Buckets:
     def sizes(self, dst: np.ndarray) -> np.ndarray:
         """int64 [B]: how many of the destinations (int64 user ids) lie in each bucket."""
         counts = np.zeros(self.count, np.int64)
-        status = _library().glt_build_bucket_sizes(ctypes.byref(self._struct), dst.ctypes.data, len(dst), counts.ctypes.data)
+        status = _library().glt_build_bucket_sizes(
+            ctypes.byref(self._struct), dst.ctypes.data, len(dst), counts.ctypes.data
+        )
         check(status, _detail(), "bucket sizes")
         return counts
 
-    def scatter(self, src: np.ndarray, dst: np.ndarray, first_edge_id: int, cursor: np.ndarray, records: np.ndarray) -> None:
-        """Writes the records of the edges src -> dst (int64 user ids) at their buckets' cursors (int64 [B], advanced)."""
+    def scatter(
+        self, src: np.ndarray, dst: np.ndarray, first_edge_id: int, cursor: np.ndarray, records: np.ndarray
+    ) -> None:
+        """Writes the records of src -> dst (int64 user ids) at their buckets' cursors (int64 [B]), which advance."""
         status = _library().glt_build_scatter(
             ctypes.byref(self._struct),
             src.ctypes.data,
@@ -95,7 +109,9 @@ class RowBuffers:
     work: np.ndarray
 
     @classmethod
-    def allocate(cls, rows: int, edges: int, id_dtype: np.dtype, edge_id_dtype: np.dtype, record_bytes: int) -> RowBuffers:
+    def allocate(
+        cls, rows: int, edges: int, id_dtype: np.dtype, edge_id_dtype: np.dtype, record_bytes: int
+    ) -> RowBuffers:
         return cls(
             np.empty(rows + 1, np.int64),
             np.empty(edges, id_dtype),
@@ -115,7 +131,13 @@ def count_ids(ids: np.ndarray, counts: np.ndarray) -> int | None:
 
 
 def build_rows(
-    records: np.ndarray, num_rows: int, coalesce: bool, numbers: np.ndarray, offset: int, record_bytes: int, out: RowBuffers
+    records: np.ndarray,
+    num_rows: int,
+    coalesce: bool,
+    numbers: np.ndarray,
+    offset: int,
+    record_bytes: int,
+    out: RowBuffers,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sorts the records of one bucket by (row, source, edge id) and turns them into CSC.
 

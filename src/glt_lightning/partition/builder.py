@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class Builder:
         total = sum(len(rows) * row_bytes(rows) for named in attrs.values() for rows in named.values())
         with self._progress.phase("writing nodes", total, "B") as done:
             for index, (node_type, layout) in enumerate(layouts.items()):
-                for part, (begin, end) in enumerate(zip(layout.bounds, layout.bounds[1:], strict=False)):
+                for part, (begin, end) in enumerate(pairwise(layout.bounds)):
                     self._write(node_path(part, index, "n_id"), layout.user_ids[begin:end], self._id_dtype)
                 for name, rows in attrs.pop(node_type).items():
                     transform = transform_for(self._made["normalize"], rows) if name == "x" else None
@@ -116,7 +117,8 @@ class Builder:
             num_parts=self._options.num_parts,
             num_nodes=tuple(self._num_nodes.values()),
             num_edges=tuple(
-                sum(self._arrays[edge_path(p, r, "indices")].shape[0] for p in parts) for r in range(len(self._relations))
+                sum(self._arrays[edge_path(p, r, "indices")].shape[0] for p in parts)
+                for r in range(len(self._relations))
             ),
             bounds=tuple(layout.bounds for layout in layouts.values()),
             id_dtype=self._id_dtype.name,

@@ -71,7 +71,9 @@ def _typed(name: str, value: object, source: GraphSource) -> tuple[NodeType, np.
     node_types = source.schema.node_types
     target = node_types[0] if len(node_types) == 1 else source.target_type
     if target is None:
-        raise DataError(f"splits: {name}: which node type it is for is not clear; give (node type, ids), types: {node_types}.")
+        raise DataError(
+            f"splits: {name}: which node type it is for is not clear; give (node type, ids), types: {node_types}."
+        )
     return target, np.asarray(value)
 
 
@@ -79,16 +81,22 @@ def _split_ids(name: str, node_type: NodeType, ids: np.ndarray, source: GraphSou
     if not name.isidentifier() or not name.isascii():
         raise DataError(f"splits: {name!r} cannot be used as a name; use letters, digits and underscores.")
     if node_type not in source.schema.node_types:
-        raise DataError(f"splits: {name}: unknown node type {node_type!r}; known: {', '.join(source.schema.node_types)}.")
+        raise DataError(
+            f"splits: {name}: unknown node type {node_type!r}; known: {', '.join(source.schema.node_types)}."
+        )
     count = source.num_nodes[node_type]
     if ids.dtype == np.bool_ and ids.shape == (count,):
         ids = np.flatnonzero(ids)
     if ids.size == 0:
         ids = np.zeros(0, np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise DataError(f"splits: {name}: expected node ids [S] or a mask [{count}], got {ids.dtype} {list(ids.shape)}.")
+        raise DataError(
+            f"splits: {name}: expected node ids [S] or a mask [{count}], got {ids.dtype} {list(ids.shape)}."
+        )
     bad = (ids < 0) | (ids >= count)
     if bad.any():
         at = int(bad.argmax())
-        raise DataError(f"splits: {name}: position {at} holds {ids[at]}, but node type {node_type!r} has nodes 0..{count - 1}.")
+        raise DataError(
+            f"splits: {name}: position {at} holds {ids[at]}, but node type {node_type!r} has nodes 0..{count - 1}."
+        )
     return ids.astype(np.int64)

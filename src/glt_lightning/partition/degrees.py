@@ -58,15 +58,18 @@ def _count(
     edge_type: EdgeType, edges: EdgeList, num_nodes: Mapping[NodeType, int], done: Callable[[int], object]
 ) -> tuple[np.ndarray, np.ndarray]:
     """int64 [N of the sources], int64 [N of the destinations]: edges by end."""
-    ends = [(name, t, np.zeros(num_nodes[t], np.int64)) for name, t in zip(("source", "destination"), edge_type[::2], strict=True)]
+    ends = [
+        (name, t, np.zeros(num_nodes[t], np.int64))
+        for name, t in zip(("source", "destination"), edge_type[::2], strict=True)
+    ]
     column = 0
     for chunk in edges.chunks(_CHUNK):
         for (name, node_type, counts), ids in zip(ends, chunk, strict=True):
             bad = count_ids(ids, counts)
             if bad is not None:
                 raise DataError(
-                    f"edges of type {edge_type_str(edge_type)}: column {column + bad} has {name} {ids[bad]}, but node type "
-                    f"{node_type!r} has {num_nodes[node_type]} nodes (0..{num_nodes[node_type] - 1})."
+                    f"edges of type {edge_type_str(edge_type)}: column {column + bad} has {name} {ids[bad]}, but "
+                    f"node type {node_type!r} has {num_nodes[node_type]} nodes (0..{num_nodes[node_type] - 1})."
                 )
         column += len(chunk[0])
         done(len(chunk[0]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,11 @@ class EdgeJob:
 
 
 def write_edges(folder: Path, job: EdgeJob, memory_bytes: int, done: Callable[[int], object]) -> dict[str, ArrayEntry]:
-    """Writes the arrays of one edge type for all parts. ``done`` hears of edges as they are dealt, and as they are written."""
+    """Writes the arrays of one edge type for all parts. ``done`` hears of each edge when dealt and when written."""
     ends = np.cumsum(job.in_degree[job.destinations.user_ids])  # edges before the end of each row
-    starts = bucket_starts(job.destinations.bounds, ends, bucket_capacity(int(job.in_degree.sum()), job.record_bytes, memory_bytes))
+    starts = bucket_starts(
+        job.destinations.bounds, ends, bucket_capacity(int(job.in_degree.sum()), job.record_bytes, memory_bytes)
+    )
     first = np.concatenate([[0], ends])[starts]  # first record of each bucket
     buckets = Buckets(job.destinations.new, starts, job.record_bytes)
     with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 4 * 3) as records:
@@ -76,7 +79,7 @@ def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int
 def bucket_starts(bounds: tuple[int, ...], ends: np.ndarray, capacity: int) -> np.ndarray:
     """int64 [B + 1]: cuts each part's rows into ranges of at most ``capacity`` edges, or of one row that has more."""
     starts = [0]
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         while begin < end:
             before = int(ends[begin - 1]) if begin else 0
             begin = min(end, max(begin + 1, int(np.searchsorted(ends, before + capacity, side="right"))))
@@ -95,7 +98,12 @@ def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray,
 
 
 def _deal(
-    job: EdgeJob, buckets: Buckets, first: np.ndarray, records: Scratch, memory_bytes: int, done: Callable[[int], object]
+    job: EdgeJob,
+    buckets: Buckets,
+    first: np.ndarray,
+    records: Scratch,
+    memory_bytes: int,
+    done: Callable[[int], object],
 ) -> None:
     size = min(_MAX_CHUNK, max(1, memory_bytes // (16 + job.record_bytes)))
     staged = np.empty(0 if records.memory is not None else size * job.record_bytes, np.uint8)

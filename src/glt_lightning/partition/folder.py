@@ -41,7 +41,8 @@ def _locked(path: Path, target: Path, timeout_s: float) -> int:
         os.close(fd)
         if time.monotonic() > deadline:
             raise PartitionError(
-                f"{target}: another process is still writing it after {timeout_s:.0f} s. Wait for it or end it, then start again."
+                f"{target}: another process is still writing it after {timeout_s:.0f} s. "
+                "Wait for it or end it, then start again."
             )
         time.sleep(_POLL_S)
 

@@ -34,7 +34,7 @@ def transform_for(mode: str, rows: Rows) -> Transform | None:
 
 
 def _rows(rows: Rows) -> Transform:
-    """As PyG's ``NormalizeFeatures``: the smallest value of all becomes 0, then each row is divided by its sum (or 1)."""
+    """As PyG's ``NormalizeFeatures``: the least value becomes 0, then each row is divided by its sum (at least 1)."""
     least = min((chunk.min() for chunk in row_chunks(rows) if chunk.size), default=rows.dtype.type(0))
 
     def apply(chunk: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def read_exactly(fd: int, out: np.ndarray, offset: int) -> None:
-    """Fills the contiguous array ``out`` with the file's bytes from ``offset`` on. Raises `EOFError` when they end early."""
+    """Fills the contiguous array ``out`` with the bytes from ``offset`` on. Raises `EOFError` when they end early."""
     data = memoryview(out.reshape(-1).view(np.uint8))
     while data:
         got = os.preadv(fd, [data], offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def write_rows(
     step = max(1, _CHUNK_BYTES // max(1, row_bytes(rows)))
     entries: dict[str, ArrayEntry] = {}
     with _reader(folder, rows, layout, memory_bytes) as reader:
-        for part, (begin, end) in enumerate(zip(layout.bounds, layout.bounds[1:], strict=False)):
+        for part, (begin, end) in enumerate(pairwise(layout.bounds)):
             with ArrayWriter(folder, node_path(part, index, name), rows.dtype, rows.shape[1:]) as writer:
                 while begin < end:
                     piece = reader.read(begin, min(begin + step, end))

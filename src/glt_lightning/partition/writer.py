@@ -98,8 +98,8 @@ def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
         keys = [k for k in made if k != "package_version" and old.get(k) != made[k]]
         what = "; ".join(f"{k}: {made[k]!r} given, {old.get(k)!r} on disk" for k in keys)
         raise PartitionError(
-            f"{target}: holds a partition made otherwise ({what}). Delete the folder, choose another partition.dir, or leave "
-            "partition.dir out to get one folder per choice of options."
+            f"{target}: holds a partition made otherwise ({what}). Delete the folder, choose another partition.dir, or "
+            "leave partition.dir out to get one folder per choice of options."
         )
     _log.info("%s: reusing this partition.", target)
     return manifest

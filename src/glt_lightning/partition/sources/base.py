@@ -34,7 +34,7 @@ class EdgeList(Protocol):
     def num_edges(self) -> int: ...
 
     def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (sources, destinations), int64 user ids, at most ``size`` of them (at least one row of a CSC) at a time."""
+        """Yields (sources, destinations), int64 user ids, at most ``size`` at a time and valid until the next."""
         ...
 
 
@@ -167,19 +167,20 @@ def width(shape: tuple[int, ...]) -> int:
 
 
 def classes_of(y: np.ndarray) -> int | None:
-    """Number of classes that labels ``y`` [N] or [N, C] tell: negative labels mean "none", floats [N] are a regression."""
+    """Number of classes in labels ``y`` [N] or [N, C]: negative labels mean "none", floats [N] are a regression."""
     if y.ndim > 1:
         return y.shape[1]
     if y.dtype.kind not in "iub":
         return None
-    return int(y.max(initial=-1)) + 1
+    return max(0, int(y.max()) + 1) if y.size else 0
 
 
 def pick_target(labelled: list[NodeType], split_types: set[NodeType], name: str) -> NodeType | None:
     """The node type that labels and splits belong to: the one with splits, else the only one with labels."""
     if len(split_types) > 1:
         raise DataError(
-            f"{name}: node types {sorted(split_types)} all have splits; give the splits of the type to train on yourself."
+            f"{name}: node types {sorted(split_types)} all have splits; "
+            "give the splits of the type to train on yourself."
         )
     if split_types:
         return next(iter(split_types))

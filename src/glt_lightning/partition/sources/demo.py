@@ -23,7 +23,7 @@ _TIMEOUT_S = 300.0
 
 
 def open_demo(root: str | Path) -> NpzSource:
-    """The demo graph, from ``root/demo``; it is built (some seconds) when these versions of the packages have none there."""
+    """The demo graph, from ``root/demo``; it is built (some seconds) when there is none for the installed versions."""
     versions = {package: v for package in PACKAGES if (v := _version(package)) is not None}
     if not versions:
         raise DataError(f"dataset: demo is made of the sources of {', '.join(PACKAGES)}; none of them is installed.")
@@ -41,9 +41,9 @@ def open_demo(root: str | Path) -> NpzSource:
 def _build(path: Path, packages: tuple[str, ...]) -> None:
     _log.info("building the demo graph from the sources of %s: %s", ", ".join(packages), path)
     arrays = build_import_graph(packages)
-    with whole_file(path) as temporary, disk_full_speaks(path.parent, sum(a.nbytes for a in arrays.values())):
-        with open(temporary, "wb") as stream:
-            np.savez(stream, **arrays)
+    size = sum(array.nbytes for array in arrays.values())
+    with whole_file(path) as temporary, disk_full_speaks(path.parent, size), open(temporary, "wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
 
 
 def _version(package: str) -> str | None:

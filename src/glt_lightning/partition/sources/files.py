@@ -29,9 +29,13 @@ class NpyFile:
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: expected an .npy file ({error}).") from None
         if self.dtype.hasobject or (fortran and len(self.shape) > 1) or not self.shape:
-            raise DataError(f"{path}: expected plain numbers in C order, got {self.dtype} {list(self.shape)}, fortran={fortran}.")
+            raise DataError(
+                f"{path}: expected plain numbers in C order, got {self.dtype} {list(self.shape)}, fortran={fortran}."
+            )
         if size != self.dtype.itemsize * math.prod(self.shape):
-            raise DataError(f"{path}: {size} bytes of data are not {self.dtype} {list(self.shape)}; the file is cut off or damaged.")
+            raise DataError(
+                f"{path}: {size} bytes of data are not {self.dtype} {list(self.shape)}; the file is cut off or damaged."
+            )
         self._row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
 
     def __len__(self) -> int:
@@ -47,7 +51,7 @@ class NpyFile:
         return out[::step]
 
     def blocks(self, size: int, row: int | None = None) -> Iterator[np.ndarray]:
-        """The rows in order, ``size`` at a time; or the elements of row ``row`` of a matrix. A block is valid until the next."""
+        """The rows in order, or the elements of row ``row``, ``size`` at a time. A block is valid until the next."""
         count, shape, width, at = len(self), self.shape[1:], self._row_bytes, 0
         if row is not None:
             count, shape, width, at = self.shape[1], (), self.dtype.itemsize, row * self._row_bytes

@@ -12,7 +12,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, width
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
+from glt_lightning.types import NODE, EdgeType, GraphSchema, NodeType
 
 _X, _Y = ("x", "feat"), ("y", "label")
 _SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}
@@ -30,7 +30,8 @@ class FolderSource:
         files = sorted(self.path.glob("*.npy"))
         if not is_graph_folder(self.path):
             raise DataError(
-                f"{self.path}: expected indptr.npy and indices.npy, or edge_index.npy; found {[f.name for f in files][:8]}."
+                f"{self.path}: expected indptr.npy and indices.npy, or edge_index.npy; "
+                f"found {[f.name for f in files][:8]}."
             )
         self._files = {f.stem: NpyFile(f) for f in files}
 
@@ -95,7 +96,8 @@ class _CooEdges:
         self._edge_index = edge_index
         if len(edge_index.shape) != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise DataError(
-                f"{edge_index.path}: expected integers [2, E] (sources, destinations), got {edge_index.dtype} {list(edge_index.shape)}."
+                f"{edge_index.path}: expected integers [2, E] (sources, destinations), "
+                f"got {edge_index.dtype} {list(edge_index.shape)}."
             )
 
     @property
@@ -114,7 +116,9 @@ class _CscEdges:
         self._indptr, self._indices = indptr, indices
         for file in (indptr, indices):
             if len(file.shape) != 1 or file.dtype.kind not in "iu":
-                raise DataError(f"{file.path}: expected integers in one dimension, got {file.dtype} {list(file.shape)}.")
+                raise DataError(
+                    f"{file.path}: expected integers in one dimension, got {file.dtype} {list(file.shape)}."
+                )
 
     @property
     def num_edges(self) -> int:
@@ -135,5 +139,6 @@ class _CscEdges:
     def _check(self, indptr: np.ndarray) -> None:
         if not len(indptr) or indptr[0] != 0 or indptr[-1] != self.num_edges or (indptr[1:] < indptr[:-1]).any():
             raise DataError(
-                f"{self._indptr.path}: expected row pointers that rise from 0 to {self.num_edges}, the length of indices.npy."
+                f"{self._indptr.path}: expected row pointers that rise from 0 to {self.num_edges}, "
+                "the length of indices.npy."
             )

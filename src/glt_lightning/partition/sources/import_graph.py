@@ -1,7 +1,7 @@
 """The import graph of installed packages: a real graph that every machine has already.
 
-A node is a module, an edge says "imports", the label is the subpackage a module lives in, the features are hashed TF-IDF of the
-words in its source. Only text is read: no module is imported or run.
+A node is a module, an edge says "imports", the label is the subpackage a module lives in, the features are hashed
+TF-IDF of the words in its source. Only text is read: no module is imported or run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _DIM = 256
 _MIN_CLASS = 25
 _SKIPPED_FOLDERS = {"tests", "testing"}
 _STATEMENT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(?P<base>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#;]+)|import[ \t]+(?P<plain>[\w., \t]+))",
+    r"^[ \t]*(?:from[ \t]+(?P<base>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#;]+)"
+    r"|import[ \t]+(?P<plain>[\w., \t]+))",
     re.MULTILINE,
 )
 _WORD = re.compile(r"[a-z]{3,}")

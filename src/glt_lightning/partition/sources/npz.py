@@ -27,7 +27,7 @@ SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_
 
 
 class NpzSource:
-    """A homogeneous (``x``, ``edge_index`` ...) or heterogeneous (``TYPE/x``, ``SRC__REL__DST/edge_index`` ...) file."""
+    """A homogeneous (``x``, ``edge_index``) or heterogeneous (``TYPE/x``, ``SRC__REL__DST/edge_index``) file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -36,7 +36,9 @@ class NpzSource:
         keys = set(self._shapes)
         edge_keys = sorted(k for k in keys if k == "edge_index" or k.endswith("/edge_index"))
         if not edge_keys:
-            raise DataError(f"{self.path}: expected 'edge_index' or 'SRC__REL__DST/edge_index', found {sorted(keys)[:8]}.")
+            raise DataError(
+                f"{self.path}: expected 'edge_index' or 'SRC__REL__DST/edge_index', found {sorted(keys)[:8]}."
+            )
         self._edge_prefix = {self._edge_type(k): k.removesuffix("edge_index") for k in edge_keys}
         homogeneous = edge_keys == ["edge_index"]
         names = {k.split("/")[0] for k in keys if "/" in k} - {k.split("/")[0] for k in edge_keys}
@@ -128,7 +130,8 @@ class NpzSource:
             if key in self._shapes:
                 return self._shapes[key][0][0]
         raise DataError(
-            f"{self.path}: how many nodes of type {node_type!r} there are is not said; add '{prefix}x' or '{prefix}num_nodes'."
+            f"{self.path}: how many nodes of type {node_type!r} there are is not said; "
+            f"add '{prefix}x' or '{prefix}num_nodes'."
         )
 
     def _lazy(self, key: str) -> LazyArray:
@@ -152,7 +155,11 @@ def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
             for member in archive.namelist():
                 with archive.open(member) as stream:
                     version = np.lib.format.read_magic(stream)
-                    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                    read = (
+                        np.lib.format.read_array_header_1_0
+                        if version == (1, 0)
+                        else np.lib.format.read_array_header_2_0
+                    )
                     shape, _, dtype = read(stream)
                 headers[member.removesuffix(".npy")] = (shape, dtype)
     except FileNotFoundError:

@@ -25,7 +25,16 @@ from glt_lightning.types import NodeType
 _log = logging.getLogger(__name__)
 
 _LOCK_S = 6 * 3600.0
-_UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, AssertionError, LookupError, zlib.error, pickle.UnpicklingError)
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    AssertionError,
+    LookupError,
+    zlib.error,
+    pickle.UnpicklingError,
+)
 
 
 class OgbSource(DelegatingSource):
@@ -65,7 +74,9 @@ class OgbSource(DelegatingSource):
         data, splits = self._read()
         graph = convert(_to_hetero(data) if self._layout.hetero else data, self.name)
         if "classification" in self._layout.meta["task type"]:
-            node = {t: {k: nan_to_unlabelled(v) if k == "y" else v for k, v in a.items()} for t, a in graph.node.items()}
+            node = {
+                t: {k: nan_to_unlabelled(v[:]) if k == "y" else v for k, v in a.items()} for t, a in graph.node.items()
+            }
             graph = replace(graph, node=node)
         named = {("val" if s == "valid" else s): _typed(ids, graph) for s, ids in splits.items()}
         types = {t for t, _ in named.values()}
@@ -82,8 +93,9 @@ class OgbSource(DelegatingSource):
         except _UNREADABLE as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise DataError(
-                f"dataset: OGB cannot read {self._layout.folder} ({type(error).__name__}: {reason}). If {processed} was made by "
-                "another version of PyG, remove it; if a file is damaged, remove the whole folder to download again."
+                f"dataset: OGB cannot read {self._layout.folder} ({type(error).__name__}: {reason}). "
+                f"If {processed} was made by another version of PyG, remove it; "
+                "if a file is damaged, remove the whole folder to download again."
             ) from error
 
 
@@ -108,8 +120,7 @@ def _to_hetero(data: Any) -> Any:
     hetero = HeteroData()
     for node_type, count in data.num_nodes_dict.items():
         hetero[node_type].num_nodes = int(count)
-    for key in data.keys():
-        values = data[key]
+    for key, values in data.to_dict().items():
         if key in ("num_nodes_dict", "__num_nodes__") or not isinstance(values, dict):
             continue
         for type_, value in values.items():
@@ -121,6 +132,8 @@ def _typed(ids: Any, graph: ArraySource) -> tuple[NodeType, np.ndarray]:
     """One split as OGB gives it: ids, or a dictionary with the ids of one node type."""
     if isinstance(ids, dict):
         if len(ids) != 1:
-            raise DataError(f"dataset: {graph.name} splits nodes of several types ({sorted(ids)}); give the splits yourself.")
+            raise DataError(
+                f"dataset: {graph.name} splits nodes of several types ({sorted(ids)}); give the splits yourself."
+            )
         return next((t, np.asarray(v)) for t, v in ids.items())
     return graph.schema.node_types[0], np.asarray(ids)

@@ -68,9 +68,9 @@ def _maker(cls: type, path: str, folder: Path) -> Callable[[], object]:
     ]
     if needed:
         raise DataError(
-            f"dataset: {path} needs {', '.join(needed)} besides root; make the data set in a script and hand over the object."
+            f"dataset: {path} needs {', '.join(needed)} besides root; "
+            "make the data set in a script and hand over the object."
         )
-
 
     def make() -> object:
         with exclusive(folder, _LOCK_S):  # ranks that start together would download the same files
@@ -82,7 +82,9 @@ def _maker(cls: type, path: str, folder: Path) -> Callable[[], object]:
 def _only_graph(data: Any) -> Data | HeteroData:
     if isinstance(data, Dataset):
         if len(data) != 1:
-            raise DataError(f"dataset: {data!r} holds {len(data)} graphs; expected one. Hand over one of them, such as dataset[0].")
+            raise DataError(
+                f"dataset: {data!r} holds {len(data)} graphs; expected one. Hand over one of them, such as dataset[0]."
+            )
         data = data[0]
     return data
 
@@ -123,7 +125,9 @@ def _num_nodes(store: Any, node_type: NodeType) -> int:
 def _edge_index(store: Any, edge_type: EdgeType) -> np.ndarray:
     edge_index = store.get("edge_index")
     if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
-        raise DataError(f"dataset: edge type {edge_type_str(edge_type)} has no edge_index [2, E]; other layouts are not read.")
+        raise DataError(
+            f"dataset: edge type {edge_type_str(edge_type)} has no edge_index [2, E]; other layouts are not read."
+        )
     return to_numpy(edge_index.as_subclass(torch.Tensor), "edge_index")
 
 
