@@ -42,7 +42,7 @@ struct Table {
   int64_t used;
 
   void clear() { std::memset(static_cast<void*>(slots), 0, used * sizeof(Slot)); }
-  int64_t limit() const { return direct ? used : used * 3 / 4; }  // most ids it may hold
+  int64_t limit() const { return direct ? INT64_MAX : used * 3 / 4; }  // most entries it may hold
   uint64_t start(int64_t gid) const { return direct ? uint64_t(gid) : (uint64_t(gid) * kGolden >> (64 - bits)) & mask; }
   void prefetch(int64_t gid) const { __builtin_prefetch(slots + start(gid), 1, 3); }
 

@@ -6,15 +6,17 @@ is lent as a buffer; when the last array or tensor that views the buffer is gone
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+
+from glt_lightning.ops.native import address_of, lend
 
 _GRAIN = 2 << 20  # slots grow in huge pages
 
@@ -28,7 +30,8 @@ class Slot:
     def __init__(self, index: int, pin: PinMemory | None = None) -> None:
         self.index = index
         self._memory: mmap.mmap | None = None
-        self._pin, self._unpin = pin, None
+        self._pin = pin
+        self._unpin: Callable[[], None] | None = None
 
     @property
     def capacity(self) -> int:
@@ -50,13 +53,12 @@ class Slot:
             self._unpin = None
         self._memory = memory  # the old map goes with its last view
         if memory is not None and self._pin is not None:
-            anchor = ctypes.c_char.from_buffer(memory)
-            self._unpin = self._pin(ctypes.addressof(anchor), len(memory))
+            self._unpin = self._pin(address_of(memory), len(memory))
 
-    def buffer(self, nbytes: int) -> ctypes.Array:
+    def buffer(self, nbytes: int) -> Any:
         """A new object that exports the first ``nbytes``; its death is the sign that the batch is gone."""
         assert self._memory is not None
-        return (ctypes.c_ubyte * nbytes).from_buffer(self._memory)
+        return lend(self._memory, nbytes)
 
     def close(self) -> None:
         self._replace(None)

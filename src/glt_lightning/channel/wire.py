@@ -18,7 +18,9 @@ class ClosedError(ConnectionError):
     """The other end is gone."""
 
 
-def send(sock: socket.socket, header: dict[str, Any], body: bytes | memoryview = b"", fds: list[int] | None = None) -> None:
+def send(
+    sock: socket.socket, header: dict[str, Any], body: bytes | memoryview = b"", fds: list[int] | None = None
+) -> None:
     """Sends one message. Raises `ClosedError` if the other end is gone, TimeoutError at the socket's deadline."""
     text = json.dumps(header).encode()
     lengths = _LENGTHS.pack(len(text), len(body))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.sampler.sample import Sample, edge_key, node_key
+
+Batch: TypeAlias = Data | HeteroData
 
 
 class Collate:
@@ -18,7 +22,7 @@ class Collate:
         self._node_attrs = [_in_order(manifest.node_attrs(t)) for t in range(len(schema.node_types))]
         self._edge_attrs = [manifest.edge_attrs(r) if with_edge else () for r in range(len(schema.edge_types))]
 
-    def __call__(self, sample: Sample) -> Data | HeteroData:
+    def __call__(self, sample: Sample) -> Batch:
         return self._homogeneous(sample) if self._schema.homogeneous else self._heterogeneous(sample)
 
     def _homogeneous(self, sample: Sample) -> Data:
@@ -75,5 +79,3 @@ class Collate:
 def _in_order(names: tuple[str, ...]) -> list[str]:
     """``x`` first, then ``y``, then the others."""
     return sorted(names, key=lambda n: (n != "x", n != "y", n))
-
-

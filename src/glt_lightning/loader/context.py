@@ -58,7 +58,9 @@ class LoaderContext:
             raise SamplerError("this LoaderContext is closed; open a new one.")
         options, schema = self.sampling, self.partition.schema
         seeds = spec.find_seeds(self.partition)
-        with_edge = options.with_edge or any(self.partition.manifest.edge_attrs(r) for r in range(len(schema.edge_types)))
+        with_edge = options.with_edge or any(
+            self.partition.manifest.edge_attrs(r) for r in range(len(schema.edge_types))
+        )
         config = SamplerConfig(
             seed_type=seeds.node_type,
             fanouts=fanout_table(spec.num_neighbors, schema),

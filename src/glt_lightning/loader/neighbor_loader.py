@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch_geometric.data import Data, HeteroData
-
 from glt_lightning.errors import OptionError
-from glt_lightning.loader.collate import Collate
+from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.producer.base import Producer
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
@@ -90,10 +88,10 @@ class DistNeighborLoader:
             self._epoch, self._start, self._delivered = epoch, 0, 0
         self._used = False
 
-    def __iter__(self) -> Iterator[Data | HeteroData]:
+    def __iter__(self) -> Iterator[Batch]:
         return self._run()
 
-    def _run(self) -> Iterator[Data | HeteroData]:
+    def _run(self) -> Iterator[Batch]:
         if self._used:
             self.set_epoch(self._epoch + 1)
         self._used = True

@@ -18,7 +18,9 @@ class Shards:
     bounds: int64 [P + 1], needed when a shard is None; else derived.
     """
 
-    def __init__(self, shards: Sequence[np.ndarray | None], *, start: int = 0, bounds: np.ndarray | None = None) -> None:
+    def __init__(
+        self, shards: Sequence[np.ndarray | None], *, start: int = 0, bounds: np.ndarray | None = None
+    ) -> None:
         present = [s for s in shards if s is not None]
         if not present:
             raise DataError("shards: expected at least one local shard, got none.")

@@ -64,8 +64,8 @@ class GraphView:
             shift += 1
         starts = np.arange((self.num_nodes >> shift) + 1, dtype=np.int64) << shift
         self._hint = (np.searchsorted(self.bounds, starts, side="right") - 1).astype(np.int32)
-        self._indptr = pointers([r and r.indptr for r in relations])
-        self._indices = pointers([r and r.indices for r in relations])
+        self._indptr = pointers([r.indptr if r else None for r in relations])
+        self._indices = pointers([r.indices if r else None for r in relations])
         self._user_ids = pointers(list(user_ids))
         self._edge_base = np.ascontiguousarray(self.edge_bounds[:, :-1]).reshape(-1)
         self._num_edges = np.array([0 if r is None else len(r.indices) for r in relations], dtype=np.int64)

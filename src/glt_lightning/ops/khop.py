@@ -193,7 +193,8 @@ class KHopOp:
         # an edge array of no entries still asks for edge rows: the kernel looks at the pointer
         if self._with_edge:
             self._edge_row = [np.empty(1, dtype=np.int64) if a is None else a for a in self._edge_row]
-        tables = [pointers(a) for a in (self._gid, self._uid, self._src, self._dst, self._edge_row)]
+        lists: list[Sequence[np.ndarray | None]] = [self._gid, self._uid, self._src, self._dst, self._edge_row]
+        tables = [pointers(a) for a in lists]
         self._tables = tables
         s = self._struct
         s.table_cap, s.table = self._slots, self._table.ctypes.data

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
-from ctypes import POINTER, c_int32, c_int64, c_uint64, c_void_p
+from collections.abc import Sequence
+from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +20,50 @@ ABI_VERSION = 1
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA = range(6)
 
 _STATUS = c_int32
-_SIGNATURES = {
+_SIGNATURES: dict[str, list[Any]] = {
     "glt_abi_version": [],
-    "glt_khop": [c_void_p, c_void_p, c_int64, c_int32, c_int32, c_void_p, c_uint64, c_int32, c_int32, c_void_p, c_void_p],
-    "glt_sample_rows": [c_void_p, c_int32, c_void_p, c_int64, c_int32, c_uint64, c_int32, c_int32, c_int32]
-    + [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
-    "glt_relabel": [c_void_p, c_int64, c_void_p, c_int64, c_int32, c_int32, c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
+    "glt_khop": [
+        c_void_p,
+        c_void_p,
+        c_int64,
+        c_int32,
+        c_int32,
+        c_void_p,
+        c_uint64,
+        c_int32,
+        c_int32,
+        c_void_p,
+        c_void_p,
+    ],
+    "glt_sample_rows": [
+        c_void_p,
+        c_int32,
+        c_void_p,
+        c_int64,
+        c_int32,
+        c_uint64,
+        c_int32,
+        c_int32,
+        c_int32,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+        c_int64,
+        c_void_p,
+    ],
+    "glt_relabel": [
+        c_void_p,
+        c_int64,
+        c_void_p,
+        c_int64,
+        c_int32,
+        c_int32,
+        c_void_p,
+        c_void_p,
+        c_int64,
+        c_void_p,
+        c_void_p,
+    ],
     "glt_gather": [c_void_p, c_void_p, c_int32, c_int64, c_void_p, c_int64, c_void_p, c_int32, c_void_p],
     "glt_widen": [c_void_p, c_int64, c_void_p],
 }
@@ -77,7 +118,7 @@ def library_path(name: str) -> Path:
     return Path(folder) / name if folder else Path(str(files("glt_lightning") / "lib" / name))
 
 
-def load(name: str, signatures: dict[str, list[type]]) -> ctypes.CDLL:
+def load(name: str, signatures: dict[str, list[Any]]) -> ctypes.CDLL:
     """Loads one native library and declares its functions. Raises `NativeError` with what to do."""
     path = library_path(name)
     try:
@@ -109,9 +150,20 @@ def pointer(array: np.ndarray | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-def pointers(arrays: list[np.ndarray | None]) -> np.ndarray:
+def pointers(arrays: Sequence[np.ndarray | None]) -> np.ndarray:
     """uint64 [n]: the arrays' addresses, 0 for None, to pass as a table of pointers."""
     return np.array([0 if a is None else a.ctypes.data for a in arrays], dtype=np.uint64)
+
+
+def address_of(memory: mmap.mmap) -> int:
+    """Where a map begins."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def lend(memory: mmap.mmap, nbytes: int) -> ctypes.Array:
+    """A new object that exports the first ``nbytes`` of a map as a buffer. Arrays made from it keep it alive and it can
+    be weakly referenced, so its death tells that the last of them is gone."""
+    return (ctypes.c_ubyte * nbytes).from_buffer(memory)
 
 
 def check(status: int, detail: np.ndarray, what: str) -> None:
@@ -120,13 +172,16 @@ def check(status: int, detail: np.ndarray, what: str) -> None:
         return
     d = detail.tolist()
     if status == BAD_ID:
-        raise DataError(f"{what}: id {d[1]} at position {d[0]} is not in the graph, or its part is not on this machine.")
+        raise DataError(
+            f"{what}: id {d[1]} at position {d[0]} is not in the graph, or its part is not on this machine."
+        )
     if status == BAD_ROW:
+        fault = (
+            f"names neighbour {d[2]}, which is no node"
+            if d[1] < 0
+            else f"node {d[1]} points to {d[2]}:{d[3]}, outside its array"
+        )
         raise PartitionError(
-            f"{what}: the partition is damaged: edge type {d[0]}, row of node {d[1]} points to {d[2]}:{d[3]}, outside "
-            "its array. Verify the folder, or remove it and partition again."
+            f"{what}: the partition is damaged: edge type {d[0]} {fault}. Delete the partition folder and partition again."
         )
     raise NativeError(f"{what}: native call failed with status {status}, detail {d}.")
-
-
-__all__ = ["ABI_VERSION", "GraphStruct", "POINTER", "WorkspaceStruct", "check", "library", "load", "pointer", "pointers"]

@@ -7,7 +7,9 @@ import numpy as np
 from glt_lightning.ops.native import GROW, check, library
 
 
-def relabel(ids: np.ndarray, known: np.ndarray | None = None, *, wide: bool | None = None) -> tuple[np.ndarray, np.ndarray]:
+def relabel(
+    ids: np.ndarray, known: np.ndarray | None = None, *, wide: bool | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Numbers ids in the order of their first occurrence, after those of ``known``.
 
     ids: int64 [n], >= 0.  known: int64 [k], ids that have the local ids 0..k-1 already (the first of equal ones counts).

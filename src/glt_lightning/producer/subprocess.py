@@ -42,7 +42,10 @@ class SubprocessProducer:
 
     def __init__(self, partition: LocalPartition, options: SamplingOptions, pin: PinMemory | None = None) -> None:
         self._options = options
-        self._source = {"directory": str(partition.directory.resolve()), "options_hash": partition.manifest.options_hash}
+        self._source = {
+            "directory": str(partition.directory.resolve()),
+            "options_hash": partition.manifest.options_hash,
+        }
         self._slots = SlotPool(SharedSlot, 0, pin)
         self._runs: dict[int, _Run] = {}
         self._ids = count()
@@ -170,7 +173,9 @@ class SubprocessProducer:
         if final or self.restarts >= self._options.max_restarts:
             self.close()
             limit = "" if final else f" after {self.restarts} restarts (sampling.max_restarts)"
-            raise SamplerError(said + limit + (f"\n\nTraceback in the sampler process:\n{traceback}" if traceback else "."))
+            raise SamplerError(
+                said + limit + (f"\n\nTraceback in the sampler process:\n{traceback}" if traceback else ".")
+            )
         self.restarts += 1
         successor = SamplerProcess(process.index, self._source, self._options)
         self._processes[process.index] = successor

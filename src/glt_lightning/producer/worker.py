@@ -70,7 +70,9 @@ class Worker:
     def _on_make(self, header: dict[str, Any], body: bytes, fds: list[int]) -> None:
         if "config" in header:
             given = header["config"]
-            self._configs[header["config_id"]] = SamplerConfig(**given | {"fanouts": tuple(map(tuple, given["fanouts"]))})
+            self._configs[header["config_id"]] = SamplerConfig(
+                **given | {"fanouts": tuple(map(tuple, given["fanouts"]))}
+            )
         slot = SlotWriter(fds[0]) if fds else self._slots[header["slot"]]
         if not header["once"]:
             self._slots[header["slot"]] = slot

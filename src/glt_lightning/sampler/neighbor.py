@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.khop import KHopOp, Subgraph, widen
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Field, edge_key, node_key
@@ -38,7 +39,10 @@ class NeighborSampler:
         self._edge_attrs = [
             [
                 (edge_key(r, public), partition.edge_shards(r, stored))
-                for stored, public in [*edge_names, *((n, n) for n in (manifest.edge_attrs(r) if config.with_edge else ()))]
+                for stored, public in [
+                    *edge_names,
+                    *((n, n) for n in (manifest.edge_attrs(r) if config.with_edge else ())),
+                ]
             ]
             for r in range(len(schema.edge_types))
         ]
@@ -82,7 +86,8 @@ def _edge_index(relation: int, found: Subgraph) -> Field:
     return Field(edge_key(relation, "edge_index"), _INT64, (2, len(src)), write)
 
 
-def _edge_attr(name, shards, rows, threads: int) -> Field:
+def _edge_attr(name: str, shards: Shards, rows: np.ndarray | None, threads: int) -> Field:
+    assert rows is not None
     if name.endswith("/e_id") and shards.dtype != _INT64:  # ids reach the user as int64
 
         def write(out: np.ndarray) -> None:

@@ -9,7 +9,6 @@ from functools import lru_cache
 import numpy as np
 
 from glt_lightning.errors import OptionError
-from glt_lightning.options import SeedPlacement
 from glt_lightning.sampler.request import BatchRequest, batch_key, shuffle_key
 
 

@@ -1,0 +1,187 @@
+"""Each native op in plain torch. Slow, short and normative: the kernels must give exactly these results.
+
+Graphs come as plain CSC tensors per edge type: ``indptr`` int64 [rows + 1], ``neighbors`` int64 [E] (any id space), with
+every row in canonical order: ascending (user id of the source, edge id).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def _signed(value: int) -> int:
+    """A 64-bit pattern as the int64 that torch holds."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shift_right(z: Tensor, n: int) -> Tensor:
+    """Logical shift of int64."""
+    return (z >> n) & ((1 << (64 - n)) - 1)
+
+
+def mix(z: Tensor) -> Tensor:
+    """The finaliser of SplitMix64 over int64 bit patterns; products wrap."""
+    z = (z ^ _shift_right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift_right(z, 27)) * _signed(0x94D049BB133111EB)
+    return z ^ _shift_right(z, 31)
+
+
+def _bits(value: int) -> Tensor:
+    return torch.tensor(_signed(value), dtype=torch.int64)
+
+
+def row_streams(batch_key: int, hop: int, relation_key: int, user_ids: Tensor) -> Tensor:
+    """int64 [F]: the stream of draws of each row."""
+    hop_key = mix(mix(_bits(batch_key) ^ mix(_bits(hop + 1))) ^ _bits(relation_key))
+    return mix(hop_key + user_ids * _signed(_GOLDEN))
+
+
+def draw(streams: Tensor, i: int, n: Tensor) -> Tensor:
+    """int64 [F]: the i-th draw of each row, uniform in [0, n): high half of the product of 64 random bits and n < 2^31."""
+    bits = mix(streams + _signed((i + 1) * _GOLDEN))
+    high, low = _shift_right(bits, 32), bits & 0xFFFFFFFF
+    return _shift_right(high * n + _shift_right(low * n, 32), 32)
+
+
+def pick_positions(streams: Tensor, degrees: Tensor, fanout: int, replace: bool) -> list[Tensor]:
+    """Per row the picked positions, ascending.
+
+    Without replacement by Floyd's algorithm: draw i is uniform in [0, j], j = degree - fanout + i, and a position that
+    was taken before is replaced by j.
+    """
+    rows = []
+    for stream, degree in zip(streams, degrees.tolist(), strict=True):
+        if fanout < 0 or (not replace and degree <= fanout):
+            rows.append(torch.arange(degree))
+            continue
+        picked: list[int] = []
+        for i in range(fanout if degree else 0):
+            j = degree - fanout + i
+            n = degree if replace else j + 1
+            q = int(draw(stream, i, torch.tensor(n)))
+            picked.append(j if not replace and q in picked else q)
+        rows.append(torch.tensor(sorted(picked), dtype=torch.int64))
+    return rows
+
+
+def sample_rows(
+    indptr: Tensor,
+    rows: Tensor,
+    user_ids: Tensor,
+    fanout: int,
+    *,
+    batch_key: int,
+    hop: int,
+    relation_key: int,
+    replace: bool,
+) -> tuple[Tensor, Tensor]:
+    """Positions in the edge arrays that the rows pick.
+
+    rows: int64 [F] into ``indptr``; user_ids: int64 [F], the nodes' user ids, which key the draws.
+    Returns (counts int64 [F], positions int64 [sum of counts] in row order).
+    """
+    begin = indptr[rows]
+    streams = row_streams(batch_key, hop, relation_key, user_ids)
+    picks = pick_positions(streams, indptr[rows + 1] - begin, fanout, replace)
+    counts = torch.tensor([len(p) for p in picks], dtype=torch.int64)
+    positions = [p + b for p, b in zip(picks, begin, strict=True)]
+    return counts, torch.cat(positions) if positions else torch.empty(0, dtype=torch.int64)
+
+
+def relabel(ids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """(unique int64, lids int32): ids numbered by first occurrence after ``known``; of equal known ids the first counts."""
+    unique = known.tolist()
+    lid: dict[int, int] = {}
+    for i, value in enumerate(unique):
+        lid.setdefault(value, i)
+    lids = []
+    for value in ids.tolist():
+        if value not in lid:
+            lid[value] = len(unique)
+            unique.append(value)
+        lids.append(lid[value])
+    return torch.tensor(unique, dtype=torch.int64), torch.tensor(lids, dtype=torch.int32)
+
+
+def gather(shards: list[Tensor], ids: Tensor) -> Tensor:
+    """Rows of an array stacked from shards."""
+    return torch.cat(shards).index_select(0, ids)
+
+
+@dataclass(frozen=True)
+class ReferenceRelation:
+    """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id."""
+
+    source: int
+    destination: int
+    key: int
+    indptr: Tensor
+    neighbors: Tensor
+    edge_ids: Tensor
+
+
+@dataclass
+class ReferenceBatch:
+    """n_id per node type; (edge_index [2, E], e_id [E]) per edge type; counts as in a batch."""
+
+    n_id: list[Tensor]
+    edge_index: list[Tensor]
+    e_id: list[Tensor]
+    nodes_per_hop: list[list[int]] = field(default_factory=list)
+    edges_per_hop: list[list[int]] = field(default_factory=list)
+
+
+def khop(
+    relations: list[ReferenceRelation],
+    num_types: int,
+    seeds: Tensor,
+    seed_type: int,
+    fanouts: list[list[int]],
+    *,
+    batch_key: int,
+    replace: bool = False,
+) -> ReferenceBatch:
+    """A whole batch in the user's ids. Local ids: seeds first (one row each, also when equal), then by first occurrence
+    in the order hop, edge type, frontier local id, pick. Each node is expanded in the hop after it was found."""
+    empty = torch.empty(0, dtype=torch.int64)
+    nodes = [empty] * num_types
+    nodes[seed_type] = seeds
+    frontier = [(0, len(n)) for n in nodes]
+    nodes_per_hop = [[len(n)] for n in nodes]
+    edges: list[list[Tensor]] = [[] for _ in relations]
+    edge_ids: list[list[Tensor]] = [[] for _ in relations]
+    for hop, per_relation in enumerate(fanouts):
+        for r, (relation, fanout) in enumerate(zip(relations, per_relation, strict=True)):
+            begin, end = frontier[relation.destination]
+            rows = nodes[relation.destination][begin:end]
+            counts, at = sample_rows(
+                relation.indptr,
+                rows,
+                rows,
+                fanout,
+                batch_key=batch_key,
+                hop=hop,
+                relation_key=relation.key,
+                replace=replace,
+            )
+            nodes[relation.source], lids = relabel(relation.neighbors[at], nodes[relation.source])
+            dst = torch.repeat_interleave(torch.arange(begin, end), counts)
+            edges[r].append(torch.stack([lids.to(torch.int64), dst]))
+            edge_ids[r].append(relation.edge_ids[at])
+        frontier = [(f[1], len(n)) for f, n in zip(frontier, nodes, strict=True)]
+        for t, (begin, end) in enumerate(frontier):
+            nodes_per_hop[t].append(end - begin)
+    return ReferenceBatch(
+        n_id=nodes,
+        edge_index=[torch.cat([torch.empty(2, 0, dtype=torch.int64), *e], dim=1) for e in edges],
+        e_id=[torch.cat([empty, *e]) for e in edge_ids],
+        nodes_per_hop=nodes_per_hop,
+        edges_per_hop=[[e.shape[1] for e in hops] for hops in edges],
+    )

@@ -1,0 +1,105 @@
+"""Small random graphs, as the user's tensors, as the reference sees them, and cut into parts for the kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.reference import ReferenceRelation
+from glt_lightning.types import EdgeType, GraphSchema, edge_type_key
+
+HETERO = (("a", "likes", "b"), ("b", "by", "a"), ("b", "near", "b"))
+SINGLE = (("node", "to", "node"),)
+
+
+@dataclass
+class TypedGraph:
+    """num_nodes and edges (int64 [2, E], user ids) per type, by index in the schema."""
+
+    schema: GraphSchema
+    num_nodes: list[int]
+    edges: list[np.ndarray]
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, edge_types: tuple[EdgeType, ...] = SINGLE, most: int = 40) -> TypedGraph:
+        """Skewed degrees, isolated nodes, self loops and parallel edges all occur."""
+        node_types = tuple({t for e in edge_types for t in (e[0], e[2])})
+        schema = GraphSchema(node_types, edge_types, homogeneous=len(node_types) == 1)
+        num_nodes = [int(rng.integers(1, most)) for _ in schema.node_types]
+        edges = []
+        for src, dst in zip(schema.source_types(), schema.destination_types(), strict=True):
+            count = int(rng.integers(0, 6 * most))
+            ends = [(rng.random(count) ** 3 * num_nodes[t]).astype(np.int64) for t in (src, dst)]
+            edges.append(np.stack(ends))
+        return cls(schema, num_nodes, edges)
+
+    def reference(self) -> list[ReferenceRelation]:
+        relations = []
+        sources, destinations = self.schema.source_types(), self.schema.destination_types()
+        for r, edge_index in enumerate(self.edges):
+            order = np.lexsort((np.arange(edge_index.shape[1]), edge_index[0], edge_index[1]))
+            degrees = np.bincount(edge_index[1], minlength=self.num_nodes[destinations[r]])
+            relations.append(
+                ReferenceRelation(
+                    source=sources[r],
+                    destination=destinations[r],
+                    key=edge_type_key(self.schema.edge_types[r]),
+                    indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(degrees)])),
+                    neighbors=torch.from_numpy(edge_index[0][order]),
+                    edge_ids=torch.from_numpy(order),
+                )
+            )
+        return relations
+
+
+@dataclass
+class CutGraph:
+    """A graph in parts: gid_of[t][user id], and the edge ids by edge row of each relation."""
+
+    view: GraphView
+    gid_of: list[np.ndarray]
+    edge_ids: list[np.ndarray]
+
+
+def cut(graph: TypedGraph, parts: int, rng: np.random.Generator, dtype: type = np.int32) -> CutGraph:
+    """Random parts in random order inside: any partitioner's output, made the slow and obvious way."""
+    schema = graph.schema
+    offsets = np.concatenate([[0], np.cumsum(graph.num_nodes)])
+    gid_of, bounds, user_ids = [], [], []
+    for t, n in enumerate(graph.num_nodes):
+        owner = rng.integers(0, parts, n)
+        order = np.lexsort((rng.random(n), owner))
+        gid = np.empty(n, dtype=np.int64)
+        gid[order] = offsets[t] + np.arange(n)
+        gid_of.append(gid)
+        starts = np.searchsorted(owner[order], np.arange(parts))
+        bounds += (offsets[t] + starts).tolist()
+        user_ids += [ids.astype(dtype) for ids in np.split(order, starts[1:])]
+    bounds.append(int(offsets[-1]))
+    relations, counts, edge_ids = [], [], []
+    sources, destinations = schema.source_types(), schema.destination_types()
+    for r, edge_index in enumerate(graph.edges):
+        order = np.lexsort((np.arange(edge_index.shape[1]), edge_index[0], gid_of[destinations[r]][edge_index[1]]))
+        rows = gid_of[destinations[r]][edge_index[1][order]]
+        edge_ids.append(order)
+        neighbors = gid_of[sources[r]][edge_index[0][order]].astype(dtype)
+        for p in range(parts):
+            segment = destinations[r] * parts + p
+            begin, end = bounds[segment], bounds[segment + 1]
+            mine = (rows >= begin) & (rows < end)
+            indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[mine] - begin, minlength=end - begin))])
+            relations.append(RelationArrays(indptr.astype(np.int64), np.ascontiguousarray(neighbors[mine])))
+            counts.append(int(mine.sum()))
+    view = GraphView(
+        np.array(bounds, dtype=np.int64),
+        relations,
+        user_ids,
+        [edge_type_key(e) for e in schema.edge_types],
+        sources,
+        destinations,
+        np.array(counts, dtype=np.int64).reshape(len(graph.edges), parts),
+    )
+    return CutGraph(view, gid_of, edge_ids)

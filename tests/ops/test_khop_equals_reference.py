@@ -1,0 +1,144 @@
+"""The whole native batch equals the plain-torch reference, on any number of parts and threads."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.ops import reference
+from glt_lightning.ops.khop import KHopOp
+from tests.helpers.graphs import HETERO, SINGLE, CutGraph, TypedGraph, cut
+
+KEYS = st.integers(0, 2**64 - 1)
+FANOUT = st.sampled_from([-1, 1, 2, 3, 7, 100])
+
+
+def assert_equals_reference(graph: TypedGraph, parts: CutGraph, op: KHopOp, seeds, seed_type, fanouts, key, replace):
+    got = op(parts.gid_of[seed_type][seeds], seed_type, key)
+    want = reference.khop(
+        graph.reference(),
+        len(graph.num_nodes),
+        torch.from_numpy(seeds),
+        seed_type,
+        fanouts,
+        batch_key=key,
+        replace=replace,
+    )
+    for t, n_id in enumerate(want.n_id):
+        assert got.uid[t].tolist() == n_id.tolist()
+        assert got.gid[t].tolist() == parts.gid_of[t][n_id.numpy()].tolist()
+    for r, edge_index in enumerate(want.edge_index):
+        assert got.src[r].tolist() == edge_index[0].tolist()
+        assert got.dst[r].tolist() == edge_index[1].tolist()
+        assert parts.edge_ids[r][got.edge_row[r]].tolist() == want.e_id[r].tolist()
+    assert got.nodes_per_hop.tolist() == want.nodes_per_hop
+    assert got.edges_per_hop.tolist() == want.edges_per_hop
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.data(),
+    seed=st.integers(0, 2**32),
+    edge_types=st.sampled_from([SINGLE, HETERO]),
+    parts=st.sampled_from([1, 2, 5]),
+    replace=st.booleans(),
+    dtype=st.sampled_from([np.int32, np.int64]),
+    key=KEYS,
+)
+def test_random_graphs(data, seed, edge_types, parts, replace, dtype, key):
+    rng = np.random.default_rng(seed)
+    graph = TypedGraph.random(rng, edge_types)
+    pieces = cut(graph, parts, rng, dtype)
+    fanouts = data.draw(
+        st.lists(st.lists(FANOUT, min_size=len(edge_types), max_size=len(edge_types)), min_size=1, max_size=3)
+    )
+    seed_type = int(rng.integers(len(graph.num_nodes)))
+    seeds = rng.integers(0, graph.num_nodes[seed_type], int(rng.integers(0, 12)))  # none, few, repeated
+    op = KHopOp(pieces.view, fanouts, replace=replace, with_edge=True)
+    assert_equals_reference(graph, pieces, op, seeds, seed_type, fanouts, key, replace)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("degree", [1, 63, 64, 65, 200, 5000, 40000])
+@pytest.mark.parametrize("fanout", [1, 5, 64, 300])
+def test_every_way_of_picking(degree, fanout, replace):
+    """One word, a bit set and insertion are chosen by degree and fan-out; all pick what Floyd's algorithm picks."""
+    sources = np.arange(degree)
+    graph = TypedGraph.random(np.random.default_rng(0))
+    graph.num_nodes = [degree + 1]
+    graph.edges = [np.stack([sources, np.full(degree, degree)])]
+    pieces = cut(graph, 1, np.random.default_rng(1))
+    op = KHopOp(pieces.view, [[fanout]], replace=replace, with_edge=True)
+    for key in (0, 2**64 - 1):
+        assert_equals_reference(graph, pieces, op, np.array([degree]), 0, [[fanout]], key, replace)
+
+
+@pytest.mark.parametrize("with_edge", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_threads_do_not_matter(with_edge, replace):
+    rng = np.random.default_rng(5)
+    n = 6000
+    graph = TypedGraph.random(rng)
+    graph.num_nodes = [n]
+    graph.edges = [(rng.random((2, 20 * n)) ** 2 * n).astype(np.int64)]
+    pieces = cut(graph, 3, rng)
+    seeds = pieces.gid_of[0][rng.permutation(n)[:4000]]
+    results = []
+    for threads in (1, 2, 5):
+        op = KHopOp(pieces.view, [[7], [3]], replace=replace, with_edge=with_edge, threads=threads)
+        results.append(op(seeds, 0, 99))
+    for other in results[1:]:
+        for name in ("gid", "uid", "src", "dst", "edge_row"):
+            mine, theirs = getattr(results[0], name)[0], getattr(other, name)[0]
+            assert mine is theirs is None or np.array_equal(mine, theirs), name
+
+
+def test_workspace_grows_to_any_batch():
+    """Fan-out -1 has no bound in advance: the call is made again with more memory and gives the same batch."""
+    rng = np.random.default_rng(7)
+    graph = TypedGraph.random(rng)
+    graph.num_nodes = [50]
+    graph.edges = [rng.integers(0, 50, (2, 60_000))]
+    pieces = cut(graph, 2, rng)
+    op = KHopOp(pieces.view, [[-1], [-1]], with_edge=True)
+    op._scratch = op._scratch[:8]
+    op._edge_array(0, 4)
+    op._node_array(0, 1)
+    op._sized_for, op._settled = 3, True
+    op._table_slots(1)
+    op._bind()
+    assert_equals_reference(graph, pieces, op, np.array([3, 4, 3]), 0, [[-1], [-1]], 11, False)
+
+
+def test_one_op_serves_batches_of_any_size():
+    rng = np.random.default_rng(8)
+    graph = TypedGraph.random(rng, HETERO)
+    pieces = cut(graph, 2, rng)
+    op = KHopOp(pieces.view, [[2, 2, 2], [3, 3, 3]], with_edge=True)
+    for size in (1, 9, 0, 4, 30, 1):
+        seeds = rng.integers(0, graph.num_nodes[1], size)
+        assert_equals_reference(graph, pieces, op, seeds, 1, [[2, 2, 2], [3, 3, 3]], size, False)
+
+
+@pytest.mark.parametrize("bad", [-1, 1 << 40])
+def test_a_seed_outside_the_graph_is_refused(bad):
+    pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
+    op = KHopOp(pieces.view, [[2]])
+    with pytest.raises(DataError, match=f"id {bad} at position 1"):
+        op(np.array([0, bad]), 0, 0)
+
+
+def test_a_damaged_row_is_refused():
+    rng = np.random.default_rng(3)
+    graph = TypedGraph.random(rng)
+    graph.num_nodes, graph.edges = [4], [np.array([[0, 1, 2, 3], [1, 2, 3, 0]])]
+    pieces = cut(graph, 1, rng)
+    relation = pieces.view._keep[0][0]
+    relation.indices[0] = 77
+    with pytest.raises(PartitionError, match="names neighbour 77"):
+        KHopOp(pieces.view, [[-1]])(np.arange(4), 0, 0)
+    relation.indices[0] = 0
+    relation.indptr[1] = 1000
+    with pytest.raises(PartitionError, match="outside its array"):
+        KHopOp(pieces.view, [[-1]])(pieces.gid_of[0], 0, 0)
