@@ -77,15 +77,11 @@ class SharedSlot(Slot):
         if size > self.capacity:
             self._replace(mmap.mmap(self.fd, size))
 
-    def close_fd(self) -> None:
-        """The mapping stays. Safe to call twice."""
+    def close(self) -> None:
+        super().close()
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-    def close(self) -> None:
-        super().close()
-        self.close_fd()
 
 
 class SlotWriter:
@@ -159,11 +155,14 @@ class SlotPool:
     def lend(self, slot: Slot, nbytes: int) -> np.ndarray:
         """uint8 [nbytes] of a taken slot. The slot is free again when every view of the array is gone."""
         buffer = slot.buffer(nbytes)
+        memory = np.frombuffer(buffer, dtype=np.uint8)
         if self.owns(slot):
             weakref.finalize(buffer, self._free.append, slot).atexit = False
         elif isinstance(slot, SharedSlot):
-            slot.close_fd()  # many kept batches must not use up the process's file descriptors
-        return np.frombuffer(buffer, dtype=np.uint8)
+            # a mapping of a memfd holds a file descriptor, and there may be thousands of kept batches
+            memory = memory.copy()
+            slot.close()
+        return memory
 
     def close(self) -> None:
         """Forgets all slots. Batches still in use keep their memory."""

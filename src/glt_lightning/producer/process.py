@@ -18,7 +18,8 @@ from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
-_EXIT_S = 10.0  # to leave after a hang-up or a kill
+_LEAVE_S = 2.0  # to leave after a hang-up; a healthy sampler takes milliseconds
+_EXIT_S = 10.0  # to be gone after a kill
 # The child gets the parent's module path, so it finds the package however the parent found it.
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); import glt_lightning.producer.worker as w; w.main()"
 
@@ -107,7 +108,7 @@ class SamplerProcess:
     def epitaph(self) -> str:
         """How the process ended, after its socket did."""
         try:
-            code = self._process.wait(_EXIT_S)
+            code = self._process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:
             return "closed its connection"
         if code < 0:
@@ -127,7 +128,7 @@ class SamplerProcess:
         """Waits for the end after a hang-up or a kill, and kills where that does not come."""
         self.sock.close()
         try:
-            self._process.wait(_EXIT_S)
+            self._process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             try:

@@ -1,0 +1,73 @@
+"""Small partition folders made by the real partitioner, and digests of what loaders yield."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from glt_lightning.data import LocalPartition
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition import open_source, partition_graph
+
+
+def small_graph(nodes: int = 300, seed: int = 0) -> Data:
+    """Skewed degrees, self loops, parallel edges; features that name their node; splits of a third each."""
+    rng = np.random.default_rng(seed)
+    ends = (rng.random((2, 8 * nodes)) ** 2 * nodes).astype(np.int64)
+    order = torch.from_numpy(rng.permutation(nodes))
+    data = Data(
+        x=torch.arange(nodes * 3, dtype=torch.float32).reshape(nodes, 3),
+        y=torch.from_numpy(rng.integers(0, 4, nodes)),
+        edge_index=torch.from_numpy(ends),
+        edge_attr=torch.arange(ends.shape[1] * 2, dtype=torch.float32).reshape(-1, 2),
+    )
+    for i, name in enumerate(("train", "val", "test")):
+        mask = torch.zeros(nodes, dtype=torch.bool)
+        mask[order[i * nodes // 3 : (i + 1) * nodes // 3]] = True
+        data[f"{name}_mask"] = mask
+    return data
+
+
+def small_hetero(seed: int = 0) -> HeteroData:
+    """Authors write papers, papers cite papers; authors have no features."""
+    rng = np.random.default_rng(seed)
+    data = HeteroData()
+    data["author"].num_nodes = 80
+    data["paper"].x = torch.arange(600, dtype=torch.float32).reshape(200, 3)
+    data["paper"].y = torch.from_numpy(rng.integers(0, 4, 200))
+    for name, begin in (("train", 0), ("val", 90), ("test", 140)):
+        mask = torch.zeros(200, dtype=torch.bool)
+        mask[begin : begin + 50] = True
+        data["paper"][f"{name}_mask"] = mask
+    writes = np.stack([rng.integers(0, 80, 500), (rng.random(500) ** 2 * 200).astype(np.int64)])
+    cites = (rng.random((2, 900)) ** 2 * 200).astype(np.int64)
+    data["author", "writes", "paper"].edge_index = torch.from_numpy(writes)
+    data["paper", "cites", "paper"].edge_index = torch.from_numpy(cites)
+    return data
+
+
+def partitioned(
+    data: Data | HeteroData, folder: Path, parts: int = 1, *, undirected: bool | None = None
+) -> LocalPartition:
+    source = open_source(data, str(folder))
+    options = PartitionOptions(num_parts=parts)
+    partition_graph(source, folder / f"parts{parts}", options, undirected=undirected, normalize="none", progress=False)
+    return LocalPartition.open(folder / f"parts{parts}")
+
+
+def digest(batch: Data | HeteroData) -> str:
+    """Hash of every field of a batch: names, dtypes, shapes, bytes."""
+    said = hashlib.blake2b()
+    for store in batch.stores:
+        said.update(repr(store._key).encode())
+        for name, value in store.items():
+            if isinstance(value, torch.Tensor):
+                said.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
+                said.update(value.contiguous().numpy().tobytes())
+            else:
+                said.update(f"{name}{value!r}".encode())
+    return said.hexdigest()

@@ -1,0 +1,225 @@
+"""Lazy iteration, early stop, epochs, resume, and batches that are kept or changed."""
+
+import pytest
+import torch
+
+from glt_lightning.errors import OptionError, SamplerError
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.options import SamplingOptions
+from tests.helpers.partitions import digest, partitioned, small_graph
+
+WORKERS = pytest.mark.parametrize("workers", [0, 2])
+
+
+@pytest.fixture(scope="module")
+def partition(tmp_path_factory):
+    return partitioned(small_graph(), tmp_path_factory.mktemp("graph"), 2)
+
+
+def make(partition, workers=0, **changes):
+    context = LoaderContext(partition, SamplingOptions(num_workers=workers, concurrency=2), seed=5)
+    spec = {"name": "train", "split": "train", "num_neighbors": [3, 2], "batch_size": 8, "shuffle": True}
+    return context, context.make_loader(LoaderSpec(**spec | changes))
+
+
+@WORKERS
+def test_iterators_that_are_never_used_change_nothing(partition, workers):
+    context, loader = make(partition, workers)
+    with context:
+        iter(loader), iter(loader)
+        first = [digest(b) for b in loader]
+        assert loader.state_dict()["epoch"] == 0
+        assert len(first) == len(loader)
+
+
+@WORKERS
+def test_each_iteration_is_the_next_epoch_unless_told(partition, workers):
+    context, loader = make(partition, workers)
+    with context:
+        free = [[digest(b) for b in loader] for _ in range(3)]
+    context, loader = make(partition, workers)
+    with context:
+        for epoch in (2, 0, 1):
+            loader.set_epoch(epoch)
+            assert [digest(b) for b in loader] == free[epoch]
+    assert len({d for epoch in free for d in epoch}) == 3 * len(free[0])
+
+
+@WORKERS
+@pytest.mark.parametrize("stop", [1, 5])
+def test_early_stop_does_not_disturb_the_next_epoch(partition, workers, stop):
+    context, loader = make(partition, workers)
+    with context:
+        loader.set_epoch(1)
+        want = [digest(b) for b in loader]
+        for _ in range(4):  # more abandoned prefetches than there are slots
+            loader.set_epoch(0)
+            for _, _batch in zip(range(stop), loader, strict=False):
+                pass
+        loader.set_epoch(1)
+        assert [digest(b) for b in loader] == want
+        assert loader.stats().fresh_slots == 0
+
+
+@WORKERS
+def test_evaluation_repeats_itself(partition, workers):
+    context, loader = make(partition, workers, name="val", split="val", shuffle=False, exact=True)
+    with context:
+        first = [digest(b) for b in loader]
+        assert [digest(b) for b in loader] == first
+        seen = torch.cat([b.input_id for b in loader])
+        assert seen.tolist() == list(range(partition.manifest.splits["val"].count))
+
+
+@WORKERS
+@pytest.mark.parametrize("workers_after", [0, 1, 3])
+@pytest.mark.parametrize("delivered", [0, 1, 7])
+def test_resume(partition, workers, workers_after, delivered):
+    context, loader = make(partition, workers)
+    with context:
+        loader.set_epoch(4)
+        stream = iter(loader)
+        for _ in range(delivered):
+            next(stream)
+        state = loader.state_dict()
+        rest = [digest(b) for b in stream]
+    context, loader = make(partition, workers_after)
+    with context:
+        loader.load_state_dict(state)
+        iter(loader)
+        loader.set_epoch(4)  # as Lightning does
+        assert [digest(b) for b in loader] == rest
+        assert len(loader) == len(rest) + delivered
+        loader.set_epoch(5)
+        assert len(list(loader)) == len(loader)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"batch_size": 4}, "batch_size"), ({"num_neighbors": [2, 2]}, "fanouts"), ({"split": "val"}, "seeds_crc32")],
+)
+def test_resume_of_another_plan_is_refused_by_name(partition, change, named):
+    context, loader = make(partition)
+    state = loader.state_dict()
+    context, loader = make(partition, **change)
+    with context, pytest.raises(OptionError, match=named):
+        loader.load_state_dict(state)
+
+
+@WORKERS
+def test_batches_may_be_kept(partition, workers):
+    context, loader = make(partition, workers)
+    with context:
+        loader.set_epoch(0)
+        want = [digest(b) for b in loader]
+        loader.set_epoch(0)
+        with pytest.warns(UserWarning, match="held by kept batches"):
+            kept = list(loader)
+        assert [digest(b) for b in kept] == want
+        assert loader.stats().fresh_slots > 0
+    assert [digest(b) for b in kept] == want  # also after the context is closed
+
+
+@WORKERS
+def test_batches_may_be_changed_in_place(partition, workers):
+    context, loader = make(partition, workers)
+    with context:
+        loader.set_epoch(0)
+        want = [digest(b) for b in loader]
+        for _ in range(2):
+            loader.set_epoch(0)
+            got = []
+            for batch in loader:
+                got.append(digest(batch))
+                for value in batch.to_dict().values():
+                    if isinstance(value, torch.Tensor):
+                        value.zero_()
+            assert got == want
+
+
+@WORKERS
+def test_a_tensor_alone_keeps_its_memory(partition, workers):
+    context, loader = make(partition, workers)
+    with context:
+        loader.set_epoch(0)
+        want = [b.x.clone() for b in loader]
+        loader.set_epoch(0)
+        stream = iter(loader)
+        kept = next(stream).x[1:]  # a view of one tensor of the batch
+        for _ in stream:
+            pass
+        assert torch.equal(kept, want[0][1:])
+        assert loader.stats().fresh_slots == 0
+
+
+def test_two_loaders_share_the_sampler_processes(partition):
+    context, train = make(partition, 2)
+    with context:
+        val = context.make_loader(LoaderSpec(name="val", split="val", num_neighbors=[2], batch_size=5, exact=True))
+        train.set_epoch(0)
+        want_train, want_val = [digest(b) for b in train], [digest(b) for b in val]
+        train.set_epoch(0)
+        got_train, got_val = [], []
+        for i, batch in enumerate(train):
+            got_train.append(digest(batch))
+            if i in (2, 5):
+                got_val.append([digest(b) for b in val])
+        assert got_train == want_train
+        assert got_val == [want_val, want_val]
+        assert train.stats().fresh_slots == 0
+
+
+@WORKERS
+def test_a_closed_context_says_so(partition, workers):
+    context, loader = make(partition, workers)
+    stream = iter(loader)
+    next(stream)
+    context.close()
+    context.close()
+    with pytest.raises((OptionError, SamplerError), match="closed"):
+        next(stream)
+    with pytest.raises((OptionError, SamplerError), match="closed"):
+        next(iter(loader))
+    with pytest.raises(SamplerError, match="closed"):
+        context.make_loader(LoaderSpec(name="x", split="val", num_neighbors=[1], batch_size=1))
+
+
+def test_a_byte_budget_limits_what_is_in_flight(partition):
+    options = SamplingOptions(num_workers=2, concurrency=4, channel_size=1)
+    spec = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=8, shuffle=True)
+    with LoaderContext(partition, options, seed=5) as context:
+        loader = context.make_loader(spec)
+        stream = iter(loader)
+        next(stream)
+        run = next(iter(context._producer._runs.values()))
+        peak = 0
+        for _ in stream:
+            peak = max(peak, len(run.tasks))
+        assert peak <= 8
+        next(s := iter(loader))
+        next(s)
+        assert len(next(iter(context._producer._runs.values())).tasks) <= 8
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_neighbors": [3, 0]}, r"\[3, 0\]. Drop the hop"),
+        ({"num_neighbors": []}, "one integer per hop"),
+        ({"num_neighbors": [-2]}, "one integer per hop"),
+        ({"num_neighbors": {"a__b__c": [1]}}, "unknown"),
+        ({"batch_size": 0}, "batch_size: expected an integer >= 1, got 0"),
+        ({"split": "tset"}, "no such split. It has: test, train, val"),
+        ({"split": None, "seeds": torch.tensor([0, 300]).numpy()}, "300 at position 1 is not a node"),
+        ({"split": None, "seeds": torch.tensor([0.5]).numpy()}, "one-dimensional array of node ids"),
+        ({"split": None, "node_type": "paper"}, "expected one of node"),
+    ],
+)
+def test_bad_input_is_one_clear_error(partition, change, message):
+    with pytest.raises(ValueError, match=message):
+        make(partition, **change)
+
+
+def test_more_ranks_than_seeds(partition):
+    with LoaderContext(partition, rank=0, world_size=4) as context, pytest.raises(OptionError, match="3 seeds"):
+        context.make_loader(LoaderSpec(name="t", seeds=torch.arange(3).numpy(), num_neighbors=[1], batch_size=1))

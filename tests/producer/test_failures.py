@@ -1,0 +1,99 @@
+"""Sampler processes that die, raise or hang."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from glt_lightning.errors import SamplerError
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.partitions import digest, partitioned, small_graph
+
+SPEC = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=4, shuffle=True)
+
+
+@pytest.fixture(scope="module")
+def partition(tmp_path_factory):
+    return partitioned(small_graph(), tmp_path_factory.mktemp("graph"), 2)
+
+
+def open_context(partition, **changes):
+    return LoaderContext(partition, SamplingOptions(**{"num_workers": 2, "concurrency": 3} | changes), seed=5)
+
+
+@pytest.fixture(scope="module")
+def want(partition):
+    with LoaderContext(partition, seed=5) as context:
+        return [digest(b) for b in context.make_loader(SPEC)]
+
+
+@pytest.mark.parametrize("which", [[0], [1], [0, 1]])
+def test_killed_samplers_are_replaced_and_no_batch_is_lost(partition, want, which):
+    with open_context(partition) as context:
+        loader = context.make_loader(SPEC)
+        got = []
+        for i, batch in enumerate(loader):
+            got.append(digest(batch))
+            if i == 4:
+                for index in which:
+                    os.kill(context._producer.pids[index], signal.SIGKILL)
+        assert got == want
+        assert loader.stats().restarts == len(which)
+
+
+def test_kills_beyond_the_limit_raise(partition):
+    with open_context(partition, num_workers=1, max_restarts=2) as context:
+        loader = context.make_loader(SPEC)
+
+        def kill_after_each_batch():
+            for _batch in loader:
+                os.kill(context._producer.pids[0], signal.SIGKILL)
+
+        with pytest.raises(SamplerError, match=r"was killed by SIGKILL after 2 restarts \(sampling.max_restarts\)"):
+            kill_after_each_batch()
+
+
+def test_a_sampler_that_raises_hands_over_its_traceback(partition):
+    producer = SubprocessProducer(partition, SamplingOptions(num_workers=1, max_restarts=1))
+    try:
+        seeds = np.array([partition.manifest.total_nodes + 9])
+        requests = iter([BatchRequest(17, 0, seeds, np.array([0]))])
+        with pytest.raises(SamplerError) as caught:
+            next(producer.stream(SamplerConfig(0, ((2,),)), requests))
+        message = str(caught.value)
+        assert "failed at batch 17: DataError" in message
+        assert f"id {seeds[0]} at position 0" in message
+        assert "in draft" in message  # the original traceback
+        assert producer.restarts == 1
+    finally:
+        producer.close()
+
+
+def test_a_stopped_sampler_is_noticed_at_the_deadline(partition):
+    with open_context(partition, num_workers=1, timeout_s=1.0) as context:
+        loader = context.make_loader(SPEC)
+        stream = iter(loader)
+        next(stream)
+        os.kill(context._producer.pids[0], signal.SIGSTOP)
+        with pytest.raises(SamplerError, match=r"pid \d+.*no answer with batch \d+ within sampling.timeout_s = 1.0 s"):
+            list(stream)
+
+
+def test_a_partition_that_vanished_is_named(tmp_path):
+    partition = partitioned(small_graph(), tmp_path, 1)
+    (partition.directory / "manifest.json").unlink()
+    with open_context(partition) as context, pytest.raises(SamplerError, match=r"cannot start.*manifest.json"):
+        next(iter(context.make_loader(SPEC)))
+
+
+def test_an_owner_that_forgets_to_close_leaves_nothing(partition):
+    producer = SubprocessProducer(partition, SamplingOptions(num_workers=2))
+    pids = producer.pids
+    del producer
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -1,0 +1,117 @@
+"""The epoch plan: every seed once, equal steps, and the same batches however they are shared."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from glt_lightning.errors import OptionError
+from glt_lightning.sampler.plan import EpochPlan, permutation
+
+SIZES = {"n": st.integers(1, 200), "batch": st.integers(1, 40), "world": st.integers(1, 7)}
+
+
+def plans(n, batch, world, **changes):
+    seeds = np.arange(n, dtype=np.int64) * 3 + 1
+    return [
+        EpochPlan(seeds=seeds, batch_size=batch, seed=4, loader="train", rank=r, world_size=world, **changes)
+        for r in range(world)
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(**SIZES, shuffle=st.booleans(), owned=st.booleans(), epoch=st.integers(0, 3))
+def test_training_plan(n, batch, world, shuffle, owned, epoch):
+    if n < world:
+        return
+    owner = np.random.default_rng(n).integers(0, world, n) if owned else None
+    ranks = plans(n, batch, world, shuffle=shuffle, owner=owner)
+    requests = [list(p.requests(epoch)) for p in ranks]
+    assert len({len(r) for r in requests}) == 1  # equal steps
+    assert all(len(r) == len(p) for r, p in zip(requests, ranks, strict=True))
+    everything = np.concatenate([b.input_id for r in requests for b in r])
+    assert sorted(everything.tolist()) == list(range(n))  # every seed once
+    keys = [b.key for r in requests for b in r]
+    assert len(set(keys)) == len(keys)
+    for r in requests:
+        for b in r:
+            assert len(b.seeds) > 0
+            assert b.seeds.tolist() == (b.input_id * 3 + 1).tolist()
+    sizes = [[len(b.seeds) for b in r] for r in requests]
+    assert all(s == batch for r in sizes for s in r[:-1])
+    last = [r[-1] for r in sizes]
+    assert max(last) - min(last) <= 1
+    assert max(last) <= batch + 1
+    if not owned and not shuffle:  # the ranks' batches of one step are one stretch of the order
+        for step in zip(*requests, strict=True):
+            joined = np.concatenate([b.input_id for b in step])
+            assert joined.tolist() == list(range(joined[0], joined[0] + len(joined)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(**SIZES)
+def test_evaluation_plan(n, batch, world):
+    ranks = plans(n, batch, world, exact=True)
+    requests = [list(p.requests(7)) for p in ranks]
+    everything = np.concatenate([b.input_id for r in requests for b in r])
+    assert sorted(everything.tolist()) == list(range(n))
+    counts = [len(r) for r in requests]
+    assert max(counts) - min(counts) <= 1
+    assert [len(p) for p in ranks] == counts
+    assert [b.key for b in requests[0]] == [b.key for b in ranks[0].requests(0)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(**SIZES, start=st.integers(0, 30))
+def test_a_plan_continues_anywhere(n, batch, world, start):
+    plan = plans(n, batch, world, exact=True)[0]
+    rest = list(plan.requests(0))[start:]
+    again = list(plan.requests(0, start))
+    assert [(b.number, b.key, b.seeds.tolist()) for b in again] == [(b.number, b.key, b.seeds.tolist()) for b in rest]
+
+
+@settings(max_examples=100, deadline=None)
+@given(n=st.integers(4, 200), world=st.integers(1, 4), seed=st.integers(0, 99))
+def test_owners_keep_their_seeds(n, world, seed):
+    owner = np.random.default_rng(seed).integers(0, world, n)
+    for rank, plan in enumerate(plans(n, 8, world, shuffle=True, owner=owner)):
+        mine = np.concatenate([b.input_id for b in plan.requests(1)])
+        kept = int((owner[mine] == rank).sum())
+        assert kept == min(len(mine), int((owner == rank).sum()))
+
+
+def test_epochs_loaders_and_seeds_shuffle_differently():
+    def order(**changes):
+        given = {"seeds": np.arange(50), "batch_size": 50, "seed": 0, "loader": "a", "shuffle": True}
+        epoch = changes.pop("epoch", 0)
+        return next(EpochPlan(**given | changes).requests(epoch)).input_id.tolist()
+
+    orders = [order(), order(epoch=1), order(seed=1), order(loader="b"), order(shuffle=False)]
+    assert len({tuple(o) for o in orders}) == 5
+    assert order() == orders[0]
+
+
+def test_permutation_is_fixed_for_ever():
+    """Resuming a checkpoint of an older release depends on these numbers."""
+    assert permutation(8, 12345).tolist() == [2, 6, 0, 3, 1, 5, 7, 4]
+
+
+def test_permutation_is_uniform():
+    counts = np.zeros((6, 6))
+    for key in range(3000):
+        counts[np.arange(6), permutation(6, key)] += 1
+    assert abs(counts / 3000 - 1 / 6).max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 0}, "got 0"),
+        ({"batch_size": 1.5}, "got 1.5"),
+        ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+        ({"world_size": 9}, "4 seeds cannot be shared by 9 ranks"),
+    ],
+)
+def test_bad_plans(change, message):
+    given = {"seeds": np.arange(4), "batch_size": 2, "seed": 0, "loader": "train"}
+    with pytest.raises(OptionError, match=message):
+        EpochPlan(**given | change)
