@@ -5,35 +5,18 @@
 #include <cstring>
 
 #include "graph.h"
+#include "shards.h"
 #include "threads.h"
 
 namespace glt {
 namespace {
 
-struct Shards {
-  const void* const* data;
-  const int64_t* bounds;
-  int32_t count;
-  int64_t row_bytes;
-
-  const char* row(int64_t id) const {
-    int32_t s = 0;
-    if (count > 8) s = int32_t(std::upper_bound(bounds + 1, bounds + count, id) - bounds) - 1;
-    else
-      for (int32_t k = 1; k < count; ++k) s += id >= bounds[k];
-    if (!data[s]) return nullptr;
-    return static_cast<const char*>(data[s]) + (id - bounds[s]) * row_bytes;
-  }
-};
-
 // kBytes > 0: row size known at compile time
 template <int64_t kBytes>
 int64_t copy_rows(const Shards& a, const int64_t* ids, int64_t begin, int64_t end, char* out) {
   constexpr int64_t kAhead = 16;
-  const int64_t bytes = kBytes ? kBytes : a.row_bytes, first = a.bounds[0], size = a.bounds[a.count] - first;
-  auto source = [&](int64_t i) -> const char* {
-    return uint64_t(ids[i] - first) < uint64_t(size) ? a.row(ids[i]) : nullptr;
-  };
+  const int64_t bytes = kBytes ? kBytes : a.row_bytes;
+  auto source = [&](int64_t i) -> const char* { return a.has(ids[i]) ? a.row(ids[i]) : nullptr; };
   const char* ring[kAhead];
   for (int64_t i = begin; i < std::min(begin + kAhead, end); ++i) {
     ring[i % kAhead] = source(i);

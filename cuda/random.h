@@ -4,11 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define GLT_HD __host__ __device__ __forceinline__
-#else
-#define GLT_HD inline
-#endif
+#include "hd.h"
 
 namespace glt {
 

@@ -41,7 +41,7 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
   }
   for (int64_t i = 0; i < n; ++i) {
     const int64_t begin = ptr[i][0], end = ptr[i][1];
-    if (begin < 0 || end < begin || end > g.num_edges[part[i]] || end - begin > INT32_MAX)
+    if (!is_sound_row(begin, end, g.num_edges[part[i]]))
       return fail(detail, GLT_BAD_ROW, q.relation, gids[i], begin, end);
     Row& r = rows[i];
     r.first = static_cast<const Id*>(g.indices[part[i]]) + begin;
