@@ -36,7 +36,7 @@ def test_a_slot_grows_and_keeps_its_memory():
     slot, memory = lend(pool, 100)
     first = memory.ctypes.data
     del memory
-    slot, memory = lend(pool, 200)
+    _, memory = lend(pool, 200)
     assert memory.ctypes.data == first
     old = memory
     del memory
