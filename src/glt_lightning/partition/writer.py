@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import glt_lightning
+from glt_lightning import __version__
 from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
 from glt_lightning.errors import PartitionError
 from glt_lightning.options import Normalize, PartitionOptions
@@ -48,7 +48,7 @@ def made_by(
         "num_parts": options.num_parts,
         "seed": options.seed,
         "wide_ids": wide_ids,
-        "package_version": glt_lightning.__version__,
+        "package_version": __version__,
     }
 
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
@@ -14,29 +14,42 @@ from glt_lightning.errors import DataError
 from glt_lightning.partition.pread import read_exactly
 
 
+def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """(shape, Fortran order, dtype) of the array that begins here."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    return np.lib.format.read_array_header_2_0(stream)
+
+
 class NpyFile:
-    """Rows of an ``.npy`` file: slices are read, index arrays go through a map of the file."""
+    """Rows of an ``.npy`` file: slices are read, index arrays go through a map of the file.
+
+    transposed: the file holds the rows of the transpose (Fortran order); ``shape`` is that of the transpose.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with open(path, "rb") as stream:
-                version = np.lib.format.read_magic(stream)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                self.shape, fortran, self.dtype = read(stream)
+                shape, fortran, self.dtype = read_npy_header(stream)
                 self._offset = stream.tell()
                 size = os.fstat(stream.fileno()).st_size - self._offset
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: expected an .npy file ({error}).") from None
-        if self.dtype.hasobject or (fortran and len(self.shape) > 1) or not self.shape:
-            raise DataError(
-                f"{path}: expected plain numbers in C order, got {self.dtype} {list(self.shape)}, fortran={fortran}."
-            )
-        if size != self.dtype.itemsize * math.prod(self.shape):
-            raise DataError(
-                f"{path}: {size} bytes of data are not {self.dtype} {list(self.shape)}; the file is cut off or damaged."
-            )
+        self.transposed = fortran and len(shape) > 1
+        self.shape = shape[::-1] if self.transposed else shape
+        if self.dtype.hasobject or not shape:
+            raise DataError(f"{path}: expected an array of plain numbers, got {self.dtype} {list(shape)}.")
+        if size != self.dtype.itemsize * math.prod(shape):
+            raise DataError(f"{path}: {size} bytes of data are not {self.dtype} {list(shape)}; is the file cut off?")
         self._row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+
+    def by_rows(self) -> NpyFile:
+        """Itself; raises `DataError` when the file holds columns."""
+        if self.transposed:
+            raise DataError(f"{self.path}: is in Fortran order; save it again with np.ascontiguousarray.")
+        return self
 
     def __len__(self) -> int:
         return self.shape[0]

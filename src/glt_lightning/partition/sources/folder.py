@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -33,7 +33,8 @@ class FolderSource:
                 f"{self.path}: expected indptr.npy and indices.npy, or edge_index.npy; "
                 f"found {[f.name for f in files][:8]}."
             )
-        self._files = {f.stem: NpyFile(f) for f in files}
+        opened = {f.stem: NpyFile(f) for f in files}
+        self._files = {k: file if k == "edge_index" else file.by_rows() for k, file in opened.items()}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -90,22 +91,26 @@ def is_graph_folder(path: Path) -> bool:
 
 
 class _CooEdges:
-    """Edges in the order of the columns of ``edge_index``."""
+    """Edges in the order of the columns of ``edge_index``; in Fortran order the file holds pairs."""
 
     def __init__(self, edge_index: NpyFile) -> None:
         self._edge_index = edge_index
-        if len(edge_index.shape) != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+        shape = edge_index.shape[::-1] if edge_index.transposed else edge_index.shape
+        if len(shape) != 2 or shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise DataError(
                 f"{edge_index.path}: expected integers [2, E] (sources, destinations), "
-                f"got {edge_index.dtype} {list(edge_index.shape)}."
+                f"got {edge_index.dtype} {list(shape)}."
             )
-
-    @property
-    def num_edges(self) -> int:
-        return self._edge_index.shape[1]
+        self.num_edges = shape[1]
 
     def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for src, dst in zip(self._edge_index.blocks(size, row=0), self._edge_index.blocks(size, row=1), strict=True):
+        file = self._edge_index
+        ends: Iterable[tuple[np.ndarray, np.ndarray]]
+        if file.transposed:
+            ends = ((pairs[:, 0], pairs[:, 1]) for pairs in file.blocks(size))
+        else:
+            ends = zip(file.blocks(size, row=0), file.blocks(size, row=1), strict=True)
+        for src, dst in ends:
             yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
 
 

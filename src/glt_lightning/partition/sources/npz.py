@@ -20,6 +20,7 @@ from glt_lightning.partition.sources.base import (
     pick_target,
     width,
 )
+from glt_lightning.partition.sources.files import read_npy_header
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
 
@@ -154,13 +155,7 @@ def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 with archive.open(member) as stream:
-                    version = np.lib.format.read_magic(stream)
-                    read = (
-                        np.lib.format.read_array_header_1_0
-                        if version == (1, 0)
-                        else np.lib.format.read_array_header_2_0
-                    )
-                    shape, _, dtype = read(stream)
+                    shape, _, dtype = read_npy_header(stream)
                 headers[member.removesuffix(".npy")] = (shape, dtype)
     except FileNotFoundError:
         raise DataError(f"{path}: not found.") from None

@@ -1,0 +1,105 @@
+"""Data that contradicts itself is refused before anything is written, in a line that says what and where."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glt_lightning.errors import DataError
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition import partition_graph
+from glt_lightning.types import EDGE, NODE
+from tests.helpers.partition_truth import single
+
+NAN_Y = np.array([0.0, 1.0, np.nan, np.nan])
+X = np.ones((4, 2), np.float32)
+
+
+def refused(folder: Path, said: str, source: Any, **options: Any) -> None:
+    with pytest.raises(DataError, match=said) as caught:
+        partition_graph(source, folder / "out" / "p", PartitionOptions(num_parts=2), **options)
+    assert str(caught.value).count("\n") <= 1
+    assert not (folder / "out").exists() or list((folder / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("edges", "said"),
+    [
+        (
+            [(0, 1), (1, 4)],
+            "edges of type node__to__node: column 1 has destination 4, but node type 'node' has 4 nodes",
+        ),
+        ([(0, 1), (0, 1), (-1, 0)], "column 2 has source -1"),
+        ([(9, 9)], "column 0 has source 9"),
+        ([(0, 1), (1 << 40, 1)], "column 1 has source 1099511627776"),
+    ],
+)
+@pytest.mark.parametrize("undirected", [False, True])
+def test_edge_ids_out_of_range(tmp_path: Path, edges: list[tuple[int, int]], said: str, undirected: bool) -> None:
+    refused(tmp_path, re.escape(said), single(edges, 4), undirected=undirected)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "said"),
+    [
+        ({"x": X[:3]}, "x of node type 'node': has 3 rows, but there are 4 nodes"),
+        ({"x": X, "y": np.zeros(5, int)}, "y of node type 'node': has 5 rows, but there are 4 nodes"),
+        ({"x": X, "y": NAN_Y}, "y of node type 'node': node 2 has a NaN label"),
+        ({"y": np.stack([NAN_Y, NAN_Y], 1)}, "node 2 has a NaN label"),
+        ({"x": np.array(["a", "b", "c", "d"])}, "expected numbers or booleans"),
+        ({"n_id": X}, "n_id of node type 'node': this name cannot be used"),
+        ({"../x": X}, "this name cannot be used"),
+    ],
+)
+def test_node_attributes(tmp_path: Path, attrs: dict[str, np.ndarray], said: str) -> None:
+    refused(tmp_path, re.escape(said), single([(0, 1)], 4, **attrs))
+
+
+def test_edge_attributes(tmp_path: Path) -> None:
+    source = single([(0, 1), (1, 2)], 4)
+    source.edge = {EDGE: {"edge_attr": np.ones((3, 1))}}
+    refused(tmp_path, "edge_attr of edge type node__to__node: has 3 rows, but there are 2 edges", source)
+
+
+@pytest.mark.parametrize("x", [np.ones((4, 2), np.int64), np.ones(4, np.float32)])
+def test_normalizing_what_is_no_matrix_of_floats(tmp_path: Path, x: np.ndarray) -> None:
+    refused(tmp_path, "normalize: expected x as floats", single([(0, 1)], 4, x=x), normalize="rows")
+
+
+@pytest.mark.parametrize(
+    ("splits", "said"),
+    [
+        ({"train": np.array([0, 4])}, "splits: train: position 1 holds 4, but node type 'node' has nodes 0..3"),
+        ({"val": np.array([-1])}, "splits: val: position 0 holds -1"),
+        ({"test": ("paper", np.array([0]))}, "splits: test: unknown node type 'paper'; known: node"),
+        ({"train": np.array([0.5])}, r"splits: train: expected node ids \[S\] or a mask \[4\], got float64 \[1\]"),
+        ({"train": np.array([True, False])}, r"expected node ids \[S\] or a mask \[4\], got bool \[2\]"),
+        ({"a/b": np.array([0])}, "splits: 'a/b' cannot be used as a name"),
+    ],
+)
+def test_splits(tmp_path: Path, splits: dict[str, Any], said: str) -> None:
+    refused(tmp_path, said, single([(0, 1)], 4), splits=splits)
+
+
+def test_split_of_an_unclear_type(tmp_path: Path) -> None:
+    source = single([(0, 1)], 4)
+    source.schema = type(source.schema)(("a", "b"), (("a", "to", "b"),))
+    source.num_nodes, source.target_type, source.node = {"a": 4, "b": 4}, None, {}
+    source.edge_index = {("a", "to", "b"): source.edge_index[EDGE]}
+    refused(tmp_path, "which node type it is for is not clear", source, splits={"train": np.array([0])})
+
+
+def test_good_splits(tmp_path: Path) -> None:
+    """Duplicates, masks and empty splits are fine; order is kept."""
+    source = single([(0, 1)], 4)
+    splits = {"train": np.array([3, 0, 3]), "val": np.array([True, False, False, True]), "test": []}
+    manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=2), splits=splits)
+    assert {name: split.count for name, split in manifest.splits.items()} == {"train": 3, "val": 2, "test": 0}
+    user = np.concatenate([np.load(tmp_path / "p" / f"part{p}/nodes/0/n_id.npy") for p in range(2)])
+    assert user[np.load(tmp_path / "p/splits/train.npy")].tolist() == [3, 0, 3]
+    assert user[np.load(tmp_path / "p/splits/val.npy")].tolist() == [0, 3]
+    assert manifest.splits["train"].node_type == NODE

@@ -1,0 +1,109 @@
+"""Less memory means more buckets and temporary files, never other content."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition import partition_graph
+from glt_lightning.partition.edges import bucket_capacity, bucket_starts
+from glt_lightning.partition.scratch import Scratch
+from glt_lightning.partition.sources.folder import FolderSource
+from glt_lightning.types import EDGE, NODE
+from tests.helpers.partition_truth import HETERO, random_source, single
+
+SMALL, LARGE = 1 << 20, 1 << 30
+
+
+def big_graph(edges: int = 250_000, nodes: int = 5000) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return (rng.random((edges, 2)) ** 3 * nodes).astype(np.int64)
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("wide", [False, True])
+def test_same_content_with_little_memory(tmp_path: Path, undirected: bool, wide: bool) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.random((5000, 100), np.float32)
+    source = single(big_graph().tolist(), 5000, x=x)
+    manifests = []
+    for memory in (SMALL, LARGE):
+        options = PartitionOptions(num_parts=3, memory_bytes=memory)
+        folder = tmp_path / str(memory)
+        partition_graph(source, folder, options, undirected=undirected, wide_ids=wide, normalize="standardize")
+        manifests.append(Manifest.load(folder))
+    assert manifests[0] == manifests[1]
+
+
+def test_same_content_from_files(tmp_path: Path) -> None:
+    """Rows of features that do not fit in memory are dealt through a file."""
+    rng = np.random.default_rng(3)
+    folder, nodes = tmp_path / "graph", 5000
+    folder.mkdir()
+    x, edges = rng.random((nodes, 100), np.float32), big_graph(nodes=nodes)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "edge_index.npy", edges.T)
+    expected = partition_graph(single(edges.tolist(), nodes, x=x), tmp_path / "a", PartitionOptions(num_parts=3))
+    options = PartitionOptions(num_parts=3, memory_bytes=SMALL)
+    got = partition_graph(FolderSource(folder), tmp_path / "b", options)
+    assert replace(got, made_by={}) == replace(expected, made_by={})
+
+
+def test_hetero_with_attributes_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random_source(np.random.default_rng(4), HETERO, nodes=60)
+    expected = partition_graph(source, tmp_path / "a", PartitionOptions(num_parts=2), undirected=True)
+    monkeypatch.setattr("glt_lightning.partition.edges._BUCKET_EDGES", 5)
+    monkeypatch.setattr("glt_lightning.partition.edges._MAX_CHUNK", 7)
+    monkeypatch.setattr(Scratch, "__init__", _always_a_file(Scratch.__init__))
+    got = partition_graph(source, tmp_path / "b", PartitionOptions(num_parts=2), undirected=True)
+    assert got == expected
+
+
+def _always_a_file(init):
+    def changed(self: Scratch, size: int, folder: Path, limit: int) -> None:
+        init(self, size, folder, -1)
+
+    return changed
+
+
+def test_buckets_respect_parts_and_capacity() -> None:
+    degree = np.array([9, 0, 0, 3, 3, 3, 0, 50, 1, 1])
+    starts = bucket_starts((0, 4, 4, 10), np.cumsum(degree), 7)
+    assert starts.tolist() == [0, 3, 4, 7, 8, 10] or set(starts) >= {0, 4, 10}
+    for begin, end in zip(starts, starts[1:], strict=False):
+        assert degree[begin:end].sum() <= 7 or end == begin + 1
+        assert not begin < 4 < end
+
+
+def test_bucket_capacity() -> None:
+    assert bucket_capacity(10**6, 12, 2 << 30) == 1 << 18
+    assert bucket_capacity(10**6, 12, 1 << 20) == (1 << 18) // 36
+    assert (
+        bucket_capacity(10**11, 24, 2 << 30) == 10**11 // 4096
+        or bucket_capacity(10**11, 24, 2 << 30) <= (2 << 28) // 24
+    )
+    assert bucket_capacity(0, 12, 1 << 20) >= 1
+
+
+def test_scratch_in_memory_and_in_a_file(tmp_path: Path) -> None:
+    data = np.arange(100, dtype=np.uint8)
+    for limit in (0, 1000):
+        with Scratch(100, tmp_path, limit) as scratch:
+            assert (scratch.memory is None) == (limit == 0)
+            scratch.write(50, data[50:])
+            scratch.write(0, data[:50])
+            assert scratch.read(10, 90).tolist() == data[10:90].tolist()
+            assert list(tmp_path.iterdir()) == []  # the file has no name
+
+
+def test_nothing_of_the_graph_is_kept(tmp_path: Path) -> None:
+    """A source is asked again for what it gave: it may load on demand."""
+    source = single([(0, 1)], 2, x=np.ones((2, 1), np.float32))
+    assert source.edges(EDGE) is not source.edges(EDGE)
+    partition_graph(source, tmp_path / "p", PartitionOptions())
+    assert source.num_nodes[NODE] == 2
