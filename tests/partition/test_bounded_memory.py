@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +75,8 @@ def _always_a_file(init):
 def test_buckets_respect_parts_and_capacity() -> None:
     degree = np.array([9, 0, 0, 3, 3, 3, 0, 50, 1, 1])
     starts = bucket_starts((0, 4, 4, 10), np.cumsum(degree), 7)
-    assert starts.tolist() == [0, 3, 4, 7, 8, 10] or set(starts) >= {0, 4, 10}
-    for begin, end in zip(starts, starts[1:], strict=False):
+    assert {0, 4, 10} <= set(starts.tolist())
+    for begin, end in pairwise(starts.tolist()):
         assert degree[begin:end].sum() <= 7 or end == begin + 1
         assert not begin < 4 < end
 
@@ -83,10 +84,7 @@ def test_buckets_respect_parts_and_capacity() -> None:
 def test_bucket_capacity() -> None:
     assert bucket_capacity(10**6, 12, 2 << 30) == 1 << 18
     assert bucket_capacity(10**6, 12, 1 << 20) == (1 << 18) // 36
-    assert (
-        bucket_capacity(10**11, 24, 2 << 30) == 10**11 // 4096
-        or bucket_capacity(10**11, 24, 2 << 30) <= (2 << 28) // 24
-    )
+    assert bucket_capacity(10**11, 24, 64 << 30) == 10**11 // 4096  # few enough buckets to deal into
     assert bucket_capacity(0, 12, 1 << 20) >= 1
 
 

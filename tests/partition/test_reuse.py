@@ -62,7 +62,7 @@ def test_other_options_are_named(tmp_path: Path, source: ArraySource, change: di
 def test_other_data_is_named(tmp_path: Path, source: ArraySource) -> None:
     partition_graph(source, tmp_path / "p", TWO)
     other = random_source(np.random.default_rng(1))
-    with pytest.raises(PartitionError, match="fingerprint: .* given, .* on disk"):
+    with pytest.raises(PartitionError, match=r"fingerprint: .* given, .* on disk"):
         partition_graph(other, tmp_path / "p", TWO)
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +70,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Iterator[Path]:
+def killed(tmp_path: Path) -> Path:
     """A target folder whose writer was killed just before it would have been done."""
     target = tmp_path / "out" / "p"
     with start(target, "stop", tmp_path / "reached") as process:
@@ -80,7 +79,7 @@ def killed(tmp_path: Path) -> Iterator[Path]:
         finally:
             process.send_signal(signal.SIGKILL)
         process.communicate(timeout=TIMEOUT_S)
-    yield target
+    return target
 
 
 def test_killed_run_leaves_no_target_and_the_next_succeeds(killed: Path) -> None:
@@ -149,8 +148,13 @@ def test_whole_file(tmp_path: Path) -> None:
     with whole_file(tmp_path / "a.npz") as temporary:
         temporary.write_text("new")
     assert (tmp_path / "a.npz").read_text() == "new"
-    with pytest.raises(ValueError, match="no"), whole_file(tmp_path / "a.npz") as temporary:
-        temporary.write_text("half")
-        raise ValueError("no")
+
+    def half() -> None:
+        with whole_file(tmp_path / "a.npz") as temporary:
+            temporary.write_text("half")
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        half()
     assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
     assert (tmp_path / "a.npz").read_text() == "new"
