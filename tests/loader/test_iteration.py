@@ -223,3 +223,36 @@ def test_bad_input_is_one_clear_error(partition, change, message):
 def test_more_ranks_than_seeds(partition):
     with LoaderContext(partition, rank=0, world_size=4) as context, pytest.raises(OptionError, match="3 seeds"):
         context.make_loader(LoaderSpec(name="t", seeds=torch.arange(3).numpy(), num_neighbors=[1], batch_size=1))
+
+
+def test_seeds_of_one_rank(partition):
+    """Ranks with seeds of their own agree on the steps: shorter ones start over in training, stop in evaluation."""
+    own = [torch.arange(20).numpy(), torch.arange(50, 57).numpy()]
+    states = []
+    for exact, lengths in ((False, [5, 5]), (True, [5, 2])):
+        for rank in (0, 1):
+            context = LoaderContext(partition, seed=5, rank=rank, world_size=2, gather_counts=lambda _: [5, 2])
+            with context:
+                spec = LoaderSpec(
+                    name="t", seeds=own[rank], per_rank=True, num_neighbors=[2], batch_size=4, exact=exact
+                )
+                loader = context.make_loader(spec)
+                batches = [(b.n_id[: b.batch_size].tolist(), digest(b)) for b in loader]
+                assert len(batches) == len(loader) == lengths[rank]
+                assert {n for ids, _ in batches for n in ids} == set(own[rank].tolist())
+                assert len({d for _, d in batches}) == len(batches)  # started over, but with new draws
+                states.append(loader.state_dict())
+    assert states[0] == states[1]
+
+
+def test_seeds_of_one_rank_need_all_of_them(partition):
+    spec = LoaderSpec(name="t", seeds=torch.arange(3).numpy(), per_rank=True, num_neighbors=[2], batch_size=4)
+    with LoaderContext(partition, world_size=2) as context, pytest.raises(OptionError, match="gather_counts"):
+        context.make_loader(spec)
+    with (
+        LoaderContext(partition, world_size=2, gather_counts=lambda _: [1, 0]) as context,
+        pytest.raises(OptionError, match="rank 1 has no seeds"),
+    ):
+        context.make_loader(spec)
+    with pytest.raises(OptionError, match="per_rank needs seeds"):
+        LoaderSpec(name="t", split="train", per_rank=True, num_neighbors=[2], batch_size=4)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,7 @@ import numpy as np
 from glt_lightning.channel.slots import PinMemory
 from glt_lightning.data.local_partition import LocalPartition, Seeds
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import SamplerError
+from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
@@ -34,6 +37,8 @@ class LoaderContext:
         rank: This process among those that train together.
         world_size: Number of those.
         pin_memory: Page-lock the memory of batches for copies to a GPU.
+        gather_counts: Gives every rank the number that each rank puts in, in rank order; needed for loaders with
+            ``per_rank`` seeds on more than one rank.
     """
 
     def __init__(
@@ -45,10 +50,12 @@ class LoaderContext:
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
+        gather_counts: Callable[[int], list[int]] | None = None,
     ) -> None:
         self.partition, self.sampling = partition, sampling or SamplingOptions()
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.pin_memory = pin_memory
+        self._gather_counts = gather_counts
         self._producer: Producer | None = _make_producer(partition, self.sampling, cuda_pin if pin_memory else None)
         self._loaders: list[DistNeighborLoader] = []
 
@@ -68,7 +75,18 @@ class LoaderContext:
             with_edge=with_edge,
             threads=options.num_threads,
         )
-        plan = EpochPlan(
+        plan = self._own_plan(spec, seeds) if spec.per_rank else self._shared_plan(spec, seeds)
+        collate = Collate(self.partition.manifest, seeds.node_type, with_edge=with_edge)
+        identity = {"graph": graph_identity(self.partition.manifest), "world_size": self.world_size}
+        if not spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
+            identity["seeds_crc32"] = zlib.crc32(seeds.gids)
+            identity["num_seeds"] = len(seeds.gids)
+        loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
+        self._loaders.append(loader)
+        return loader
+
+    def _shared_plan(self, spec: LoaderSpec, seeds: Seeds) -> EpochPlan:
+        return EpochPlan(
             seeds=seeds.gids,
             batch_size=spec.batch_size,
             seed=self.seed,
@@ -77,13 +95,27 @@ class LoaderContext:
             world_size=self.world_size,
             shuffle=spec.shuffle,
             exact=spec.exact,
-            owner=self._owners(seeds) if options.seed_placement == "owner" else None,
+            owner=self._owners(seeds) if self.sampling.seed_placement == "owner" else None,
         )
-        collate = Collate(self.partition.manifest, seeds.node_type, with_edge=with_edge)
-        identity = {"graph": graph_identity(self.partition.manifest)}
-        loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
-        self._loaders.append(loader)
-        return loader
+
+    def _own_plan(self, spec: LoaderSpec, seeds: Seeds) -> EpochPlan:
+        """This rank's own seeds, as many steps as the rank with the most."""
+        if self.world_size > 1 and self._gather_counts is None:
+            raise OptionError(f"loader {spec.name!r}: per_rank seeds on {self.world_size} ranks need gather_counts.")
+        plan = EpochPlan(
+            seeds=seeds.gids,
+            batch_size=spec.batch_size,
+            seed=self.seed,
+            loader=f"{spec.name}/{self.rank}",
+            shuffle=spec.shuffle,
+            exact=spec.exact,
+        )
+        counts = [len(plan)] if self._gather_counts is None else self._gather_counts(len(plan))
+        if min(counts) == 0 and not spec.exact:
+            raise OptionError(
+                f"loader {spec.name!r}: rank {counts.index(0)} has no seeds; every rank needs some to train."
+            )
+        return plan if spec.exact else replace(plan, steps=max(counts))
 
     def _owners(self, seeds: Seeds) -> np.ndarray:
         """int64 [S]: the rank whose part holds each seed; part p belongs to rank p mod world_size."""

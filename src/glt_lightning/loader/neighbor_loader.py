@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -50,12 +49,8 @@ class DistNeighborLoader:
     ) -> None:
         self._plan, self._config, self._producer, self._collate = plan, config, producer, collate
         self._identity = identity | {
-            "loader": plan.loader,
             "seed": plan.seed,
-            "num_seeds": len(plan.seeds),
-            "seeds_crc32": zlib.crc32(plan.seeds),
             "batch_size": plan.batch_size,
-            "world_size": plan.world_size,
             "shuffle": plan.shuffle,
             "placement": "global" if plan.owner is None else "owner",
             "fanouts": [list(hop) for hop in config.fanouts],

@@ -25,6 +25,8 @@ class LoaderSpec:
         split: Name of a split of the data set, or
         seeds: the user's own ids of nodes, int [S] (or a boolean mask over all nodes), the same on every rank. Neither:
             all nodes of ``node_type``.
+        per_rank: ``seeds`` are this rank's own. Their numbers are agreed when the loader is made, by all ranks together;
+            in training a rank with fewer starts over, in evaluation it ends earlier.
         node_type: Node type of the seeds; needed in a heterogeneous graph unless ``split`` says it.
         shuffle: A new order in every epoch.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
@@ -36,6 +38,7 @@ class LoaderSpec:
     batch_size: int
     split: str | None = None
     seeds: np.ndarray | None = None
+    per_rank: bool = False
     node_type: str | None = None
     shuffle: bool = False
     exact: bool = False
@@ -43,6 +46,8 @@ class LoaderSpec:
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
+        if self.per_rank and self.seeds is None:
+            raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids that are this rank's own.")
 
     def find_seeds(self, partition: LocalPartition) -> Seeds:
         if self.split is not None:

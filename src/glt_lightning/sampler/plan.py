@@ -36,6 +36,9 @@ class EpochPlan:
         Else all ranks have equally many steps.
     owner: int64 [S], the rank that owns each seed, for ``owner`` placement; None deals all seeds out.
 
+    steps: yield this many batches, starting over with new draws where the seeds are used up; for ranks whose seeds
+        differ (each then plans as if alone). None: as many as the seeds make.
+
     The last batch over all ranks is divided evenly. If it has fewer seeds than ranks it joins the step before, unless
     ``exact``.
     """
@@ -49,6 +52,7 @@ class EpochPlan:
     shuffle: bool = False
     exact: bool = False
     owner: np.ndarray | None = None
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -63,7 +67,7 @@ class EpochPlan:
 
     def __len__(self) -> int:
         """Batches of this rank in an epoch."""
-        return len(self._sizes)
+        return len(self._shares[1]) if self.steps is None else self.steps
 
     def epoch_of_draws(self, epoch: int) -> int:
         """Evaluation draws the same neighbours in every epoch."""
@@ -73,12 +77,12 @@ class EpochPlan:
         """Yields the `BatchRequest` of each step from ``start`` on."""
         epoch = self.epoch_of_draws(epoch)
         order = self._order(epoch)
-        first = self._first
-        for number, (begin, size) in enumerate(zip(first, self._sizes, strict=True)):
-            if number < start:
-                continue
-            positions = np.ascontiguousarray(order[begin : begin + size])
-            key = batch_key(self.seed, self.loader, epoch, begin)
+        first, sizes = self._shares
+        for number in range(start, len(self)):
+            again, step = divmod(number, len(sizes))
+            begin = first[step]
+            positions = np.ascontiguousarray(order[begin : begin + sizes[step]])
+            key = batch_key(self.seed, self.loader, epoch, begin + again * len(order))
             yield BatchRequest(number, key, np.ascontiguousarray(self.seeds[positions]), positions)
 
     def _order(self, epoch: int) -> np.ndarray:
@@ -86,14 +90,6 @@ class EpochPlan:
         key = shuffle_key(self.seed, self.loader, epoch)
         order = permutation(n, key) if self.shuffle else np.arange(n, dtype=np.int64)
         return order if self.owner is None else order[_by_owner(self.owner[order], self.world_size)]
-
-    @property
-    def _sizes(self) -> list[int]:
-        return self._shares[1]
-
-    @property
-    def _first(self) -> list[int]:
-        return self._shares[0]
 
     @property
     def _shares(self) -> tuple[list[int], list[int]]:
