@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         GLTWorkerStrategy as GLTWorkerStrategy,
         GraphSAGE as GraphSAGE,
         PredictionWriter as PredictionWriter,
-        ThroughputMonitor as ThroughputMonitor,
+        SamplingMonitor as SamplingMonitor,
     )
     from glt_lightning.loader import (
         DistNeighborLoader as DistNeighborLoader,
@@ -42,8 +42,8 @@ _HOMES = {
     "LocalPartition": "glt_lightning.data",
     "PartitionOptions": "glt_lightning.options",
     "PredictionWriter": "glt_lightning.lightning",
+    "SamplingMonitor": "glt_lightning.lightning",
     "SamplingOptions": "glt_lightning.options",
-    "ThroughputMonitor": "glt_lightning.lightning",
 }
 
 __all__ = [*_HOMES, "__version__"]

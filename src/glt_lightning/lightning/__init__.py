@@ -1,1 +1,22 @@
 """The strategies, the data module and the command line for PyTorch Lightning."""
+
+from lightning.pytorch.strategies import StrategyRegistry
+
+from glt_lightning.lightning.checkpoints import BestCheckpoint
+from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.lightning.monitor import SamplingMonitor
+from glt_lightning.lightning.predictions import PredictionWriter, read_predictions
+from glt_lightning.lightning.sage import GraphSAGE
+from glt_lightning.lightning.strategy import GLTWorkerStrategy
+
+__all__ = [
+    "BestCheckpoint",
+    "GLTDataModule",
+    "GLTWorkerStrategy",
+    "GraphSAGE",
+    "PredictionWriter",
+    "SamplingMonitor",
+    "read_predictions",
+]
+
+GLTWorkerStrategy.register_strategies(StrategyRegistry)

@@ -1,0 +1,56 @@
+"""The checkpoint that the command line keeps by default, and where a later command finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from glt_lightning.errors import OptionError
+
+_BEST, _LAST = "best", "last"
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps ``best.ckpt``, the epoch with the best ``monitor``, and ``last.ckpt``.
+
+    If the module does not log ``monitor``, ``best.ckpt`` is the latest epoch.
+    """
+
+    CHECKPOINT_NAME_LAST = _LAST
+
+    def __init__(self, monitor: str = "val_acc", mode: str = "max") -> None:
+        super().__init__(
+            filename=_BEST, monitor=monitor, mode=mode, save_top_k=1, save_last=True, enable_version_counter=False
+        )
+
+    @property
+    def state_key(self) -> str:
+        return type(self).__qualname__
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check_monitor(trainer)
+        super().on_validation_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check_monitor(trainer)
+        super().on_train_epoch_end(trainer, pl_module)
+
+    def _check_monitor(self, trainer: Trainer) -> None:
+        if self.monitor is not None and not trainer.sanity_checking and self.monitor not in trainer.callback_metrics:
+            rank_zero_info(f"{self.monitor!r} is not logged: {_BEST}.ckpt is the latest epoch.")
+            self.monitor = None
+
+
+def find_best(root: str | Path) -> Path:
+    """The ``best.ckpt`` that was written last below a ``default_root_dir``. Raises `OptionError` if there is none."""
+    root = Path(root)
+    found = [*root.glob(f"*/*/checkpoints/{_BEST}.ckpt"), *root.glob(f"checkpoints/{_BEST}.ckpt")]
+    if not found:
+        raise OptionError(
+            f"ckpt_path: best: there is no checkpoints/{_BEST}.ckpt of an earlier fit below {root.resolve()}. "
+            "Run fit first, or give the path of a checkpoint."
+        )
+    return max(found, key=lambda path: path.stat().st_mtime_ns)

@@ -1,0 +1,59 @@
+"""Who owns the loader context of a process: opened once, closed once, at the latest when Python ends."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import OptionError, SamplerError
+from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
+from glt_lightning.options import SamplingOptions
+
+
+class ContextOwner:
+    """Opens the `LoaderContext` of this process and closes it. Holds nothing, and pickles, until it is opened."""
+
+    def __init__(self) -> None:
+        self._context: LoaderContext | None = None
+        self._closer: weakref.finalize | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._context is not None
+
+    def open(
+        self,
+        partition: LocalPartition,
+        sampling: SamplingOptions,
+        *,
+        seed: int,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+    ) -> None:
+        """Closes what was open before, then starts the sampler processes that ``sampling`` asks for."""
+        self.close()
+        pin = wants_pinned(sampling, device)
+        context = LoaderContext(partition, sampling, seed=seed, rank=rank, world_size=world_size, pin_memory=pin)
+        self._context = context
+        self._closer = weakref.finalize(self, context.close)  # also when this owner is forgotten, and at exit
+
+    def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
+        if self._context is None:
+            raise SamplerError(f"loader {spec.name!r}: no graph is open here; call setup() first.")
+        return self._context.make_loader(spec)
+
+    def close(self) -> None:
+        """Closes the loaders and stops the sampler processes. Safe to call twice."""
+        self._context = None
+        if self._closer is not None:
+            self._closer()
+
+
+def wants_pinned(sampling: SamplingOptions, device: torch.device) -> bool:
+    """Whether the memory of batches is page-locked: as the user says, else when they go to a GPU."""
+    if sampling.pin_memory and not torch.cuda.is_available():
+        raise OptionError("sampling.pin_memory: true needs a CUDA device and there is none here. Leave it out.")
+    return device.type == "cuda" if sampling.pin_memory is None else sampling.pin_memory

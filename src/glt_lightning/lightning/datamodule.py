@@ -1,0 +1,340 @@
+"""`GLTDataModule`: which graph, which seeds, how many neighbours."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch_geometric.data import Data, HeteroData
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import MANIFEST, Manifest
+from glt_lightning.errors import DataError, OptionError, PartitionError
+from glt_lightning.lightning.contexts import ContextOwner
+from glt_lightning.lightning.graph_facts import GraphFacts
+from glt_lightning.lightning.own_splits import read_split
+from glt_lightning.lightning.strategy import GLTWorkerStrategy
+from glt_lightning.lightning.transfer import InFlight
+from glt_lightning.loader import DistNeighborLoader, LoaderSpec
+from glt_lightning.options import Normalize, PartitionOptions, SamplingOptions, parse_fanouts
+from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
+
+Fanouts = list[int] | dict[str, list[int]]
+PredictSplit = Literal["all", "train", "val", "test"]
+
+_NUM_NEIGHBORS: Fanouts = [15, 10, 5]
+_PARTITION = PartitionOptions()
+_SAMPLING = SamplingOptions()
+_SPLITS = ("train", "val", "test")
+_Options = TypeVar("_Options", PartitionOptions, SamplingOptions)
+
+
+class GLTDataModule(LightningDataModule):
+    """Partitions a graph once, maps it, and samples batches of it for node classification.
+
+    What is sampled is said here; where, by the Trainer's strategy: with ``glt_worker`` the strategy owns the sampler
+    processes, with any other strategy this object does. Batches are PyG ``Data`` or ``HeteroData``, seeds first.
+
+    Args:
+        dataset: ``demo``, a path of an ``.npz`` file or a folder of ``.npy`` files, an OGB name (``ogbn-products``), the
+            class path of a PyG data set; in a script also a PyG ``Data``, ``HeteroData`` or data set object. ``None``
+            uses the finished partition in ``partition.dir``.
+        root: Folder of downloads and partitions.
+        undirected: ``true`` adds the reverse of every edge; ``null`` leaves the edges as the data set has them.
+        normalize: ``rows`` makes each row of ``x`` sum to 1, as PyG does; ``standardize`` gives each column mean 0 and
+            deviation 1.
+        num_neighbors: Fan-outs, first hop first, -1 for all neighbours; or a list per edge type, ``{src__rel__dst: [...]}``.
+        batch_size: Seeds per batch and rank.
+        partition: How the graph is cut into parts.
+        sampling: How batches are made.
+        eval_num_neighbors: Fan-outs of validation, test and prediction. ``None``: as in training.
+        eval_batch_size: Seeds per batch and rank there. ``None``: as in training.
+        splits: Own seeds by name (``train``, ``val``, ``test``), in place of those of the data set: a path of an ``.npy``
+            or ``.txt`` file, a list, an array, of node ids or a mask over all nodes.
+        input_type: Node type of own splits and of ``predict_split: all`` in a heterogeneous graph. ``None``: the type that
+            has the labels.
+        predict_split: Nodes to predict: all of ``input_type``, or those of a split.
+
+    Example::
+
+        datamodule = GLTDataModule("cora.npz", num_neighbors=[10, 10], batch_size=64)
+        model = GraphSAGE(datamodule.num_features, datamodule.num_classes, num_layers=2)
+        Trainer(strategy="glt_worker", devices=2).fit(model, datamodule)
+    """
+
+    def __init__(
+        self,
+        dataset: Any = None,
+        root: str = "data",
+        undirected: bool | None = None,
+        normalize: Normalize = "none",
+        num_neighbors: Fanouts = _NUM_NEIGHBORS,
+        batch_size: int = 1024,
+        partition: PartitionOptions = _PARTITION,
+        sampling: SamplingOptions = _SAMPLING,
+        eval_num_neighbors: Fanouts | None = None,
+        eval_batch_size: int | None = None,
+        splits: dict[str, Any] | None = None,
+        input_type: str | None = None,
+        predict_split: PredictSplit = "all",
+    ) -> None:
+        super().__init__()
+        self.dataset, self.root = dataset, root
+        self.undirected, self.normalize = undirected, normalize
+        self.partition = _as_options(PartitionOptions, "partition", partition)
+        self.sampling = _as_options(SamplingOptions, "sampling", sampling)
+        self.num_neighbors, self.batch_size = num_neighbors, batch_size
+        self.eval_num_neighbors = num_neighbors if eval_num_neighbors is None else eval_num_neighbors
+        self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
+        self.splits, self.input_type, self.predict_split = splits or {}, input_type, predict_split
+        self._check_options()
+        self._seed: int | None = self.sampling.seed
+        self._mapped: LocalPartition | None = None
+        self._loaders: dict[str, DistNeighborLoader] = {}
+        self._own_contexts = ContextOwner()
+        self._in_flight = InFlight()
+
+    def _check_options(self) -> None:
+        if self.dataset is None and self.partition.dir is None:
+            raise OptionError(
+                "dataset: not given. Name one (demo, graph.npz, ogbn-products), or a finished partition.dir."
+            )
+        for name in ("batch_size", "eval_batch_size"):
+            size = getattr(self, name)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise OptionError(f"{name}: expected an integer >= 1, got {size!r}.")
+        for name in ("num_neighbors", "eval_num_neighbors"):
+            given = getattr(self, name)
+            for key, fanouts in given.items() if isinstance(given, Mapping) else [(None, given)]:
+                parse_fanouts(fanouts, name if key is None else f"{name}[{key}]")
+        if self.normalize not in ("none", "rows", "standardize"):
+            raise OptionError(f"normalize: expected none, rows or standardize; got {self.normalize!r}.")
+        if unknown := set(self.splits) - set(_SPLITS):
+            raise OptionError(f"splits: expected any of {', '.join(_SPLITS)}; got {', '.join(sorted(unknown))}.")
+        if self.predict_split not in ("all", *_SPLITS):
+            raise OptionError(f"predict_split: expected all, train, val or test; got {self.predict_split!r}.")
+
+    # What a model is built from. Answered from the partition if there is one, else from a look at the data set.
+
+    @property
+    def num_features(self) -> int | dict[str, int | None] | None:
+        """Width of ``x``; per node type in a heterogeneous graph."""
+        return self._per_type(self._facts.num_features)
+
+    @property
+    def num_nodes(self) -> int | dict[str, int]:
+        """Number of nodes; per node type in a heterogeneous graph."""
+        return self._per_type(self._facts.num_nodes)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes of the labels, None if there are none."""
+        return self._facts.num_classes
+
+    @property
+    def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]] | None:
+        """Node and edge types of a heterogeneous graph, as PyG's ``HeteroData.metadata()``; None otherwise."""
+        schema = self._facts.schema
+        return None if schema.homogeneous else (list(schema.node_types), list(schema.edge_types))
+
+    @property
+    def target_type(self) -> str | None:
+        """Node type of the seeds in a heterogeneous graph."""
+        facts = self._facts
+        return None if facts.schema.homogeneous else self.input_type or facts.target_type
+
+    @property
+    def partition_dir(self) -> Path:
+        """Folder of the partition, whether it exists or not."""
+        if self.dataset is None:
+            return Path(str(self.partition.dir))
+        return partition_dir(self.root, self._source, self.partition, self.undirected, self.normalize)
+
+    @cached_property
+    def _source(self) -> GraphSource:
+        return open_source(self.dataset, self.root)
+
+    @cached_property
+    def _facts(self) -> GraphFacts:
+        if self._is_partitioned():
+            return GraphFacts.of_manifest(Manifest.load(self.partition_dir))
+        if self.dataset is None:
+            raise PartitionError(
+                f"{self.partition_dir}: no finished partition is there, and no dataset is given to make it."
+            )
+        return GraphFacts.of_source(self._source, bool(self.undirected))
+
+    def _per_type(self, values: Mapping[str, Any]) -> Any:
+        return next(iter(values.values())) if self._facts.schema.homogeneous else dict(values)
+
+    def _is_partitioned(self) -> bool:
+        return (self.partition_dir / MANIFEST).is_file()
+
+    # Lightning's hooks
+
+    def prepare_data(self) -> None:
+        """Partitions the graph if that is not done yet. Lightning calls it in one process per host."""
+        if self.dataset is None:
+            return
+        if not self._is_partitioned():
+            hosts = 1 if self.trainer is None else self.trainer.num_nodes
+            if hosts > 1 and self.prepare_data_per_node:
+                raise PartitionError(
+                    f"{self.partition_dir}: no partition is there, and a job of {hosts} hosts does not make it on each. "
+                    "Partition on one host and copy the folder, or set prepare_data_per_node = False if all hosts share root."
+                )
+            rank_zero_info(
+                f"partitioning {self._source.name} into {self.partition.num_parts} parts: {self.partition_dir}"
+            )
+        partition_graph(
+            self._source, self.partition_dir, self.partition, undirected=self.undirected, normalize=self.normalize
+        )
+
+    def setup(self, stage: str | None = None) -> None:
+        """Maps the partition. Sampler processes start with the first loader."""
+        if self._mapped is None:
+            self._mapped = LocalPartition.open(self.partition_dir)
+        self._seed = self._agreed(self._seed if self._seed is not None else _fresh_seed())
+
+    def train_dataloader(self) -> DistNeighborLoader:
+        # Lightning says that it turns shuffling off when overfitting, but can only do so for torch's DataLoader.
+        overfit = bool(getattr(self.trainer, "overfit_batches", 0))
+        return self._make_loader("train", "train", shuffle=not overfit)
+
+    def val_dataloader(self) -> DistNeighborLoader | list[Any]:
+        fitting = self.trainer is not None and self.trainer.state.fn == "fit"
+        if fitting and "val" not in self._split_names():
+            rank_zero_info("the data set has no split 'val': training without validation.")
+            return []
+        return self._make_loader("val", "val")
+
+    def test_dataloader(self) -> DistNeighborLoader:
+        return self._make_loader("test", "test")
+
+    def predict_dataloader(self) -> DistNeighborLoader:
+        return self._make_loader("predict", None if self.predict_split == "all" else self.predict_split)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        if device.type == "cuda" and isinstance(batch, (Data, HeteroData)):
+            return self._in_flight.copy(batch, device)
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    def teardown(self, stage: str | None = None) -> None:
+        self._close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        self._close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sampling_seed": self._seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        # Lightning calls this after setup() and before it asks for loaders.
+        if self.sampling.seed is None:
+            self._seed = state_dict["sampling_seed"]
+
+    # Seeds and loaders
+
+    def _make_loader(self, name: str, split: str | None, *, shuffle: bool = False) -> DistNeighborLoader:
+        """A loader over a split, or over all nodes; the one it replaces is closed."""
+        train = name == "train"
+        if (old := self._loaders.pop(name, None)) is not None:
+            old.close()
+        seeds, split = self._find_seeds(split)
+        spec = LoaderSpec(
+            name=name,
+            split=split,
+            seeds=seeds,
+            node_type=None if split is not None else self._node_type(),
+            num_neighbors=self.num_neighbors if train else self.eval_num_neighbors,
+            batch_size=self.batch_size if train else self.eval_batch_size,
+            shuffle=shuffle,
+            exact=not train,
+        )
+        loader = self._contexts().make_loader(spec)
+        self._check_share(name, len(loader.plan.seeds))
+        self._loaders[name] = loader
+        return loader
+
+    def _find_seeds(self, split: str | None) -> tuple[np.ndarray | None, str | None]:
+        """(the user's own seeds, name of a stored split); neither for all nodes."""
+        if split is None:
+            return None, None
+        if split in self.splits:
+            return read_split(split, self.splits[split]), None
+        if split not in self._split_names():
+            known = ", ".join(sorted(self._split_names())) or "none"
+            raise DataError(
+                f"split {split!r}: not in the data set, which has {known}. Give its node ids as data.splits.{split}."
+            )
+        return None, split
+
+    def _split_names(self) -> set[str]:
+        return {*self._partition().manifest.splits, *self.splits}
+
+    def _node_type(self) -> str | None:
+        manifest = self._partition().manifest
+        return None if manifest.schema.homogeneous else self.input_type or manifest.target_type
+
+    def _check_share(self, name: str, count: int) -> None:
+        ranks = 1 if self.trainer is None else self.trainer.world_size
+        if count < ranks:
+            raise OptionError(
+                f"loader {name!r}: {count} seeds cannot be shared by {ranks} ranks. Use fewer devices or more seeds."
+            )
+
+    def _contexts(self) -> ContextOwner | GLTWorkerStrategy:
+        """Who makes loaders: the strategy if it is ours, else this object; opened when first asked for."""
+        partition = self._partition()
+        assert self._seed is not None
+        trainer = self.trainer
+        if trainer is not None and isinstance(trainer.strategy, GLTWorkerStrategy):
+            if not trainer.strategy.has_context:
+                trainer.strategy.open_context(partition, self.sampling, self._seed)
+            return trainer.strategy
+        if not self._own_contexts.is_open:
+            self._own_contexts.open(
+                partition,
+                self.sampling,
+                seed=self._seed,
+                rank=0 if trainer is None else trainer.global_rank,
+                world_size=1 if trainer is None else trainer.world_size,
+                device=torch.device("cpu") if trainer is None else trainer.strategy.root_device,
+            )
+        return self._own_contexts
+
+    def _partition(self) -> LocalPartition:
+        if self._mapped is None:
+            raise OptionError("the graph is not open: call prepare_data() and setup() before asking for a loader.")
+        return self._mapped
+
+    def _agreed(self, seed: int) -> int:
+        return seed if self.trainer is None else self.trainer.strategy.broadcast(seed)
+
+    def _close(self) -> None:
+        self._in_flight.close()
+        self._loaders.clear()
+        self._own_contexts.close()
+
+
+def _fresh_seed() -> int:
+    """Lightning's global seed, else a new one."""
+    given = os.environ.get("PL_GLOBAL_SEED")
+    return int(given) if given is not None else secrets.randbits(62)
+
+
+def _as_options(kind: type[_Options], name: str, given: _Options | Mapping[str, Any]) -> _Options:
+    if not isinstance(given, Mapping):
+        return given
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise OptionError(f"{name}: {str(error).removeprefix(f'{kind.__name__}.__init__() ')}.") from None

@@ -1,0 +1,181 @@
+"""PyG's basic GNNs by name, over sampled batches of homogeneous and heterogeneous graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.utils import trim_to_layer
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.types import EdgeType, NodeType
+
+Metadata = tuple[list[NodeType], list[EdgeType]]
+
+_FAMILY: dict[str, type[Any]] = {kind.__name__: kind for kind in BasicGNN.__subclasses__()}
+
+
+def gnn_class(name: str) -> type[Any]:
+    """The class of PyG's `BasicGNN` family with this name. Raises `OptionError` that lists them."""
+    if name not in _FAMILY:
+        raise OptionError(f"model: expected one of {', '.join(sorted(_FAMILY))}; got {name!r}.")
+    return _FAMILY[name]
+
+
+class HomogeneousGNN(nn.Module):
+    """Logits of a batch's seeds by a PyG model; nodes without features get a learned embedding.
+
+    in_channels: width of ``x``; None learns an embedding for each of ``num_nodes`` nodes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        in_channels: int | None,
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        *,
+        dropout: float,
+        num_nodes: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=False)
+        width = hidden_channels if in_channels is None else in_channels
+        self.gnn = gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
+        self.trims = _may_trim(name, options)
+        self.num_layers = num_layers
+
+    def forward(self, batch: Data) -> Tensor:
+        """Logits [S, C] of the S seeds."""
+        x = self.encoder("node", batch)
+        hops = {}
+        if self.trims and len(batch.num_sampled_edges) == self.num_layers:
+            hops = {
+                "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
+                "num_sampled_edges_per_hop": batch.num_sampled_edges,
+            }
+        return self.gnn(x, batch.edge_index, **hops)[: batch.batch_size]
+
+
+class HeterogeneousGNN(nn.Module):
+    """Logits of a batch's seeds by one convolution per layer and edge type.
+
+    Each node type is projected to ``hidden_channels`` (or has a learned embedding); a node sums what its edge types
+    bring. A layer has convolutions only for the edge types that can still reach the seeds, so that every parameter gets
+    a gradient, as DDP wants it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        in_channels: Mapping[NodeType, int | None],
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        *,
+        dropout: float,
+        metadata: Metadata,
+        num_nodes: Mapping[NodeType, int],
+        target_type: NodeType,
+        options: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.target_type = target_type
+        self.layers = nn.ModuleList()
+        needed = {target_type}
+        for _ in range(num_layers):
+            layer = RelationLayer(name, [e for e in metadata[1] if e[2] in needed], hidden_channels, dropout, options)
+            self.layers.insert(0, layer)
+            needed |= {src for src, _, _ in layer.relations}
+        self.relations = layer.relations  # of the first layer: all that is ever used
+        self.encoders = nn.ModuleDict(
+            {t: NodeEncoder(in_channels.get(t), num_nodes.get(t), hidden_channels) for t in sorted(needed)}
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden_channels, out_channels)
+
+    def forward(self, batch: HeteroData) -> Tensor:
+        """Logits [S, C] of the S seeds."""
+        x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
+        edges = {e: batch[e].edge_index for e in self.relations}
+        nodes_per_hop = {t: batch[t].num_sampled_nodes for t in x}
+        edges_per_hop = {e: batch[e].num_sampled_edges for e in edges}
+        trims = all(len(hops) == len(self.layers) for hops in edges_per_hop.values())
+        for i, layer in enumerate(self.layers):
+            if trims:
+                x, edges, _ = trim_to_layer(i, nodes_per_hop, edges_per_hop, x, edges)
+            x |= {t: self.dropout(sums.relu()) for t, sums in layer(x, edges).items()}
+        return self.head(x[self.target_type][: batch[self.target_type].batch_size])
+
+
+class RelationLayer(nn.Module):
+    """One convolution for each of some edge types; a node sums what they bring it."""
+
+    def __init__(
+        self, name: str, relations: list[EdgeType], width: int, dropout: float, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        self.relations = relations
+        self.convs = nn.ModuleList(_relation_conv(name, width, dropout, options) for _ in relations)
+
+    def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
+        """x: float [N, width] per node type.  Returns the same for the types that any edge type leads to."""
+        sums: dict[NodeType, Tensor] = {}
+        for edge_type, conv in zip(self.relations, self.convs, strict=True):
+            src, _, dst = edge_type
+            out = conv((x[src], x[dst]), edges[edge_type])
+            sums[dst] = sums[dst] + out if dst in sums else out
+        return sums
+
+
+class NodeEncoder(nn.Module):
+    """From what a batch holds of a node type to float [N, width]: its features, projected or not, or an embedding."""
+
+    def __init__(self, in_channels: int | None, num_nodes: int | None, width: int, *, project: bool = True) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.layer: nn.Module
+        if in_channels is not None:
+            self.layer = nn.Linear(in_channels, width) if project else nn.Identity()
+        elif num_nodes is not None:
+            self.layer = nn.Embedding(num_nodes, width)
+        else:
+            raise OptionError("num_nodes: needed to learn embeddings for nodes without features; got None.")
+
+    def forward(self, node_type: NodeType, store: Any) -> Tensor:
+        if self.in_channels is None:
+            return self.layer(store.n_id)
+        x = store.x.flatten(1) if store.x.dim() > 1 else store.x[:, None]
+        if x.size(1) != self.in_channels:
+            raise DataError(
+                f"x of node type {node_type!r} has {x.size(1)} features, but the model was built for {self.in_channels}. "
+                "Set in_channels to what the data has."
+            )
+        return self.layer(x if x.is_floating_point() else x.float())
+
+
+def _relation_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:
+    """The convolution of a PyG model between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width]."""
+    if name in ("GCN", "PNA"):
+        raise OptionError(
+            f"model: {name} has no form for edges between two node types; use GraphSAGE, GAT, GIN or EdgeCNN."
+        )
+    kind = gnn_class(name)
+    if name == "GAT":
+        options = {"add_self_loops": False, **options}
+    width_in = (width, width) if name in ("GraphSAGE", "GAT") else width
+    return kind(width_in, width, num_layers=1, dropout=dropout, **options).convs[0]
+
+
+def _may_trim(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether computing each layer only for the nodes that still matter leaves the logits of the seeds as they are.
+
+    GCN divides by degrees that include edges of later hops, norms average over all nodes of the batch, and jumping
+    knowledge wants all layers for the same nodes.
+    """
+    return name != "GCN" and options.get("norm") is None and options.get("jk") is None

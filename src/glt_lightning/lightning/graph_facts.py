@@ -1,0 +1,51 @@
+"""What is known of a graph before it is loaded: enough to build a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.partition import GraphSource
+from glt_lightning.partition.relations import stored_relations
+from glt_lightning.types import GraphSchema, NodeType
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """Types and sizes of a graph as batches will have them.
+
+    num_features: width of ``x`` per node type, None without it.
+    splits: node type of each split.
+    """
+
+    schema: GraphSchema
+    num_nodes: Mapping[NodeType, int]
+    num_features: Mapping[NodeType, int | None]
+    num_classes: int | None
+    target_type: NodeType | None
+    splits: Mapping[str, NodeType]
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest) -> GraphFacts:
+        types = manifest.schema.node_types
+        return cls(
+            manifest.schema,
+            dict(zip(types, manifest.num_nodes, strict=True)),
+            {t: manifest.num_features(t) for t in types},
+            manifest.num_classes,
+            manifest.target_type,
+            {name: split.node_type for name, split in manifest.splits.items()},
+        )
+
+    @classmethod
+    def of_source(cls, source: GraphSource, undirected: bool) -> GraphFacts:
+        schema, _ = stored_relations(source.schema, undirected)
+        return cls(
+            schema,
+            dict(source.num_nodes),
+            dict(source.num_features),
+            source.num_classes,
+            source.target_type,
+            {name: node_type for name, (node_type, _) in source.splits.items()},
+        )

@@ -1,0 +1,44 @@
+"""Reading the seeds that a user gives in place of a data set's splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+
+
+def read_split(name: str, given: Any) -> np.ndarray:
+    """Node ids int [S] or a mask bool [N] from a path (``.npy``, ``.txt``), a list, an array or a tensor."""
+    if isinstance(given, (str, Path)):
+        return _read_file(name, Path(given).expanduser())
+    try:
+        ids = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"splits.{name}: cannot be read as node ids ({error}).") from None
+    return _checked(name, ids)
+
+
+def _read_file(name: str, path: Path) -> np.ndarray:
+    try:
+        if path.suffix == ".npy":
+            ids = np.load(path, allow_pickle=False)
+        elif path.suffix in (".txt", ".csv"):
+            ids = np.loadtxt(path, dtype=np.int64, ndmin=1)
+        else:
+            raise DataError(f"splits.{name}: {path}: expected an .npy file, or a .txt file with one id per line.")
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"splits.{name}: {path}: cannot be read ({error}).") from None
+    return _checked(name, ids)
+
+
+def _checked(name: str, ids: np.ndarray) -> np.ndarray:
+    if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iub"):
+        raise DataError(
+            f"splits.{name}: expected node ids or a mask in one dimension, got {ids.dtype} {list(ids.shape)}."
+        )
+    return ids if len(ids) else np.zeros(0, np.int64)

@@ -1,0 +1,228 @@
+"""Each rank notices when another rank of its host dies, whatever it is blocked in.
+
+The first rank of a host listens on a Unix socket without a file; the others keep a connection to it. A connection that
+ends without a word of farewell is a death: the kernel closes it even after ``kill -9``. The first rank tells the others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from glt_lightning.errors import PeerError
+
+_CONNECT_S = 60.0
+_EXIT_S = 5.0  # for the last steps of a process that already ends because of a loss
+_MAX_MESSAGE = 4096
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A rank that is gone. ``reason``: what it said last; empty when it said nothing."""
+
+    rank: int
+    pid: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        what = f"failed ({self.reason})" if self.reason else "died"
+        return f"rank {self.rank} (process {self.pid}) of this host {what}"
+
+
+@dataclass(frozen=True)
+class _Peer:
+    rank: int
+    pid: int
+    sock: socket.socket
+
+
+class PeerWatch:
+    """Watches the other ranks of this host on a daemon thread.
+
+    When one is lost, it says so on stderr, gives this process ``timeout_s`` to end by the exception that the loss causes
+    in it, and then ends it.
+
+    Args:
+        rank: Global rank of this process.
+        local_rank: Its number on this host.
+        local_size: Ranks of this host.
+        share: Gives the address, made where ``local_rank`` is 0 and None elsewhere, to all ranks of this host and
+            returns it. A collective call.
+        timeout_s: How long this process may go on after a loss.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        local_rank: int,
+        local_size: int,
+        share: Callable[[str | None], str],
+        timeout_s: float,
+    ) -> None:
+        self.rank, self._timeout_s = rank, timeout_s
+        self._lock = threading.Lock()
+        self._loss: Loss | None = None
+        self._lost, self._closed = threading.Event(), threading.Event()
+        if local_rank == 0:
+            self._peers = _accept_peers(local_size - 1, share)
+        else:
+            self._peers = [_connect(share(None), rank, rank - local_rank)]
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="glt-peers", daemon=True)
+        self._thread.start()
+        atexit.register(self._guard_exit)
+
+    def loss(self, wait_s: float = 0.0) -> Loss | None:
+        """The rank that was lost first, if any is; waits for the news that long."""
+        self._lost.wait(wait_s)
+        return self._loss
+
+    def close(self, reason: str = "") -> None:
+        """Leaves in order: this process may end now without alarm, or with its ``reason``. Safe to call twice."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        self._tell({"bye": True} if not reason else {"failed": reason[:1000]})
+        self._wake.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        for peer in self._peers:
+            peer.sock.close()
+        self._woken.close()
+        if self._loss is None:
+            atexit.unregister(self._guard_exit)
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        peers = {peer.sock.fileno(): peer for peer in self._peers}
+        for fd in peers:
+            poll.register(fd, select.POLLIN)
+        while peers and self._loss is None:
+            for fd, _ in poll.poll():
+                if fd not in peers:
+                    return
+                loss = _heard(peers[fd])
+                if loss is None:
+                    poll.unregister(fd)
+                    del peers[fd]
+                elif not self._closed.is_set():
+                    self._alarm(loss)
+                    return
+
+    def _alarm(self, loss: Loss) -> None:
+        self._loss = loss
+        self._lost.set()
+        self._tell({"lost": [loss.rank, loss.pid, loss.reason]})
+        if not loss.reason:
+            _say(f"error: {loss}; rank {self.rank} cannot go on.")
+        if not self._closed.wait(self._timeout_s):
+            _say(
+                f"error: {loss}; rank {self.rank} is stuck and ends after {self._timeout_s:g} s (cluster.peer_timeout_s)."
+            )
+            os._exit(1)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        data = json.dumps(message | {"rank": self.rank, "pid": os.getpid()}).encode()
+        for peer in self._peers:
+            with suppress(OSError):
+                peer.sock.send(data, socket.MSG_DONTWAIT)
+
+    def _guard_exit(self) -> None:
+        """After a loss, what else runs at exit (ending the process group) must not wait for the dead."""
+        if self._loss is not None:
+            timer = threading.Timer(_EXIT_S, os._exit, (1,))
+            timer.daemon = True
+            timer.start()
+
+
+def _accept_peers(count: int, share: Callable[[str | None], str]) -> list[_Peer]:
+    """Listens, shares the address and waits for the other ranks of the host."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        address = f"glt-lightning-{secrets.token_hex(16)}"
+        listener.bind("\0" + address)
+        listener.listen(max(count, 1))
+        share(address)
+        peers: list[_Peer] = []
+        deadline = time.monotonic() + _CONNECT_S
+        while len(peers) < count:
+            listener.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                sock, _ = listener.accept()
+            except TimeoutError:
+                missing = count - len(peers)
+                raise PeerError(
+                    f"{missing} of the {count} other ranks of this host did not connect in {_CONNECT_S:g} s."
+                ) from None
+            if (peer := _greeted(sock)) is not None:
+                peers.append(peer)
+    return peers
+
+
+def _greeted(sock: socket.socket) -> _Peer | None:
+    """The rank behind a new connection; None for a stranger."""
+    pid, uid = _credentials(sock)
+    sock.settimeout(_CONNECT_S)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if uid == os.getuid():
+            rank = json.loads(sock.recv(_MAX_MESSAGE))["rank"]
+            sock.settimeout(None)
+            return _Peer(int(rank), pid, sock)
+    sock.close()
+    return None
+
+
+def _connect(address: str, rank: int, first_rank: int) -> _Peer:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.settimeout(_CONNECT_S)
+        sock.connect("\0" + address)
+        pid, uid = _credentials(sock)
+        if uid != os.getuid():
+            raise PeerError(f"the socket of rank {first_rank} belongs to user {uid}, not to {os.getuid()}.")
+        sock.send(json.dumps({"rank": rank}).encode())
+        sock.settimeout(None)
+    except OSError as error:
+        sock.close()
+        raise PeerError(f"rank {rank} cannot reach rank {first_rank} of this host ({error}); did it end?") from None
+    except BaseException:
+        sock.close()
+        raise
+    return _Peer(first_rank, pid, sock)
+
+
+def _credentials(sock: socket.socket) -> tuple[int, int]:
+    """(process, user) at the other end."""
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return pid, uid
+
+
+def _heard(peer: _Peer) -> Loss | None:
+    """What a readable connection tells: a loss, or None when its rank has left in order."""
+    try:
+        message = json.loads(peer.sock.recv(_MAX_MESSAGE) or b"{}")
+    except (OSError, ValueError):
+        message = {}
+    if "bye" in message:
+        return None
+    if "lost" in message:
+        return Loss(*message["lost"])
+    return Loss(peer.rank, peer.pid, message.get("failed", ""))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,39 @@
+"""Asynchronous copies of batches to a GPU out of recycled page-locked memory."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+
+class InFlight:
+    """Keeps batches alive until the copies from their memory are done.
+
+    A batch's memory is used again as soon as the batch is gone, and an asynchronous copy reads it later than the call
+    that started it. So each batch is held together with an event of the stream that copies it.
+    """
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[torch.cuda.Event, Data | HeteroData]] = deque()
+
+    def copy(self, batch: Data | HeteroData, device: torch.device) -> Data | HeteroData:
+        """Starts copying ``batch`` to the CUDA ``device`` on its current stream; returns the copy."""
+        self.release()
+        moved = copy.copy(batch).to(device, non_blocking=True)  # PyG moves in place, and the original is what we hold
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        self._held.append((event, batch))
+        return moved
+
+    def release(self) -> None:
+        """Forgets the batches whose copies are done. Never waits."""
+        while self._held and self._held[0][0].query():
+            self._held.popleft()
+
+    def close(self) -> None:
+        """Waits for the copies that are still running."""
+        while self._held:
+            self._held.popleft()[0].synchronize()
