@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -49,6 +49,7 @@ class SubprocessProducer:
         self._slots = SlotPool(SharedSlot, 0, pin)
         self._runs: dict[int, _Run] = {}
         self._ids = count()
+        self._ended: deque[_Run] = deque()
         self._abandoned = 0  # tasks of ended runs whose slots are still with a sampler
         self._closed = False
         self.restarts = 0
@@ -81,18 +82,22 @@ class SubprocessProducer:
                 yield box.pop()  # nothing here holds the batch while the trainer has it
                 self._check_open()
         finally:
-            self._end(run)
+            # Not more: an abandoned iterator is closed wherever the garbage collector finds it, also between the two
+            # halves of a message.
+            self._ended.append(run)
 
     def close(self) -> None:
         self._closed = True
         self._finalizer()
         self._runs.clear()
+        self._ended.clear()
         self._slots.close()
 
     # -- scheduling
 
     def _top_up(self, run: _Run) -> None:
         """Issues requests up to the run's allowance; the next due batch always gets memory."""
+        self._sweep()
         each = self._options.num_workers * self._options.concurrency
         self._slots.limit = each * len(self._runs) + 2  # one batch in use, one just being replaced
         budget = self._options.channel_bytes
@@ -177,11 +182,10 @@ class SubprocessProducer:
                 said + limit + (f"\n\nTraceback in the sampler process:\n{traceback}" if traceback else ".")
             )
         self.restarts += 1
-        successor = SamplerProcess(process.index, self._source, self._options)
-        self._processes[process.index] = successor
+        self._processes[process.index] = SamplerProcess(process.index, self._source, self._options)
         for task in process.tasks.values():
             if task.run in self._runs:
-                self._issue(successor, task)
+                self._issue(self._processes[process.index], task)  # which may be replaced, too, meanwhile
             else:
                 self._abandoned -= 1
                 self._slots.give_back(task.slot)
@@ -196,18 +200,19 @@ class SubprocessProducer:
         layout = [Placed(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in reply["layout"]]
         return Sample(task.request.number, {p.name: p.view(memory) for p in layout})
 
-    def _end(self, run: _Run) -> None:
-        """Forgets a run: what its samplers still make is dropped when it comes."""
-        if self._runs.pop(run.id, None) is None:
-            return
-        for task in run.tasks.values():
-            if task.reply is None:
-                self._abandoned += 1
-            else:
-                self._slots.give_back(task.slot)
-        for process in self._processes:
-            if any(t.run == run.id for t in process.tasks.values()):
-                process.drop(run.id)
+    def _sweep(self) -> None:
+        """Forgets ended runs: what samplers still make for them is dropped when it comes."""
+        while self._ended:
+            run = self._ended.popleft()
+            del self._runs[run.id]
+            for task in run.tasks.values():
+                if task.reply is None:
+                    self._abandoned += 1
+                else:
+                    self._slots.give_back(task.slot)
+            for process in self._processes:
+                if any(t.run == run.id for t in process.tasks.values()):
+                    process.drop(run.id)
 
     def _check_open(self) -> None:
         if self._closed:
