@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -26,9 +27,19 @@ class BestCheckpoint(ModelCheckpoint):
             filename=_BEST, monitor=monitor, mode=mode, save_top_k=1, save_last=True, enable_version_counter=False
         )
 
+        self._fits = False
+
     @property
     def state_key(self) -> str:
         return type(self).__qualname__
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        self._fits = stage == "fit"
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self._fits:  # else the run only reads a checkpoint, and the warnings of what is not restored would mislead
+            super().load_state_dict(state_dict)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check_monitor(trainer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import torch
 
@@ -32,11 +33,19 @@ class ContextOwner:
         rank: int,
         world_size: int,
         device: torch.device,
+        gather_counts: Callable[[int], list[int]] | None = None,
     ) -> None:
         """Closes what was open before, then starts the sampler processes that ``sampling`` asks for."""
         self.close()
-        pin = wants_pinned(sampling, device)
-        context = LoaderContext(partition, sampling, seed=seed, rank=rank, world_size=world_size, pin_memory=pin)
+        context = LoaderContext(
+            partition,
+            sampling,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            pin_memory=wants_pinned(sampling, device),
+            gather_counts=gather_counts,
+        )
         self._context = context
         self._closer = weakref.finalize(self, context.close)  # also when this owner is forgotten, and at exit
 

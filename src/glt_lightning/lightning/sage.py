@@ -99,8 +99,8 @@ class GraphSAGE(LightningModule):
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """``n_id`` [S]: the user's ids; ``pred`` [S]: their classes; ``logits`` [S, C]."""
         logits = self(batch)
-        store = self._seed_store(batch)
-        return {"n_id": store.n_id[: len(logits)], "pred": logits.argmax(dim=-1), "logits": logits}
+        n_id = self._seed_store(batch).n_id[: len(logits)].clone()  # a kept view would keep the whole batch
+        return {"n_id": n_id, "pred": logits.argmax(dim=-1), "logits": logits}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)

@@ -75,6 +75,7 @@ class GLTWorkerStrategy(DDPStrategy):
             rank=self.global_rank,
             world_size=self.world_size,
             device=self.root_device,
+            gather_counts=self._gather_counts,
         )
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
@@ -90,13 +91,18 @@ class GLTWorkerStrategy(DDPStrategy):
 
     def _check_equal_steps(self, steps: int) -> None:
         """A rank with more training steps than another would wait for it for ever."""
-        mine = torch.tensor([steps], device=self.root_device)
-        counts = self.all_gather(mine).flatten().tolist()
+        counts = self._gather_counts(steps)
         if len(set(counts)) > 1:
             said = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(counts))
             raise DataError(
                 f"training needs equally many batches on all ranks, got {said}. Give all ranks the same seeds."
             )
+
+    def _gather_counts(self, count: int) -> list[int]:
+        """What each rank puts in, in rank order. A collective call."""
+        gathered = [torch.zeros(1, dtype=torch.int64, device=self.root_device) for _ in range(self.world_size)]
+        torch.distributed.all_gather(gathered, torch.tensor([count], device=self.root_device))
+        return [int(each) for each in gathered]
 
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
