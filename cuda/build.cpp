@@ -83,7 +83,7 @@ template <class Key, class Int>
 int32_t group_by_row(const Record<Int>* records, int64_t n, int64_t num_rows, Key* keys, int64_t* indptr, int64_t* detail) {
   std::fill(indptr, indptr + num_rows + 1, 0);
   for (int64_t i = 0; i < n; ++i) {
-    if (uint64_t(records[i].row) >= uint64_t(num_rows)) return fail(detail, GLT_BAD_ROW, i, int64_t(records[i].row));
+    if (uint64_t(records[i].row) >= uint64_t(num_rows)) return fail(detail, GLT_BAD_ARG, i, int64_t(records[i].row));
     ++indptr[records[i].row];
   }
   int64_t total = 0;

@@ -35,7 +35,7 @@ GLT_API int32_t glt_build_scatter(const glt_buckets* buckets, const int64_t* src
 // The rows of one bucket: sorts n records by (row, source, edge id); with `coalesce` keeps the first of each (row,
 // source). numbers: [nodes of the source type] new number by user id, id_bytes wide; indices = offset + number.
 // work: n * record_bytes * 2 / 3 bytes. Out: indptr [num_rows + 1] from 0; indices (id_bytes), edge_ids (edge_id_bytes),
-// room for n; *num_kept. GLT_BAD_ROW: a record names a row outside the bucket; detail = {position, row}.
+// room for n; *num_kept. GLT_BAD_ARG: a record names a row outside the bucket; detail = {position, row}.
 GLT_API int32_t glt_build_rows(const void* records, int64_t n, int32_t record_bytes, int64_t num_rows, int32_t coalesce,
                                const void* numbers, int32_t id_bytes, int64_t offset, int32_t edge_id_bytes, void* work,
                                int64_t* indptr, void* indices, void* edge_ids, int64_t* num_kept, int64_t* detail);

@@ -26,6 +26,8 @@ from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
 
 SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_idx": "test"}
 
+CHECKED = ("x", "y", "edge_attr")  # arrays of other lengths are not attributes; with these names they are mistakes
+
 
 class NpzSource:
     """A homogeneous (``x``, ``edge_index``) or heterogeneous (``TYPE/x``, ``SRC__REL__DST/edge_index``) file."""
@@ -84,7 +86,7 @@ class NpzSource:
         members = self._members(self._node_prefix[node_type])
         if self.schema.homogeneous:
             members = {name: key for name, key in members.items() if not name.startswith("edge_")}
-        return {n: self._lazy(k) for n, k in members.items() if n in ("x", "y") or self._rows(k) == count}
+        return {n: self._lazy(k) for n, k in members.items() if n in CHECKED or self._rows(k) == count}
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         prefix = self._edge_prefix[edge_type]
@@ -92,7 +94,7 @@ class NpzSource:
         members = self._members(prefix)
         if self.schema.homogeneous:
             members = {name: key for name, key in members.items() if name.startswith("edge_")}
-        return {n: self._lazy(k) for n, k in members.items() if n == "edge_attr" or self._rows(k) == count}
+        return {n: self._lazy(k) for n, k in members.items() if n in CHECKED or self._rows(k) == count}
 
     def _members(self, prefix: str) -> dict[str, str]:
         """Name -> key of the numeric arrays below a prefix that are neither structure, splits nor names."""
@@ -101,11 +103,13 @@ class NpzSource:
         return {
             name: key
             for name, key in names.items()
-            if name not in skip and "/" not in name and self._shapes[key][1].kind in "biuf" and self._shapes[key][0]
+            if name not in skip and "/" not in name
+            if name in CHECKED or self._shapes[key][1].kind in "biuf"
         }
 
-    def _rows(self, key: str) -> int:
-        return self._shapes[key][0][0]
+    def _rows(self, key: str) -> int | None:
+        shape, _ = self._shapes[key]
+        return shape[0] if shape else None
 
     def _split_keys(self) -> dict[str, tuple[NodeType, str]]:
         return {
