@@ -1,0 +1,70 @@
+// The C ABI of the device library. Conventions as in api.h, and:
+//
+// All pointers are to memory that the device reads (its own, or pinned and mapped), but for `graph` and `detail`. A graph
+// is described on the host; its arrays and tables of pointers are the device's. Nothing is allocated, nothing waits,
+// work goes to `stream` (a cudaStream_t) alone; the memory must live until the stream has come past it.
+// What a call can tell at once it returns: GLT_BAD_ARG, GLT_CUDA. What is found later lands in `error`: int64 [5], a
+// status and its detail, zeroed by the caller. The first to fail claims it; of several errors any one. Bad items are left
+// out and no memory outside the arrays is touched, so the caller may read `error` late, with the sizes.
+#pragma once
+#include <glt/api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GLT_SPARE_FANOUT 64  // fan-outs above this need memory in `spare`
+
+// How many devices can be used. GLT_CUDA where there is no driver, or one that is too old.
+GLT_API int32_t glt_cuda_device_count(int32_t* count, int64_t* detail);
+
+// What a cudaError_t means. Static text.
+GLT_API const char* glt_cuda_error_text(int32_t error);
+
+// counts [F]: how many neighbours the rows of F nodes yield. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h.
+GLT_API int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows,
+                                    int32_t fanout, int32_t replace, int64_t* counts, int64_t* error, int64_t* detail,
+                                    void* stream);
+
+// The picks of the same F rows. uids [F]: their user ids. offsets [F + 1]: exclusive scan of the counts.
+// Out, each [offsets[F]]: neighbors (gids; -1 for a damaged one), and unless null dst (first_lid + row), edge_rows.
+// spare: null, or for a fan-out above GLT_SPARE_FANOUT 2 * offsets[F] words. There a row takes fanout^2 steps.
+GLT_API int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, const int64_t* uids,
+                                   int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
+                                   const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
+                                   int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream);
+
+// uids[i] = user id of gids[i], for i in [begin, end) below *count. error: GLT_BAD_ID {i, id}.
+GLT_API int32_t glt_cuda_user_ids(const glt_graph* graph, int32_t type, const int64_t* gids, int64_t begin, int64_t end,
+                                  const int64_t* count, int64_t* uids, int64_t* error, int64_t* detail, void* stream);
+
+// Relabelling: glt_relabel in three steps, with an inclusive scan by the caller before the last.
+// The table has num_slots slots of 16 bytes, a power of two, at least twice the ids it will hold. It serves any number
+// of lists with different ids (one for each node type). Bad ids: GLT_BAD_ID {position, id}; table full: GLT_GROW {0}.
+//
+// 1. Empties the table if `fresh`, then enters known ids [n] with the lids 0 .. n - 1; of equal ones the first counts.
+GLT_API int32_t glt_cuda_relabel_known(const int64_t* known, int64_t n, int32_t fresh, void* table, int64_t num_slots,
+                                       int64_t* error, int64_t* detail, void* stream);
+
+// 2. Enters ids[i] for i in [0, n) below *count, after the *num_unique that their list has: slot [n] where each one lies,
+// is_new [n] 1 for the first occurrence of an id that the list has not.
+GLT_API int32_t glt_cuda_relabel_find(const int64_t* ids, int64_t n, const int64_t* count, const int64_t* num_unique,
+                                      void* table, int64_t num_slots, int64_t* slot, uint8_t* is_new, int64_t* error,
+                                      int64_t* detail, void* stream);
+
+// 3. rank [n]: inclusive scan of is_new. Appends the new ids to unique (room for cap; else GLT_GROW {2}), gives all their
+// lids [n], -1 for bad ones and those not below *count, and counts *num_unique up.
+GLT_API int32_t glt_cuda_relabel_number(const int64_t* ids, int64_t n, const int64_t* slot, const uint8_t* is_new,
+                                        const int64_t* rank, void* table, int64_t num_slots, int64_t* unique, int64_t cap,
+                                        int64_t* num_unique, int64_t* lids, int64_t* error, int64_t* detail,
+                                        void* stream);
+
+// out[i] = row (ids[i]) of an array stacked from P shards: bounds [P + 1], shards [P] -> row_bytes each row; a shard may
+// lie in device or in pinned, mapped memory. Any width and alignment; 16 bytes at a time where both allow.
+// error: GLT_BAD_ID {position, id}; that row of `out` is left as it was.
+GLT_API int32_t glt_cuda_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
+                                const int64_t* ids, int64_t n, void* out, int64_t* error, int64_t* detail, void* stream);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,155 @@
+// Sampling the rows of one relation: counts first, then, with the offsets that the caller scans from them, the picks.
+#include <glt/cuda.h>
+
+#include "locate.h"
+#include "pick.h"
+#include "pick_lanes.h"
+#include "report.h"
+
+namespace glt {
+namespace {
+
+struct CountRow {
+  glt_graph g;
+  int32_t relation, fanout;
+  bool replace;
+  const int64_t* gids;
+  int64_t *counts, *error;
+
+  GLT_DEVICE void operator()(int64_t i) const {
+    Located row;
+    const int32_t status = locate_row(g, relation, gids[i], &row);
+    counts[i] = status ? 0 : pick_count(row.end - row.begin, fanout, replace);
+    if (status == GLT_BAD_ID) report(error, status, i, gids[i]);
+    if (status == GLT_BAD_ROW) report(error, status, relation, gids[i], row.begin, row.end);
+  }
+};
+
+template <class Id>
+struct PickRow {
+  static constexpr int kWords = 2 * GLT_SPARE_FANOUT;
+
+  glt_graph g;
+  int32_t relation, fanout, hop;
+  bool replace;
+  uint64_t batch_key;
+  const int64_t *gids, *uids, *offsets;
+  int64_t first_lid;
+  int64_t *neighbors, *dst, *edge_rows;
+  uint32_t* spare;
+  int64_t* error;
+
+  struct Item {
+    const Id* indices;  // of the row
+    int64_t edge_row, at, lid;
+    uint32_t degree, count;
+    bool all;           // every neighbour once, nothing is drawn
+    uint64_t stream;
+    uint32_t *drawn, *picks;
+  };
+
+  // A row that counted 0 (also because it is damaged) is not looked at again.
+  GLT_DEVICE Item open(int64_t i, uint32_t* shared) const {
+    Item item{};
+    item.at = offsets[i];
+    item.count = uint32_t(offsets[i + 1] - item.at);
+    Located row;
+    if (!item.count || locate_row(g, relation, gids[i], &row)) return Item{};
+    item.indices = static_cast<const Id*>(g.indices[row.part]) + row.begin;
+    item.edge_row = g.edge_base[row.part] + row.begin;
+    item.lid = first_lid + i;
+    item.degree = uint32_t(row.end - row.begin);
+    item.all = item.count == item.degree && !(replace && fanout >= 0);
+    item.stream = row_stream(hop_key(batch_key, hop, g.key[relation]), uids[i]);
+    item.drawn = fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared;
+    item.picks = replace ? item.drawn : item.drawn + item.count;
+    return item;
+  }
+
+  GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const {
+    if (row.all) return;
+    for (uint32_t i = lane; i < row.count; i += lanes)
+      row.drawn[i] = draw(row.stream, i, replace ? row.degree : row.degree - row.count + i + 1);
+  }
+
+  GLT_DEVICE void second(const Item& row, uint32_t lane, uint32_t lanes) const {
+    if (row.all || replace) return;
+    const uint32_t first = row.degree - row.count;
+    for (uint32_t i = lane; i < row.count; i += lanes)
+      row.picks[i] = is_taken(row.drawn, i, first) ? first + i : row.drawn[i];
+  }
+
+  GLT_DEVICE void third(const Item& row, uint32_t lane, uint32_t lanes) const {
+    for (uint32_t i = lane; i < row.count; i += lanes)
+      write(row, row.all ? i : row.picks[i], row.all ? i : rank_of(row.picks, row.count, i));
+  }
+
+  GLT_DEVICE void write(const Item& row, uint32_t position, uint32_t rank) const {
+    const int64_t gid = int64_t(row.indices[position]), to = row.at + rank;
+    const bool good = TypeRange(g, g.src_type[relation]).has(gid);
+    if (!good) report(error, GLT_BAD_ROW, relation, -1, gid);
+    neighbors[to] = good ? gid : -1;
+    if (dst) dst[to] = row.lid;
+    if (edge_rows) edge_rows[to] = row.edge_row + position;
+  }
+};
+
+template <class Id>
+struct UserId {
+  glt_graph g;
+  int32_t type;
+  const int64_t* gids;
+  int64_t begin;
+  const int64_t* count;
+  int64_t *uids, *error;
+
+  GLT_DEVICE void operator()(int64_t k) const {
+    const int64_t i = begin + k;
+    if (i < *count && locate_user_id<Id>(g, type, gids[i], uids + i)) report(error, GLT_BAD_ID, i, gids[i]);
+  }
+};
+
+// Half a warp serves fan-outs up to 16 with fewer idle lanes.
+template <class Id>
+int32_t pick_rows(int64_t n, const PickRow<Id>& body, void* stream, int64_t* detail) {
+  if (body.fanout >= 0 && body.fanout <= 16) return for_each_lanes<16>(n, body, stream, detail);
+  return for_each_lanes<32>(n, body, stream, detail);
+}
+
+bool known_width(const glt_graph& g) { return g.id_bytes == 4 || g.id_bytes == 8; }
+
+}  // namespace
+}  // namespace glt
+
+int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows,
+                            int32_t fanout, int32_t replace, int64_t* counts, int64_t* error, int64_t* detail,
+                            void* stream) {
+  if (relation < 0 || relation >= graph->num_relations) return glt::fail(detail, GLT_BAD_ARG, relation);
+  return glt::for_each(num_rows, glt::CountRow{*graph, relation, fanout, replace != 0, gids, counts, error}, stream, detail);
+}
+
+int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, const int64_t* uids,
+                           int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
+                           const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
+                           int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream) {
+  if (relation < 0 || relation >= graph->num_relations || !glt::known_width(*graph))
+    return glt::fail(detail, GLT_BAD_ARG, relation, graph->id_bytes);
+  if (fanout > GLT_SPARE_FANOUT && !spare) return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
+  auto run = [&](auto id) {
+    const glt::PickRow<decltype(id)> body{*graph,  relation,  fanout,    hop, replace != 0, batch_key, gids, uids,
+                                          offsets, first_lid, neighbors, dst, edge_rows,    spare,     error};
+    return glt::pick_rows(num_rows, body, stream, detail);
+  };
+  return graph->id_bytes == 4 ? run(int32_t()) : run(int64_t());
+}
+
+int32_t glt_cuda_user_ids(const glt_graph* graph, int32_t type, const int64_t* gids, int64_t begin, int64_t end,
+                          const int64_t* count, int64_t* uids, int64_t* error, int64_t* detail, void* stream) {
+  if (type < 0 || type >= graph->num_types || !glt::known_width(*graph))
+    return glt::fail(detail, GLT_BAD_ARG, type, graph->id_bytes);
+  auto run = [&](auto id) {
+    const glt::UserId<decltype(id)> body{*graph, type, gids, begin, count, uids, error};
+    return glt::for_each(end - begin, body, stream, detail);
+  };
+  return graph->id_bytes == 4 ? run(int32_t()) : run(int64_t());
+}

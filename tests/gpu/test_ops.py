@@ -1,0 +1,66 @@
+"""Each op on a CUDA device equals the CPU op and the reference."""
+
+import numpy as np
+import pytest
+import torch
+
+from glt_lightning.errors import DataError
+from glt_lightning.ops import cuda, reference
+from glt_lightning.ops.cuda import CudaShards
+from glt_lightning.ops.cuda_native import SPARE_FANOUT
+from tests.helpers import device_cases as cases
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sample_rows(kernels, seed):
+    cases.check_sample_rows(kernels, seed)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("degree", [1, 16, 17, 64, 65, 200, 5000, 40000])
+@pytest.mark.parametrize("fanout", [1, 5, 16, 17, SPARE_FANOUT, SPARE_FANOUT + 1, 300])
+def test_every_way_of_picking(kernels, degree, fanout, replace):
+    cases.check_every_way_of_picking(kernels, degree, fanout, replace)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_relabel(kernels, seed):
+    cases.check_relabel(kernels, seed)
+
+
+def test_relabel_of_many_ids_with_few_values(kernels):
+    """Thousands of threads meet in each slot."""
+    ids = np.random.default_rng(0).integers(0, 100, 500_000)
+    unique, lids = cuda.relabel(cases.to(kernels, ids))
+    want_unique, want_lids = reference.relabel(torch.from_numpy(ids), torch.empty(0, dtype=torch.int64))
+    assert unique.tolist() == want_unique.tolist()
+    assert lids.tolist() == want_lids.tolist()
+
+
+def test_relabel_refuses_negative_ids(kernels):
+    with pytest.raises(DataError, match="id -3 at position 1"):
+        cuda.relabel(cases.to(kernels, np.array([1, -3])))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_gather_from_device_memory(kernels, seed):
+    cases.check_gather(kernels, seed, place=lambda shard: shard.to(kernels.device))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_gather_from_pinned_memory(kernels, seed):
+    cases.check_gather(kernels, seed, place=lambda shard: shard.pin_memory())
+
+
+def test_gather_does_not_wait_and_says_bad_ids_when_asked(kernels):
+    shards = CudaShards([torch.ones(3, 2, device=kernels.device), torch.ones(3, 2).pin_memory()], kernels, start=5)
+    ids = torch.tensor([5, 10, 11], device=kernels.device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        shards.gather(ids)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    with pytest.raises(DataError, match="id 11 at position 2"):
+        shards.check()

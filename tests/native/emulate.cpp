@@ -1,0 +1,132 @@
+// The device library without a device, for tests: the bodies of cuda/*.cu run on the host, in a random order of threads,
+// with a garbage-filled shared memory, and with other threads let in before each step on memory that threads share.
+//   g++ -std=c++17 -fPIC -shared -pthread -Icuda -Icuda/include tests/native/emulate.cpp
+#include <glt/cuda.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "graph.h"
+
+namespace glt {
+
+// How the next kernels run. seed: of all orders. threads: 1, or so many at once. nested: how many other bodies may
+// start, and end, between two steps of one body; with several threads they yield instead.
+struct Schedule {
+  uint64_t seed = 0;
+  int32_t threads = 1, nested = 0;
+} schedule;
+
+thread_local std::function<void()> let_others_in;
+
+struct Atomic {
+  static void pause() {
+    if (let_others_in) let_others_in();
+  }
+  static uint64_t read(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+  static uint64_t swap_if(uint64_t* p, uint64_t expected, uint64_t desired) {
+    pause();
+    __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+  }
+  static void min(uint64_t* p, uint64_t value) {
+    pause();
+    for (uint64_t seen = read(p); value < seen;)
+      if (__atomic_compare_exchange_n(p, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+  }
+};
+
+inline std::vector<int64_t> shuffled(int64_t n, std::mt19937_64& random) {
+  std::vector<int64_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
+// body(order[k]) for all k: in this order, and now and then one inside another.
+template <class Body>
+void run_nested(const std::vector<int64_t>& order, const Body& body) {
+  size_t next = 0;
+  int32_t depth = 0;
+  let_others_in = [&] {
+    if (depth >= schedule.nested || next >= order.size()) return;
+    ++depth;
+    body(order[next++]);
+    --depth;
+  };
+  while (next < order.size()) body(order[next++]);
+  let_others_in = nullptr;
+}
+
+template <class Body>
+void run_threads(const std::vector<int64_t>& order, const Body& body) {
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < size_t(schedule.threads); ++t)
+    threads.emplace_back([&, t] {
+      let_others_in = std::this_thread::yield;
+      for (size_t k = t; k < order.size(); k += schedule.threads) body(order[k]);
+      let_others_in = nullptr;
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+template <class Body>
+int32_t for_each(int64_t n, const Body& body, void*, int64_t*) {
+  if (n <= 0) return GLT_OK;
+  std::mt19937_64 random(schedule.seed++);
+  const auto order = shuffled(n, random);
+  schedule.threads > 1 ? run_threads(order, body) : run_nested(order, body);
+  return GLT_OK;
+}
+
+template <int kLanes, class Body>
+int32_t for_each_lanes(int64_t n, const Body& body, void*, int64_t*) {
+  std::mt19937_64 random(schedule.seed++);
+  for (int64_t i : shuffled(std::max<int64_t>(n, 0), random)) {
+    std::vector<uint32_t> memory(Body::kWords, 0xdeadbeef);
+    std::vector<decltype(body.open(i, memory.data()))> items;
+    for (int lane = 0; lane < kLanes; ++lane) items.push_back(body.open(i, memory.data()));
+    for (int64_t lane : shuffled(kLanes, random)) body.first(items[lane], uint32_t(lane), kLanes);
+    for (int64_t lane : shuffled(kLanes, random)) body.second(items[lane], uint32_t(lane), kLanes);
+    for (int64_t lane : shuffled(kLanes, random)) body.third(items[lane], uint32_t(lane), kLanes);
+  }
+  return GLT_OK;
+}
+
+}  // namespace glt
+
+#include "gather.cu"
+#include "pick.h"
+#include "pick_lanes.h"
+#include "relabel.cu"
+#include "sample.cu"
+
+int32_t glt_abi_version(void) { return GLT_ABI_VERSION; }
+int32_t glt_cuda_device_count(int32_t* count, int64_t*) { return *count = 0, GLT_OK; }
+const char* glt_cuda_error_text(int32_t) { return "emulated"; }
+
+extern "C" {
+
+GLT_API int32_t emulate_schedule(uint64_t seed, int32_t threads, int32_t nested) {
+  glt::schedule = {seed, threads, nested};
+  return GLT_OK;
+}
+
+// The same picks by the host's way, out, and by the lanes' way, lanes_out; each [fanout], fanout < degree unless replace.
+GLT_API int32_t emulate_picks(uint64_t stream, uint32_t degree, uint32_t fanout, int32_t replace, uint32_t* out,
+                              uint32_t* lanes_out) {
+  (replace ? glt::pick_repeated : glt::pick_distinct)(stream, degree, fanout, out);
+  std::vector<uint32_t> drawn(fanout), picks(fanout);
+  const uint32_t first = degree - fanout;
+  for (uint32_t i = 0; i < fanout; ++i) drawn[i] = glt::draw(stream, i, replace ? degree : first + i + 1);
+  for (uint32_t i = 0; i < fanout; ++i)
+    picks[i] = !replace && glt::is_taken(drawn.data(), i, first) ? first + i : drawn[i];
+  for (uint32_t i = 0; i < fanout; ++i) lanes_out[glt::rank_of(picks.data(), fanout, i)] = picks[i];
+  return GLT_OK;
+}
+
+}  // extern "C"

@@ -1,0 +1,348 @@
+"""The device's code on the host: the bodies of its kernels run in random orders of threads, and the Python above them.
+
+What this cannot show is what only a device has: launches, barriers between lanes, its atomics, its memory. tests/gpu does.
+"""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from ctypes import c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from glt_lightning.errors import DataError, NativeError, PartitionError
+from glt_lightning.ops import cuda, reference
+from glt_lightning.ops.cuda import CudaKHopOp, CudaShards, DeviceGraph, Kernels
+from glt_lightning.ops.cuda_native import SIGNATURES, SPARE_FANOUT, cuda_library
+from glt_lightning.ops.khop import KHopOp
+from glt_lightning.ops.native import library_path
+from tests.helpers import device_cases as cases
+from tests.helpers.graphs import HETERO, TypedGraph, cut
+
+ROOT = Path(__file__).parents[2]
+SCHEDULES = [(1, 0), (1, 3), (1, 60), (4, 0)]  # threads, bodies nested in one
+
+
+class EmulatedKernels(Kernels):
+    def _launch(self, function, *values):
+        return function(*values, None)
+
+    def schedule(self, seed: int, threads: int = 1, nested: int = 0) -> None:
+        self._library.emulate_schedule(seed, threads, nested)
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory) -> ctypes.CDLL:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler to build the emulated kernels")
+    path = tmp_path_factory.mktemp("emulated") / "libemulated.so"
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
+    source = ROOT / "tests" / "native" / "emulate.cpp"
+    includes = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
+    subprocess.run([compiler, *flags, *includes, str(source), "-o", str(path)], check=True, timeout=240)
+    library = ctypes.CDLL(str(path))
+    extra = {
+        "emulate_schedule": [c_uint64, c_int32, c_int32],
+        "emulate_picks": [c_uint64, c_uint32, c_uint32, c_int32, c_void_p, c_void_p],
+    }
+    for name, arguments in (SIGNATURES | extra).items():
+        getattr(library, name).argtypes = arguments
+    library.glt_cuda_error_text.restype = ctypes.c_char_p
+    return library
+
+
+@pytest.fixture
+def kernels(emulated) -> EmulatedKernels:
+    kernels = EmulatedKernels(emulated, torch.device("cpu"))
+    kernels.schedule(0)
+    return kernels
+
+
+# --- picks
+
+
+def lanes_picks(library: ctypes.CDLL, stream: int, degree: int, fanout: int, replace: bool) -> list[int]:
+    """Picks of the lanes, which must be those of the host."""
+    host, lanes = np.zeros(fanout, dtype=np.uint32), np.zeros(fanout, dtype=np.uint32)
+    library.emulate_picks(stream, degree, fanout, replace, host.ctypes.data, lanes.ctypes.data)
+    assert lanes.tolist() == host.tolist()
+    return lanes.tolist()
+
+
+@pytest.mark.parametrize("degree", range(1, 13))
+def test_lanes_pick_what_the_host_picks_in_small_rows(emulated, degree):
+    """Small rows collide all the time, in chains of any length."""
+    for replace in (False, True):
+        for fanout in range(1, degree if not replace else 20):
+            for stream in range(300):
+                picks = lanes_picks(emulated, stream * 0x9E3779B97F4A7C15 % 2**64, degree, fanout, replace)
+                assert replace or len(set(picks)) == fanout
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize(
+    ("degree", "fanout"),
+    [(64, 63), (65, 64), (100, 99), (500, 499), (200, 100), (5000, 65), (40000, 15), (2**31 - 1, 64)],
+)
+def test_lanes_pick_what_the_host_picks(emulated, degree, fanout, replace):
+    for stream in range(40):
+        lanes_picks(emulated, (stream * 0xD1342543DE82EF95 + 1) % 2**64, degree, fanout, replace)
+
+
+def test_lanes_pick_what_the_reference_picks(emulated):
+    streams = torch.arange(50) * 1234567891234567
+    for degree, fanout, replace in ((9, 4, False), (9, 8, False), (70, 69, False), (9, 20, True)):
+        want = reference.pick_positions(streams, torch.full((50,), degree), fanout, replace)
+        for stream, picks in zip(streams.tolist(), want, strict=True):
+            assert lanes_picks(emulated, stream, degree, fanout, replace) == picks.tolist()
+
+
+# --- whole ops
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_khop(kernels, seed):
+    threads, nested = SCHEDULES[seed % len(SCHEDULES)]
+    kernels.schedule(seed, threads, nested)
+    cases.check_khop(kernels, seed)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES[:3])
+@pytest.mark.parametrize("fanouts", [[[5], [4], [3]], [[-1], [3]], [[70], [2]]])
+def test_larger_khop(kernels, fanouts, schedule, replace):
+    kernels.schedule(1, *schedule)
+    cases.check_larger_khop(kernels, replace, fanouts)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("degree", [1, 16, 17, 64, 65, 200, 5000])
+@pytest.mark.parametrize("fanout", [1, 5, 16, 17, SPARE_FANOUT, SPARE_FANOUT + 1, 300])
+def test_every_way_of_picking(kernels, degree, fanout, replace):
+    cases.check_every_way_of_picking(kernels, degree, fanout, replace)
+
+
+@pytest.mark.parametrize("first", [2**31 - 25, 2**31, 2**32 - 25, 2**40])
+def test_far_ids(kernels, first):
+    cases.check_far_ids(kernels, first)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sample_rows(kernels, seed):
+    kernels.schedule(seed)
+    cases.check_sample_rows(kernels, seed)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(15))
+def test_relabel(kernels, seed, schedule):
+    kernels.schedule(seed, *schedule)
+    cases.check_relabel(kernels, seed)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_gather(kernels, seed):
+    kernels.schedule(seed)
+    cases.check_gather(kernels, seed, place=lambda shard: shard)
+
+
+# --- the relabel table at its limits
+
+
+def relabel_in(kernels: Kernels, slots: int, ids: torch.Tensor) -> tuple[list[int], list[int], list[int]]:
+    """(error, unique, lids) of ids in a table of so many slots."""
+    error, num_unique = kernels.new_error(), kernels.zeros(1)
+    lids = cuda._Lids(kernels, error)
+    lids._slots, lids._table = slots, kernels.empty(2 * slots)
+    lids._enter(None, 0, True)
+    unique = kernels.empty(len(ids))
+    found = lids.number(ids, kernels.zeros(1).fill_(len(ids)), unique, num_unique)
+    return error.tolist(), unique[: int(num_unique)].tolist(), found.tolist()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_full_table_of_ids_that_all_collide(kernels, schedule):
+    """All ids want one slot, and there are as many slots as ids."""
+    slots = 64
+    wanted = [i for i in range(40_000) if (i * 0x9E3779B97F4A7C15 % 2**64) >> 58 == 63][:slots]
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        kernels.schedule(seed, *schedule)
+        ids = torch.from_numpy(rng.permutation(wanted * 3))
+        error, unique, lids = relabel_in(kernels, slots, ids)
+        want_unique, want_lids = reference.relabel(ids, torch.empty(0, dtype=torch.int64))
+        assert (error[0], unique, lids) == (0, want_unique.tolist(), want_lids.tolist())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_table_too_small_is_said_and_does_not_spin(kernels, schedule):
+    kernels.schedule(3, *schedule)
+    error, _, lids = relabel_in(kernels, 16, torch.arange(100))
+    assert error == [1, 0, 0, 32, 0]
+    assert sorted(lids)[:84] == [-1] * 84
+
+
+def test_the_table_is_a_power_of_two(kernels):
+    with pytest.raises(NativeError, match="relabel_known"):
+        relabel_in(kernels, 48, torch.arange(4))
+
+
+# --- errors are those of the CPU
+
+
+@pytest.mark.parametrize("bad", [-1, 1 << 40])
+def test_a_seed_outside_the_graph_is_refused(kernels, bad):
+    pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
+    graph = DeviceGraph.from_view(pieces.view, kernels)
+    for fanouts in ([[2]], []):
+        with pytest.raises(DataError, match=f"id {bad} at position 1"):
+            CudaKHopOp(graph, fanouts)(torch.tensor([0, bad]), 0, 0)
+
+
+def test_a_damaged_row_is_refused(kernels):
+    rng = np.random.default_rng(3)
+    graph = TypedGraph.random(rng)
+    graph.num_nodes, graph.edges = [4], [np.array([[0, 1, 2, 3], [1, 2, 3, 0]])]
+    pieces = cut(graph, 1, rng)
+    relation = pieces.view._keep[0][0]
+    relation.indices[0] = 77
+    with pytest.raises(PartitionError, match="names neighbour 77"):
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[-1], [2]])(torch.arange(4), 0, 0)
+    relation.indices[0] = 0
+    relation.indptr[1] = 1000
+    with pytest.raises(PartitionError, match="0:1000"):
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[-1]])(torch.from_numpy(pieces.gid_of[0]), 0, 0)
+
+
+def test_a_part_that_is_not_here_is_refused(kernels):
+    rng = np.random.default_rng(4)
+    graph = TypedGraph.random(rng)
+    graph.num_nodes, graph.edges = [20], [rng.integers(0, 20, (2, 200))]
+    view = cut(graph, 2, rng).view
+    view._keep[0][1] = view._keep[1][1] = None
+    here, away = 0, int(view.bounds[1])
+    op = CudaKHopOp(DeviceGraph.from_view(view, kernels), [[-1]])
+    for seeds, message in (([here, away], f"id {away} at position 1"), ([here], "part is not on this machine")):
+        with pytest.raises(DataError, match=message):
+            op(torch.tensor(seeds), 0, 0)
+
+
+def test_sample_rows_refuses_other_types(kernels):
+    rng = np.random.default_rng(1)
+    graph = TypedGraph.random(rng, HETERO)
+    pieces = cut(graph, 1, rng)
+    other = torch.from_numpy(pieces.gid_of[1 - int(pieces.view.dst_types[0])][:1])
+    with pytest.raises(DataError, match="position 0"):
+        cuda.sample_rows(DeviceGraph.from_view(pieces.view, kernels), 0, other, 2, batch_key=0, hop=0)
+
+
+def test_relabel_refuses_negative_ids(kernels):
+    with pytest.raises(DataError, match="id -3 at position 1"):
+        cuda.relabel(torch.tensor([1, -3]), kernels=kernels)
+
+
+@pytest.mark.parametrize("bad", [4, 11, -1])
+def test_gather_says_ids_outside_when_asked(kernels, bad):
+    shards = CudaShards([torch.ones(3, 2), torch.ones(3, 2)], kernels, start=5)
+    shards.gather(torch.tensor([5, 10]))
+    shards.check()
+    out = shards.gather(torch.tensor([5, 10, bad]), torch.zeros(3, 2))
+    assert out.tolist() == [[1, 1], [1, 1], [0, 0]]
+    with pytest.raises(DataError, match=f"id {bad} at position 2"):
+        shards.check()
+
+
+def test_gather_refuses_shards_it_cannot_read(kernels):
+    with pytest.raises(DataError, match=re.escape("got torch.float32 rows of shape [3]")):
+        CudaShards([torch.zeros(3, 2), torch.zeros(3, 3)], kernels)
+    with pytest.raises(DataError, match="or pinned memory, got a tensor on meta"):
+        CudaShards([torch.zeros(3, 2, device="meta")], kernels)
+
+
+@pytest.mark.parametrize(
+    "seeds", [torch.zeros(3), torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.int32)]
+)
+def test_seeds_of_another_kind_are_refused(kernels, seeds):
+    pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
+    with pytest.raises(DataError, match=re.escape("seeds: expected int64 [n] on cpu, got")):
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[2]])(seeds, 0, 0)
+
+
+# --- the loop
+
+
+def test_the_host_waits_once_a_hop(kernels, monkeypatch):
+    reads = []
+    read = cuda._read
+    monkeypatch.setattr(cuda, "_read", lambda *tensors: reads.append(len(tensors)) or read(*tensors))
+    rng = np.random.default_rng(9)
+    graph = TypedGraph.random(rng, HETERO)
+    pieces = cut(graph, 2, rng)
+    device_graph = DeviceGraph.from_view(pieces.view, kernels)
+    seeds = torch.from_numpy(pieces.gid_of[1][:1])
+    for fanouts, waits in (([[2, 2, 2]] * 3, 3), ([[2, 2, 2], [-1, -1, -1]], 3), ([], 1)):
+        reads.clear()
+        CudaKHopOp(device_graph, fanouts)(seeds, 1, 0)
+        assert len(reads) == waits
+
+
+def test_fan_outs_that_promise_too_much_are_counted_first(kernels, monkeypatch):
+    monkeypatch.setattr(cuda, "_MODEST_ROOM", 4)
+    for seed in range(20):
+        cases.check_khop(kernels, seed)
+
+
+def test_mapped_arrays_go_over_in_pieces(kernels, monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda, "_COPY_BYTES", 64)
+    np.save(tmp_path / "a.npy", np.arange(101, dtype=np.int32))
+    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+    assert kernels.copy(mapped).tolist() == list(range(101))
+    assert kernels.copy(mapped[:0]).tolist() == []
+
+
+def test_batches_do_not_share_memory(kernels):
+    rng = np.random.default_rng(2)
+    pieces = cut(TypedGraph.random(rng), 1, rng)
+    op, cpu = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[3], [3]]), KHopOp(pieces.view, [[3], [3]])
+    seeds = pieces.gid_of[0][:4]
+    kept = [op(torch.from_numpy(seeds), 0, key) for key in range(4)]
+    for key, batch in enumerate(kept):
+        cases.assert_same_batch(batch, cpu(seeds, 0, key))
+
+
+# --- the door
+
+
+def test_signatures_are_those_of_the_header():
+    header = (ROOT / "cuda" / "include" / "glt" / "cuda.h").read_text()
+    types = {"int32_t": c_int32, "int64_t": c_int64, "uint64_t": c_uint64}
+    declared = {"glt_abi_version": []}
+    for name, arguments in re.findall(r"GLT_API int32_t (\w+)\(([^;]*)\);", header):
+        words = [a.strip() for a in arguments.split(",")]
+        declared[name] = [c_void_p if "*" in a else types[a.split()[0]] for a in words]
+    assert {name: list(arguments) for name, arguments in SIGNATURES.items()} == declared
+    assert f"#define GLT_SPARE_FANOUT {SPARE_FANOUT} " in header
+
+
+def test_a_library_that_was_not_built_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLT_KERNELS_DIR", str(tmp_path))
+    with pytest.raises(NativeError, match=r"were not built: there is no .*libglt_kernels_cuda\.so"):
+        cuda_library.__wrapped__()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+def test_a_missing_driver_is_named():
+    if not library_path("libglt_kernels_cuda.so").exists():
+        pytest.skip("the CUDA kernels were not built here")
+    with pytest.raises(NativeError, match=r"no CUDA device can be used here: .* \(CUDA error \d+\)"):
+        cuda_library.__wrapped__()
+
+
+def test_the_cpu_is_no_cuda_device():
+    with pytest.raises(NativeError, match="expected a CUDA device, got 'cpu'"):
+        Kernels.open("cpu")
