@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from glt_lightning.partition.checks import check_graph
 from glt_lightning.partition.degrees import Degrees, count_degrees
 from glt_lightning.partition.edges import EdgeJob, write_edges
 from glt_lightning.partition.layout import NodeLayout, number_nodes
-from glt_lightning.partition.normalize import row_bytes, transform_for
+from glt_lightning.partition.normalize import transform_for
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.relations import stored_relations
 from glt_lightning.partition.rows import write_rows
 from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.space import require_space, rows_bytes
 from glt_lightning.types import NodeType
 
 _INT32_MAX = 2**31 - 1
@@ -37,19 +38,22 @@ class Builder:
         self._source, self._folder, self._options, self._made, self._progress = source, folder, options, made, progress
         self._schema, self._relations = stored_relations(source.schema, made["undirected"])
         self._edges = {edge_type: source.edges(edge_type) for edge_type in source.schema.edge_types}
-        self._num_nodes = {t: source.num_nodes[t] for t in self._schema.node_types}
+        self._num_nodes = {t: int(source.num_nodes[t]) for t in self._schema.node_types}
         most = max((self._edges[r.source].num_edges * (2 if r.both else 1) for r in self._relations), default=0)
         self._id_dtype = self._dtype(sum(self._num_nodes.values()))
         self._edge_id_dtype = self._dtype(most)
         self._arrays: dict[str, ArrayEntry] = {}
-        # first gid of each node type
+        # First gid of each node type.
         self._offsets = dict(zip(self._num_nodes, np.cumsum([0, *self._num_nodes.values()]).tolist(), strict=False))
 
     def build(self, splits: ResolvedSplits) -> Manifest:
         check_graph(self._source, self._edges, self._made["normalize"])
-        layouts = self._number(self._count())
+        require_space(self._folder, self._least_bytes())
+        degrees = self._count()
+        layouts = self._number(degrees)
+        degrees.hotness.clear()
         self._write_nodes(layouts)
-        self._write_edges(layouts)
+        self._write_edges(layouts, degrees)
         for name, (node_type, ids) in splits.items():
             gids = layouts[node_type].new[ids].astype(np.int64) + self._offsets[node_type]
             self._write(split_path(name), gids, np.dtype(np.int64))
@@ -60,13 +64,21 @@ class Builder:
     def _dtype(self, count: int) -> np.dtype:
         return np.dtype(np.int64 if self._made["wide_ids"] or count > _INT32_MAX else np.int32)
 
+    def _least_bytes(self) -> Iterator[int]:
+        """Sizes of the arrays whose length is known; merging may leave any number of the edges it runs over."""
+        yield from (n * self._id_dtype.itemsize for n in self._num_nodes.values())
+        yield from (rows_bytes(self._source.node_attrs(t)) for t in self._num_nodes)
+        per_edge = self._id_dtype.itemsize + self._edge_id_dtype.itemsize
+        for r in self._relations:
+            if not r.both:
+                yield self._edges[r.source].num_edges * per_edge + rows_bytes(self._source.edge_attrs(r.source))
+
     def _count(self) -> Degrees:
         total = sum(e.num_edges for e in self._edges.values())
         with self._progress.phase("reading edges", total, "edges") as done:
             return count_degrees(self._edges, self._relations, self._num_nodes, done)
 
     def _number(self, degrees: Degrees) -> dict[NodeType, NodeLayout]:
-        self._in_degree = degrees.in_degree
         parts, seed = self._options.num_parts, self._options.seed
         return {
             t: number_nodes(random_parts(n, parts, seed, t), degrees.hotness[t], parts, self._id_dtype)
@@ -75,7 +87,7 @@ class Builder:
 
     def _write_nodes(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
         attrs = {t: self._source.node_attrs(t) for t in self._num_nodes}
-        total = sum(len(rows) * row_bytes(rows) for named in attrs.values() for rows in named.values())
+        total = sum(map(rows_bytes, attrs.values()))
         with self._progress.phase("writing nodes", total, "B") as done:
             for index, (node_type, layout) in enumerate(layouts.items()):
                 for part, (begin, end) in enumerate(pairwise(layout.bounds)):
@@ -86,8 +98,8 @@ class Builder:
                         self._folder, index, name, rows, layout, transform, self._options.memory_bytes, done
                     )
 
-    def _write_edges(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
-        total = sum(2 * int(n.sum()) for n in self._in_degree.values())
+    def _write_edges(self, layouts: Mapping[NodeType, NodeLayout], degrees: Degrees) -> None:
+        total = sum(2 * int(n.sum()) for n in degrees.in_degree.values())
         with self._progress.phase("writing edges", total, "edges") as done:
             for index, relation in enumerate(self._relations):
                 src, _, dst = relation.edge_type
@@ -96,7 +108,7 @@ class Builder:
                     relation=relation,
                     edges=self._edges[relation.source],
                     attrs=self._source.edge_attrs(relation.source),
-                    in_degree=self._in_degree.pop(relation.edge_type),
+                    in_degree=degrees.in_degree.pop(relation.edge_type),
                     sources=layouts[src],
                     destinations=layouts[dst],
                     offset=self._offsets[src],
@@ -123,7 +135,7 @@ class Builder:
             bounds=tuple(layout.bounds for layout in layouts.values()),
             id_dtype=self._id_dtype.name,
             edge_id_dtype=self._edge_id_dtype.name,
-            num_classes=self._source.num_classes,
+            num_classes=None if self._source.num_classes is None else int(self._source.num_classes),
             target_type=self._source.target_type,
             splits={name: SplitEntry(t, len(ids)) for name, (t, ids) in splits.items()},
             arrays=self._arrays,
