@@ -39,6 +39,7 @@ class BucketOf {
  public:
   explicit BucketOf(const glt_buckets& b) : b_(b), numbers_(static_cast<const Id*>(b.numbers)) {}
 
+  bool has(int64_t node) const { return uint64_t(node) < uint64_t(b_.starts[b_.num_buckets]); }
   void prefetch(int64_t node) const { glt::prefetch(numbers_ + node); }
 
   // The bucket of a destination; *row is its row in the bucket.
@@ -56,26 +57,31 @@ class BucketOf {
 };
 
 template <class Id>
-void bucket_sizes(const glt_buckets& buckets, const int64_t* dst, int64_t n, int64_t* counts) {
+int32_t bucket_sizes(const glt_buckets& buckets, const int64_t* dst, int64_t n, int64_t* counts, int64_t* detail) {
   const BucketOf<Id> bucket_of(buckets);
   int64_t row;
   for (int64_t i = 0; i < n; ++i) {
     if (i + kAhead < n) bucket_of.prefetch(dst[i + kAhead]);
+    if (!bucket_of.has(dst[i])) return fail(detail, GLT_BAD_ARG, i);
     ++counts[bucket_of.find(dst[i], &row)];
   }
+  return GLT_OK;
 }
 
 template <class Id, class Int>
-void scatter(const glt_buckets& buckets, const int64_t* src, const int64_t* dst, int64_t n, int64_t first_edge_id,
-             int64_t* cursor, void* out) {
+int32_t scatter(const glt_buckets& buckets, const int64_t* src, const int64_t* dst, int64_t n, int64_t num_sources,
+                int64_t first_edge_id, int64_t* cursor, const int64_t* limit, void* out, int64_t* detail) {
   const BucketOf<Id> bucket_of(buckets);
   auto* records = static_cast<Record<Int>*>(out);
   int64_t row;
   for (int64_t i = 0; i < n; ++i) {
     if (i + kAhead < n) bucket_of.prefetch(dst[i + kAhead]);
+    if (!bucket_of.has(dst[i]) || uint64_t(src[i]) >= uint64_t(num_sources)) return fail(detail, GLT_BAD_ARG, i);
     const int32_t bucket = bucket_of.find(dst[i], &row);
+    if (cursor[bucket] >= limit[bucket]) return fail(detail, GLT_BAD_ARG, i);
     records[cursor[bucket]++] = {Int(row), Int(src[i]), Int(first_edge_id + i)};
   }
+  return GLT_OK;
 }
 
 // Counting sort by row: the keys of each row, rows in order; indptr [num_rows + 1].
@@ -154,19 +160,19 @@ int32_t glt_build_count(const int64_t* ids, int64_t n, int64_t num_nodes, int64_
   return GLT_OK;
 }
 
-int32_t glt_build_bucket_sizes(const glt_buckets* buckets, const int64_t* dst, int64_t n, int64_t* counts) {
+int32_t glt_build_sizes(const glt_buckets* buckets, const int64_t* dst, int64_t n, int64_t* counts,
+                               int64_t* detail) {
   if (buckets->id_bytes != 4 && buckets->id_bytes != 8) return GLT_BAD_ARG;
-  (buckets->id_bytes == 4 ? bucket_sizes<int32_t> : bucket_sizes<int64_t>)(*buckets, dst, n, counts);
-  return GLT_OK;
+  return (buckets->id_bytes == 4 ? bucket_sizes<int32_t> : bucket_sizes<int64_t>)(*buckets, dst, n, counts, detail);
 }
 
-int32_t glt_build_scatter(const glt_buckets* buckets, const int64_t* src, const int64_t* dst, int64_t n,
-                          int64_t first_edge_id, int64_t* cursor, void* records) {
+int32_t glt_build_deal(const glt_buckets* buckets, const int64_t* src, const int64_t* dst, int64_t n,
+                          int64_t num_sources, int64_t first_edge_id, int64_t* cursor, const int64_t* limit,
+                          void* records, int64_t* detail) {
   if (!known_widths(buckets->record_bytes, buckets->id_bytes, buckets->record_bytes / 3)) return GLT_BAD_ARG;
   auto* run = buckets->record_bytes == 12 ? scatter<int32_t, uint32_t>
                                           : (buckets->id_bytes == 4 ? scatter<int32_t, int64_t> : scatter<int64_t, int64_t>);
-  run(*buckets, src, dst, n, first_edge_id, cursor, records);
-  return GLT_OK;
+  return run(*buckets, src, dst, n, num_sources, first_edge_id, cursor, limit, records, detail);
 }
 
 int32_t glt_build_rows(const void* records, int64_t n, int32_t record_bytes, int64_t num_rows, int32_t coalesce,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import partition_graph
-from glt_lightning.types import EDGE, NODE
+from glt_lightning.partition.scratch import Scratch
+from glt_lightning.partition.sources import ArraySource, EdgeList
+from glt_lightning.types import EDGE, NODE, EdgeType
 from tests.helpers.partition_truth import single
 
 NAN_Y = np.array([0.0, 1.0, np.nan, np.nan])
@@ -91,6 +95,39 @@ def test_split_of_an_unclear_type(tmp_path: Path) -> None:
     source.num_nodes, source.target_type, source.node = {"a": 4, "b": 4}, None, {}
     source.edge_index = {("a", "to", "b"): source.edge_index[EDGE]}
     refused(tmp_path, "which node type it is for is not clear", source, splits={"train": np.array([0])})
+
+
+class Changing(ArraySource):
+    """Its edges are others each time they are read."""
+
+    readings = 0
+
+    def edges(self, edge_type: EdgeType) -> EdgeList:
+        return self
+
+    num_edges = 3
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        self.readings += 1
+        yield np.array([0, 0, 0][self.readings - 1 :]), np.array([1, 2, 3][self.readings - 1 :])
+
+
+@pytest.mark.parametrize("limit", [-1, 1 << 30])
+def test_data_that_changes_meanwhile(tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = single([(0, 1)], 4)
+    monkeypatch.setattr("glt_lightning.partition.edges.Scratch", lambda size, folder, _: Scratch(size, folder, limit))
+    refused(tmp_path, "changed between two readings", Changing(**vars(plain)))
+
+
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PartitionError, match="cannot write there"):
+        partition_graph(single([(0, 1)], 4), tmp_path / "file" / "p", PartitionOptions())
+
+
+def test_empty_folder_is_filled(tmp_path: Path) -> None:
+    partition_graph(single([(0, 1)], 4), tmp_path, PartitionOptions())
+    assert Manifest.load(tmp_path).num_nodes == (4,)
 
 
 def test_good_splits(tmp_path: Path) -> None:

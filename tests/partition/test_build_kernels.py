@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.errors import NativeError
+from glt_lightning.errors import DataError, NativeError
 from glt_lightning.ops.build import Buckets, RowBuffers, build_rows, count_ids
 
 LARGE = 5_000_000_000  # does not fit 32 bits
@@ -39,7 +39,7 @@ def test_records(wide: bool) -> None:
     buckets = Buckets(numbers, np.array([0, 2, 4]), width)
     records = np.zeros(3 * width, np.uint8)
     first = LARGE if wide else 7
-    buckets.scatter(np.array([0, 1, 2]), np.array([3, 1, 2]), first, np.array([0, 2]), records)
+    buckets.scatter(np.array([0, 1, 2]), np.array([3, 1, 2]), 3, first, np.array([0, 2]), np.array([2, 3]), records)
     # destinations have the numbers 3, 0, 1: bucket 1 row 1, bucket 0 rows 0 and 1
     assert records.view(kind).reshape(-1, 3).tolist() == [[0, 1, first + 1], [1, 2, first + 2], [1, 0, first]]
 
@@ -80,6 +80,16 @@ def test_ids_at_the_border_of_32_bits() -> None:
         _, indices, ids = build_rows(records.view(np.uint8).reshape(-1), 1, False, numbers, 0, width, out)
         assert indices.tolist() == [last, 5]
         assert ids.tolist() == [edge_id - 1, edge_id]
+
+
+@pytest.mark.parametrize(("src", "dst"), [([3], [0]), ([-1], [0]), ([0], [4]), ([0], [-1]), ([0, 0, 0], [1, 1, 1])])
+def test_edges_that_were_not_counted(src: list[int], dst: list[int]) -> None:
+    """Two records fit; a third, or an unknown node, is not written beside them."""
+    buckets = Buckets(np.arange(4, dtype=np.int32), np.array([0, 4]), 12)
+    records = np.zeros(100, np.uint8)
+    with pytest.raises(DataError, match="changed between two readings"):
+        buckets.scatter(np.array(src), np.array(dst), 3, 0, np.array([0]), np.array([2]), records)
+    assert (records[24:] == 0).all()
 
 
 def test_record_outside_its_bucket_is_seen() -> None:

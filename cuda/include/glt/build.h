@@ -24,13 +24,15 @@ typedef struct {
 // ++counts[ids[i]] for n ids, each in [0, num_nodes). GLT_BAD_ID: detail = {position, id}; counts are then partly done.
 GLT_API int32_t glt_build_count(const int64_t* ids, int64_t n, int64_t num_nodes, int64_t* counts, int64_t* detail);
 
-// counts[b] += number of the n edges whose destination lies in bucket b.
-GLT_API int32_t glt_build_bucket_sizes(const glt_buckets* buckets, const int64_t* dst, int64_t n, int64_t* counts);
+// counts[b] += number of the n edges whose destination lies in bucket b. GLT_BAD_ARG: as below.
+GLT_API int32_t glt_build_sizes(const glt_buckets* buckets, const int64_t* dst, int64_t n, int64_t* counts,
+                                       int64_t* detail);
 
-// Writes the records of n edges, ids first_edge_id + i, each to records[cursor[its bucket]++]. Ids must have been counted
-// before, which checks them.
-GLT_API int32_t glt_build_scatter(const glt_buckets* buckets, const int64_t* src, const int64_t* dst, int64_t n,
-                                  int64_t first_edge_id, int64_t* cursor, void* records);
+// Writes the records of n edges, ids first_edge_id + i, each to records[cursor[its bucket]++], below limit[its bucket].
+// GLT_BAD_ARG: the edges are not those that were counted: an id is out of range or a bucket is full; detail = {position}.
+GLT_API int32_t glt_build_deal(const glt_buckets* buckets, const int64_t* src, const int64_t* dst, int64_t n,
+                                  int64_t num_sources, int64_t first_edge_id, int64_t* cursor, const int64_t* limit,
+                                  void* records, int64_t* detail);
 
 // The rows of one bucket: sorts n records by (row, source, edge id); with `coalesce` keeps the first of each (row,
 // source). numbers: [nodes of the source type] new number by user id, id_bytes wide; indices = offset + number.

@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.errors import PartitionError
 
 _ARRAY_PATH = re.compile(r"(splits|part\d+/(nodes|edges)/\d+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
+_Folders = dict[str, dict[str, Any]]
 _ID_DTYPES = {"int32": "<i4", "int64": "<i8"}
 
 
@@ -27,9 +28,10 @@ def checked(raw: dict[str, Any]) -> None:
     _check_types(raw)
     _check_bounds(raw)
     _check_array_entries(raw)
-    _check_nodes(raw)
-    _check_edges(raw)
-    _check_splits(raw)
+    folders = _by_folder(raw["arrays"])
+    _check_nodes(raw, folders)
+    _check_edges(raw, folders)
+    _check_splits(raw, folders.get("splits", {}))
 
 
 def _count(value: object) -> bool:
@@ -110,10 +112,10 @@ def _is_dtype(value: object) -> bool:
     return dtype is not None and dtype.kind in "biuf" and dtype.newbyteorder("<").str == value
 
 
-def _check_nodes(raw: dict[str, Any]) -> None:
+def _check_nodes(raw: dict[str, Any], arrays: _Folders) -> None:
     for t, bounds in enumerate(raw["bounds"]):
         rows = [bounds[p + 1] - bounds[p] for p in range(raw["num_parts"])]
-        folders = [_folder(raw, f"part{p}/nodes/{t}/") for p in range(raw["num_parts"])]
+        folders = [arrays.get(f"part{p}/nodes/{t}", {}) for p in range(raw["num_parts"])]
         _check_same_names(f"nodes of type {raw['node_types'][t]!r}", folders, {"n_id"})
         for p, folder in enumerate(folders):
             for name, entry in folder.items():
@@ -121,10 +123,10 @@ def _check_nodes(raw: dict[str, Any]) -> None:
             _check_vector(f"part{p}/nodes/{t}/n_id.npy", folder["n_id"], _ID_DTYPES[raw["id_dtype"]], rows[p])
 
 
-def _check_edges(raw: dict[str, Any]) -> None:
+def _check_edges(raw: dict[str, Any], arrays: _Folders) -> None:
     for r, (edge_type, count) in enumerate(zip(raw["edge_types"], raw["num_edges"], strict=True)):
         bounds = raw["bounds"][raw["node_types"].index(edge_type[2])]
-        folders = [_folder(raw, f"part{p}/edges/{r}/") for p in range(raw["num_parts"])]
+        folders = [arrays.get(f"part{p}/edges/{r}", {}) for p in range(raw["num_parts"])]
         _check_same_names(f"edges of type {edge_type}", folders, {"indptr", "indices", "edge_ids"})
         for p, folder in enumerate(folders):
             prefix, edges = f"part{p}/edges/{r}/", folder["indices"]["shape"][0]
@@ -137,8 +139,7 @@ def _check_edges(raw: dict[str, Any]) -> None:
         require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts hold {total}")
 
 
-def _check_splits(raw: dict[str, Any]) -> None:
-    arrays = _folder(raw, "splits/")
+def _check_splits(raw: dict[str, Any], arrays: dict[str, Any]) -> None:
     require(set(arrays) == set(raw["splits"]), "splits: do not match the arrays of the folder splits/")
     for name, split in raw["splits"].items():
         good = isinstance(split, dict) and split.get("node_type") in raw["node_types"] and _count(split.get("count"))
@@ -146,8 +147,13 @@ def _check_splits(raw: dict[str, Any]) -> None:
         _check_vector(f"splits/{name}.npy", arrays[name], "<i8", split["count"])
 
 
-def _folder(raw: dict[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
-    return {path[len(prefix) : -4]: entry for path, entry in raw["arrays"].items() if path.startswith(prefix)}
+def _by_folder(arrays: dict[str, Any]) -> _Folders:
+    """Folder -> name of the array -> entry."""
+    folders: _Folders = {}
+    for path, entry in arrays.items():
+        folder, _, file = path.rpartition("/")
+        folders.setdefault(folder, {})[file.removesuffix(".npy")] = entry
+    return folders
 
 
 def _check_same_names(what: str, folders: list[dict[str, Any]], needed: Iterable[str]) -> None:

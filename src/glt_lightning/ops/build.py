@@ -9,12 +9,15 @@ from functools import cache
 
 import numpy as np
 
-from glt_lightning.ops.native import BAD_ID, check, library
+from glt_lightning.errors import DataError, NativeError
+from glt_lightning.ops.native import BAD_ARG, BAD_ID, check, library
+
+CHANGED = "the edges changed between two readings; let nothing write to the data set while it is partitioned."
 
 _SIGNATURES = {
     "glt_build_count": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
-    "glt_build_bucket_sizes": [c_void_p, c_void_p, c_int64, c_void_p],
-    "glt_build_scatter": [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p],
+    "glt_build_sizes": [c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
+    "glt_build_deal": [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p],
     "glt_build_rows": [
         c_void_p,
         c_int64,
@@ -34,6 +37,10 @@ _SIGNATURES = {
 def _library() -> ctypes.CDLL:
     lib = library()
     for name, arguments in _SIGNATURES.items():
+        if not hasattr(lib, name):
+            raise NativeError(
+                f"the native library has no {name}; install the package again so that both come from one build."
+            )
         function = getattr(lib, name)
         function.argtypes, function.restype = arguments, c_int32
     return lib
@@ -76,27 +83,41 @@ class Buckets:
 
     def sizes(self, dst: np.ndarray) -> np.ndarray:
         """int64 [B]: how many of the destinations (int64 user ids) lie in each bucket."""
-        counts = np.zeros(self.count, np.int64)
-        status = _library().glt_build_bucket_sizes(
-            ctypes.byref(self._struct), dst.ctypes.data, len(dst), counts.ctypes.data
+        counts, detail = np.zeros(self.count, np.int64), _detail()
+        status = _library().glt_build_sizes(
+            ctypes.byref(self._struct), dst.ctypes.data, len(dst), counts.ctypes.data, detail.ctypes.data
         )
-        check(status, _detail(), "bucket sizes")
+        _check_same(status, detail)
         return counts
 
     def scatter(
-        self, src: np.ndarray, dst: np.ndarray, first_edge_id: int, cursor: np.ndarray, records: np.ndarray
+        self,
+        src: np.ndarray,
+        dst: np.ndarray,
+        num_sources: int,
+        first_edge_id: int,
+        cursor: np.ndarray,
+        limit: np.ndarray,
+        records: np.ndarray,
     ) -> None:
-        """Writes the records of src -> dst (int64 user ids) at their buckets' cursors (int64 [B]), which advance."""
-        status = _library().glt_build_scatter(
+        """Writes the records of src -> dst (int64 user ids) at their buckets' cursors (int64 [B]), which advance.
+
+        Raises `DataError` when that would pass a bucket's limit, or an id is out of range.
+        """
+        detail = _detail()
+        status = _library().glt_build_deal(
             ctypes.byref(self._struct),
             src.ctypes.data,
             dst.ctypes.data,
             len(src),
+            num_sources,
             first_edge_id,
             cursor.ctypes.data,
+            limit.ctypes.data,
             records.ctypes.data,
+            detail.ctypes.data,
         )
-        check(status, _detail(), "scatter edges")
+        _check_same(status, detail)
 
 
 @dataclass
@@ -166,6 +187,13 @@ def build_rows(
     check(status, detail, "build rows")
     n = int(kept[0])
     return out.indptr[: num_rows + 1], out.indices[:n], out.edge_ids[:n]
+
+
+def _check_same(status: int, detail: np.ndarray) -> None:
+    """Edges are counted, which checks them, and read again to be dealt: in between they must not change."""
+    if status == BAD_ARG:
+        raise DataError(CHANGED)
+    check(status, detail, "deal edges")
 
 
 def _detail() -> np.ndarray:

@@ -16,7 +16,8 @@ import numpy as np
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.data.manifest import ArrayEntry, edge_path
-from glt_lightning.ops.build import Buckets, RowBuffers, build_rows
+from glt_lightning.errors import DataError
+from glt_lightning.ops.build import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.layout import NodeLayout
 from glt_lightning.partition.relations import Relation
 from glt_lightning.partition.scratch import Scratch
@@ -110,13 +111,16 @@ def _deal(
     cursor = first[:-1].copy()
     for src, dst, first_edge_id in _directed(job, size):
         if records.memory is not None:
-            buckets.scatter(src, dst, first_edge_id, cursor, records.memory)
+            buckets.scatter(src, dst, len(job.sources.new), first_edge_id, cursor, first[1:], records.memory)
         else:
-            _deal_to_file(buckets, src, dst, first_edge_id, cursor, staged, records)
+            _deal_to_file(job, buckets, src, dst, first_edge_id, cursor, staged, records)
         done(len(src))
+    if not np.array_equal(cursor, first[1:]):
+        raise DataError(CHANGED)
 
 
 def _deal_to_file(
+    job: EdgeJob,
     buckets: Buckets,
     src: np.ndarray,
     dst: np.ndarray,
@@ -129,7 +133,7 @@ def _deal_to_file(
     width = buckets.record_bytes
     sizes = buckets.sizes(dst)
     ends = np.cumsum(sizes)
-    buckets.scatter(src, dst, first_edge_id, ends - sizes, staged)
+    buckets.scatter(src, dst, len(job.sources.new), first_edge_id, ends - sizes, ends, staged)
     for b in np.flatnonzero(sizes).tolist():
         end, size = int(ends[b]), int(sizes[b])
         records.write(int(cursor[b]) * width, staged[(end - size) * width : end * width])

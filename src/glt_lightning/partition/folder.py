@@ -18,9 +18,14 @@ _POLL_S = 0.05
 @contextmanager
 def exclusive(target: Path, timeout_s: float) -> Iterator[None]:
     """Holds the lock of ``target`` in the block; raises `PartitionError` when another process keeps it too long."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     path = target.parent / f".{target.name}.lock"
-    fd = _locked(path, target, timeout_s)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fd = _locked(path, target, timeout_s)
+    except OSError as error:
+        raise PartitionError(
+            f"{target.parent}: cannot write there ({error.strerror}). Choose another folder."
+        ) from None
     try:
         yield
     finally:

@@ -85,10 +85,14 @@ def partition_graph(
     if (target / MANIFEST).exists():
         return _reuse(target, made)
     with exclusive(target, timeout_s):
-        if target.exists():  # another process made it while we waited
+        if target.exists() and not _is_empty_folder(target):  # perhaps another process made it while we waited
             return _reuse(target, made)
         with whole_folder(target) as folder:
             return Builder(source, folder, options, made, Progress(progress)).build(resolve_splits(source, splits))
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
