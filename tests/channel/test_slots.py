@@ -33,7 +33,7 @@ def test_a_slot_returns_with_its_last_view():
 
 def test_a_slot_grows_and_keeps_its_memory():
     pool = SlotPool(Slot, 1)
-    slot, memory = lend(pool, 100)
+    _, memory = lend(pool, 100)
     first = memory.ctypes.data
     del memory
     _, memory = lend(pool, 200)
