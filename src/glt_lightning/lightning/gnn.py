@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.models.basic_gnn import BasicGNN
@@ -138,7 +139,9 @@ class NodeEncoder(nn.Module):
 
     def __init__(self, in_channels: int | None, num_nodes: int | None, width: int, *, project: bool = True) -> None:
         super().__init__()
+        self.like: Tensor
         self.in_channels = in_channels
+        self.register_buffer("like", torch.empty(0), persistent=False)  # has the dtype that the model is cast to
         self.layer: nn.Module
         if in_channels is not None:
             self.layer = nn.Linear(in_channels, width) if project else nn.Identity()
@@ -156,7 +159,7 @@ class NodeEncoder(nn.Module):
                 f"x of node type {node_type!r} has {x.size(1)} features, but the model was built for {self.in_channels}. "
                 "Set in_channels to what the data has."
             )
-        return self.layer(x if x.is_floating_point() else x.float())
+        return self.layer(x.to(self.like.dtype))
 
 
 def _relation_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:

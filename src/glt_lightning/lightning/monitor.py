@@ -24,9 +24,11 @@ class SamplingMonitor(Callback):
         self._since = 0.0
         self._before: dict[str, float] = {}
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(trainer)  # an epoch that is resumed in its middle does not start
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._elapsed_s, self._since = 0.0, time.perf_counter()
-        self._before = _totals(trainer)
+        self._begin(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self._lap()
@@ -46,6 +48,10 @@ class SamplingMonitor(Callback):
         pl_module.log("glt/wait_share", per_s.pop("wait_s"), reduce_fx="mean", **options)
         for name, value in per_s.items():
             pl_module.log(f"glt/{name}_per_s", value, reduce_fx="sum", **options)
+
+    def _begin(self, trainer: Trainer) -> None:
+        self._elapsed_s, self._since = 0.0, time.perf_counter()
+        self._before = _totals(trainer)
 
     def _lap(self) -> None:
         now = time.perf_counter()

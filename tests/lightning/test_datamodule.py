@@ -1,0 +1,168 @@
+"""What a data module knows, refuses, and hands to its loaders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
+from glt_lightning.errors import DataError, GLTError, OptionError, PartitionError
+from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero, save_graph
+
+
+def opened(data: GLTDataModule) -> GLTDataModule:
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+def seeds_of(loader: Any) -> list[int]:
+    return [i for batch in loader for i in batch.n_id[: batch.batch_size].tolist()]
+
+
+def test_model_arguments_are_known_before_anything_is_written(make_data, tmp_path: Path) -> None:
+    data = make_data()
+    assert (data.num_features, data.num_classes, data.num_nodes) == (WIDTH, CLASSES, NODES)
+    assert data.metadata is None
+    assert data.target_type is None
+    assert not (tmp_path / "root").exists()
+
+
+def test_model_arguments_of_a_heterogeneous_graph(make_data) -> None:
+    data = make_data(dataset=learnable_hetero(), undirected=True)
+    before = (data.num_features, data.num_nodes, data.num_classes, data.metadata, data.target_type)
+    assert data.num_features == {"author": 5, "journal": 2, "paper": None}
+    assert data.target_type == "author"
+    assert ("journal", "rev_reads", "author") in data.metadata[1]
+    data.prepare_data()
+    after = make_data(dataset=learnable_hetero(), undirected=True)
+    assert before == (after.num_features, after.num_nodes, after.num_classes, after.metadata, after.target_type)
+
+
+def test_constructor_does_no_work(tmp_path: Path) -> None:
+    GLTDataModule("nowhere.npz", root=str(tmp_path / "root"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_partition_is_made_once_and_other_options_make_another(make_data, tmp_path: Path) -> None:
+    opened(make_data())
+    first = {path: path.stat().st_mtime_ns for path in (tmp_path / "root").rglob("*.npy")}
+    opened(make_data())
+    assert first == {path: path.stat().st_mtime_ns for path in (tmp_path / "root").rglob("*.npy")}
+    other = opened(make_data(partition={"num_parts": 3}))
+    assert other.partition_dir != make_data().partition_dir
+    assert len(list((tmp_path / "root" / "partitions").iterdir())) == 2
+
+
+def test_finished_partition_needs_no_dataset(make_data, tmp_path: Path) -> None:
+    folder = opened(make_data()).partition_dir
+    alone = opened(GLTDataModule(partition=PartitionOptions(dir=str(folder)), num_neighbors=[5, 5]))
+    assert alone.num_features == WIDTH
+    assert len(seeds_of(alone.test_dataloader())) == 90
+    alone.teardown()
+    missing = GLTDataModule(partition=PartitionOptions(dir=str(tmp_path / "none")))
+    with pytest.raises(PartitionError, match="no finished partition is there"):
+        _ = missing.num_features
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_works_without_a_trainer(make_data, workers: int) -> None:
+    data = opened(make_data(sampling=SamplingOptions(num_workers=workers, seed=3)))
+    train = seeds_of(data.train_dataloader())
+    assert sorted(train) == sorted(learnable_graph()["train_idx"].tolist())
+    assert seeds_of(data.val_dataloader()) == learnable_graph()["valid_idx"].tolist()
+    data.teardown()
+    data.teardown()
+
+
+def test_predicts_every_node_or_a_split(make_data) -> None:
+    data = opened(make_data())
+    assert seeds_of(data.predict_dataloader()) == list(range(NODES))
+    data.teardown()
+    data = opened(make_data(predict_split="test"))
+    assert seeds_of(data.predict_dataloader()) == learnable_graph()["test_idx"].tolist()
+    data.teardown()
+
+
+def test_evaluation_has_options_of_its_own(make_data) -> None:
+    data = opened(make_data(eval_num_neighbors=[-1], eval_batch_size=7))
+    train, val = next(iter(data.train_dataloader())), next(iter(data.val_dataloader()))
+    assert (train.batch_size, len(train.num_sampled_edges)) == (20, 2)
+    assert (val.batch_size, len(val.num_sampled_edges)) == (7, 1)
+    data.teardown()
+
+
+def test_own_splits(make_data, tmp_path: Path) -> None:
+    np.save(tmp_path / "val.npy", np.array([5, 3]))
+    (tmp_path / "test.txt").write_text("7\n1\n")
+    mask = torch.zeros(NODES, dtype=torch.bool)
+    mask[[2, 9]] = True
+    data = opened(make_data(splits={"train": mask, "val": str(tmp_path / "val.npy"), "test": tmp_path / "test.txt"}))
+    assert sorted(seeds_of(data.train_dataloader())) == [2, 9]
+    assert seeds_of(data.val_dataloader()) == [5, 3]
+    assert seeds_of(data.test_dataloader()) == [7, 1]
+    data.teardown()
+
+
+def test_own_splits_name_their_node_type(make_data) -> None:
+    data = opened(make_data(dataset=learnable_hetero(), splits={"test": [4, 2]}, input_type="paper"))
+    batch = next(iter(data.test_dataloader()))
+    assert batch["paper"].n_id[:2].tolist() == [4, 2]
+    data.teardown()
+
+
+def test_missing_split_names_those_that_exist(make_data, tmp_path: Path) -> None:
+    data = opened(make_data(dataset=str(save_graph(tmp_path / "g.npz", drop=("test_idx",)))))
+    with pytest.raises(DataError, match=r"split 'test': not in the data set, which has train, val\."):
+        data.test_dataloader()
+    data.teardown()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dataset": None}, "dataset: not given"),
+        ({"batch_size": 0}, "batch_size: expected an integer >= 1, got 0"),
+        ({"eval_batch_size": -1}, "eval_batch_size: expected"),
+        ({"num_neighbors": [5, 0]}, "Drop the hop instead of asking for 0"),
+        ({"num_neighbors": []}, "num_neighbors: expected one integer per hop"),
+        ({"num_neighbors": {"a__to__b": [0]}}, r"num_neighbors\[a__to__b\]"),
+        ({"eval_num_neighbors": [-2]}, "eval_num_neighbors: expected"),
+        ({"normalize": "columns"}, "normalize: expected none, rows or standardize"),
+        ({"splits": {"dev": [1]}}, "splits: expected any of train, val, test; got dev"),
+        ({"predict_split": "dev"}, "predict_split: expected"),
+        ({"partition": {"num_parts": 0}}, "partition.num_parts"),
+        ({"partition": {"parts": 2}}, "partition: got an unexpected keyword argument 'parts'"),
+        ({"sampling": {"num_workers": -1}}, "sampling.num_workers"),
+    ],
+)
+def test_bad_options_are_refused_at_once(make_data, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        make_data(**options)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["a"], "expected node ids or a mask"),
+        ([[1, 2]], "expected node ids or a mask in one dimension"),
+        ([NODES], f"seeds: {NODES} at position 0 is not a node"),
+        ("none.npy", "cannot be read"),
+        ("ids.pt", "expected an .npy file"),
+        ([], "0 seeds cannot be shared by 1 ranks"),
+    ],
+)
+def test_bad_own_splits(make_data, given: Any, said: str) -> None:
+    data = opened(make_data(splits={"train": given}))
+    with pytest.raises(GLTError, match=said):
+        data.train_dataloader()
+    data.teardown()
+
+
+def test_loader_before_setup_is_refused(make_data) -> None:
+    with pytest.raises(OptionError, match="call prepare_data"):
+        make_data().train_dataloader()

@@ -1,0 +1,147 @@
+"""Training with Lightning's own strategies: what the Trainer's switches do to our loaders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.callbacks import Callback
+
+from glt_lightning import GLTDataModule, SamplingOptions
+from glt_lightning.errors import DataError
+from glt_lightning.lightning import BestCheckpoint
+from tests.lightning.tiny import Noting, learnable_graph, save_graph
+
+TRAIN = sorted(learnable_graph()["train_idx"].tolist())
+
+
+@pytest.fixture(params=[0, 1], ids=["inline", "process"])
+def sampling(request: pytest.FixtureRequest) -> SamplingOptions:
+    return SamplingOptions(num_workers=request.param, seed=5)
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return sorted(i for batch in batches for i in batch)
+
+
+def test_learns(make_data, make_model, make_trainer, sampling: SamplingOptions) -> None:
+    trainer, model, data = make_trainer(max_epochs=8), make_model(), make_data(sampling=sampling)
+    trainer.fit(model, data)
+    assert trainer.callback_metrics.keys() >= {"train_loss", "val_loss", "val_acc"}
+    (result,) = trainer.test(model, data, verbose=False)
+    assert result["test_acc"] > 0.8
+
+
+def test_every_seed_once_per_epoch_in_a_new_order(
+    make_data, make_model, make_trainer, sampling: SamplingOptions
+) -> None:
+    model = make_model(Noting)
+    make_trainer(max_epochs=3).fit(model, make_data(sampling=sampling))
+    assert [flat(epoch) for epoch in model.seen] == [TRAIN] * 3
+    assert len({str(epoch) for epoch in model.seen}) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({"limit_train_batches": 2, "limit_val_batches": 1}, [2, 2]),
+        ({"limit_train_batches": 0.6}, [3, 3]),
+        ({"fast_dev_run": 2}, [2]),
+        ({"max_steps": 7, "max_epochs": -1}, [5, 2]),
+        ({"max_steps": 3, "max_epochs": -1, "accumulate_grad_batches": 2}, [5]),
+        ({"num_sanity_val_steps": 0, "val_check_interval": 2}, [5, 5]),
+    ],
+)
+def test_switches_that_end_early(
+    make_data, make_model, make_trainer, sampling: SamplingOptions, options: dict, batches: list[int]
+) -> None:
+    """They cut the epochs of the undisturbed run and change nothing else."""
+    model, whole = make_model(Noting), make_model(Noting)
+    make_trainer(**options).fit(model, make_data(sampling=sampling))
+    make_trainer().fit(whole, make_data(sampling=sampling))
+    assert [len(epoch) for epoch in model.seen] == batches
+    assert model.seen == [epoch[:n] for epoch, n in zip(whole.seen, batches, strict=False)]
+
+
+def test_overfit_batches_repeats_the_same_seeds(make_data, make_model, make_trainer) -> None:
+    model = make_model(Noting)
+    make_trainer(overfit_batches=2, max_epochs=3).fit(model, make_data())
+    assert model.seen[0] == model.seen[1] == model.seen[2]
+    assert [len(batch) for batch in model.seen[0]] == [20, 20]
+
+
+def test_reloaded_loaders_go_on_with_the_epochs(make_data, make_model, make_trainer, sampling: SamplingOptions) -> None:
+    class Old(Callback):
+        loaders: list = []
+
+        def on_train_epoch_start(self, trainer, pl_module) -> None:
+            self.loaders.append(trainer.train_dataloader)
+
+    model, whole, old = make_model(Noting), make_model(Noting), Old()
+    trainer = make_trainer(reload_dataloaders_every_n_epochs=1, max_epochs=3, callbacks=[old])
+    trainer.fit(model, make_data(sampling=sampling))
+    make_trainer(max_epochs=3).fit(whole, make_data(sampling=sampling))
+    assert model.seen == whole.seen
+    assert len(set(map(id, old.loaders))) == 3
+
+
+def test_lightnings_global_seed_is_the_default_seed(make_data, make_model, make_trainer) -> None:
+    models = []
+    for sampling in (SamplingOptions(), SamplingOptions(), SamplingOptions(seed=8)):
+        models.append(make_model(Noting))
+        make_trainer().fit(models[-1], make_data(sampling=sampling))
+    first, second, other = models
+    assert first.seen == second.seen
+    assert first.losses == second.losses
+    assert first.seen != other.seen
+
+
+def test_fits_without_a_validation_split(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    data = make_data(dataset=str(save_graph(tmp_path / "g.npz", drop=("valid_idx",))))
+    trainer = make_trainer()
+    trainer.fit(make_model(), data)
+    assert "val_acc" not in trainer.callback_metrics
+    with pytest.raises(DataError, match="split 'val': not in the data set"):
+        trainer.validate(make_model(), data, verbose=False)
+
+
+def test_best_checkpoint_is_the_best_epoch(make_data, make_model, make_trainer) -> None:
+    class Scores(Callback):
+        seen: list[float] = []
+
+        def on_validation_end(self, trainer, pl_module) -> None:
+            if not trainer.sanity_checking:
+                self.seen.append(float(trainer.callback_metrics["val_acc"]))
+
+    scores, keep = Scores(), BestCheckpoint()
+    data, model = make_data(), make_model(lr=0.05)
+    trainer = make_trainer(max_epochs=6, enable_checkpointing=True, callbacks=[scores, keep])
+    trainer.fit(model, data)
+    assert float(keep.best_model_score) == max(scores.seen)
+    assert sorted(p.name for p in Path(keep.best_model_path).parent.iterdir()) == ["best.ckpt", "last.ckpt"]
+    (result,) = trainer.validate(model, data, ckpt_path="best", verbose=False)
+    assert result["val_acc"] == max(scores.seen)
+    (result,) = trainer.validate(model, data, ckpt_path="last", verbose=False)
+    assert result["val_acc"] == scores.seen[-1]
+
+
+def test_best_checkpoint_of_a_module_without_val_acc_is_the_latest(make_data, make_model, make_trainer) -> None:
+    class Silent(Noting):
+        def validation_step(self, batch, batch_idx) -> None:
+            pass
+
+    keep = BestCheckpoint()
+    make_trainer(max_epochs=3, enable_checkpointing=True, callbacks=[keep]).fit(make_model(Silent), make_data())
+    assert Path(keep.best_model_path).name == "best.ckpt"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_error_of_the_user_closes_everything(make_data, make_model, make_trainer, workers: int) -> None:
+    class Broken(Noting):
+        def training_step(self, batch, batch_idx):
+            raise ZeroDivisionError("mine")
+
+    data: GLTDataModule = make_data(sampling=SamplingOptions(num_workers=workers))
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        make_trainer().fit(make_model(Broken), data)
+    assert not data._own_contexts.is_open

@@ -1,0 +1,150 @@
+"""The models: names, shapes, what trimming leaves unchanged, and what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from glt_lightning import GraphSAGE, SamplingOptions
+from glt_lightning.errors import DataError, OptionError
+from tests.lightning.tiny import CLASSES, NODES, SHAPE, WIDTH, learnable_hetero
+
+
+def one_batch(data: Any) -> Data | HeteroData:
+    data.prepare_data()
+    data.setup()
+    batch = next(iter(data.train_dataloader()))
+    data.teardown()
+    return batch
+
+
+def hetero_model(data: Any, **options: Any) -> GraphSAGE:
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
+    return GraphSAGE(**SHAPE | described | {"in_channels": data.num_features, "out_channels": CLASSES} | options)
+
+
+@pytest.mark.parametrize("name", ["EdgeCNN", "GAT", "GCN", "GIN", "GraphSAGE"])
+def test_models_of_pyg_by_name(make_data, name: str) -> None:
+    batch = one_batch(make_data())
+    model = GraphSAGE(**SHAPE, model=name).eval()
+    assert type(model.gnn.gnn).__name__ == name
+    assert model(batch).shape == (20, CLASSES)
+
+
+@pytest.mark.parametrize("name", ["EdgeCNN", "GAT", "GIN", "GraphSAGE"])
+def test_trimming_leaves_the_seeds_as_they_are(make_data, name: str) -> None:
+    batch = one_batch(make_data())
+    model = GraphSAGE(**SHAPE, model=name).eval()
+    assert model.gnn.trims
+    trimmed = model(batch)
+    model.gnn.trims = False
+    torch.testing.assert_close(trimmed, model(batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("GCN", {}), ("GraphSAGE", {"norm": "batch_norm"}), ("GAT", {"jk": "cat"})]
+)
+def test_no_trimming_where_it_would_change_the_answer(make_data, name: str, options: dict[str, Any]) -> None:
+    model = GraphSAGE(**SHAPE, model=name, model_kwargs=options)
+    assert not model.gnn.trims
+    assert model(one_batch(make_data())).shape == (20, CLASSES)
+
+
+def test_any_number_of_layers_for_any_number_of_hops(make_data) -> None:
+    batch = one_batch(make_data(num_neighbors=[3, 3, 3]))
+    for layers in (1, 2, 4):
+        assert GraphSAGE(**SHAPE | {"num_layers": layers})(batch).shape == (20, CLASSES)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float16, torch.float64])
+def test_features_of_any_dtype(make_data, dtype: torch.dtype) -> None:
+    batch = one_batch(make_data())
+    batch.x = batch.x.to(dtype)
+    assert GraphSAGE(**SHAPE)(batch).dtype == torch.float32
+    assert GraphSAGE(**SHAPE).double()(batch).dtype == torch.float64
+
+
+def test_nodes_without_features_learn_an_embedding(make_data) -> None:
+    batch = one_batch(make_data())
+    del batch.x
+    model = GraphSAGE(**SHAPE | {"in_channels": None}, num_nodes=NODES)
+    assert model.gnn.encoder.layer.weight.shape == (NODES, 16)
+    assert model(batch).shape == (20, CLASSES)
+
+
+@pytest.mark.parametrize("name", ["EdgeCNN", "GAT", "GIN", "GraphSAGE"])
+def test_every_parameter_of_a_heterogeneous_model_gets_a_gradient(make_data, name: str) -> None:
+    data = make_data(dataset=learnable_hetero(), batch_size=10)
+    batch = one_batch(data)
+    model = hetero_model(data, model=name)
+    logits = model(batch)
+    assert logits.shape == (10, CLASSES)
+    logits.sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_heterogeneous_model_leaves_out_what_cannot_reach_the_seeds(make_data) -> None:
+    model = hetero_model(make_data(dataset=learnable_hetero()))
+    assert set(model.gnn.encoders) == {"author", "paper"}
+    by, wrote = ("paper", "by", "author"), ("author", "wrote", "paper")
+    assert [layer.relations for layer in model.gnn.layers] == [[wrote, by], [by]] or [
+        set(layer.relations) for layer in model.gnn.layers
+    ] == [{by, wrote}, {by}]
+
+
+def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data) -> None:
+    data = make_data(dataset=learnable_hetero(), undirected=True, sampling=SamplingOptions(seed=0))
+    batch = one_batch(data)
+    model = hetero_model(data).eval()
+    trimmed = model(batch)
+    for store in batch.edge_stores:
+        store.num_sampled_edges = [*store.num_sampled_edges, 0]  # as if there were a hop more than layers
+    torch.testing.assert_close(trimmed, model(batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"model": "SAGE"}, OptionError, "expected one of EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA; got 'SAGE'"),
+        ({"out_channels": None}, DataError, "no class labels"),
+        ({"num_layers": 0}, OptionError, "num_layers: expected an integer >= 1"),
+        ({"in_channels": {"a": 1}}, OptionError, "metadata: needed"),
+        ({"in_channels": None}, OptionError, "num_nodes: needed to learn embeddings"),
+        ({"metadata": (["a"], [("a", "to", "a")])}, OptionError, "one entry per node type"),
+        (
+            {"metadata": (["a"], [("a", "to", "a")]), "in_channels": {"a": 1}, "num_nodes": {"a": 1}},
+            OptionError,
+            "target_type: expected one of a",
+        ),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        GraphSAGE(**SHAPE | options)
+
+
+def test_models_without_a_form_for_two_node_types_say_so(make_data) -> None:
+    with pytest.raises(OptionError, match="GCN has no form for edges between two node types"):
+        hetero_model(make_data(dataset=learnable_hetero()), model="GCN")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"in_channels": WIDTH + 1}, "built for in_channels 9, but the graph has 8 features"),
+        ({"out_channels": CLASSES - 1}, "out_channels 2, but the graph has 3 classes"),
+    ],
+)
+def test_model_of_another_graph_is_refused(
+    make_data, make_model, make_trainer, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DataError, match=said):
+        make_trainer().fit(make_model(**options), make_data())
+
+
+def test_batch_of_another_graph_is_refused(make_data) -> None:
+    with pytest.raises(DataError, match="has 8 features, but the model was built for 4"):
+        GraphSAGE(**SHAPE | {"in_channels": 4})(one_batch(make_data()))

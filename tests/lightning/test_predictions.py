@@ -1,0 +1,92 @@
+"""Predictions: each node once, keyed by the user's ids, on disk whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
+from glt_lightning.errors import DataError
+from glt_lightning.lightning import read_predictions
+from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_node_once(make_data, make_model, make_trainer, tmp_path: Path, workers: int) -> None:
+    trainer = make_trainer(callbacks=[PredictionWriter(str(tmp_path / "out"))])
+    data = make_data(sampling=SamplingOptions(num_workers=workers), eval_num_neighbors=[-1, -1])
+    returned = trainer.predict(make_model(), data)
+    assert torch.cat([part["n_id"] for part in returned]).tolist() == list(range(NODES))
+    written = read_predictions(tmp_path / "out")
+    assert written["n_id"].tolist() == list(range(NODES))
+    assert written["logits"].shape == (NODES, CLASSES)
+    assert (written["pred"] == written["logits"].argmax(axis=1)).all()
+
+
+def test_split_of_a_heterogeneous_graph(make_data, make_trainer, tmp_path: Path) -> None:
+    data = make_data(dataset=learnable_hetero(), predict_split="test")
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
+    model = GraphSAGE(data.num_features, CLASSES, 16, 2, **described)
+    make_trainer(callbacks=[PredictionWriter(str(tmp_path / "out"), keys=["pred"])]).predict(model, data)
+    written = read_predictions(tmp_path / "out")
+    assert written.keys() == {"n_id", "pred"}
+    assert written["n_id"].tolist() == list(range(45, 60))
+
+
+def test_order_of_the_user_is_not_the_order_on_disk(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    data = make_data(predict_split="test")
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), data)
+    assert read_predictions(tmp_path / "predictions")["n_id"].tolist() == sorted(learnable_graph()["test_idx"].tolist())
+
+
+def test_second_run_replaces_the_first(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
+    (tmp_path / "predictions" / "rank7.npz").write_bytes(b"left by more ranks")
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(predict_split="val"))
+    assert len(read_predictions(tmp_path / "predictions")["n_id"]) == 50
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["predictions", "root"]
+
+
+def test_run_that_fails_leaves_the_earlier_predictions(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
+    before = read_predictions(tmp_path / "predictions")
+
+    class Broken(Noting):
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            if batch_idx == 2:
+                raise ZeroDivisionError
+            return super().predict_step(batch, batch_idx)
+
+    with pytest.raises(ZeroDivisionError):
+        make_trainer(callbacks=[PredictionWriter()]).predict(make_model(Broken), make_data())
+    after = read_predictions(tmp_path / "predictions")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "keys", "said"),
+    [
+        (torch.zeros(3), None, "predict_step must return a dictionary of tensors with 'n_id'"),
+        ({"pred": torch.zeros(3)}, None, "predict_step must return a dictionary of tensors with 'n_id'"),
+        (
+            {"n_id": torch.zeros(3), "pred": torch.zeros(2)},
+            None,
+            "'pred': expected a tensor with one row for each of the 3",
+        ),
+        ({"n_id": torch.zeros(3), "pred": [1, 2, 3]}, None, "'pred': expected a tensor"),
+        ({"n_id": torch.zeros(3)}, ["logits"], r"predict_step returns no \['logits'\]"),
+    ],
+)
+def test_other_outputs_are_refused(outputs: Any, keys: list[str] | None, said: str) -> None:
+    writer = PredictionWriter(keys=keys)
+    with pytest.raises(DataError, match=said):
+        writer.on_predict_batch_end(None, None, outputs, None, 0)
+
+
+def test_reading_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no predictions are there"):
+        read_predictions(tmp_path)
