@@ -132,8 +132,10 @@ def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors") -> tupl
     if ok:
         ok = all(isinstance(k, int) and not isinstance(k, bool) and (k == -1 or k >= 1) for k in num_neighbors)
     if not ok:
-        hint = " Drop the hop instead of asking for 0." if isinstance(num_neighbors, (list, tuple)) and 0 in num_neighbors else ""
-        raise OptionError(
-            f"{name}: expected one integer per hop, each -1 (all) or >= 1; got {num_neighbors!r}.{hint}"
+        hint = (
+            " Drop the hop instead of asking for 0."
+            if isinstance(num_neighbors, (list, tuple)) and 0 in num_neighbors
+            else ""
         )
+        raise OptionError(f"{name}: expected one integer per hop, each -1 (all) or >= 1; got {num_neighbors!r}.{hint}")
     return tuple(num_neighbors)
