@@ -83,17 +83,17 @@ int32_t for_each(int64_t n, const Body& body, void*, int64_t*) {
   return GLT_OK;
 }
 
+// All items are in the same stage at a time: who writes into another one's memory is found out.
 template <int kLanes, class Body>
 int32_t for_each_lanes(int64_t n, const Body& body, void*, int64_t*) {
+  n = std::max<int64_t>(n, 0);
   std::mt19937_64 random(schedule.seed++);
-  for (int64_t i : shuffled(std::max<int64_t>(n, 0), random)) {
-    std::vector<uint32_t> memory(Body::kWords, 0xdeadbeef);
-    std::vector<decltype(body.open(i, memory.data()))> items;
-    for (int lane = 0; lane < kLanes; ++lane) items.push_back(body.open(i, memory.data()));
-    for (int64_t lane : shuffled(kLanes, random)) body.first(items[lane], uint32_t(lane), kLanes);
-    for (int64_t lane : shuffled(kLanes, random)) body.second(items[lane], uint32_t(lane), kLanes);
-    for (int64_t lane : shuffled(kLanes, random)) body.third(items[lane], uint32_t(lane), kLanes);
-  }
+  std::vector<uint32_t> shared(n * Body::kWords, 0xdeadbeef);
+  std::vector<decltype(body.open(0, nullptr))> lanes;
+  for (int64_t k = 0; k < n * kLanes; ++k) lanes.push_back(body.open(k / kLanes, &shared[k / kLanes * Body::kWords]));
+  for (int64_t k : shuffled(n * kLanes, random)) body.first(lanes[k], uint32_t(k % kLanes), kLanes);
+  for (int64_t k : shuffled(n * kLanes, random)) body.second(lanes[k], uint32_t(k % kLanes), kLanes);
+  for (int64_t k : shuffled(n * kLanes, random)) body.third(lanes[k], uint32_t(k % kLanes), kLanes);
   return GLT_OK;
 }
 

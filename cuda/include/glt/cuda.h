@@ -1,8 +1,9 @@
 // The C ABI of the device library. Conventions as in api.h, and:
 //
-// All pointers are to memory that the device reads (its own, or pinned and mapped), but for `graph` and `detail`. A graph
-// is described on the host; its arrays and tables of pointers are the device's. Nothing is allocated, nothing waits,
-// work goes to `stream` (a cudaStream_t) alone; the memory must live until the stream has come past it.
+// All pointers are to memory that the device reads (its own, or pinned and mapped), but for `graph`, `detail` and what
+// glt_cuda_device_count writes. A graph is described on the host; its arrays and tables of pointers are the device's.
+// Nothing is allocated, nothing waits, work goes to `stream` (a cudaStream_t) of the current device alone; memory must
+// live until the stream has come past the work.
 // What a call can tell at once it returns: GLT_BAD_ARG, GLT_CUDA. What is found later lands in `error`: int64 [5], a
 // status and its detail, zeroed by the caller. The first to fail claims it; of several errors any one. Bad items are left
 // out and no memory outside the arrays is touched, so the caller may read `error` late, with the sizes.

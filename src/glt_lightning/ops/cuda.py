@@ -453,7 +453,7 @@ class CudaShards:
                 f"shards: expected contiguous {first.dtype} rows of shape {list(first.shape[1:])}, got {shard.dtype} rows of "
                 f"shape {list(shard.shape[1:])}."
             )
-        if shard.device != self._kernels.device and not shard.is_pinned():
+        if shard.numel() and shard.device != self._kernels.device and not shard.is_pinned():
             raise DataError(
                 f"shards: expected memory of {self._kernels.device} or pinned memory, got a tensor on {shard.device}."
             )
