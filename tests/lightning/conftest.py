@@ -15,12 +15,19 @@ from tests.lightning.tiny import SHAPE, save_graph
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads of torch that share cores with other work spend their time waiting for each other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # Lightning leaves it alone then
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line, called with arguments of its own, warns when the process has some too."""
+    monkeypatch.setattr("sys.argv", ["python -m lightning"])
 
 
 @pytest.fixture(scope="session")

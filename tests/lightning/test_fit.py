@@ -72,7 +72,8 @@ def test_overfit_batches_repeats_the_same_seeds(make_data, make_model, make_trai
 
 def test_reloaded_loaders_go_on_with_the_epochs(make_data, make_model, make_trainer, sampling: SamplingOptions) -> None:
     class Old(Callback):
-        loaders: list = []
+        def __init__(self) -> None:
+            self.loaders: list = []
 
         def on_train_epoch_start(self, trainer, pl_module) -> None:
             self.loaders.append(trainer.train_dataloader)
@@ -107,7 +108,8 @@ def test_fits_without_a_validation_split(make_data, make_model, make_trainer, tm
 
 def test_best_checkpoint_is_the_best_epoch(make_data, make_model, make_trainer) -> None:
     class Scores(Callback):
-        seen: list[float] = []
+        def __init__(self) -> None:
+            self.seen: list[float] = []
 
         def on_validation_end(self, trainer, pl_module) -> None:
             if not trainer.sanity_checking:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from glt_lightning import GLTDataModule, SamplingOptions
+from glt_lightning import SamplingOptions
 from glt_lightning.errors import OptionError
 from tests.lightning.tiny import Noting
 

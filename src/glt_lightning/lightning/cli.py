@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning.errors import GLTError, OptionError, PeerError
@@ -32,6 +34,7 @@ _LINKS = {
     "target_type": "target_type",
 }
 _CLUSTER = ClusterOptions()
+_CHECKPOINT_WORDS = ("best", "last", "hpc", "registry")
 
 
 class GLTCLI(LightningCLI):
@@ -52,6 +55,7 @@ class GLTCLI(LightningCLI):
         name = self.config["subcommand"]
         config = self.config[name]
         _check_strategy(config.trainer.strategy)
+        _check_checkpoint(config.get("ckpt_path"))
         if name != "fit" and config.get("ckpt_path") == "best":
             # "best" is Lightning's word for the best checkpoint of the same process; here it outlives the process.
             config["ckpt_path"] = str(find_best(config.trainer.default_root_dir or os.getcwd()))
@@ -66,7 +70,10 @@ class GLTCLI(LightningCLI):
         given = list(given) if isinstance(given, list) else [given]
         if not chosen.barebones:
             given += _default_callbacks(self.subcommand, given, chosen.enable_checkpointing is not False)
-        return super().instantiate_trainer(**{"callbacks": given, **kwargs})
+        try:
+            return super().instantiate_trainer(**{"callbacks": given, **kwargs})
+        except (TypeError, ValueError) as error:  # how Lightning's Trainer refuses some of its options
+            raise OptionError(f"trainer: {error}") from error
 
     def after_fit(self) -> None:
         checkpoint = self.trainer.checkpoint_callback
@@ -77,7 +84,7 @@ class GLTCLI(LightningCLI):
 
 
 def main(args: ArgsType = None) -> None:
-    """Runs the command line; an error of ours is one line and exit status 1, unless ``GLT_TRACEBACK`` is set."""
+    """Runs the command line; an error of ours or of Lightning's is one line, unless ``GLT_TRACEBACK`` is set."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # a console script does not put it there, and user modules are named in YAML
     try:
@@ -92,13 +99,13 @@ def main(args: ArgsType = None) -> None:
             args=args,
         )
     except Exception as error:
-        ours = next((e for e in _causes(error) if isinstance(e, GLTError)), None)
-        if ours is None or os.environ.get("GLT_TRACEBACK"):
+        known = next((e for e in _causes(error) if isinstance(e, (GLTError, MisconfigurationException))), None)
+        if known is None or os.environ.get("GLT_TRACEBACK"):
             raise
-        rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
-        if not isinstance(ours, PeerError):  # that was said when it happened
-            print(f"error: {'' if rank == '0' else f'rank {rank}: '}{ours}", file=sys.stderr, flush=True)
-        sys.exit(1)
+        if not isinstance(known, PeerError):  # that was said when it happened
+            rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
+            print(f"error: {'' if rank == '0' else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
+        sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -109,9 +116,19 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _check_strategy(strategy: Any) -> None:
-    known = sorted(StrategyRegistry.available_strategies(), key=lambda name: (not name.startswith("glt"), name))
-    if isinstance(strategy, str) and strategy not in ("auto", *known):
-        raise OptionError(f"trainer.strategy: expected one of auto, {', '.join(known)}; got {strategy!r}.")
+    known = ["auto", *StrategyRegistry.available_strategies()]
+    if isinstance(strategy, str) and strategy not in known:
+        ours = ", ".join(name for name in known if name.startswith("glt_"))
+        near = difflib.get_close_matches(strategy, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise OptionError(
+            f"trainer.strategy: expected auto, {ours}, ddp or another strategy of Lightning; got {strategy!r}.{hint}"
+        )
+
+
+def _check_checkpoint(path: Any) -> None:
+    if isinstance(path, str) and path not in _CHECKPOINT_WORDS and ":" not in path and not os.path.exists(path):
+        raise OptionError(f"ckpt_path: there is no file {path!r}.")
 
 
 def _with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from typing import NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
+_CLASS = re.compile(r"Problem with given class_path '([\w.]+)'")
 _NOISE = re.compile(
     r"Does not validate against any|Subtypes:|Errors:|Expected a <class 'NoneType'>|Given value|Expected a path but|"
     r"Problem with given class_path"
+)
+_WORDING = (
+    (r"<class '([^']+)'>", r"\1"),
+    (r"Expected a typing\.Literal\[(.*?)\]\. Got value:", r"expected one of \1; got"),
+    (r"Expected a dot import path string: (\S+)", r"no class \1 is known; give the name of ours or a dotted path"),
+    (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
+    (r"init_args\.", ""),
 )
 
 
@@ -20,26 +31,48 @@ class OneLineParser(LightningArgumentParser):
     """Says what is wrong in one line, without the usage of two hundred options."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        parser = getattr(ex, "subcommand_parser", None) or self
         if not self.exit_on_error:
             super().error(message, ex)
+        parser = getattr(ex, "subcommand_parser", None) or self
         prog = parser.prog.replace(" [options]", "")
-        sys.stderr.write(f"error: {one_line(message)}{self._hint(parser, message)} Options: {prog} --help\n")
-        self.exit(2)
-
-    @staticmethod
-    def _hint(parser: LightningArgumentParser, message: str) -> str:
-        unknown = re.search(r"unrecognized arguments: (--[\w.]+)", message)
         known = [option for action in parser._actions for option in action.option_strings]
-        near = difflib.get_close_matches(unknown.group(1), known, n=1, cutoff=0.6) if unknown else []
-        return f" Did you mean {near[0]}?" if near else ""
+        sys.stderr.write(f"error: {one_line(message)}{did_you_mean(message, known)} Options: {prog} {_help(message)}\n")
+        self.exit(2)
 
 
 def one_line(message: str) -> str:
     """The part of a message of jsonargparse that names the key and what is wrong with it."""
     keys = _KEY.findall(message)
     lines = [line.strip().lstrip("- ") for line in _KEY.sub("", message).splitlines()]
-    said = " ".join(dict.fromkeys(line for line in lines if line and not _NOISE.search(line)))
+    said = "; ".join(dict.fromkeys(line for line in lines if line and not _NOISE.search(line)))
     text = f"{'.'.join(keys)}: {said}" if keys else said or message.splitlines()[0]
-    text = re.sub(r"<class '([^']+)'>", r"\1", text).replace("init_args.", "")
+    for pattern, replacement in _WORDING:
+        text = re.sub(pattern, replacement, text)
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def did_you_mean(message: str, options: Iterable[str]) -> str:
+    """A hint at the nearest option, or nothing."""
+    if argument := re.search(r"unrecognized arguments: (--[\w.]+)", message):
+        word, known = argument.group(1), list(options)
+    elif option := re.search(r"Option '(\w+)' is not accepted", message):
+        word, known = option.group(1), _parameters(message)
+    else:
+        return ""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _parameters(message: str) -> list[str]:
+    """Arguments of the class that a message is about."""
+    found = _CLASS.search(message)
+    if found is None:
+        return []
+    module, _, name = found.group(1).rpartition(".")
+    return list(inspect.signature(getattr(import_module(module), name)).parameters)
+
+
+def _help(message: str) -> str:
+    """The flag that shows the options in question."""
+    keys, kind = _KEY.findall(message), _CLASS.search(message)
+    return f"--{keys[0]}.help {kind.group(1).rpartition('.')[2]}" if keys and kind else "--help"

@@ -24,6 +24,7 @@ from typing import Any
 from glt_lightning.errors import PeerError
 
 _CONNECT_S = 60.0
+_RETRY_S = 0.02
 _EXIT_S = 5.0  # for the last steps of a process that already ends because of a loss
 _MAX_MESSAGE = 4096
 
@@ -125,9 +126,10 @@ class PeerWatch:
                     return
 
     def _alarm(self, loss: Loss) -> None:
+        # first of all, so that the others hear of this loss and not of what it will do to this rank
+        self._tell({"lost": [loss.rank, loss.pid, loss.reason]})
         self._loss = loss
         self._lost.set()
-        self._tell({"lost": [loss.rank, loss.pid, loss.reason]})
         if not loss.reason:
             _say(f"error: {loss}; rank {self.rank} cannot go on.")
         if not self._closed.wait(self._timeout_s):
@@ -189,20 +191,30 @@ def _greeted(sock: socket.socket) -> _Peer | None:
 def _connect(address: str, rank: int, first_rank: int) -> _Peer:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        sock.settimeout(_CONNECT_S)
-        sock.connect("\0" + address)
+        _reach(sock, address)
         pid, uid = _credentials(sock)
         if uid != os.getuid():
             raise PeerError(f"the socket of rank {first_rank} belongs to user {uid}, not to {os.getuid()}.")
         sock.send(json.dumps({"rank": rank}).encode())
         sock.settimeout(None)
-    except OSError as error:
+    except BaseException as error:
         sock.close()
-        raise PeerError(f"rank {rank} cannot reach rank {first_rank} of this host ({error}); did it end?") from None
-    except BaseException:
-        sock.close()
+        if isinstance(error, OSError):
+            raise PeerError(f"rank {rank} cannot reach rank {first_rank} of this host ({error}); did it end?") from None
         raise
     return _Peer(first_rank, pid, sock)
+
+
+def _reach(sock: socket.socket, address: str) -> None:
+    deadline = time.monotonic() + _CONNECT_S
+    sock.settimeout(_CONNECT_S)
+    while True:
+        try:
+            return sock.connect("\0" + address)
+        except BlockingIOError:  # a Unix socket does not wait while the queue of the other side is full
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int]:

@@ -1,0 +1,245 @@
+"""The command line: what it takes, what it refuses in one line, what it adds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from glt_lightning.lightning import cli
+from glt_lightning.lightning.cli import GLTCLI, main
+from tests.lightning.tiny import CLASSES, NODES, WIDTH
+
+MODULE = '''
+from lightning.pytorch import LightningDataModule, LightningModule
+import torch
+
+class Plain(LightningModule):
+    """Knows nothing of graphs."""
+    def __init__(self, width: int = 3):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, 1)
+        print("width", width)
+
+class Wide(LightningModule):
+    def __init__(self, in_channels: int, num_nodes: int):
+        super().__init__()
+        print("in_channels", in_channels, "num_nodes", num_nodes)
+
+class OtherData(LightningDataModule):
+    """Has no num_features."""
+'''
+
+
+@pytest.fixture
+def config(graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("usermodule.py").write_text(MODULE)
+    data = {"dataset": str(graph_npz), "root": "root", "num_neighbors": [5, 5], "batch_size": 20}
+    trainer = {"max_epochs": 1, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    run = {
+        "seed_everything": 1,
+        "trainer": trainer | {"devices": 1},
+        "model": {"class_path": "GraphSAGE", "init_args": {"hidden_channels": 16, "num_layers": 2}},
+        "data": {"class_path": "GLTDataModule", "init_args": data},
+    }
+    Path("run.yaml").write_text(yaml.safe_dump(run))
+    return "run.yaml"
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[GLTCLI]:
+    """Collects what `main` builds, and keeps it from running."""
+    seen: list[GLTCLI] = []
+    monkeypatch.setattr(GLTCLI, "_run_subcommand", lambda self, _: seen.append(self))
+    return seen
+
+
+def printed(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    with pytest.raises(SystemExit):
+        main([*args, "--print_config"])
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one line that is said."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main(list(args))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert end.value.code in (1, 2)
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_nested_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    nested = ["--data.sampling.num_workers", "2", "--data.partition.num_parts", "4", "--cluster.peer_timeout_s", "7"]
+    run = printed(
+        capsys, "fit", "--config", config, "--data.dataset", "x.npz", "--data.num_neighbors", "[3,2]", *nested
+    )
+    data = run["data"]["init_args"]
+    assert (data["dataset"], data["num_neighbors"], data["batch_size"]) == ("x.npz", [3, 2], 20)
+    assert data["sampling"]["num_workers"] == 2
+    assert data["partition"] == {"num_parts": 4, "algorithm": "random", "seed": 0, "dir": None, "memory_bytes": 2 << 30}
+    assert run["cluster"]["peer_timeout_s"] == 7
+
+
+def test_fan_outs_per_edge_type(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = printed(capsys, "fit", "--config", config, "--data.num_neighbors", "{a__to__b: [3, 2]}")
+    assert run["data"]["init_args"]["num_neighbors"] == {"a__to__b": [3, 2]}
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
+def test_help_explains_the_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--data.help", "GLTDataModule"])
+    assert end.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--data.sampling.num_workers" in shown
+    assert "Sampler processes per rank; 0 samples inside the training process." in shown
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert "usage: python -m lightning" in shown
+    assert "--cluster.peer_timeout_s" in shown
+
+
+def test_data_tells_the_model_about_the_graph(config: str, built: list[GLTCLI]) -> None:
+    main(["fit", "--config", config])
+    assert built[0].model.hparams["in_channels"] == WIDTH
+    assert built[0].model.hparams["out_channels"] == CLASSES
+    assert not Path("root").exists()
+
+
+def test_modules_of_the_user(config: str, built: list[GLTCLI], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["fit", "--config", config, "--model", "usermodule.Plain", "--model.width", "4"])
+    assert "width 4" in capsys.readouterr().out
+    main(["fit", "--config", config, "--model", "usermodule.Wide"])
+    assert f"in_channels {WIDTH} num_nodes {NODES}" in capsys.readouterr().out
+    own = ["--data", "usermodule.OtherData", "--model", "usermodule.Wide"]
+    main(["fit", "--trainer.accelerator", "cpu", *own, "--model.in_channels", "6", "--model.num_nodes", "5"])
+    assert "in_channels 6 num_nodes 5" in capsys.readouterr().out
+
+
+def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: list[GLTCLI]) -> None:
+    def names() -> set[str]:
+        return {type(callback).__name__ for callback in built.pop().trainer.callbacks}
+
+    main(["fit", "--config", config])
+    assert names() >= {"SamplingMonitor", "BestCheckpoint"}
+    main(["fit", "--config", config, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks+=SamplingMonitor"])
+    chosen = names()
+    assert "ModelCheckpoint" in chosen
+    assert "BestCheckpoint" not in chosen
+    main(["fit", "--config", config, "--trainer.enable_checkpointing", "false"])
+    assert not names() & {"ModelCheckpoint", "BestCheckpoint"}
+    main(["fit", "--config", config, "--trainer.barebones", "true"])
+    assert not names() & {"SamplingMonitor", "BestCheckpoint"}
+    main(["predict", "--config", config])
+    assert "PredictionWriter" in names()
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        ["--trainer.strategy", "glt_worker"],
+        ["--trainer.strategy", "GLTWorkerStrategy", "--trainer.strategy.find_unused_parameters", "true"],
+    ],
+)
+def test_cluster_group_reaches_the_strategy(config: str, built: list[GLTCLI], strategy: list[str]) -> None:
+    main(["fit", "--config", config, *strategy, "--cluster.peer_timeout_s", "9"])
+    assert built[0].trainer.strategy.cluster.peer_timeout_s == 9
+
+
+def test_cluster_group_is_harmless_with_other_strategies(config: str, built: list[GLTCLI]) -> None:
+    main(["fit", "--config", config, "--cluster.peer_timeout_s", "9", "--trainer.strategy", "auto"])
+    assert type(built[0].trainer.strategy).__name__ == "SingleDeviceStrategy"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--data.datset", "x"], "Option 'datset' is not accepted. Did you mean dataset?"),
+        (["--data.partition.nm_parts", "2"], "unrecognized arguments: --partition.nm_parts=2."),
+        (["--data.partition.num_parts", "two"], "data.partition.num_parts: expected int; got two."),
+        (["--data.partition.num_parts", "0"], "partition.num_parts: expected an integer >= 1, got 0."),
+        (["--data.num_neighbors", "[3,0]"], "got [3, 0]. Drop the hop instead of asking for 0."),
+        (["--data.batch_size", "0"], "batch_size: expected an integer >= 1, got 0."),
+        (["--data.normalize", "rws"], "data.normalize: expected one of 'none', 'rows', 'standardize'; got rws."),
+        (["--data.dataset", "none.npz"], "none.npz: not found."),
+        (["--data.dataset", "dmo"], "Did you mean demo?"),
+        (["--cluster.peer_timeout_s", "0"], "cluster.peer_timeout_s: expected seconds > 0, got 0.0."),
+        (["--trainer.strategy", "glt_wroker"], "got 'glt_wroker'. Did you mean glt_worker?"),
+        (
+            ["--trainer.strategy", "nccl"],
+            "expected auto, glt_worker, ddp or another strategy of Lightning; got 'nccl'.",
+        ),
+        (["--trainer.max_epocs", "2"], "Did you mean --trainer.max_epochs?"),
+        (["--trainer.devices", "x"], "trainer: `devices` selected with `CPUAccelerator` should be an int > 0."),
+        (["--model", "Sage"], "model: no class Sage is known"),
+        (["--model.model", "Sage"], "model: expected one of EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA; got 'Sage'."),
+        (["--ckpt_path", "none.ckpt"], "ckpt_path: there is no file 'none.ckpt'."),
+    ],
+)
+def test_wrong_options_get_one_line(
+    config: str, capsys: pytest.CaptureFixture[str], args: list[str], said: str
+) -> None:
+    assert said in refused(capsys, "fit", "--config", config, *args)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["ft"], "invalid choice: 'ft' (choose from 'fit', 'validate', 'test', 'predict')"),
+        (["fit"], "the following arguments are required: fit.data, fit.model"),
+        (["fit", "--config", "none.yaml"], "File does not exist"),
+    ],
+)
+def test_wrong_commands_get_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, *args)
+
+
+def test_errors_while_training_get_one_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "fit", "--config", config, "--data.splits", "{train: [9999]}")
+    assert said == "error: seeds: 9999 at position 0 is not a node of type 'node', whose ids are 0 to 239."
+
+
+def test_bugs_of_the_user_keep_their_traceback(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.GLTCLI, "_run_subcommand", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["fit", "--config", config])
+
+
+def test_traceback_on_request(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLT_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="batch_size"):
+        main(["fit", "--config", config, "--data.batch_size", "0"])
+
+
+def test_fit_then_test_then_predict(
+    config: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "there is no checkpoints/best.ckpt of an earlier fit" in refused(
+        capsys, "test", "--config", config, "--ckpt_path", "best"
+    )
+    main(["fit", "--config", config, "--trainer.max_epochs", "3"])
+    main(["fit", "--config", config, "--trainer.max_epochs", "2"])  # writes its config again, into another version
+    main(["test", "--config", config, "--ckpt_path", "best"])
+    assert "test_acc" in capsys.readouterr().out
+    (found,) = [line for line in caplog.messages if "newest run" in line]
+    assert found.endswith("version_1/checkpoints/best.ckpt")
+    main(["predict", "--config", config, "--ckpt_path", "lightning_logs/version_0/checkpoints/best.ckpt"])
+    assert len(list(Path("lightning_logs").glob("*/predictions/rank0.npz"))) == 1
+
+
+def test_no_logger_writes_config_twice(config: str) -> None:
+    for _ in range(2):
+        main(["fit", "--config", config, "--trainer.logger", "false", "--trainer.fast_dev_run", "1"])
+        main(["fit", "--config", config, "--trainer.logger", "false"])
+    assert Path("checkpoints/best.ckpt").exists()

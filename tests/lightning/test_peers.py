@@ -1,0 +1,168 @@
+"""Ranks of a host notice each other's death: what each of them does, told by its exit status and its words."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from glt_lightning.lightning import peers
+from glt_lightning.lightning.peers import Loss, PeerWatch
+from tests.helpers import run_script
+
+# The ranks load the one module they need, so that they start at once.
+SCRIPT = """
+import importlib.util, json, multiprocessing, os, signal, sys, time
+from pathlib import Path
+
+path, timeout_s, *roles = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("peers", path)
+peers = sys.modules["peers"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(peers)
+
+def share(address):
+    file = Path("address")
+    if address:
+        file.with_suffix(".part").write_text(address)
+        file.with_suffix(".part").rename(file)
+    while not file.exists():
+        time.sleep(0.01)
+    return file.read_text()
+
+def rank(number, role):
+    watch = peers.PeerWatch(rank=number, local_rank=number, local_size=len(roles), share=share, timeout_s=float(timeout_s))
+    if role == "leaves":
+        watch.close()
+    elif role == "leaves later":
+        time.sleep(1)
+        watch.close()
+    elif role == "is killed":
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif role == "exits without a word":
+        os._exit(7)
+    elif role == "fails":
+        time.sleep(0.3)
+        watch.close("ValueError: of its own")
+        sys.exit(3)
+    elif role == "ends in order":
+        loss = watch.loss(wait_s=30)
+        watch.close("because of it")
+        print(number, "heard:", loss, flush=True)
+        sys.exit(4)
+    elif role == "hangs at exit":
+        import atexit
+        watch.loss(wait_s=30)
+        watch.close("because of it")
+        sys.exit(4)
+    else:
+        assert role == "is stuck"
+        time.sleep(600)
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=rank, args=item) for item in enumerate(roles)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    print(json.dumps({"pids": [p.pid for p in ranks], "codes": [p.exitcode for p in ranks]}))
+"""
+
+
+def run(*roles: str, timeout_s: float = 0.5) -> tuple[list[int], list[int], str]:
+    """(process ids, exit codes, all that was said)"""
+    output = run_script(SCRIPT, peers.__file__, timeout_s, *roles, timeout=60).stdout
+    *said, result = output.splitlines()
+    found = json.loads(result)
+    return found["pids"], found["codes"], "\n".join(said)
+
+
+@pytest.mark.parametrize("end", ["is killed", "exits without a word"])
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_stuck_ranks_end_after_a_death(victim: int, end: str) -> None:
+    roles = ["is stuck"] * 3
+    roles[victim] = end
+    pids, codes, said = run(*roles)
+    assert codes[victim] == (-9 if end == "is killed" else 7)
+    assert [code for rank, code in enumerate(codes) if rank != victim] == [1, 1]
+    for rank in {0, 1, 2} - {victim}:
+        lost = f"error: rank {victim} (process {pids[victim]}) of this host died; rank {rank}"
+        assert f"{lost} cannot go on." in said
+        assert f"{lost} is stuck and ends after 0.5 s (cluster.peer_timeout_s)." in said
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_rank_that_ends_by_itself_is_left_to_it(victim: int) -> None:
+    roles = ["ends in order", "ends in order"]
+    roles[victim] = "is killed"
+    pids, codes, said = run(*roles, timeout_s=30)
+    assert sorted(codes) == [-9, 4]
+    assert f"heard: rank {victim} (process {pids[victim]}) of this host died" in said
+    assert "is stuck" not in said
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_failure_tells_its_reason_without_a_second_message(victim: int) -> None:
+    roles = ["ends in order"] * 3
+    roles[victim] = "fails"
+    pids, codes, said = run(*roles, timeout_s=30)
+    assert codes[victim] == 3
+    assert said.count("heard: ") == 2
+    assert said.count(f"rank {victim} (process {pids[victim]}) of this host failed (ValueError: of its own)") == 2
+    assert "error:" not in said
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_stuck_rank_ends_after_a_failure(victim: int) -> None:
+    roles = ["is stuck", "is stuck"]
+    roles[victim] = "fails"
+    pids, codes, said = run(*roles)
+    assert sorted(codes) == [1, 3]
+    assert f"rank {victim} (process {pids[victim]}) of this host failed (ValueError: of its own); rank" in said
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        ("leaves", "leaves later", "leaves"),
+        ("leaves later", "leaves", "leaves"),
+        ("leaves", "leaves", "leaves later"),
+        ("leaves", "leaves"),
+    ],
+)
+def test_no_alarm_when_ranks_leave_at_different_times(roles: tuple[str, ...]) -> None:
+    _, codes, said = run(*roles)
+    assert codes == [0] * len(roles)
+    assert said == ""
+
+
+def test_strangers_are_not_counted(tmp_path: Path) -> None:
+    """A process that knows the address but does not greet as a rank is turned away."""
+    script = textwrap.dedent(SCRIPT).replace(
+        "    return file.read_text()\n",
+        """
+    if not address:
+        import socket
+        for greeting in (b"", b"nonsense", b"[1]"):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sock.connect("\\0" + file.read_text())
+            sock.send(greeting)
+            sock.close()
+    return file.read_text()
+""",
+    )
+    output = run_script(script, peers.__file__, 5, "leaves later", "leaves later", timeout=60).stdout
+    assert json.loads(output)["codes"] == [0, 0]
+
+
+def test_watch_in_this_process_closes_twice_and_leaves_nothing() -> None:
+    watch = PeerWatch(rank=0, local_rank=0, local_size=1, share=str, timeout_s=1)
+    assert watch.loss() is None
+    watch.close()
+    watch.close()
+    time.sleep(0.05)
+    assert str(Loss(3, 77)) == "rank 3 (process 77) of this host died"

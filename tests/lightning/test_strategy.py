@@ -1,0 +1,94 @@
+"""`GLTWorkerStrategy` with one rank, in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.strategies import StrategyRegistry
+
+import glt_lightning
+from glt_lightning import GLTWorkerStrategy, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning.errors import SamplerError
+from tests.lightning.tiny import Noting
+
+
+@pytest.fixture(params=[0, 2], ids=["inline", "processes"])
+def sampling(request: pytest.FixtureRequest) -> SamplingOptions:
+    return SamplingOptions(num_workers=request.param, seed=5)
+
+
+def test_registered_once() -> None:
+    assert "glt_worker" in StrategyRegistry.available_strategies()
+    GLTWorkerStrategy.register_strategies(StrategyRegistry)
+    assert isinstance(StrategyRegistry.get("glt_worker"), GLTWorkerStrategy)
+    assert glt_lightning.GLTWorkerStrategy is GLTWorkerStrategy
+
+
+def test_same_training_as_with_any_other_strategy(
+    make_data, make_model, make_trainer, sampling: SamplingOptions
+) -> None:
+    ours, theirs = make_model(Noting, dropout=0.0), make_model(Noting, dropout=0.0)
+    make_trainer(strategy="glt_worker").fit(ours, make_data(sampling=sampling))
+    make_trainer().fit(theirs, make_data(sampling=sampling))
+    assert ours.seen == theirs.seen
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-5)
+
+
+def test_fit_then_test_then_fit_in_one_process(make_data, make_model, make_trainer, sampling: SamplingOptions) -> None:
+    trainer, model, data = make_trainer(strategy="glt_worker"), make_model(), make_data(sampling=sampling)
+    trainer.fit(model, data)
+    assert not trainer.strategy.has_context
+    trainer.test(model, data, verbose=False)
+    trainer.predict(model, data)
+    make_trainer(strategy=GLTWorkerStrategy()).fit(model, data)
+    assert not trainer.strategy.has_context
+
+
+@pytest.mark.parametrize("where", ["training_step", "validation_step", "on_train_epoch_end"])
+def test_error_closes_everything(make_data, make_model, make_trainer, sampling: SamplingOptions, where: str) -> None:
+    class Broken(Noting):
+        pass
+
+    def fail(self, *_: Any) -> None:
+        raise ZeroDivisionError("mine")
+
+    setattr(Broken, where, fail)
+    trainer = make_trainer(strategy="glt_worker")
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        trainer.fit(make_model(Broken), make_data(sampling=sampling))
+    assert not trainer.strategy.has_context
+
+
+def test_kept_loader_raises_after_the_run(make_data, make_model, make_trainer, sampling: SamplingOptions) -> None:
+    kept = []
+
+    class Keeping(Noting):
+        def on_train_start(self) -> None:
+            kept.append(self.trainer.train_dataloader)
+
+    make_trainer(strategy="glt_worker").fit(make_model(Keeping), make_data(sampling=sampling))
+    with pytest.raises((SamplerError, ValueError), match="closed"):
+        next(iter(kept[0]))
+
+
+def test_data_module_of_the_user_makes_loaders_through_the_strategy(make_data, make_model, make_trainer) -> None:
+    ready = make_data()
+    ready.prepare_data()
+
+    class Own(LightningDataModule):
+        def train_dataloader(self) -> Any:
+            strategy = self.trainer.strategy
+            strategy.open_context(LocalPartition.open(ready.partition_dir), SamplingOptions(), seed=3)
+            spec = LoaderSpec(name="mine", split="train", num_neighbors=[4, 4], batch_size=25, shuffle=True)
+            return strategy.make_loader(spec)
+
+    model = make_model(Noting)
+    make_trainer(strategy="glt_worker", limit_val_batches=0).fit(model, Own())
+    assert [len(batch) for batch in model.seen[0]] == [25] * 4
+
+
+def test_loader_before_a_graph_is_open_is_refused() -> None:
+    with pytest.raises(SamplerError, match="loader 'mine': no graph is open"):
+        GLTWorkerStrategy().make_loader(LoaderSpec(name="mine", num_neighbors=[2], batch_size=1))

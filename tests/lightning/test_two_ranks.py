@@ -1,0 +1,224 @@
+"""Whole runs on two ranks, as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from glt_lightning.lightning import read_predictions
+from tests.helpers import Run, run_script, started
+from tests.helpers.family import settle
+from tests.lightning.tiny import NODES
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+# for scripts that import from tests
+WITH_TESTS = ONE_THREAD | {
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+}
+
+# Fits, tests and predicts in one process per rank; prints what rank 0 saw.
+SCRIPT = """
+import json, sys
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from glt_lightning import GLTDataModule, PredictionWriter
+from tests.lightning.tiny import Noting
+
+options = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+
+def main():
+    seed_everything(1)
+    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, **options["data"])
+    model = Noting(dropout=0.0)
+    keep = ModelCheckpoint(dirpath="ckpt", filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    trainer = Trainer(accelerator="cpu", devices=2, strategy="glt_worker", max_epochs=3, logger=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[keep, PredictionWriter("predictions")])
+    trainer.fit(model, data, ckpt_path=options.get("ckpt_path"))
+    result = {"losses": model.losses, "weights": [float(p.double().sum()) for p in model.parameters()]}
+    if options.get("whole"):
+        (tested,) = trainer.test(model, data, verbose=False)
+        trainer.predict(model, data)
+        result |= tested
+    if trainer.is_global_zero:
+        print("RESULT", json.dumps(result), flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def run_two(cwd: Path, **options: Any) -> dict[str, Any]:
+    output = run_script(SCRIPT, json.dumps(options), cwd=cwd, env=WITH_TESTS).stdout
+    (line,) = [line for line in output.splitlines() if line.startswith("RESULT ")]
+    return json.loads(line.removeprefix("RESULT "))
+
+
+@pytest.fixture
+def data_options(graph_npz: Path) -> dict[str, Any]:
+    return {"dataset": str(graph_npz), "root": "root", "partition": {"num_parts": 2}, "sampling": {"num_workers": 2}}
+
+
+@pytest.fixture
+def endless(graph_npz: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """The command line of a run of two ranks that does not end by itself."""
+    trainer = {"strategy": "glt_worker", "devices": 2, "accelerator": "cpu", "max_epochs": 100_000, "logger": False}
+    trainer |= {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    data = {"dataset": str(graph_npz), "root": str(tmp_path / "root"), "num_neighbors": [5, 5], "batch_size": 10}
+    run = {
+        "seed_everything": 1,
+        "trainer": trainer,
+        "model": {"class_path": "GraphSAGE", "init_args": {"hidden_channels": 16, "num_layers": 2}},
+        "data": {"class_path": "GLTDataModule", "init_args": data | {"sampling": {"num_workers": 1}}},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    return ["-m", "glt_lightning", "fit", "--config", str(tmp_path / "run.yaml")]
+
+
+def test_fit_test_and_predict_in_one_process_per_rank(data_options: dict[str, Any], tmp_path: Path) -> None:
+    result = run_two(tmp_path, data=data_options, whole=True)
+    assert len(result["losses"]) == 15
+    assert result["test_acc"] > 0.6
+    written = read_predictions(tmp_path / "predictions")
+    assert written["n_id"].tolist() == list(range(NODES))
+    assert sorted(p.name for p in (tmp_path / "predictions").iterdir()) == ["rank0.npz", "rank1.npz"]
+
+
+@pytest.mark.slow
+def test_loss_curves_do_not_depend_on_who_samples(data_options: dict[str, Any], tmp_path: Path) -> None:
+    combinations = [(1, 0, 1), (2, 2, 1), (5, 3, 2)]
+    curves = []
+    for parts, workers, threads in combinations:
+        sampling = {"num_workers": workers, "num_threads": threads}
+        data = data_options | {"partition": {"num_parts": parts}, "sampling": sampling}
+        curves.append(run_two(tmp_path, data=data))
+    assert curves[0] == curves[1] == curves[2]
+
+
+@pytest.mark.slow
+def test_resumed_run_ends_on_the_same_weights(data_options: dict[str, Any], tmp_path: Path) -> None:
+    whole = run_two(tmp_path, data=data_options)
+    for step, workers in ((3, 2), (9, 1), (12, 0)):
+        data = data_options | {"sampling": {"num_workers": workers}}
+        resumed = run_two(tmp_path, data=data, ckpt_path=f"ckpt/step={step}.ckpt")
+        assert resumed["weights"] == whole["weights"]
+        assert resumed["losses"] == whole["losses"][step:]
+
+
+def wait_for_training(run: Run) -> list[psutil.Process]:
+    """The ranks, once both train: each has its sampler process."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and run.popen.poll() is None:
+        family = {process.pid: process for process in run.family()}
+        if len(family) >= 4 and "All distributed processes registered" in run.output:
+            time.sleep(2)  # some epochs
+            ranks = [p for p in family.values() if "fit" in p.cmdline()]
+            return sorted(ranks, key=lambda process: process.pid != run.popen.pid)
+        time.sleep(0.2)
+    raise AssertionError(f"training did not start:\n{run.output}")
+
+
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_rank_outlives_another(endless: list[str], tmp_path: Path, victim: int) -> None:
+    with started([sys.executable, *endless], env=ONE_THREAD, cwd=tmp_path) as run:
+        ranks = wait_for_training(run)
+        assert len(ranks) == 2
+        os.kill(ranks[victim].pid, signal.SIGKILL)
+        left = settle(run.family, grace_s=30)
+        assert left == [], run.output
+        status = run.wait(10)
+        said = run.output
+    assert status == (-9 if victim == 0 else 1)
+    other = 1 - victim
+    named = rf"error: rank {victim} \(process {ranks[victim].pid}\) of this host died; rank {other} cannot go on\."
+    assert len(re.findall(named, said)) == 1
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_error_of_one_rank_ends_the_other(graph_npz: Path, tmp_path: Path) -> None:
+    code = f"""
+    import os
+    from lightning.pytorch import Trainer
+    from glt_lightning import GLTDataModule
+    from tests.lightning.tiny import Noting
+
+    class Broken(Noting):
+        def training_step(self, batch, batch_idx):
+            if self.global_rank == 1 and batch_idx == 2:
+                raise ZeroDivisionError("only here")
+            return super().training_step(batch, batch_idx)
+
+    if __name__ == "__main__":
+        data = GLTDataModule({str(graph_npz)!r}, root="root", num_neighbors=[5, 5], batch_size=10)
+        trainer = Trainer(accelerator="cpu", devices=2, strategy="glt_worker", max_epochs=3, logger=False,
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+        trainer.fit(Broken(), data)
+    """
+    result = run_script(code, cwd=tmp_path, env=WITH_TESTS, check=False)
+    assert result.returncode != 0
+    assert "ZeroDivisionError: only here" in result.stdout
+
+
+@pytest.mark.slow
+def test_uneven_training_loaders_raise_instead_of_hanging(tmp_path: Path) -> None:
+    code = """
+    import os
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
+    from torch.utils.data import DataLoader
+    import glt_lightning.lightning
+
+    class Uneven(BoringModel):
+        def train_dataloader(self):
+            return DataLoader(RandomDataset(32, 4 + 3 * self.trainer.global_rank))
+
+    if __name__ == "__main__":
+        Trainer(accelerator="cpu", devices=2, strategy="glt_worker", max_epochs=1, logger=False,
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+            use_distributed_sampler=False).fit(Uneven())
+    """
+    result = run_script(code, cwd=tmp_path, env=ONE_THREAD, check=False)
+    assert result.returncode != 0
+    assert "training needs equally many batches on all ranks, got rank 0: 4, rank 1: 7." in result.stdout
+
+
+@pytest.mark.slow
+def test_torchrun(endless: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *endless]
+    with started([*command, "--trainer.max_epochs", "2"], env=ONE_THREAD, cwd=tmp_path) as run:
+        assert run.wait(120) == 0, run.output
+        assert settle(run.family, grace_s=5) == []
+        assert "error:" not in run.output
+        assert run.output.count("`Trainer.fit` stopped: `max_epochs=2` reached.") == 1
+
+
+@pytest.mark.slow
+def test_more_ranks_than_seeds(endless: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, *endless, "--data.splits", "{train: [3]}"]
+    with started(command, env=ONE_THREAD, cwd=tmp_path) as run:
+        assert run.wait(120) == 2
+        assert settle(run.family, grace_s=15) == []
+        assert "error: loader 'train': 1 seeds cannot be shared by 2 ranks." in run.output
+        assert "Traceback" not in run.output
+
+
+@pytest.mark.slow
+def test_sigterm_ends_all_ranks(endless: list[str], tmp_path: Path) -> None:
+    with started([sys.executable, *endless], env=ONE_THREAD, cwd=tmp_path) as run:
+        wait_for_training(run)
+        run.popen.terminate()
+        run.wait(60)
+        assert settle(run.family, grace_s=30) == [], run.output
