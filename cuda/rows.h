@@ -5,7 +5,7 @@
 
 namespace glt {
 
-constexpr int kBlock = 64;  // rows resolved and prefetched together
+constexpr int kBlock = 128;  // rows resolved and prefetched together
 
 struct RowRequest {
   const glt_graph* graph;
@@ -58,20 +58,14 @@ template <class Id>
 void pick_row(const RowRequest& q, const Row& r, uint64_t* address, int64_t* edge_row, uint32_t* spare) {
   const Id* first = static_cast<const Id*>(r.first);
   if (r.count == r.degree && !(q.replace && q.fanout >= 0)) {
-    for (int64_t k = 0; k < r.count; ++k) {
-      address[k] = uint64_t(first + k);
-      prefetch(first + k);
-    }
+    for (int64_t k = 0; k < r.count; ++k) address[k] = uint64_t(first + k);
     if (edge_row)
       for (int64_t k = 0; k < r.count; ++k) edge_row[k] = r.edge_row + k;
     return;
   }
   if (q.replace) pick_repeated(r.stream, uint32_t(r.degree), uint32_t(r.count), spare);
   else pick_distinct(r.stream, uint32_t(r.degree), uint32_t(r.count), spare);
-  for (int64_t k = 0; k < r.count; ++k) {
-    address[k] = uint64_t(first + spare[k]);
-    prefetch(first + spare[k]);
-  }
+  for (int64_t k = 0; k < r.count; ++k) address[k] = uint64_t(first + spare[k]);
   if (edge_row)
     for (int64_t k = 0; k < r.count; ++k) edge_row[k] = r.edge_row + spare[k];
 }
@@ -88,8 +82,12 @@ struct Slice {
 
 template <class Id>
 bool read_neighbors(const RowRequest& q, const TypeRange& range, uint64_t* at, const uint64_t* end, int64_t* detail) {
+  constexpr int64_t kAhead = 32;
   while (at < end) {
     for (const uint64_t* stop = at + 1 + *at; ++at < stop;) {
+      // Some entry ahead, now and then a count: fetching address 5 does no harm. Fetching each address as it is picked
+      // was 1.4 times slower: the misses of a row come in a burst that the memory system cannot hold.
+      if (at + kAhead < end) prefetch(reinterpret_cast<const void*>(at[kAhead]));
       const int64_t gid = int64_t(*reinterpret_cast<const Id*>(*at));
       if (!range.has(gid)) {
         fail(detail, GLT_BAD_ROW, q.relation, -1, gid);

@@ -88,10 +88,11 @@ def _edge_index(relation: int, found: Subgraph) -> Field:
 
 def _edge_attr(name: str, shards: Shards, rows: np.ndarray | None, threads: int) -> Field:
     assert rows is not None
-    if name.endswith("/e_id") and shards.dtype != _INT64:  # ids reach the user as int64
+    if name.endswith("/e_id") and shards.dtype == np.int32:  # ids reach the user as int64
 
         def write(out: np.ndarray) -> None:
-            out[...] = shards.gather(rows, threads=threads)
+            narrow = out.view(np.int32)[len(out) :]  # the upper half; widening front to back never overtakes it
+            widen(shards.gather(rows, narrow, threads=threads), out)
 
         return Field(name, _INT64, (len(rows),), write)
     return Field(name, shards.dtype, (len(rows), *shards.row_shape), partial(shards.gather, rows, threads=threads))
