@@ -1,16 +1,18 @@
-"""What the benchmarks share: CPU time of a process tree, memory by kind, results as JSON lines."""
+"""What the benchmarks share: CPU time, page faults and memory of processes, results as JSON lines."""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
+import time
 from pathlib import Path
 
+_TICKS = os.sysconf("SC_CLK_TCK")
 
-def process_tree() -> list[int]:
-    """This process and all below it."""
-    pids = [os.getpid()]
+
+def process_tree(root: int | None = None) -> list[int]:
+    """``root`` (this process if None) and all below it."""
+    pids = [root or os.getpid()]
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             pids += [int(child) for child in (thread / "children").read_text().split()]
@@ -19,22 +21,25 @@ def process_tree() -> list[int]:
 
 def cpu_s(pids: list[int] | None = None) -> float:
     """User and system seconds of the live processes of the tree, threads included."""
-    tick = os.sysconf("SC_CLK_TCK")
-    total = 0.0
-    for pid in pids or process_tree():
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / tick
-    return total
+    return sum(sum(map(int, _stat(pid)[11:13])) for pid in pids or process_tree()) / _TICKS
 
 
-def own_cpu_s() -> float:
-    """The same for this process alone, finer."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+def age_s(pid: int) -> float:
+    """Seconds since the process was started, to a hundredth."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat(pid)[19]) / _TICKS
 
 
-def memory_mb(pids: list[int]) -> dict[str, int]:
-    """Proportional set size in MB: ``graph`` (mapped partition files), ``batches`` (slots), ``rest``."""
+def minor_faults(pid: int) -> int:
+    return int(_stat(pid)[7])
+
+
+def rss_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def memory_mb(pids: list[int]) -> dict[str, float]:
+    """Proportional set size, a page of n processes counting 1/n in each: ``graph`` (mapped partition files), ``batches``
+    (slots), ``rest``."""
     kinds = {"graph": 0, "batches": 0, "rest": 0}
     for pid in pids:
         kind = "rest"
@@ -45,9 +50,14 @@ def memory_mb(pids: list[int]) -> dict[str, int]:
                 kind = "batches" if "memfd:glt" in name else "graph" if name.endswith(".npy") else "rest"
             elif fields[0] == "Pss:":
                 kinds[kind] += int(fields[1])
-    return {kind: kb // 1024 for kind, kb in kinds.items()}
+    return {kind: kb / 1e3 for kind, kb in kinds.items()}
 
 
 def report(**values: object) -> None:
     """One JSON line, floats short."""
     print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()}), flush=True)
+
+
+def _stat(pid: int) -> list[str]:
+    # the name of the program may hold spaces, so count from its closing bracket: [0] is field 3, the state
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

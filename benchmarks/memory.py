@@ -1,6 +1,10 @@
-"""Memory of two ranks with two sampler processes each, against one copy of the graph (PSS of all six processes).
+"""Memory of two ranks with two sampler processes each, against one copy of the graph: PSS of all six processes.
 
-python benchmarks/memory.py PARTITION
+    python benchmarks/memory.py PARTITION
+
+graph_mb: mapped files of the partition.  batches_mb: batches in flight.  rest_mb: heaps, workspaces and libraries, of which
+bare_mb are two interpreters that have imported torch and PyG.  ratio: (graph + rest - bare) / one copy, which is what the
+package adds to the ranks, without batches in flight.  ratio_with_bare: the same with the imports.
 """
 
 from __future__ import annotations
@@ -14,42 +18,63 @@ from measure import memory_mb, process_tree, report
 
 
 def rank(directory: str, number: int) -> None:
-    """Iterates, says so, and waits to be measured."""
-    from glt_lightning.data import LocalPartition
-    from glt_lightning.loader import LoaderContext, LoaderSpec
-    from glt_lightning.options import SamplingOptions
+    """Says when it has imported, and when it has iterated; waits each time to be measured."""
+    import torch
+    from loader import SPEC, endless
 
-    spec = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
+    from glt_lightning import LoaderContext, LocalPartition, SamplingOptions
+
+    torch.set_num_threads(1)
+    print("imported", flush=True)
+    sys.stdin.readline()
     options = SamplingOptions(num_workers=2)
-    with LoaderContext(LocalPartition.open(directory), options, seed=1, rank=number, world_size=2) as context:
-        stream = iter(context.make_loader(spec))
+    with LoaderContext(LocalPartition.open(directory), options, rank=number, world_size=2) as context:
+        stream = endless(context.make_loader(SPEC))
         for _ in range(60):
-            next(stream)
-        print("ready", flush=True)
+            batch = next(stream)
+            batch.x.sum()
+        print("running", flush=True)
         sys.stdin.readline()
+
+
+def measured(ranks: list[subprocess.Popen[str]]) -> dict[str, float]:
+    """Waits until all ranks wait, measures, and lets them go on."""
+    for process in ranks:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            sys.exit(f"a rank ended with exit code {process.wait()}")
+    memory = memory_mb([pid for process in ranks for pid in process_tree(process.pid)])
+    for process in ranks:
+        print(file=process.stdin, flush=True)
+    return memory
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("partition")
-    parser.add_argument("--rank", type=int)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank is not None:
         return rank(args.partition, args.rank)
     command = [sys.executable, __file__, args.partition, "--rank"]
-    ranks = [subprocess.Popen([*command, str(r)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for r in (0, 1)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen([*command, str(r)], **pipes) for r in (0, 1)]
     try:
-        for process in ranks:
-            assert process.stdout is not None
-            process.stdout.readline()
-        kinds = memory_mb([pid for pid in process_tree() if pid != process_tree()[0]])
+        bare, now = measured(ranks), measured(ranks)
     finally:
         for process in ranks:
-            process.communicate(b"\n", timeout=60)
-    copy = sum(f.stat().st_size for f in Path(args.partition).rglob("*.npy")) >> 20
-    used = kinds["graph"] + kinds["rest"]
+            process.communicate(timeout=60)
+    # edge ids are read only where a batch asks for them
+    copy = sum(f.stat().st_size for f in Path(args.partition).rglob("*.npy") if f.stem != "edge_ids") / 1e6
+    used = now["graph"] + now["rest"]
     report(
-        system="ours", work="memory", one_copy_mb=copy, ratio=used / copy, **{f"{k}_mb": v for k, v in kinds.items()}
+        bench="memory",
+        system="ours",
+        one_copy_mb=copy,
+        ratio=(used - bare["rest"]) / copy,
+        ratio_with_bare=used / copy,
+        bare_mb=bare["rest"],
+        **{f"{kind}_mb": mb for kind, mb in now.items()},
     )
 
 
