@@ -12,13 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import yaml
 
 from glt_lightning.lightning import read_predictions
-from tests.helpers import Run, run_script, started
+from tests.helpers import Run, run_cli, run_script, started
 from tests.helpers.family import settle
+from tests.helpers.ogb_layout import RawGraph, lay_out
 from tests.lightning.tiny import NODES
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -222,3 +224,14 @@ def test_sigterm_ends_all_ranks(endless: list[str], tmp_path: Path) -> None:
         run.popen.terminate()
         run.wait(60)
         assert settle(run.family, grace_s=30) == [], run.output
+
+
+@pytest.mark.slow
+def test_products_config_runs_offline(tmp_path: Path) -> None:
+    """OGB's own loader reads files of the layout that it downloads, and asks nothing."""
+    lay_out(tmp_path / "data", "ogbn-products", RawGraph.random(np.random.default_rng(0)))
+    config = ["--config", Path(__file__).parents[2] / "configs" / "products.yaml", "--trainer.accelerator", "cpu"]
+    small = ["--model.hidden_channels", "16", "--data.batch_size", "4", "--trainer.max_epochs", "2"]
+    run_cli("fit", *config, *small, cwd=tmp_path, env=ONE_THREAD)
+    tested = run_cli("test", *config, *small, "--ckpt_path", "best", cwd=tmp_path, env=ONE_THREAD)
+    assert "test_acc" in tested.stdout

@@ -1,0 +1,62 @@
+"""Batches on their way to a GPU: the copy is right although the memory they come from is used again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from glt_lightning import SamplingOptions
+from glt_lightning.errors import OptionError
+from glt_lightning.lightning.contexts import wants_pinned
+from glt_lightning.lightning.transfer import InFlight
+from tests.lightning.tiny import Noting
+
+
+def test_pinning_is_for_gpus() -> None:
+    assert wants_pinned(SamplingOptions(), torch.device("cuda"))
+    assert not wants_pinned(SamplingOptions(), torch.device("cpu"))
+    assert not wants_pinned(SamplingOptions(pin_memory=False), torch.device("cuda"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_pinning_without_a_gpu_is_refused(make_data) -> None:
+    data = make_data(sampling=SamplingOptions(pin_memory=True))
+    data.prepare_data()
+    data.setup()
+    with pytest.raises(OptionError, match="pin_memory: true needs a CUDA device"):
+        data.train_dataloader()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [0, 2])
+def test_copies_are_right_while_slots_are_used_again(make_data, workers: int) -> None:
+    """The GPU is kept busy, so that copies run long after the call that starts them."""
+    device, flight = torch.device("cuda", 0), InFlight()
+    sampling = SamplingOptions(num_workers=workers, concurrency=1, pin_memory=True, seed=0)
+    data = make_data(sampling=sampling, batch_size=2)
+    data.prepare_data()
+    data.setup()
+    expected = [(batch.x.sum().item(), batch.n_id.sum().item()) for batch in data.val_dataloader()]
+    busy = torch.zeros(4096, 4096, device=device)
+    moved = []
+    for batch in data.val_dataloader():
+        busy = (busy @ busy).relu()
+        copy = flight.copy(batch, device)
+        assert batch.x.device.type == "cpu"
+        moved.append((copy.x.sum(), copy.n_id.sum()))
+        del batch, copy
+    flight.close()
+    found = [(x.item(), n_id.item()) for x, n_id in moved]
+    assert [n_id for _, n_id in found] == [n_id for _, n_id in expected]
+    assert [x for x, _ in found] == pytest.approx([x for x, _ in expected], rel=1e-4, abs=1e-4)
+    data.teardown()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("strategy", ["auto", "glt_worker"])
+def test_trains_on_a_gpu(make_data, make_model, make_trainer, strategy: str) -> None:
+    model, data = make_model(Noting), make_data(sampling=SamplingOptions(num_workers=1, seed=5))
+    trainer = make_trainer(strategy=strategy, accelerator="gpu", max_epochs=5)
+    trainer.fit(model, data)
+    (result,) = trainer.test(model, data, verbose=False)
+    assert result["test_acc"] > 0.7
