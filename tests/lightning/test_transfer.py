@@ -45,7 +45,8 @@ def test_copies_are_right_while_slots_are_used_again(make_data, workers: int) ->
         assert batch.x.device.type == "cpu"
         moved.append((copy.x.sum(), copy.n_id.sum()))
         del batch, copy
-    flight.close()
+    torch.cuda.synchronize()
+    flight.clear()
     found = [(x.item(), n_id.item()) for x, n_id in moved]
     assert [n_id for _, n_id in found] == [n_id for _, n_id in expected]
     assert [x for x, _ in found] == pytest.approx([x for x, _ in expected], rel=1e-4, abs=1e-4)

@@ -320,9 +320,9 @@ class GLTDataModule(LightningDataModule):
         return seed if self.trainer is None else self.trainer.strategy.broadcast(seed)
 
     def _close(self) -> None:
-        self._in_flight.close()
         self._loaders.clear()
         self._own_contexts.close()
+        self._in_flight.clear()
 
 
 def _fresh_seed() -> int:

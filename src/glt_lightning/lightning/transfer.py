@@ -33,7 +33,6 @@ class InFlight:
         while self._held and self._held[0][0].query():
             self._held.popleft()
 
-    def close(self) -> None:
-        """Waits for the copies that are still running."""
-        while self._held:
-            self._held.popleft()[0].synchronize()
+    def clear(self) -> None:
+        """Forgets all batches; the caller has waited for the device."""
+        self._held.clear()
