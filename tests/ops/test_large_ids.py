@@ -1,0 +1,58 @@
+"""Ids around 2^31 and 2^32, where narrow integers and narrow table slots end."""
+
+import numpy as np
+import pytest
+
+from glt_lightning.errors import DataError
+from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.khop import KHopOp
+from glt_lightning.ops.sample import sample_rows
+from tests.helpers.graphs import TypedGraph, cut
+
+NODES = 40
+
+
+def shifted(start: int) -> tuple[GraphView, GraphView]:
+    """A graph of 40 nodes, alone and behind a huge node type whose part is elsewhere: the same with larger ids."""
+    rng = np.random.default_rng(4)
+    graph = TypedGraph.random(rng)
+    graph.num_nodes, graph.edges = [NODES], [(rng.random((2, 300)) ** 2 * NODES).astype(np.int64)]
+    plain = cut(graph, 1, rng, np.int64).view
+    (relation,), (users,) = plain._keep
+    assert relation is not None
+    far = RelationArrays(relation.indptr, relation.indices + start)
+    bounds = np.array([0, start, start + NODES])
+    counts = np.array([[len(far.indices)]])
+    return plain, GraphView(bounds, [far], [None, users], plain.keys.tolist(), [1], [1], counts)
+
+
+@pytest.mark.parametrize("start", [2**31 - NODES // 2, 2**32 - NODES // 2, 2**32 - NODES, 2**40])
+@pytest.mark.parametrize("fanouts", [[[3], [2]], [[-1], [-1]]])
+def test_a_batch_is_the_same_but_for_its_gids(start, fanouts):
+    plain, far = shifted(start)
+    seeds = np.array([0, 39, 17, 0, 20])
+    a, b = (
+        KHopOp(plain, fanouts, with_edge=True)(seeds, 0, 9),
+        KHopOp(far, fanouts, with_edge=True)(seeds + start, 1, 9),
+    )
+    assert (a.gid[0] + start).tolist() == b.gid[1].tolist()
+    assert a.uid[0].tolist() == b.uid[1].tolist()
+    for name in ("src", "dst", "edge_row"):
+        assert getattr(a, name)[0].tolist() == getattr(b, name)[0].tolist()
+    assert b.nodes_per_hop[0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("start", [2**31 - NODES // 2, 2**32 - NODES // 2, 2**40])
+def test_sampled_rows_are_the_same_but_for_their_gids(start):
+    plain, far = shifted(start)
+    rows = np.arange(NODES)
+    counts, neighbors, _ = sample_rows(plain, 0, rows, 3, batch_key=1, hop=0)
+    far_counts, far_neighbors, _ = sample_rows(far, 0, rows + start, 3, batch_key=1, hop=0)
+    assert counts.tolist() == far_counts.tolist()
+    assert (neighbors + start).tolist() == far_neighbors.tolist()
+
+
+def test_a_node_whose_part_is_elsewhere_is_named():
+    _, far = shifted(2**31)
+    with pytest.raises(DataError, match="id 5 at position 0 is not in the graph, or its part is not on this machine"):
+        KHopOp(far, [[2]])(np.array([5]), 0, 0)
