@@ -53,11 +53,9 @@ def rank(number, role):
         watch.close("because of it")
         print(number, "heard:", loss, flush=True)
         sys.exit(4)
-    elif role == "hangs at exit":
-        import atexit
-        watch.loss(wait_s=30)
-        watch.close("because of it")
-        sys.exit(4)
+    elif role == "was asked to end":
+        signal.signal(signal.SIGTERM, lambda *_: (watch.end_soon(), time.sleep(600)))
+        os.kill(os.getpid(), signal.SIGTERM)
     else:
         assert role == "is stuck"
         time.sleep(600)
@@ -114,6 +112,17 @@ def test_failure_tells_its_reason_without_a_second_message(victim: int) -> None:
     assert said.count("heard: ") == 2
     assert said.count(f"rank {victim} (process {pids[victim]}) of this host failed (ValueError: of its own)") == 2
     assert "error:" not in said
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_handler_of_sigterm_that_hangs(asked: int) -> None:
+    roles = ["is stuck", "is stuck"]
+    roles[asked] = "was asked to end"
+    pids, codes, said = run(*roles)
+    assert codes[asked] == 143
+    assert codes[1 - asked] == 1
+    assert f"error: it was asked to end; rank {asked} is stuck and ends after 0.5 s (cluster.peer_timeout_s)." in said
+    assert f"error: rank {asked} (process {pids[asked]}) of this host died" in said
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import select
+import signal
 import socket
 import struct
 import sys
@@ -91,6 +92,11 @@ class PeerWatch:
         self._lost.wait(wait_s)
         return self._loss
 
+    def end_soon(self) -> None:
+        """This process was asked to end: bounds how long it may take. Takes no lock, so that a signal handler may call it."""
+        with suppress(OSError):
+            self._wake.send(b"!", socket.MSG_DONTWAIT)
+
     def close(self, reason: str = "") -> None:
         """Leaves in order: this process may end now without alarm, or with its ``reason``. Safe to call twice."""
         with self._lock:
@@ -116,6 +122,8 @@ class PeerWatch:
         while peers and self._loss is None:
             for fd, _ in poll.poll():
                 if fd not in peers:
+                    if self._woken.recv(1):
+                        self._end_by_deadline("it was asked to end", 128 + signal.SIGTERM)
                     return
                 loss = _heard(peers[fd])
                 if loss is None:
@@ -132,11 +140,13 @@ class PeerWatch:
         self._lost.set()
         if not loss.reason:
             _say(f"error: {loss}; rank {self.rank} cannot go on.")
+        self._end_by_deadline(str(loss), 1)
+
+    def _end_by_deadline(self, why: str, status: int) -> None:
         if not self._closed.wait(self._timeout_s):
-            _say(
-                f"error: {loss}; rank {self.rank} is stuck and ends after {self._timeout_s:g} s (cluster.peer_timeout_s)."
-            )
-            os._exit(1)
+            after = f"ends after {self._timeout_s:g} s (cluster.peer_timeout_s)"
+            _say(f"error: {why}; rank {self.rank} is stuck and {after}.")
+            os._exit(status)
 
     def _tell(self, message: dict[str, Any]) -> None:
         data = json.dumps(message | {"rank": self.rank, "pid": os.getpid()}).encode()

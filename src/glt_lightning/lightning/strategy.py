@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sized
+import threading
+from collections.abc import Callable, Sized
 from typing import Any
 
 import torch
@@ -104,6 +106,30 @@ class GLTWorkerStrategy(DDPStrategy):
         torch.distributed.all_gather(gathered, torch.tensor([count], device=self.root_device))
         return [int(each) for each in gathered]
 
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self._bound_sigterm()
+
+    def on_validation_start(self) -> None:
+        super().on_validation_start()
+        self._bound_sigterm()
+
+    def on_test_start(self) -> None:
+        super().on_test_start()
+        self._bound_sigterm()
+
+    def on_predict_start(self) -> None:
+        super().on_predict_start()
+        self._bound_sigterm()
+
+    def _bound_sigterm(self) -> None:
+        """Lightning's handler of SIGTERM makes a collective call, and so may wait for a rank that is in another one."""
+        inner = signal.getsignal(signal.SIGTERM)
+        if self._watch is None or not callable(inner) or isinstance(inner, _Bounded):
+            return
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _Bounded(inner, self._watch))  # Lightning takes it away after the run
+
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
         self._failure = f"{type(exception).__name__}: {exception}".strip().splitlines()[0]
@@ -122,6 +148,17 @@ class GLTWorkerStrategy(DDPStrategy):
             if watch is not None:
                 watch.close(self._failure)
             super().teardown()
+
+
+class _Bounded:
+    """A signal handler whose process ends within a deadline."""
+
+    def __init__(self, inner: Callable[..., Any], watch: PeerWatch) -> None:
+        self._inner, self._watch = inner, watch
+
+    def __call__(self, signum: int, frame: Any) -> None:
+        self._watch.end_soon()
+        self._inner(signum, frame)
 
 
 def _is_lost_collective(exception: BaseException) -> bool:
