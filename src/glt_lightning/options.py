@@ -49,7 +49,7 @@ class SamplingOptions:
 
     Attributes:
         num_workers: Sampler processes per rank; 0 samples inside the training process.
-        concurrency: Batches that each sampler process makes at the same time.
+        concurrency: Batches that each sampler process has in hand; it makes as many at once as there are cores for.
         num_threads: Threads that share the work of one batch.
         replace: Draw neighbours with replacement.
         with_edge: Give each batch its ``e_id`` (and ``edge_attr`` where the graph has it).

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class LoaderContext:
         self.pin_memory = pin_memory
         self._gather_counts = gather_counts
         self._producer: Producer | None = _make_producer(partition, self.sampling, cuda_pin if pin_memory else None)
-        self._loaders: list[DistNeighborLoader] = []
+        self._loaders: WeakSet[DistNeighborLoader] = WeakSet()  # a reloaded one may go before the context does
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
@@ -82,7 +83,7 @@ class LoaderContext:
             identity["seeds_crc32"] = zlib.crc32(seeds.gids)
             identity["num_seeds"] = len(seeds.gids)
         loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
-        self._loaders.append(loader)
+        self._loaders.add(loader)
         return loader
 
     def _shared_plan(self, spec: LoaderSpec, seeds: Seeds) -> EpochPlan:

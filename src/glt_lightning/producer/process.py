@@ -24,6 +24,12 @@ _EXIT_S = 10.0  # to be gone after a kill
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); import glt_lightning.producer.worker as w; w.main()"
 
 
+def _threads(options: SamplingOptions) -> int:
+    """Batches that one process makes at once: all rows are local, so more than there are cores for would only cost
+    memory and delay the batch that is due."""
+    return min(options.concurrency, max(1, (os.cpu_count() or 1) // options.num_workers))
+
+
 @dataclass(eq=False)
 class Task:
     """One batch asked for: where it shall be written and, later, what the sampler said."""
@@ -65,7 +71,7 @@ class SamplerProcess:
         finally:
             theirs.close()
         with suppress(ClosedError):  # its death is noticed at the first read
-            send(self.sock, {"op": "open", **source, "concurrency": options.concurrency})
+            send(self.sock, {"op": "open", **source, "threads": _threads(options)})
 
     @property
     def pid(self) -> int:

@@ -63,8 +63,7 @@ class Worker:
             self._answer({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
             raise ClosedError from None
         self._partition = partition
-        # all rows are local, so more batches at once than cores would only cost memory
-        for _ in range(min(header["concurrency"], os.cpu_count() or 1)):
+        for _ in range(header["threads"]):
             threading.Thread(target=self._work, daemon=True).start()
 
     def _on_make(self, header: dict[str, Any], body: bytes, fds: list[int]) -> None:
