@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from itertools import repeat
 from pathlib import Path
 
 import dgl
@@ -51,7 +52,7 @@ def sampling(graph: dgl.DGLGraph, train: torch.Tensor, seconds: float) -> None:
 def loading(graph: dgl.DGLGraph, train: torch.Tensor, batches: int = 25) -> None:
     sampler = dgl.dataloading.NeighborSampler([5, 10, 15], prefetch_node_feats=["x"], prefetch_labels=["y"])
     loader = dgl.dataloading.DataLoader(graph, train, sampler, batch_size=1024, shuffle=True, num_workers=0)
-    stream = iter(loader)
+    stream = (batch for _ in repeat(None) for batch in loader)
     for _ in range(WARM_UP):
         next(stream)
     begin = time.process_time()

@@ -63,6 +63,7 @@ def main() -> None:
     subprocess.run(["cc", "-O3", "-pthread", str(HERE / "bound.c"), "-o", bound], check=True)
     partition_graph(open_source(graph, work), part, PartitionOptions())
     results = HERE / "results" / f"{time.strftime('%Y-%m-%d-%H%M')}-{platform.machine()}.jsonl"
+    results.parent.mkdir(exist_ok=True)
     commands = repeated(part, bound, args.dgl)
     for number in range(args.rounds):
         first = number % len(commands)

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-Line = dict[str, object]
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ ROWS = [
     Row(
         "loader, 2 sampler processes: CPU ms of the trainer per batch", "trainer_ms", {"bench": "loader", "workers": 2}
     ),
-    Row("page faults per batch, in-process", "faults", {"bench": "loader", "workers": 0}, digits=0),
+    Row("page faults per batch, in-process", "faults", {"bench": "loader", "system": "ours", "workers": 0}, digits=0),
     Row("page faults per batch, 2 sampler processes", "faults", {"bench": "loader", "workers": 2}, digits=0),
     Row(
         "1 seed, [5, 5], 1000 nodes: us per call",
@@ -105,10 +106,11 @@ LIMITS = [
 
 
 def load(path: Path) -> list[Line]:
-    lines = [json.loads(text) for text in path.read_text().splitlines()]
-    in_process = {d["round"]: d["cpu_ms"] for d in lines if (d.get("bench"), d.get("workers")) == ("loader", 0)}
-    for line in lines:
-        if line.get("bench") == "loader" and line.get("system") == "ours" and line["round"] in in_process:
+    lines: list[dict[str, Any]] = [json.loads(text) for text in path.read_text().splitlines()]
+    loaders = [d for d in lines if (d["bench"], d["system"]) == ("loader", "ours")]
+    in_process = {d["round"]: d["cpu_ms"] for d in loaders if d["workers"] == 0}
+    for line in loaders:
+        if line["round"] in in_process:
             line["times_in_process"] = line["cpu_ms"] / in_process[line["round"]]
     return lines
 

@@ -1,6 +1,6 @@
 """A training run on two ranks: GraphSAGE with 256 hidden channels, [15, 10, 5] x 1024, two sampler processes each.
 
-    python benchmarks/train.py GRAPH PARTITION [--batches 20]
+    python benchmarks/train.py GRAPH PARTITION [--batches 5]
 
 PARTITION: a partition of GRAPH in one part, made if it is not there. Runs --batches steps of an epoch (0: all of it)
 after one step that is not counted, and reports wall seconds per step, the length of a whole epoch at that pace, and the
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("graph")
     parser.add_argument("partition")
-    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--batches", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // RANKS))
     seed_everything(0, verbose=False)
