@@ -35,6 +35,8 @@ DOORS = {
     "torch": ("ops/reference.py", "ops/cuda.py", "partition/sources/", "loader/", "lightning/"),
     "torch_geometric": ("partition/sources/", "loader/collate.py", "lightning/"),
     "ogb": ("partition/sources/",),
+    "pyarrow": ("transport/flight_",),
+    "cryptography": ("transport/certs.py",),
     "lightning": ("lightning/",),
     "pytorch_lightning": (),  # another class tree than `lightning`'s: never
 }

@@ -28,5 +28,21 @@ class PeerError(GLTError, RuntimeError):
     """Another process of the job died, or did not answer within its deadline."""
 
 
+class PeerLostError(PeerError):
+    """A peer cannot be reached, its connection broke, or a call passed its deadline. Trying again may help."""
+
+
+class RefusedError(PeerError):
+    """A peer turned this process away: another version, graph, job or secret. Trying again does not help."""
+
+
+class RemoteError(PeerError):
+    """What a peer was asked for raised an error there. ``kind``: the name of that error; ``traceback``: where it arose."""
+
+    def __init__(self, message: str, kind: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.traceback = kind, traceback
+
+
 class NativeError(GLTError, RuntimeError):
     """The native library is missing, does not load, or has another ABI version."""

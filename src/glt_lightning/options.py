@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from glt_lightning.errors import OptionError
 
 Normalize = Literal["none", "rows", "standardize"]
 SeedPlacement = Literal["global", "owner"]
+Placement = Literal["host", "rank"]
+
+
+def _above_zero(name: str, seconds: float) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+        raise OptionError(f"{name}: expected seconds > 0, got {seconds!r}.")
 
 
 def _at_least(name: str, value: int, least: int) -> None:
@@ -95,18 +101,140 @@ class SamplingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
-    """Where the graph is served and sampled. Empty on one host.
+class DeadlineOptions:
+    """How long the processes of a job wait for each other, in seconds.
 
     Attributes:
+        connect_s: One attempt to reach a peer.
+        call_s: One attempt of one call.
+        reconnect_s: How long a peer that does not answer is tried again before the run fails.
+        lease_s: How long a server keeps what a client holds that has not been heard of.
+        start_s: Until the processes that a rank starts itself are ready.
+    """
+
+    connect_s: float = 10.0
+    call_s: float = 30.0
+    reconnect_s: float = 120.0
+    lease_s: float = 15.0
+    start_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "call_s", "reconnect_s", "lease_s", "start_s"):
+            _above_zero(f"cluster.deadlines.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryOptions:
+    """The pauses between attempts to reach a peer: ``first_s``, doubled each time, up to ``most_s``."""
+
+    first_s: float = 0.05
+    most_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        _above_zero("cluster.retry.first_s", self.first_s)
+        _above_zero("cluster.retry.most_s", self.most_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityOptions:
+    """Who may talk to the processes of a job. ``glt-lightning certs`` makes the files.
+
+    Attributes:
+        ca: PEM file of the authority that signed every certificate of the job.
+        cert: PEM file of this host's certificate.
+        key: PEM file of its private key.
+        token_file: File with the job's secret, at least 16 characters; the same on all hosts.
+        insecure: Allow clear text beyond the loopback interface.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    token_file: str | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("ca", "cert", "key") if getattr(self, name) is not None]
+        if 0 < len(given) < 3:
+            raise OptionError(
+                f"cluster.security: expected ca, cert and key together, got {' and '.join(given)} only. "
+                "`glt-lightning certs` makes all three."
+            )
+
+    @property
+    def tls(self) -> bool:
+        """Whether peers prove who they are with certificates."""
+        return self.ca is not None
+
+
+_DEADLINES, _RETRY, _SECURITY = DeadlineOptions(), RetryOptions(), SecurityOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Where the graph is served and sampled.
+
+    Attributes:
+        servers: Addresses of the graph servers, ``host:port``, in the order of their ranks. Empty: ``glt_server_client``
+            starts one itself, if all ranks are on one host.
+        server_rank: The server that makes this rank's batches; ``auto`` takes rank mod servers.
+        num_workers: Sampler processes of a server.
+        concurrency: Batches that each of them has in hand.
+        buffer_size: Most bytes of finished batches that a server keeps for one client.
+        prefetch_size: Batches that a client asks for ahead.
+        placement: Which parts a rank maps in ``glt_worker``: ``host`` gives part p to host p mod hosts, so that a single
+            host maps all; ``rank`` gives part p to rank p mod ranks.
+        host: Name or address under which other hosts reach this one. ``None``: loopback if all ranks are on one host,
+            else the address from which MASTER_ADDR is reached.
+        deadlines: How long to wait for peers.
+        retry: Pauses between attempts.
+        security: Who may talk to the processes of the job.
         peer_timeout_s: How long a rank may go on after another rank of the job died, in seconds.
     """
 
+    servers: list[str] = field(default_factory=list)
+    server_rank: int | Literal["auto"] = "auto"
+    num_workers: int = 2
+    concurrency: int = 4
+    buffer_size: int | str = "1GB"
+    prefetch_size: int = 4
+    placement: Placement = "host"
+    host: str | None = None
+    deadlines: DeadlineOptions = _DEADLINES
+    retry: RetryOptions = _RETRY
+    security: SecurityOptions = _SECURITY
     peer_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not self.peer_timeout_s > 0:
-            raise OptionError(f"cluster.peer_timeout_s: expected seconds > 0, got {self.peer_timeout_s!r}.")
+        for address in self.servers:
+            parse_address("cluster.servers", address)
+        _at_least("cluster.num_workers", self.num_workers, 1)
+        _at_least("cluster.concurrency", self.concurrency, 1)
+        _at_least("cluster.prefetch_size", self.prefetch_size, 1)
+        parse_bytes("cluster.buffer_size", self.buffer_size)
+        if self.server_rank != "auto":
+            _at_least("cluster.server_rank", self.server_rank, 0)
+            if self.servers and self.server_rank >= len(self.servers):
+                raise OptionError(
+                    f"cluster.server_rank: {self.server_rank} names none of the {len(self.servers)} cluster.servers."
+                )
+        if self.placement not in ("host", "rank"):
+            raise OptionError(f"cluster.placement: expected 'host' or 'rank', got {self.placement!r}.")
+        _above_zero("cluster.peer_timeout_s", self.peer_timeout_s)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """``buffer_size`` in bytes."""
+        return parse_bytes("cluster.buffer_size", self.buffer_size)
+
+
+def parse_address(name: str, address: str) -> tuple[str, int]:
+    """``"host:port"`` or ``"[::1]:port"`` -> (host, port). Raises `OptionError`."""
+    host, _, port = str(address).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 <= int(port) <= 65535 or "/" in host:
+        raise OptionError(f"{name}: expected addresses like '10.0.0.1:18800' or 'node1:18800', got {address!r}.")
+    return host, int(port)
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

@@ -1,6 +1,7 @@
 """A partition folder on this machine: manifest, mapped arrays, `LocalPartition`."""
 
-from glt_lightning.data.local_partition import LocalPartition, Seeds
+from glt_lightning.data.graph import Graph, Seeds
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 
-__all__ = ["LocalPartition", "Manifest", "Seeds"]
+__all__ = ["Graph", "LocalPartition", "Manifest", "Seeds"]

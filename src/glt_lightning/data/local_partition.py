@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
+from glt_lightning.data.graph import Seeds
 from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
 from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops.gather import Shards
@@ -16,28 +17,24 @@ from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.types import GraphSchema, edge_type_key
 
 
-@dataclass(frozen=True)
-class Seeds:
-    """Seed nodes. node_type: index in the schema; gids: int64 [S] in the user's order (position = ``input_id``)."""
-
-    node_type: int
-    gids: np.ndarray
-
-
 class LocalPartition:
-    """A partition folder, memory-mapped: topology, user ids and attributes of all its parts.
+    """A partition folder, memory-mapped: topology, user ids and attributes of all its parts, or of some.
+
+    parts: the numbers of the parts that are mapped.
 
     Nothing is copied; processes of one host share the page cache. Open with `LocalPartition.open`.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
-        self.directory, self.manifest = directory, manifest
+    def __init__(self, directory: Path, manifest: Manifest, parts: tuple[int, ...]) -> None:
+        self.directory, self.manifest, self.parts = directory, manifest, parts
         self.schema: GraphSchema = manifest.schema
-        self._parts = range(manifest.num_parts)
+        self._all_parts = range(manifest.num_parts)
 
     @classmethod
-    def open(cls, directory: str | Path, *, verify: bool = False) -> LocalPartition:
-        """Reads the manifest and maps the arrays. ``verify`` reads every byte and compares checksums.
+    def open(cls, directory: str | Path, *, parts: Sequence[int] | None = None, verify: bool = False) -> LocalPartition:
+        """Reads the manifest and maps the arrays of ``parts`` (None: of all), of which alone the files need be here.
+
+        ``verify`` reads every byte and compares checksums.
 
         Raises `PartitionError`, naming the file, for a folder that is missing, foreign or damaged.
         """
@@ -45,8 +42,9 @@ class LocalPartition:
         manifest = Manifest.load(directory)
         if verify:
             for path, entry in manifest.arrays.items():
-                verify_array(directory, path, entry)
-        partition = cls(directory, manifest)
+                if (directory / path).exists() or parts is None:
+                    verify_array(directory, path, entry)
+        partition = cls(directory, manifest, _checked(parts, directory, manifest.num_parts))
         _ = partition.view  # map the topology now: a damaged folder speaks here
         return partition
 
@@ -54,9 +52,12 @@ class LocalPartition:
     def view(self) -> GraphView:
         """The topology as native calls see it."""
         schema, manifest = self.schema, self.manifest
-        relations = []
+        relations: list[RelationArrays | None] = []
         for r in range(len(schema.edge_types)):
-            for p in self._parts:
+            for p in self._all_parts:
+                if p not in self.parts:
+                    relations.append(None)
+                    continue
                 indptr, indices = self._open(edge_path(p, r, "indptr")), self._open(edge_path(p, r, "indices"))
                 if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(indices)):
                     raise PartitionError(
@@ -64,9 +65,9 @@ class LocalPartition:
                         f"{len(indices)} edges. Delete the partition folder and partition again."
                     )
                 relations.append(RelationArrays(indptr, indices))
-        user_ids = [self._open(node_path(p, t, "n_id")) for t in range(len(schema.node_types)) for p in self._parts]
-        starts = [o + b[p] for o, b in zip(manifest.offsets, manifest.bounds, strict=False) for p in self._parts]
-        counts = [[manifest.edges(p, r) for p in self._parts] for r in range(len(schema.edge_types))]
+        user_ids = [array for t in range(len(schema.node_types)) for array in self._node_arrays(t, "n_id")]
+        starts = [o + b[p] for o, b in zip(manifest.offsets, manifest.bounds, strict=False) for p in self._all_parts]
+        counts = [[manifest.edges(p, r) for p in self._all_parts] for r in range(len(schema.edge_types))]
         return GraphView(
             np.array([*starts, manifest.total_nodes], dtype=np.int64),
             relations,
@@ -79,13 +80,13 @@ class LocalPartition:
 
     def node_shards(self, node_type: int, name: str) -> Shards:
         """A node attribute, addressed by gid."""
-        arrays = [self._open(node_path(p, node_type, name)) for p in self._parts]
+        arrays = self._node_arrays(node_type, name)
         first = node_type * self.manifest.num_parts
         return Shards(arrays, bounds=self.view.bounds[first : first + self.manifest.num_parts + 1])
 
     def edge_shards(self, edge_type: int, name: str) -> Shards:
         """An edge attribute (or ``edge_ids``), addressed by edge row."""
-        arrays = [self._open(edge_path(p, edge_type, name)) for p in self._parts]
+        arrays = [self._open(edge_path(p, edge_type, name)) if p in self.parts else None for p in self._all_parts]
         return Shards(arrays, bounds=self.view.edge_bounds[edge_type])
 
     def split(self, name: str) -> Seeds:
@@ -115,7 +116,7 @@ class LocalPartition:
         return Seeds(node_type, inverse[ids])
 
     def _gid_of_user(self, node_type: int) -> np.ndarray:
-        ids = [self._open(node_path(p, node_type, "n_id")) for p in self._parts]
+        ids = self.user_ids_by_part(node_type)
         start = self.manifest.offsets[node_type]
         inverse = np.empty(self.manifest.num_nodes[node_type], dtype=np.int64)
         for p, part_ids in enumerate(ids):
@@ -123,8 +124,27 @@ class LocalPartition:
             inverse[part_ids] = np.arange(begin, begin + len(part_ids))
         return inverse
 
+    def user_ids_by_part(self, node_type: int) -> list[np.ndarray]:
+        """Each part's array of user ids by row. Raises `PartitionError` where a part is not mapped."""
+        arrays = self._node_arrays(node_type, "n_id")
+        missing = [p for p in self._all_parts if arrays[p] is None]
+        if missing:
+            raise PartitionError(f"{self.directory}: the user ids of part {missing[0]} are not mapped here.")
+        return [a for a in arrays if a is not None]
+
+    def _node_arrays(self, node_type: int, name: str) -> list[np.ndarray | None]:
+        return [self._open(node_path(p, node_type, name)) if p in self.parts else None for p in self._all_parts]
+
     def _open(self, path: str) -> np.ndarray:
         entry = self.manifest.arrays.get(path)
         if entry is None:
             raise PartitionError(f"{self.directory}: its manifest lists no {path}. Partition again.")
         return open_array(self.directory, path, entry)
+
+
+def _checked(parts: Sequence[int] | None, directory: Path, num_parts: int) -> tuple[int, ...]:
+    if parts is None:
+        return tuple(range(num_parts))
+    if not parts or not all(0 <= p < num_parts for p in parts):
+        raise PartitionError(f"{directory}: has the parts 0 to {num_parts - 1}; asked to map {list(parts)}.")
+    return tuple(sorted(set(parts)))

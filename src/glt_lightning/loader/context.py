@@ -5,13 +5,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
 from glt_lightning.channel.slots import PinMemory
-from glt_lightning.data.local_partition import LocalPartition, Seeds
+from glt_lightning.data.graph import Graph, Seeds
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import Collate
@@ -25,6 +27,8 @@ from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
 
+MakeProducer = Callable[[PinMemory | None], Producer]
+
 
 class LoaderContext:
     """Makes the loaders of one rank over one partition folder.
@@ -32,7 +36,7 @@ class LoaderContext:
     Close it (or use it in a ``with`` block): that stops its sampler processes.
 
     Args:
-        partition: The mapped graph.
+        graph: The mapped graph, or one that servers hold.
         sampling: How batches are made; ``num_workers`` chooses inline or sampler processes.
         seed: Seed of all draws and shuffles; the same on every rank.
         rank: This process among those that train together.
@@ -40,11 +44,12 @@ class LoaderContext:
         pin_memory: Page-lock the memory of batches for copies to a GPU.
         gather_counts: Gives every rank the number that each rank puts in, in rank order; needed for loaders with
             ``per_rank`` seeds on more than one rank.
+        make_producer: Who makes the batches, if not this process or its own sampler processes from a mapped graph.
     """
 
     def __init__(
         self,
-        partition: LocalPartition,
+        graph: Graph,
         sampling: SamplingOptions | None = None,
         *,
         seed: int = 0,
@@ -52,23 +57,23 @@ class LoaderContext:
         world_size: int = 1,
         pin_memory: bool = False,
         gather_counts: Callable[[int], list[int]] | None = None,
+        make_producer: MakeProducer | None = None,
     ) -> None:
-        self.partition, self.sampling = partition, sampling or SamplingOptions()
+        self.graph, self.sampling = graph, sampling or SamplingOptions()
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.pin_memory = pin_memory
         self._gather_counts = gather_counts
-        self._producer: Producer | None = _make_producer(partition, self.sampling, cuda_pin if pin_memory else None)
+        make_producer = make_producer or partial(local_producer, graph, self.sampling)
+        self._producer: Producer | None = make_producer(cuda_pin if pin_memory else None)
         self._loaders: WeakSet[DistNeighborLoader] = WeakSet()  # a reloaded one may go before the context does
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
         if self._producer is None:
             raise SamplerError("this LoaderContext is closed; open a new one.")
-        options, schema = self.sampling, self.partition.schema
-        seeds = spec.find_seeds(self.partition)
-        with_edge = options.with_edge or any(
-            self.partition.manifest.edge_attrs(r) for r in range(len(schema.edge_types))
-        )
+        options, schema = self.sampling, self.graph.schema
+        seeds = spec.find_seeds(self.graph)
+        with_edge = options.with_edge or any(self.graph.manifest.edge_attrs(r) for r in range(len(schema.edge_types)))
         config = SamplerConfig(
             seed_type=seeds.node_type,
             fanouts=fanout_table(spec.num_neighbors, schema),
@@ -77,8 +82,8 @@ class LoaderContext:
             threads=options.num_threads,
         )
         plan = self._own_plan(spec, seeds) if spec.per_rank else self._shared_plan(spec, seeds)
-        collate = Collate(self.partition.manifest, seeds.node_type, with_edge=with_edge)
-        identity = {"graph": graph_identity(self.partition.manifest), "world_size": self.world_size}
+        collate = Collate(self.graph.manifest, seeds.node_type, with_edge=with_edge)
+        identity = {"graph": graph_identity(self.graph.manifest), "world_size": self.world_size}
         if not spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
             identity["seeds_crc32"] = zlib.crc32(seeds.gids)
             identity["num_seeds"] = len(seeds.gids)
@@ -120,7 +125,7 @@ class LoaderContext:
 
     def _owners(self, seeds: Seeds) -> np.ndarray:
         """int64 [S]: the rank whose part holds each seed; part p belongs to rank p mod world_size."""
-        manifest = self.partition.manifest
+        manifest = self.graph.manifest
         rows = seeds.gids - manifest.offsets[seeds.node_type]
         return (np.searchsorted(manifest.bounds[seeds.node_type], rows, side="right") - 1) % self.world_size
 
@@ -146,7 +151,9 @@ def graph_identity(manifest: Manifest) -> list[Any]:
     return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize")] + [list(manifest.num_edges)]
 
 
-def _make_producer(partition: LocalPartition, options: SamplingOptions, pin: PinMemory | None) -> Producer:
+def local_producer(graph: Graph, options: SamplingOptions, pin: PinMemory | None) -> Producer:
+    """Makes batches in this process or in sampler processes, as the options say, from a graph whose parts are all mapped."""
+    assert isinstance(graph, LocalPartition), "a graph that is not mapped here needs make_producer"
     if options.num_workers == 0:
-        return InlineProducer(partition, pin)
-    return SubprocessProducer(partition, options, pin)
+        return InlineProducer(graph, pin)
+    return SubprocessProducer(graph, options, pin)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt_lightning.data.local_partition import LocalPartition, Seeds
+from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.errors import OptionError
 from glt_lightning.options import parse_fanouts
 from glt_lightning.types import GraphSchema, edge_type_str
@@ -49,10 +49,10 @@ class LoaderSpec:
         if self.per_rank and self.seeds is None:
             raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids that are this rank's own.")
 
-    def find_seeds(self, partition: LocalPartition) -> Seeds:
+    def find_seeds(self, graph: Graph) -> Seeds:
         if self.split is not None:
-            return partition.split(self.split)
-        return partition.seeds(self._type_index(partition.schema), self.seeds)
+            return graph.split(self.split)
+        return graph.seeds(self._type_index(graph.schema), self.seeds)
 
     def _type_index(self, schema: GraphSchema) -> int:
         if self.node_type is None and len(schema.node_types) == 1:
