@@ -6,6 +6,20 @@
 
 namespace glt {
 
+// Which shard an id lies in; bounds [count + 1]. Of few shards a count beats a search.
+GLT_HD int32_t shard_of(const int64_t* bounds, int32_t count, int64_t id) {
+  int32_t s = 0;
+  if (count <= 8) {
+    for (int32_t k = 1; k < count; ++k) s += id >= bounds[k];
+    return s;
+  }
+  for (int32_t end = count; end - s > 1;) {
+    const int32_t middle = s + (end - s) / 2;
+    (id >= bounds[middle] ? s : end) = middle;
+  }
+  return s;
+}
+
 struct Shards {
   const void* const* data;  // [count], null where a shard is not here
   const int64_t* bounds;    // [count + 1] id of each shard's first row
@@ -16,22 +30,8 @@ struct Shards {
 
   // The row of an id that `has`; null if its shard is not here.
   GLT_HD const char* row(int64_t id) const {
-    const int32_t s = shard_of(id);
+    const int32_t s = shard_of(bounds, count, id);
     return data[s] ? static_cast<const char*>(data[s]) + (id - bounds[s]) * row_bytes : nullptr;
-  }
-
- private:
-  GLT_HD int32_t shard_of(int64_t id) const {
-    int32_t s = 0;
-    if (count <= 8) {
-      for (int32_t k = 1; k < count; ++k) s += id >= bounds[k];
-      return s;
-    }
-    for (int32_t end = count; end - s > 1;) {
-      const int32_t middle = s + (end - s) / 2;
-      (id >= bounds[middle] ? s : end) = middle;
-    }
-    return s;
   }
 };
 

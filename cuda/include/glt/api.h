@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 1
+#define GLT_ABI_VERSION 2
 #define GLT_MAX_HOPS 16
 
 typedef enum {
@@ -87,6 +87,45 @@ GLT_API int32_t glt_relabel(const int64_t* ids, int64_t n, void* table, int64_t 
 // out[i] = row (ids[i]) of an array stacked from P shards: bounds [P + 1], shards [P] -> row_bytes each row.
 GLT_API int32_t glt_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
                            const int64_t* ids, int64_t n, void* out, int32_t threads, int64_t* detail);
+
+// Who owns ids [n]: owner [n], the ids grouped by owner in their order (wire_bytes each, group o at begin[o] of [O + 1]),
+// and place [n]: the id itself where owner is 0, else first_place[owner] + position in its group. bounds [shards + 1].
+GLT_API int32_t glt_route(const int64_t* ids, int64_t n, const int64_t* bounds, const int32_t* owner_of_shard,
+                          int32_t num_shards, int32_t num_owners, const int64_t* first_place, int32_t wire_bytes,
+                          int32_t* owner, int64_t* begin, void* grouped, int64_t* place, int64_t* detail);
+
+// Clears a relabel table for ids below num_ids (slots as in glt_workspace) and enters lists [num_lists] -> [counts]:
+// an id's local id is its first position in its list.
+GLT_API int32_t glt_table_fill(void* table, int64_t table_cap, int64_t num_ids, const int64_t* const* lists,
+                               const int64_t* counts, int32_t num_lists, int64_t* detail);
+
+// What one owner picked for its rows of a relation: arrays of 4- or 8-byte integers.
+typedef struct {
+  int32_t bytes, reserved;
+  int64_t num_rows, num_entries;
+  const void* counts;              // [num_rows]
+  const void* neighbors;           // [num_entries] gids
+  const void* edge_rows;           // [num_entries] or null
+} glt_picks;
+
+// One relation of one hop of a batch: F frontier rows whose picks come from num_owners owners, each in frontier order.
+typedef struct {
+  int32_t num_owners, reserved;
+  const glt_picks* picks;          // [num_owners]
+  const int32_t* owner;            // [F], null when all rows are of owner 0
+  int64_t num_rows, first_lid;     // F, local id of the first row
+  int64_t first_gid, num_gids;     // range of the neighbours' type
+  int64_t num_ids, table_cap;      // as in glt_table_fill; room for all picks is the caller's duty
+  void* table;
+  int64_t node_cap, edge_cap;
+  int64_t* gids;                   // [node_cap] gids by lid of the neighbours' type
+  int32_t *src, *dst;              // [edge_cap]
+  int64_t* edge_rows;              // [edge_cap] or null
+} glt_merge_call;
+
+// Relabels the picks in frontier order and appends them; the counts move on only if all went well. After GLT_GROW the
+// table must be filled again. GLT_BAD_ARG: an answer does not fit its request.
+GLT_API int32_t glt_merge(const glt_merge_call* call, int64_t* num_nodes, int64_t* num_edges, int64_t* detail);
 
 // int32 [n] -> int64 [n]
 GLT_API int32_t glt_widen(const int32_t* in, int64_t n, int64_t* out);

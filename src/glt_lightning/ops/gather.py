@@ -43,6 +43,14 @@ class Shards:
     def __len__(self) -> int:
         return int(self.bounds[-1] - self.bounds[0])
 
+    def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
+        """With further shards behind these: (id of the first row, rows of the same dtype and shape), ascending; ids up to
+        ``end`` may be asked for, as far as there are rows for them."""
+        if not more:
+            return self
+        bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
+        return Shards([*self._keep, *(rows for _, rows in more)], bounds=bounds)
+
     def gather(self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1) -> np.ndarray:
         """Rows ``ids`` (int64 [n]) as a [n, ...] array; into ``out`` (C-contiguous) where given.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA = range(6)
 
 _STATUS = c_int32
@@ -65,6 +65,23 @@ _SIGNATURES: dict[str, list[Any]] = {
         c_void_p,
     ],
     "glt_gather": [c_void_p, c_void_p, c_int32, c_int64, c_void_p, c_int64, c_void_p, c_int32, c_void_p],
+    "glt_route": [
+        c_void_p,
+        c_int64,
+        c_void_p,
+        c_void_p,
+        c_int32,
+        c_int32,
+        c_void_p,
+        c_int32,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+    ],
+    "glt_table_fill": [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int32, c_void_p],
+    "glt_merge": [c_void_p, c_void_p, c_void_p, c_void_p],
     "glt_widen": [c_void_p, c_int64, c_void_p],
 }
 
@@ -109,6 +126,44 @@ class WorkspaceStruct(ctypes.Structure):
         ("edge_row", c_void_p),
         ("nodes_per_hop", c_void_p),
         ("edges_per_hop", c_void_p),
+    ]
+
+
+class PicksStruct(ctypes.Structure):
+    """``glt_picks`` of ``glt/api.h``."""
+
+    _fields_ = [
+        ("bytes", c_int32),
+        ("reserved", c_int32),
+        ("num_rows", c_int64),
+        ("num_entries", c_int64),
+        ("counts", c_void_p),
+        ("neighbors", c_void_p),
+        ("edge_rows", c_void_p),
+    ]
+
+
+class MergeStruct(ctypes.Structure):
+    """``glt_merge_call`` of ``glt/api.h``."""
+
+    _fields_ = [
+        ("num_owners", c_int32),
+        ("reserved", c_int32),
+        ("picks", c_void_p),
+        ("owner", c_void_p),
+        ("num_rows", c_int64),
+        ("first_lid", c_int64),
+        ("first_gid", c_int64),
+        ("num_gids", c_int64),
+        ("num_ids", c_int64),
+        ("table_cap", c_int64),
+        ("table", c_void_p),
+        ("node_cap", c_int64),
+        ("edge_cap", c_int64),
+        ("gids", c_void_p),
+        ("src", c_void_p),
+        ("dst", c_void_p),
+        ("edge_rows", c_void_p),
     ]
 
 

@@ -1,0 +1,1 @@
+"""A graph held by several processes: its owners, and what asks them."""

@@ -1,0 +1,197 @@
+"""A k-hop batch built step by step, from picks that several owners made."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.khop import Subgraph
+from glt_lightning.ops.native import BAD_ARG, BAD_ID, GROW, MergeStruct, PicksStruct, check, library, pointer, pointers
+
+
+@dataclass(frozen=True)
+class Picks:
+    """What one owner picked for its rows of one relation, in frontier order.
+
+    counts: [rows], neighbors: [sum of counts] gids, edge_rows: like neighbors, or None; all int32 or all int64.
+    """
+
+    counts: np.ndarray
+    neighbors: np.ndarray
+    edge_rows: np.ndarray | None = None
+
+
+class BatchBuilder:
+    """Grows one batch at a time: `start`, then `merge` relation by relation, `end_hop` after each hop, `result`.
+
+    Gives the very batches of `khop.KHopOp`. Owns its memory, so one instance serves one thread.
+    """
+
+    def __init__(self, graph: GraphView, num_hops: int, *, with_edge: bool = False) -> None:
+        self._graph, self._hops, self._with_edge = graph, num_hops, with_edge
+        self._wide = graph.num_nodes >= 2**32 - 1
+        self._slots = 0
+        self._table = np.empty(0, dtype=np.int64)
+        self._detail = np.zeros(4, dtype=np.int64)
+        self._counts = np.zeros(2, dtype=np.int64)
+        self._gid = [np.empty(0, dtype=np.int64) for _ in range(graph.num_types)]
+        self._src = [np.empty(0, dtype=np.int32) for _ in range(graph.num_relations)]
+        self._dst = [np.empty(0, dtype=np.int32) for _ in range(graph.num_relations)]
+        self._edge_row = [np.empty(0, dtype=np.int64) for _ in range(graph.num_relations)]
+
+    def start(self, seeds: np.ndarray, seed_type: int) -> None:
+        """seeds: int64 [S] gids of one type; a seed that comes twice has two rows. Raises `DataError` for others."""
+        graph = self._graph
+        begin, end = graph.type_offsets[seed_type : seed_type + 2].tolist()
+        bad = np.flatnonzero((seeds < begin) | (seeds >= end))
+        if len(bad):
+            raise DataError(f"sample: id {seeds[bad[0]]} at position {bad[0]} is not a node of the seeds' type.")
+        self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_relations
+        self._frontier = [(0, 0)] * graph.num_types
+        self._nodes_per_hop: list[list[int]] = []
+        self._edges_per_hop: list[list[int]] = []
+        self._reserve_nodes(seed_type, len(seeds))
+        self._gid[seed_type][: len(seeds)] = seeds
+        self._nodes[seed_type] = len(seeds)
+        self._reserve_table(len(seeds))
+        self._fill()
+        self._edges_before = [0] * graph.num_relations
+        self._close()
+
+    def frontier(self, node_type: int) -> np.ndarray:
+        """int64 [F]: gids of the nodes that the last hop found first (the seeds before the first hop)."""
+        low, high = self._frontier[node_type]
+        return self._gid[node_type][low:high]
+
+    def merge(self, relation: int, picks: Sequence[Picks], owner: np.ndarray | None) -> np.ndarray | None:
+        """Adds the picks for the frontier of a relation's destination type; their edge rows, as added, are returned.
+
+        picks: one per owner.  owner: int32 [F], or None when all rows are of the only owner.
+        Raises `DataError` if an answer does not fit what was asked.
+        """
+        graph = self._graph
+        source = int(graph.src_types[relation])
+        low, high = self._frontier[int(graph.dst_types[relation])]
+        found = sum(len(p.neighbors) for p in picks)
+        edges = self._edges[relation]
+        self._reserve_edges(relation, edges + found)
+        self._reserve_nodes(source, self._nodes[source] + found)
+        if self._reserve_table(sum(self._nodes) + found):
+            self._fill()
+        structs = (PicksStruct * len(picks))(*[_struct(p, self._with_edge) for p in picks])
+        first, last = graph.type_offsets[source : source + 2].tolist()
+        rows = self._edge_row[relation] if self._with_edge else None
+        call = MergeStruct(
+            num_owners=len(picks),
+            picks=ctypes.addressof(structs),
+            owner=pointer(owner),
+            num_rows=high - low,
+            first_lid=low,
+            first_gid=first,
+            num_gids=last - first,
+            num_ids=graph.num_nodes,
+            table_cap=self._slots,
+            table=self._table.ctypes.data,
+            node_cap=len(self._gid[source]),
+            edge_cap=len(self._src[relation]),
+            gids=self._gid[source].ctypes.data,
+            src=self._src[relation].ctypes.data,
+            dst=self._dst[relation].ctypes.data,
+            edge_rows=pointer(rows),
+        )
+        self._counts[:] = self._nodes[source], edges
+        at = self._counts.ctypes.data
+        status = library().glt_merge(ctypes.addressof(call), at, at + 8, self._detail.ctypes.data)
+        assert status != GROW, "room was made above"
+        if status in (BAD_ARG, BAD_ID):
+            raise DataError(
+                f"merge: the picks of edge type {relation} do not fit the request: {self._detail.tolist()}."
+            )
+        check(status, self._detail, "merge")
+        self._nodes[source], self._edges[relation] = self._counts.tolist()
+        return None if rows is None else rows[edges : self._edges[relation]]
+
+    def end_hop(self) -> None:
+        """What the hop found first is the next frontier."""
+        self._edges_per_hop.append([n - b for n, b in zip(self._edges, self._edges_before, strict=True)])
+        self._edges_before = list(self._edges)
+        self._close()
+
+    def result(self) -> Subgraph:
+        """The batch; ``uid`` is empty. Its arrays are valid until the next `start`."""
+        return Subgraph(
+            gid=[a[:n] for a, n in zip(self._gid, self._nodes, strict=True)],
+            uid=[],
+            src=[a[:n] for a, n in zip(self._src, self._edges, strict=True)],
+            dst=[a[:n] for a, n in zip(self._dst, self._edges, strict=True)],
+            edge_row=[a[:n] if self._with_edge else None for a, n in zip(self._edge_row, self._edges, strict=True)],
+            nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).T.copy(),
+            edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64).reshape(self._hops, -1).T.copy(),
+        )
+
+    def _close(self) -> None:
+        before = [high for _, high in self._frontier]
+        self._frontier = list(zip(before, self._nodes, strict=True))
+        self._nodes_per_hop.append([high - low for low, high in self._frontier])
+
+    def _reserve_nodes(self, node_type: int, n: int) -> None:
+        self._gid[node_type] = _grown(self._gid[node_type], n)
+
+    def _reserve_edges(self, relation: int, n: int) -> None:
+        for arrays in (self._src, self._dst, *([self._edge_row] if self._with_edge else [])):
+            arrays[relation] = _grown(arrays[relation], n)
+
+    def _reserve_table(self, nodes: int) -> bool:
+        """Room for this many ids; True if the table is a new one."""
+        slots = max(64, self._slots)
+        while slots * 3 // 4 < nodes + 1 and slots < self._graph.num_nodes:
+            slots *= 2
+        if self._graph.num_nodes <= 2 * slots:  # one slot per node of the graph: no probing
+            slots = max(2, self._graph.num_nodes)
+        if slots <= self._slots:
+            return False
+        self._slots = slots
+        self._table = np.empty(slots * (2 if self._wide else 1), dtype=np.int64)
+        return True
+
+    def _fill(self) -> None:
+        lists, counts = pointers(self._gid), np.array(self._nodes, dtype=np.int64)
+        status = library().glt_table_fill(
+            self._table.ctypes.data,
+            self._slots,
+            self._graph.num_nodes,
+            lists.ctypes.data,
+            counts.ctypes.data,
+            len(counts),
+            self._detail.ctypes.data,
+        )
+        check(status, self._detail, "relabel")
+
+
+def _grown(array: np.ndarray, n: int) -> np.ndarray:
+    if n <= len(array):
+        return array
+    larger = np.empty(max(n, 2 * len(array)), dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def _struct(p: Picks, with_edge: bool) -> PicksStruct:
+    arrays: list[np.ndarray | None] = [p.counts, p.neighbors, *([p.edge_rows] if with_edge else [])]
+    if any(a is None or a.dtype != p.counts.dtype or not a.flags.c_contiguous for a in arrays):
+        raise DataError("merge: expected contiguous picks of one integer type, with edge rows if they are wanted.")
+    if with_edge and p.edge_rows is not None and len(p.edge_rows) != len(p.neighbors):
+        raise DataError(f"merge: got {len(p.neighbors)} neighbours and {len(p.edge_rows)} edge rows.")
+    return PicksStruct(
+        bytes=p.counts.dtype.itemsize,
+        num_rows=len(p.counts),
+        num_entries=len(p.neighbors),
+        counts=p.counts.ctypes.data,
+        neighbors=p.neighbors.ctypes.data,
+        edge_rows=pointer(p.edge_rows) if with_edge else None,
+    )

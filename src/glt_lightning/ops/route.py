@@ -1,0 +1,72 @@
+"""Who owns which id: requests to the owners, and where each id's answer will stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.ops.native import BAD_ID, check, library
+
+
+@dataclass(frozen=True)
+class Route:
+    """The owners of n ids.
+
+    owner: int32 [n].  grouped: int32 or int64 [n], the ids owner after owner, in their order; those of owner o are
+    ``grouped[begin[o]:begin[o + 1]]``.  place: int64 [n], the id itself where owner 0 has it, else ``first[o]`` plus the
+    position in its group.
+    """
+
+    owner: np.ndarray
+    grouped: np.ndarray
+    begin: list[int]
+    place: np.ndarray
+    first: np.ndarray
+
+    def of(self, owner: int) -> np.ndarray:
+        """The ids of one owner, in their order."""
+        return self.grouped[self.begin[owner] : self.begin[owner + 1]]
+
+
+class Router:
+    """Finds the owners of ids.
+
+    bounds: int64 [P + 1], first id of each part.  owner_of_part: int32 [P], 0 for parts that are mapped here.
+    wire: dtype of grouped ids, int32 or int64.
+    """
+
+    def __init__(self, bounds: np.ndarray, owner_of_part: np.ndarray, num_owners: int, wire: np.dtype) -> None:
+        self._bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+        self._owner_of_part = np.ascontiguousarray(owner_of_part, dtype=np.int32)
+        self.num_owners, self._wire = num_owners, np.dtype(wire)
+
+    def __call__(self, ids: np.ndarray, first: np.ndarray) -> Route:
+        """ids: int64 [n].  first: int64 [O], where each owner's answers begin.
+
+        Raises `DataError` for an id outside the graph.
+        """
+        n = len(ids)
+        owner, begin = np.empty(n, dtype=np.int32), np.empty(self.num_owners + 1, dtype=np.int64)
+        grouped, place = np.empty(n, dtype=self._wire), np.empty(n, dtype=np.int64)
+        detail = np.zeros(4, dtype=np.int64)
+        status = library().glt_route(
+            ids.ctypes.data,
+            n,
+            self._bounds.ctypes.data,
+            self._owner_of_part.ctypes.data,
+            len(self._owner_of_part),
+            self.num_owners,
+            first.ctypes.data,
+            self._wire.itemsize,
+            owner.ctypes.data,
+            begin.ctypes.data,
+            grouped.ctypes.data,
+            place.ctypes.data,
+            detail.ctypes.data,
+        )
+        if status == BAD_ID:
+            raise DataError(f"id {detail[1]} at position {detail[0]} is not in the graph.")
+        check(status, detail, "route")
+        return Route(owner, grouped, begin.tolist(), place, first)

@@ -1,0 +1,195 @@
+"""The neighbour sampler for a graph whose parts lie on several hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import PeerError
+from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.merge import BatchBuilder, Picks
+from glt_lightning.ops.route import Route, Router
+from glt_lightning.ops.sample import sample_rows
+from glt_lightning.sampler import fields
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.sample import Draft, edge_key, node_key
+from glt_lightning.sampler.source import Expand, Gathered, RemoteRows, Rows, wire_dtype
+
+
+@dataclass
+class _Table:
+    """The nodes of one type or the edges of one relation: where a batch's rows of it will be found.
+
+    stored: names in the partition.  end: first id behind those of the graph; answers of owners are placed from there on.
+    """
+
+    kind: str
+    type: int
+    stored: tuple[str, ...]
+    local: dict[str, Shards]
+    router: Router
+    end: int
+    next_place: int = 0
+    places: list[np.ndarray] = field(default_factory=list)  # int64, one array per step of the batch
+    answers: list[tuple[int, int, Gathered, int]] = field(default_factory=list)  # (place, rows, answer, index in it)
+
+    def clear(self) -> None:
+        self.next_place = self.end
+        self.places.clear()
+        self.answers.clear()
+
+    def route(self, ids: np.ndarray) -> Route:
+        """Finds the owners of new rows of the batch and gives the rows their places."""
+        owners = np.arange(self.router.num_owners, dtype=np.int64)
+        first = self.next_place + len(ids) * (owners - 1)  # owner 0 needs no place
+        route = self.router(ids, first)
+        self.next_place += len(ids) * (self.router.num_owners - 1)
+        self.places.append(route.place)
+        return route
+
+    def shards(self, name: str) -> Shards:
+        """The attribute, from the parts that are mapped and from the answers of owners."""
+        local = self.local[name]
+        remote = [(place, self._checked(answer()[index], name, rows)) for place, rows, answer, index in self.answers]
+        return local.extended(remote, self.next_place)
+
+    def _checked(self, answer: object, name: str, rows: int) -> np.ndarray:
+        array = answer.get(name) if isinstance(answer, dict) else None
+        local = self.local[name]
+        if array is None or array.dtype != local.dtype or array.shape != (rows, *local.row_shape):
+            got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise PeerError(f"an owner answered {got} for {rows} rows of {self.kind} attribute {name!r}.")
+        return array
+
+
+class ClusterSampler:
+    """Samples the batches of `neighbor.NeighborSampler`, bit for bit, where some parts are held by other processes.
+
+    Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
+    attributes, which travel while the next hop is sampled. One instance serves one thread; several threads hide the
+    latency of each other's questions.
+    """
+
+    def __init__(self, partition: LocalPartition, config: SamplerConfig, remote: RemoteRows) -> None:
+        manifest, schema = partition.manifest, partition.schema
+        self._config, self._remote, self._view = config, remote, partition.view
+        self._builder = BatchBuilder(partition.view, len(config.fanouts), with_edge=config.with_edge)
+        self._relations = [(r, int(self._view.dst_types[r])) for r in range(len(schema.edge_types))]
+        owner_of_part, owners, wire = remote.owner_of_part, remote.num_owners, wire_dtype(manifest)
+        self._nodes = []
+        for t, names in enumerate(fields.node_names(manifest)):
+            stored = ("n_id", *names)
+            bounds = self._view.bounds[t * manifest.num_parts : (t + 1) * manifest.num_parts + 1]
+            shards = {name: partition.node_shards(t, name) for name in stored}
+            router = Router(bounds, owner_of_part, owners, wire)
+            self._nodes.append(_Table("node", t, stored, shards, router, int(bounds[-1])))
+        self._edge_names = fields.edge_names(manifest, config)
+        self._edges = []
+        for r, edge_names in enumerate(self._edge_names):
+            bounds = self._view.edge_bounds[r]
+            edge_shards = {name: partition.edge_shards(r, name) for name in edge_names.values()}
+            router = Router(bounds, owner_of_part, owners, wire)
+            self._edges.append(_Table("edge", r, tuple(edge_names.values()), edge_shards, router, int(bounds[-1])))
+
+    def draft(self, request: BatchRequest) -> Draft:
+        """Samples one batch and waits for all that owners send. Raises `PeerError`, naming an owner that does not."""
+        for table in (*self._nodes, *self._edges):
+            table.clear()
+        self._builder.start(request.seeds, self._config.seed_type)
+        for hop in range(len(self._config.fanouts)):
+            self._sample_hop(request.key, hop)
+        self._gather(self._nodes, self._route_frontier())
+        return self._draft(request)
+
+    def _sample_hop(self, key: int, hop: int) -> None:
+        config, fanouts = self._config, self._config.fanouts[hop]
+        routes = self._route_frontier()
+        wanted = {t for r, t in self._relations if fanouts[r]}
+        asked = {}
+        for owner in self._owners:
+            rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
+            if rows:
+                expand = Expand(key, hop, fanouts, config.replace, config.with_edge, rows)
+                asked[owner] = self._remote.expand(owner, expand)
+        self._gather(self._nodes, routes)
+        local = {r: self._sample_local(key, hop, r, routes[t]) for r, t in self._relations if fanouts[r]}
+        answers = {owner: picked() for owner, picked in asked.items()}
+        edge_rows = {}
+        for r, own in local.items():
+            others = [answers[o].get(r, _nothing(own)) if o in answers else _nothing(own) for o in self._owners]
+            rows_owner = routes[self._relations[r][1]].owner
+            edge_rows[r] = self._builder.merge(r, [own, *others], rows_owner)
+        if config.with_edge:
+            self._gather(self._edges, [self._edges[r].route(rows) for r, rows in _in_order(edge_rows)], [*edge_rows])
+        self._builder.end_hop()
+
+    @property
+    def _owners(self) -> range:
+        return range(1, self._remote.num_owners)
+
+    def _route_frontier(self) -> list[Route]:
+        return [table.route(self._builder.frontier(t)) for t, table in enumerate(self._nodes)]
+
+    def _sample_local(self, key: int, hop: int, relation: int, route: Route) -> Picks:
+        config = self._config
+        rows = route.of(0).astype(np.int64, copy=False)
+        found = sample_rows(
+            self._view,
+            relation,
+            rows,
+            config.fanouts[hop][relation],
+            batch_key=key,
+            hop=hop,
+            replace=config.replace,
+            with_edge=config.with_edge,
+            threads=config.threads,
+        )
+        return Picks(*found)
+
+    def _gather(self, tables: list[_Table], routes: list[Route], which: Iterable[int] | None = None) -> None:
+        """Asks the owners for the attributes of rows that were just routed: one question per owner."""
+        chosen = [tables[i] for i in which] if which is not None else tables
+        for owner in self._owners:
+            rows = []
+            of_table = []
+            for table, route in zip(chosen, routes, strict=True):
+                ids = route.of(owner)
+                if len(ids) and table.stored:
+                    of_table.append((table, int(route.first[owner]), len(ids)))
+                    rows.append(Rows(table.kind, table.type, table.stored, ids))
+            if rows:
+                answer = self._remote.gather(owner, rows)
+                for index, (table, first, n) in enumerate(of_table):
+                    table.answers.append((first, n, answer, index))
+
+    def _draft(self, request: BatchRequest) -> Draft:
+        found, threads = self._builder.result(), self._config.threads
+        batch = fields.counts(request, found)
+        for t, table in enumerate(self._nodes):
+            places = _joined(table.places)
+            batch.append(fields.gathered_ids(node_key(t, "n_id"), table.shards("n_id"), places, threads))
+            for name in table.stored[1:]:
+                batch.append(fields.gathered(node_key(t, name), table.shards(name), places, threads))
+        for r, table in enumerate(self._edges):
+            batch.append(fields.edge_index(r, found))
+            places = _joined(table.places)
+            for public, name in self._edge_names[r].items():
+                make = fields.gathered_ids if public == "e_id" else fields.gathered
+                batch.append(make(edge_key(r, public), table.shards(name), places, threads))
+        return Draft(batch)
+
+
+def _nothing(like: Picks) -> Picks:
+    empty = np.empty(0, dtype=like.counts.dtype)
+    return Picks(empty, empty, empty if like.edge_rows is not None else None)
+
+
+def _in_order(edge_rows: dict[int, np.ndarray | None]) -> list[tuple[int, np.ndarray]]:
+    return [(r, rows) for r, rows in edge_rows.items() if rows is not None]
+
+
+def _joined(places: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(places) if places else np.empty(0, dtype=np.int64)

@@ -1,0 +1,71 @@
+"""The fields of a batch's draft, wherever its rows come from."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.khop import Subgraph, widen
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.sample import Field, edge_key
+
+_INT64 = np.dtype(np.int64)
+
+
+def node_names(manifest: Manifest) -> list[tuple[str, ...]]:
+    """Per node type, the attributes of its nodes in a batch, beside ``n_id``."""
+    return [tuple(manifest.node_attrs(t)) for t in range(len(manifest.schema.node_types))]
+
+
+def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]]:
+    """Per edge type, name in the batch -> name in the partition, of the attributes of its edges."""
+    relations = range(len(manifest.schema.edge_types))
+    if not config.with_edge:
+        return [{} for _ in relations]
+    return [{"e_id": "edge_ids"} | {name: name for name in manifest.edge_attrs(r)} for r in relations]
+
+
+def counts(request: BatchRequest, found: Subgraph) -> list[Field]:
+    """``input_id`` and the numbers of nodes and edges of each hop."""
+    return [
+        copied("input_id", request.input_id),
+        copied("num_sampled_nodes", found.nodes_per_hop),
+        copied("num_sampled_edges", found.edges_per_hop),
+    ]
+
+
+def copied(name: str, values: np.ndarray) -> Field:
+    def write(out: np.ndarray) -> None:
+        out[...] = values
+
+    return Field(name, values.dtype, values.shape, write)
+
+
+def edge_index(relation: int, found: Subgraph) -> Field:
+    src, dst = found.src[relation], found.dst[relation]
+
+    def write(out: np.ndarray) -> None:
+        widen(src, out[0])
+        widen(dst, out[1])
+
+    return Field(edge_key(relation, "edge_index"), _INT64, (2, len(src)), write)
+
+
+def gathered(name: str, shards: Shards, ids: np.ndarray, threads: int) -> Field:
+    """Rows ``ids`` of an attribute."""
+    return Field(name, shards.dtype, (len(ids), *shards.row_shape), partial(shards.gather, ids, threads=threads))
+
+
+def gathered_ids(name: str, shards: Shards, ids: np.ndarray, threads: int) -> Field:
+    """The same for ``n_id`` and ``e_id``, which reach the user as int64 however they are stored."""
+    if shards.dtype != np.int32:
+        return gathered(name, shards, ids, threads)
+
+    def write(out: np.ndarray) -> None:
+        narrow = out.view(np.int32)[len(out) :]  # the upper half; widening front to back never overtakes it
+        widen(shards.gather(ids, narrow, threads=threads), out)
+
+    return Field(name, _INT64, (len(ids),), write)

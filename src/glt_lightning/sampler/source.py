@@ -1,0 +1,62 @@
+"""What the k-hop loop asks of the processes that hold the parts which are not mapped here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.ops.merge import Picks
+
+
+@dataclass(frozen=True)
+class Expand:
+    """Frontier rows of one hop, all of one owner.
+
+    key: 64-bit key of the batch.  fanouts: [R], -1 all, 0 none.  rows: node type -> gids in frontier order.
+    """
+
+    key: int
+    hop: int
+    fanouts: tuple[int, ...]
+    replace: bool
+    with_edge: bool
+    rows: Mapping[int, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Attributes of some nodes (by gid) or edges (by edge row), all of one owner. names: as stored in the partition."""
+
+    kind: str  # "node" or "edge"
+    type: int
+    names: tuple[str, ...]
+    ids: np.ndarray
+
+
+Picked = Callable[[], Mapping[int, Picks]]  # waits; relation -> picks
+Gathered = Callable[[], Sequence[Mapping[str, np.ndarray]]]  # waits; per asked Rows: name -> [n, ...]
+
+
+class RemoteRows(Protocol):
+    """The owners of a partitioned graph. Requests leave at once; what they return waits for the answer.
+
+    num_owners: with this process, which is number 0.  owner_of_part: int32 [P].
+    """
+
+    num_owners: int
+    owner_of_part: np.ndarray
+
+    def expand(self, owner: int, request: Expand) -> Picked:
+        """Samples neighbours of rows at their owner. Waiting raises `PeerError`, naming it."""
+
+    def gather(self, owner: int, request: Sequence[Rows]) -> Gathered:
+        """Reads attributes at their owner. Waiting raises `PeerError`, naming it."""
+
+
+def wire_dtype(manifest: Manifest) -> np.dtype:
+    """Type of ids between processes: int32 where all nodes and edges can be counted with it, else int64."""
+    return np.dtype(np.int32 if max(manifest.total_nodes, *manifest.num_edges, 0) < 2**31 else np.int64)

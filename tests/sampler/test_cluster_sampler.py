@@ -1,0 +1,157 @@
+"""A sampler that asks other owners gives the batches of one that has every part, bit for bit."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import DataError, PeerError
+from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.sample import sample_rows
+from glt_lightning.sampler.cluster import ClusterSampler
+from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+
+
+class DirectRows:
+    """Owners that answer by reading their own mapped parts, in this process."""
+
+    def __init__(self, num_parts: int, owners: list[LocalPartition], wire: type = np.int32) -> None:
+        self.num_owners, self._owners, self._wire = len(owners) + 1, owners, wire
+        self.owner_of_part = np.zeros(num_parts, dtype=np.int32)
+        for number, owner in enumerate(owners, 1):
+            self.owner_of_part[list(owner.parts)] = number
+        self.asked = []
+
+    def expand(self, owner, request):
+        self.asked.append(("expand", owner, request.hop))
+        view, found = self._owners[owner - 1].view, {}
+        for r, fanout in enumerate(request.fanouts):
+            gids = request.rows.get(int(view.dst_types[r]))
+            if fanout and gids is not None:
+                options = {"replace": request.replace, "with_edge": request.with_edge}
+                arrays = sample_rows(
+                    view, r, gids.astype(np.int64), fanout, batch_key=request.key, hop=request.hop, **options
+                )
+                found[r] = Picks(*(None if a is None else a.astype(self._wire) for a in arrays))
+        return lambda: found
+
+    def gather(self, owner, request):
+        self.asked.append(("gather", owner))
+        part = self._owners[owner - 1]
+        table = {"node": part.node_shards, "edge": part.edge_shards}
+        answer = [
+            {name: table[rows.kind](rows.type, name).gather(rows.ids.astype(np.int64)) for name in rows.names}
+            for rows in request
+        ]
+        return lambda: answer
+
+
+def split_up(partition: LocalPartition, owners: list[list[int]]) -> tuple[LocalPartition, DirectRows]:
+    """The first of ``owners`` is this process."""
+    opened = [LocalPartition.open(partition.directory, parts=parts) for parts in owners]
+    return opened[0], DirectRows(partition.manifest.num_parts, opened[1:])
+
+
+def same(request, config, whole, here, remote):
+    expected, found = NeighborSampler(whole, config).draft(request), ClusterSampler(here, config, remote).draft(request)
+    memory = [np.full(d.nbytes, fill, dtype=np.uint8) for d, fill in ((expected, 1), (found, 2))]
+    expected, found = expected.write(memory[0]), found.write(memory[1])
+    assert expected.keys() == found.keys()
+    for name in expected:
+        assert expected[name].dtype == found[name].dtype, name
+        np.testing.assert_array_equal(expected[name], found[name], err_msg=name)
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("owners", [[[0], [1]], [[1], [0]], [[0, 3], [2], [1]], [[2], [0], [1], [3]], [[0, 1, 2, 3]]])
+def test_same_batch(tmp_path, make, owners):
+    whole = partitioned(make(), tmp_path, sum(map(len, owners)), undirected=True)
+    here, remote = split_up(whole, owners)
+    seeds = whole.split("train")
+    relations = len(whole.schema.edge_types)
+    for fanouts, replace, with_edge in itertools.product(([4, 3], [2, -1, 3]), (False, True), (False, True)):
+        table = tuple((k,) * relations for k in fanouts)
+        config = SamplerConfig(seeds.node_type, table, replace=replace, with_edge=with_edge)
+        for number in range(3):
+            chosen = np.ascontiguousarray(seeds.gids[number * 7 : number * 7 + 16])
+            request = BatchRequest(number, 99 + number, chosen, np.arange(16))
+            same(request, config, whole, here, remote)
+
+
+def test_some_relations_are_not_followed(tmp_path):
+    whole = partitioned(small_hetero(), tmp_path, 2)
+    here, remote = split_up(whole, [[0], [1]])
+    seeds = whole.split("train")
+    config = SamplerConfig(seeds.node_type, ((0, 3), (2, 0)), with_edge=True)
+    request = BatchRequest(0, 5, np.ascontiguousarray(seeds.gids[:9]), np.arange(9))
+    same(request, config, whole, here, remote)
+
+
+def test_a_seed_twice_and_none_local(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    here, remote = split_up(whole, [[0], [1]])
+    first = int(whole.view.bounds[1])  # of part 1
+    gids = np.array([first, first + 2, first, first + 1], dtype=np.int64)
+    same(BatchRequest(0, 5, gids, np.arange(4)), SamplerConfig(0, ((3,), (2,))), whole, here, remote)
+
+
+def test_wide_ids(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    here, other = (LocalPartition.open(whole.directory, parts=[p]) for p in (0, 1))
+    request = BatchRequest(0, 5, whole.split("train").gids[:20].copy(), np.arange(20))
+    same(request, SamplerConfig(0, ((3,), (2,)), with_edge=True), whole, here, DirectRows(2, [other], np.int64))
+
+
+def test_each_owner_is_asked_once_per_hop(tmp_path):
+    whole = partitioned(small_hetero(), tmp_path, 3)
+    here, remote = split_up(whole, [[0], [1], [2]])
+    seeds = whole.split("train")
+    config = SamplerConfig(seeds.node_type, ((4, 4), (4, 4)))
+    ClusterSampler(here, config, remote).draft(BatchRequest(0, 1, seeds.gids.copy(), np.arange(len(seeds.gids))))
+    expands = [said for said in remote.asked if said[0] == "expand"]
+    assert sorted(expands) == [("expand", owner, hop) for owner in (1, 2) for hop in (0, 1)]
+    assert len(remote.asked) - len(expands) == 2 * 3  # the attributes of seeds and of each hop's new nodes
+
+
+def test_an_owner_that_lies(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    here, remote = split_up(whole, [[0], [1]])
+    config = SamplerConfig(0, ((3,),))
+    request = BatchRequest(0, 1, whole.split("train").gids.copy(), np.arange(len(whole.split("train").gids)))
+    good = remote.expand
+
+    def lie(change):
+        def expand(owner, asked):
+            picks = good(owner, asked)()[0]
+            return lambda: {0: change(picks)}
+
+        remote.expand = expand
+        return ClusterSampler(here, config, remote)
+
+    for change in (
+        lambda p: Picks(p.counts[:-1], p.neighbors),
+        lambda p: Picks(p.counts, p.neighbors[:-1]),
+        lambda p: Picks(p.counts, np.append(p.neighbors, np.int32(0))),
+        lambda p: Picks(p.counts, p.neighbors + np.int32(300)),
+        lambda p: Picks(-p.counts, p.neighbors),
+        lambda p: Picks(p.counts.astype(np.int64), p.neighbors),
+    ):
+        with pytest.raises(DataError, match="merge"):
+            lie(change).draft(request)
+    remote.expand = good
+    gathered = remote.gather
+    remote.gather = lambda owner, rows: lambda: [{n: a[:-1] for n, a in g.items()} for g in gathered(owner, rows)()]
+    with pytest.raises(PeerError, match="'n_id'"):
+        ClusterSampler(here, config, remote).draft(request)
+
+
+def test_a_seed_outside_the_graph(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    here, remote = split_up(whole, [[0], [1]])
+    with pytest.raises(DataError, match="id 300 at position 1"):
+        ClusterSampler(here, SamplerConfig(0, ((3,),)), remote).draft(
+            BatchRequest(0, 1, np.array([0, 300]), np.arange(2))
+        )
