@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import DataError
 from glt_lightning.types import GraphSchema
 
 
@@ -30,3 +32,36 @@ class Graph(Protocol):
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
+
+
+def gids_by_user_id(manifest: Manifest, node_type: int, user_ids: Sequence[np.ndarray]) -> np.ndarray:
+    """int64 [N]: the gid of each node of a type by the user's id; ``user_ids`` holds each part's by row."""
+    gids = np.empty(manifest.num_nodes[node_type], dtype=np.int64)
+    for p, part_ids in enumerate(user_ids):
+        begin = manifest.offsets[node_type] + manifest.bounds[node_type][p]
+        gids[part_ids] = np.arange(begin, begin + len(part_ids))
+    return gids
+
+
+def choose(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.ndarray | None) -> Seeds:
+    """Seeds by the user's ids, from `gids_by_user_id`. Raises `DataError` for an id out of range."""
+    if user_ids is None:
+        return Seeds(node_type, gids)
+    ids = np.asarray(user_ids)
+    if ids.dtype == np.bool_:
+        ids = np.flatnonzero(ids)
+    if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
+        raise DataError(f"seeds: expected a one-dimensional array of node ids, got {ids.dtype} {list(ids.shape)}.")
+    bad = np.flatnonzero((ids < 0) | (ids >= len(gids)))
+    if len(bad):
+        raise DataError(
+            f"seeds: {ids[bad[0]]} at position {bad[0]} is not a node of type "
+            f"{schema.node_types[node_type]!r}, whose ids are 0 to {len(gids) - 1}."
+        )
+    return Seeds(node_type, gids[ids])
+
+
+def no_split(manifest: Manifest, name: str) -> DataError:
+    """The error for a split that the graph does not have."""
+    known = ", ".join(sorted(manifest.splits)) or "none"
+    return DataError(f"split {name!r}: the data set has no such split. It has: {known}.")

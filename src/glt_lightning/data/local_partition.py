@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
-from glt_lightning.data.graph import Seeds
+from glt_lightning.data.graph import Seeds, choose, gids_by_user_id, no_split
 from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
-from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.errors import PartitionError
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.types import GraphSchema, edge_type_key
@@ -93,44 +93,25 @@ class LocalPartition:
         """The seeds of a split. Raises `DataError` naming the splits there are."""
         entry = self.manifest.splits.get(name)
         if entry is None:
-            known = ", ".join(sorted(self.manifest.splits)) or "none"
-            raise DataError(f"split {name!r}: the data set has no such split. It has: {known}.")
+            raise no_split(self.manifest, name)
         return Seeds(self.schema.node_index(entry.node_type), np.asarray(self._open(split_path(name))))
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
-        inverse = self._gid_of_user(node_type)
-        if user_ids is None:
-            return Seeds(node_type, inverse)
-        ids = np.asarray(user_ids)
-        if ids.dtype == np.bool_:
-            ids = np.flatnonzero(ids)
-        if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
-            raise DataError(f"seeds: expected a one-dimensional array of node ids, got {ids.dtype} {list(ids.shape)}.")
-        bad = np.flatnonzero((ids < 0) | (ids >= len(inverse)))
-        if len(bad):
-            raise DataError(
-                f"seeds: {ids[bad[0]]} at position {bad[0]} is not a node of type "
-                f"{self.schema.node_types[node_type]!r}, whose ids are 0 to {len(inverse) - 1}."
-            )
-        return Seeds(node_type, inverse[ids])
-
-    def _gid_of_user(self, node_type: int) -> np.ndarray:
-        ids = self.user_ids_by_part(node_type)
-        start = self.manifest.offsets[node_type]
-        inverse = np.empty(self.manifest.num_nodes[node_type], dtype=np.int64)
-        for p, part_ids in enumerate(ids):
-            begin = start + self.manifest.bounds[node_type][p]
-            inverse[part_ids] = np.arange(begin, begin + len(part_ids))
-        return inverse
+        gids = gids_by_user_id(self.manifest, node_type, self.user_ids_by_part(node_type))
+        return choose(self.schema, node_type, gids, user_ids)
 
     def user_ids_by_part(self, node_type: int) -> list[np.ndarray]:
         """Each part's array of user ids by row. Raises `PartitionError` where a part is not mapped."""
-        arrays = self._node_arrays(node_type, "n_id")
+        arrays = self.mapped_user_ids(node_type)
         missing = [p for p in self._all_parts if arrays[p] is None]
         if missing:
             raise PartitionError(f"{self.directory}: the user ids of part {missing[0]} are not mapped here.")
         return [a for a in arrays if a is not None]
+
+    def mapped_user_ids(self, node_type: int) -> list[np.ndarray | None]:
+        """The same with None where a part is not mapped."""
+        return self._node_arrays(node_type, "n_id")
 
     def _node_arrays(self, node_type: int, name: str) -> list[np.ndarray | None]:
         return [self._open(node_path(p, node_type, name)) if p in self.parts else None for p in self._all_parts]

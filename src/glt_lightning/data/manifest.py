@@ -172,7 +172,11 @@ class Manifest:
     def load(cls, folder: str | Path) -> Manifest:
         """Reads and checks ``folder/manifest.json``; raises `PartitionError` naming the file and what is wrong."""
         path = Path(folder) / MANIFEST
-        raw = _read_json(path)
+        return cls.parse(_read_json(path), str(path))
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], where: str) -> Manifest:
+        """Checks what `to_json` wrote; raises `PartitionError` with ``where`` it comes from and what is wrong."""
         try:
             require(raw.get("format") == FORMAT, f"it is not a partition manifest (format {raw.get('format')!r})")
             require(
@@ -186,11 +190,11 @@ class Manifest:
                 "options_hash does not match made_by: it was edited or damaged",
             )
         except PartitionError as error:
-            raise PartitionError(f"{path}: {error}.") from None
+            raise PartitionError(f"{where}: {error}.") from None
         return manifest
 
     @classmethod
-    def _from_json(cls, raw: dict[str, Any]) -> Manifest:
+    def _from_json(cls, raw: Mapping[str, Any]) -> Manifest:
         edge_types: tuple[EdgeType, ...] = tuple((e[0], e[1], e[2]) for e in raw["edge_types"])
         return cls(
             schema=GraphSchema(tuple(raw["node_types"]), edge_types, raw["homogeneous"]),

@@ -1,0 +1,120 @@
+"""A graph of which this process maps some parts, or none, seen whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.graph import Graph, Seeds, choose, gids_by_user_id
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import DataError, PartitionError, RemoteError
+from glt_lightning.sampler.source import RemoteRows, Rows, wire_dtype
+from glt_lightning.transport.base import CallHandler, Caller
+from glt_lightning.transport.message import EMPTY, Message, pack, unpack
+from glt_lightning.transport.peer import Peer
+from glt_lightning.types import GraphSchema
+
+_CHUNK = 1 << 20  # user ids asked for at once
+
+
+class ClusterGraph:
+    """`data.graph.Graph` over the parts that are mapped here and, where it takes them all, those of ``remote``."""
+
+    def __init__(self, partition: LocalPartition, remote: RemoteRows) -> None:
+        self.partition, self._remote = partition, remote
+        self.manifest, self.schema = partition.manifest, partition.schema
+
+    def split(self, name: str) -> Seeds:
+        return self.partition.split(name)
+
+    def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
+        parts = range(self.manifest.num_parts)
+        mapped = self.partition.mapped_user_ids(node_type)
+        ids = [array if (array := mapped[p]) is not None else self._fetch(node_type, p) for p in parts]
+        return choose(self.schema, node_type, gids_by_user_id(self.manifest, node_type, ids), user_ids)
+
+    def _fetch(self, node_type: int, part: int) -> np.ndarray:
+        """The user ids of a part, from its owner."""
+        bounds, offset = self.manifest.bounds[node_type], self.manifest.offsets[node_type]
+        begin, end = offset + bounds[part], offset + bounds[part + 1]
+        owner, wire = int(self._remote.owner_of_part[part]), wire_dtype(self.manifest)
+        chunks = [np.empty(0, dtype=self.manifest.id_dtype)]
+        for first in range(begin, end, _CHUNK):
+            ids = np.arange(first, min(end, first + _CHUNK), dtype=wire)
+            chunks.append(self._remote.gather(owner, [Rows("node", node_type, ("n_id",), ids)])()[0]["n_id"])
+        return np.concatenate(chunks)
+
+
+class GraphDesk:
+    """What a server tells clients that have no graph: ``info`` (the manifest), ``split`` and ``seeds``."""
+
+    def __init__(self, graph: Graph, parts: tuple[int, ...]) -> None:
+        self._graph, self._parts = graph, parts
+
+    @property
+    def calls(self) -> Mapping[str, CallHandler]:
+        return {"info": self._info, "split": self._split, "seeds": self._seeds}
+
+    def _info(self, _message: Message, _caller: Caller) -> Message:
+        text = json.dumps(self._graph.manifest.to_json()).encode()
+        return Message({"parts": list(self._parts)}, np.frombuffer(text, dtype=np.uint8))
+
+    def _split(self, message: Message, _caller: Caller) -> Message:
+        return _told(self._graph.split(str(message.header.get("name"))))
+
+    def _seeds(self, message: Message, _caller: Caller) -> Message:
+        node_type = message.header.get("node_type")
+        if type(node_type) is not int or not 0 <= node_type < len(self._graph.schema.node_types):
+            raise DataError(f"node_type: expected 0 to {len(self._graph.schema.node_types) - 1}, got {node_type!r:.50}.")
+        return _told(self._graph.seeds(node_type, unpack(message).get("ids")))
+
+
+def _told(seeds: Seeds) -> Message:
+    arrays, body = pack({"gids": seeds.gids})
+    return Message({"node_type": seeds.node_type, "arrays": arrays}, body)
+
+
+class RemoteGraph:
+    """`data.graph.Graph` asked of a server. Raises `PeerError`, naming the server, where that does not answer."""
+
+    def __init__(self, server: Peer) -> None:
+        self._server = server
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        reply = self._ask("info", {})
+        try:
+            raw: Any = json.loads(reply.body.tobytes())
+        except ValueError as error:
+            raise PartitionError(f"{self._server.name}: its manifest cannot be read ({error}).") from None
+        return Manifest.parse(raw, self._server.name)
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self.manifest.schema
+
+    def split(self, name: str) -> Seeds:
+        return self._seeds(self._ask("split", {"name": name}))
+
+    def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
+        arrays, body = pack({} if user_ids is None else {"ids": np.ascontiguousarray(user_ids)})
+        return self._seeds(self._ask("seeds", {"node_type": node_type, "arrays": arrays}, body))
+
+    def _ask(self, op: str, header: Mapping[str, Any], body: np.ndarray = EMPTY) -> Message:
+        try:
+            return self._server.ask(op, header, body).result()
+        except RemoteError as error:
+            if error.kind == "DataError":  # what the user gave is wrong, not the server
+                raise DataError(str(error)) from None
+            raise
+
+    def _seeds(self, reply: Message) -> Seeds:
+        gids = unpack(reply).get("gids")
+        if gids is None or gids.dtype != np.int64 or gids.ndim != 1:
+            raise PartitionError(f"{self._server.name}: its answer holds no seeds.")
+        return Seeds(int(reply.header["node_type"]), gids)

@@ -1,0 +1,94 @@
+"""Who this process is among those of a job, and whom it lets in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from glt_lightning.errors import RefusedError
+from glt_lightning.options import DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.transport.base import PROTOCOL, Transport
+from glt_lightning.transport.peer import Peer
+
+_SECURITY, _DEADLINES, _RETRY = SecurityOptions(), DeadlineOptions(), RetryOptions()
+
+
+def package_version() -> str:
+    """Version of this package: peers must have the same."""
+    from glt_lightning import __version__
+
+    return __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What a process needs to talk to the others. Plain values, so that it can be handed to a child process.
+
+    job: name of the job; empty for servers, which serve any.  role: worker, client, server or tool.
+    name: how peers name this process in their errors.  graph: hash of the partition, "" if not known yet.
+    token: the job's secret where it does not come from ``security.token_file``.
+    """
+
+    job: str
+    role: str
+    name: str
+    graph: str = ""
+    token: str | None = None
+    security: SecurityOptions = _SECURITY
+    deadlines: DeadlineOptions = _DEADLINES
+    retry: RetryOptions = _RETRY
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for a private channel: the token is among them."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Link:
+        kinds = {"security": SecurityOptions, "deadlines": DeadlineOptions, "retry": RetryOptions}
+        return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in raw.items()})
+
+    def named(self, name: str) -> Link:
+        """The same for another process of this one's rank."""
+        return replace(self, name=name)
+
+    def open_transport(self) -> Transport:
+        """Arrow Flight with this job's credentials. Raises `OptionError` for files that cannot be used."""
+        from glt_lightning.transport.credentials import Credentials
+        from glt_lightning.transport.flight_transport import FlightTransport
+
+        return FlightTransport(Credentials.load(self.security, self.token), self.deadlines)
+
+    def hello(self) -> dict[str, Any]:
+        """How this process introduces itself."""
+        return {
+            "protocol": PROTOCOL,
+            "version": package_version(),
+            "job": self.job,
+            "role": self.role,
+            "name": self.name,
+            "graph": self.graph,
+        }
+
+    def peer(self, name: str, addresses: Sequence[str], transport: Transport) -> Peer:
+        """A peer by its name and the addresses at which any of its processes can be reached."""
+        return Peer(name, addresses, transport, self.hello(), self.deadlines, self.retry)
+
+    def greet(self, hello: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a peer's introduction. Raises `RefusedError` with the reason for one that does not belong here."""
+        mine = self.hello()
+        who = str(hello.get("name", "a stranger"))[:200]
+        for what in ("protocol", "version"):
+            if hello.get(what) != mine[what]:
+                raise RefusedError(
+                    f"{who} has {what} {hello.get(what)!r:.50}, {self.name} has {mine[what]!r}. "
+                    "Install the same release of glt-lightning everywhere."
+                )
+        if self.job and hello.get("job") != self.job and hello.get("role") != "tool":
+            raise RefusedError(f"{who} belongs to another job than {self.name}.")
+        if self.graph and hello.get("graph") and hello["graph"] != self.graph:
+            raise RefusedError(
+                f"{who} has another partition ({hello['graph']!r:.50}) than {self.name} ({self.graph}). "
+                "Copy one partition folder to all hosts, or partition with the same options and seed."
+            )
+        return mine

@@ -1,0 +1,91 @@
+"""A process among those that hold a graph together: it serves the parts it maps and asks for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.owner import Owner
+from glt_lightning.cluster.remote_rows import PeerRows
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import PartitionError
+from glt_lightning.transport.base import Server, Service, Transport
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Processes that map the same parts. name: for errors; addresses: at which any of them answers."""
+
+    name: str
+    parts: tuple[int, ...]
+    addresses: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "parts": list(self.parts), "addresses": list(self.addresses)}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Holder:
+        return cls(raw["name"], tuple(raw["parts"]), tuple(raw["addresses"]))
+
+
+def ask_holders(
+    partition: LocalPartition, holders: Sequence[Holder], link: Link, transport: Transport, turn: int = 0
+) -> PeerRows:
+    """The parts that ``partition`` does not map, asked of their holders. Nothing is sent before the first question.
+
+    turn: which address of a holder is tried first, so that processes share its processes.
+    Raises `PartitionError` for a part that nobody holds.
+    """
+    missing = set(range(partition.manifest.num_parts)) - set(partition.parts)
+    owner_of_part = np.zeros(partition.manifest.num_parts, dtype=np.int32)
+    peers = []
+    for holder in holders:
+        theirs = sorted(missing & set(holder.parts))
+        if theirs:
+            first = turn % len(holder.addresses)
+            addresses = holder.addresses[first:] + holder.addresses[:first]
+            peers.append(link.peer(holder.name, addresses, transport))
+            owner_of_part[theirs] = len(peers)
+            missing -= set(theirs)
+    if missing:
+        known = "; ".join(f"{h.name}: {list(h.parts)}" for h in holders) or "none"
+        raise PartitionError(
+            f"part {min(missing)} of {partition.manifest.num_parts} is held by nobody: {link.name} maps "
+            f"{list(partition.parts)}, others: {known}. Start a process for each part."
+        )
+    return PeerRows(owner_of_part, peers)
+
+
+class Member:
+    """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one).
+
+    Raises `OptionError` for an address that cannot be used. Close it: that ends the server and all questions.
+    """
+
+    def __init__(self, partition: LocalPartition, link: Link, address: str) -> None:
+        self._partition, self._link = partition, link
+        self._owner = Owner(partition)
+        self._transport = link.open_transport()
+        self._server: Server = self._transport.serve(address, Service(link.greet, self._owner.calls, {}))
+        self.rows: PeerRows | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is reached, with the port that was picked."""
+        return self._server.address
+
+    def join(self, holders: Sequence[Holder], turn: int = 0) -> PeerRows:
+        """Learns who holds the other parts."""
+        self.rows = ask_holders(self._partition, holders, self._link, self._transport, turn)
+        return self.rows
+
+    def close(self) -> None:
+        """Ends the server and the connections to the others. Safe to call twice."""
+        if self.rows is not None:
+            self.rows.close()
+        self._server.close()
+        self._owner.close()

@@ -1,0 +1,140 @@
+"""The owner of some parts: answers what others ask about their rows. Stateless, so every question may be asked again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.channel.slots import Slot, SlotPool
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import DataError
+from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.sample import sample_rows
+from glt_lightning.sampler.sample import Draft, Field
+from glt_lightning.sampler.source import wire_dtype
+from glt_lightning.transport.base import Caller, CallHandler
+from glt_lightning.transport.message import Message, pack, unpack
+
+_MOST_PICKS = 1 << 27  # of one relation in one reply
+_MOST_BYTES = 1 << 31  # of one reply
+_SLOTS = 16  # replies on their way at once that are gathered into warm memory
+
+
+class Owner:
+    """The operations on the parts that a process maps: ``expand`` (sample rows) and ``gather`` (attributes of rows).
+    docs/wire-format.md has their messages."""
+
+    def __init__(self, partition: LocalPartition) -> None:
+        self._partition, self._manifest = partition, partition.manifest
+        self._wire = wire_dtype(partition.manifest)
+        self._lock = threading.Lock()
+        self._slots = SlotPool(Slot, _SLOTS)
+        self._shards = cache(self._open_shards)
+
+    @property
+    def calls(self) -> Mapping[str, CallHandler]:
+        return {"expand": self._expand, "gather": self._gather}
+
+    def close(self) -> None:
+        self._slots.close()
+
+    def _expand(self, message: Message, _caller: Caller) -> Message:
+        ask, view = message.header, self._partition.view
+        fanouts = _integers(ask, "fanouts", view.num_relations, -1, 2**31 - 1)
+        key, hop = _integer(ask, "key", 0, 2**64 - 1), _integer(ask, "hop", 0, 15)
+        replace, with_edge = bool(ask.get("replace")), bool(ask.get("with_edge"))
+        rows = {_index(name, view.num_types): _ids(ids) for name, ids in unpack(message).items()}
+        found: dict[str, np.ndarray] = {}
+        for r, fanout in enumerate(fanouts):
+            gids = rows.get(int(view.dst_types[r]))
+            if fanout == 0 or gids is None:
+                continue
+            picks = sample_rows(
+                view, r, gids, fanout, batch_key=key, hop=hop, replace=replace, with_edge=with_edge, most=_MOST_PICKS
+            )
+            for name, array in zip(("counts", "neighbors", "edge_rows"), picks, strict=True):
+                if array is not None:
+                    found[f"{r}/{name}"] = array.astype(self._wire, copy=False)
+        arrays, body = pack(found)
+        return Message({"arrays": arrays}, body)
+
+    def _gather(self, message: Message, _caller: Caller) -> Message:
+        """Rows of several tables, written straight into the body of the reply."""
+        tables, ids = message.header.get("tables"), unpack(message)
+        if not isinstance(tables, list) or len(tables) != len(ids):
+            raise DataError(f"gather: expected one array of ids per table, got {len(ids)} for {tables!r:.200}.")
+        fields = []
+        for number, table in enumerate(tables):
+            kind, index, names = _table(table, self._manifest)
+            rows = _ids(ids.get(str(number)))
+            for name in names:
+                shards = self._shards(kind, index, name)
+                gather = partial(shards.gather, rows)
+                fields.append(Field(f"{number}/{name}", shards.dtype, (len(rows), *shards.row_shape), gather))
+        draft = Draft(fields)
+        if draft.nbytes > _MOST_BYTES:
+            raise DataError(
+                f"gather: the rows asked for take {draft.nbytes} bytes, more than {_MOST_BYTES}. Ask for fewer."
+            )
+        with self._lock:
+            slot = self._slots.take()
+        if slot is None:
+            memory = np.empty(draft.nbytes, dtype=np.uint8)
+        else:
+            slot.reserve(draft.nbytes)
+            memory = self._slots.lend(slot, draft.nbytes)  # comes back when the transport has sent it
+        draft.write(memory)
+        layout = [[p.name, p.dtype, list(p.shape), p.offset] for p in draft.layout]
+        return Message({"arrays": layout}, memory)
+
+    def _open_shards(self, kind: str, index: int, name: str) -> Shards:
+        open_ = self._partition.node_shards if kind == "node" else self._partition.edge_shards
+        return open_(index, name)
+
+
+def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:
+    """(node or edge, type, names) of a table that is asked for. Raises `DataError` for what the graph does not have."""
+    schema = manifest.schema
+    if isinstance(given, list) and len(given) == 3 and given[0] in ("node", "edge") and isinstance(given[2], list):
+        kind, index, names = given
+        types = schema.node_types if kind == "node" else schema.edge_types
+        if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(types):
+            known = (
+                ("n_id", *manifest.node_attrs(index)) if kind == "node" else ("edge_ids", *manifest.edge_attrs(index))
+            )
+            if all(name in known for name in names):
+                return kind, index, names
+    raise DataError(f"gather: the graph has no table {json.dumps(given)[:200]}.")
+
+
+def _ids(array: np.ndarray | None) -> np.ndarray:
+    if array is None or array.ndim != 1 or array.dtype not in (np.int32, np.int64):
+        got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise DataError(f"ids: expected int32 or int64 [n], got {got}.")
+    return array.astype(np.int64)
+
+
+def _index(name: str, count: int) -> int:
+    if not name.isdecimal() or int(name) >= count:
+        raise DataError(f"rows: expected arrays named by node types 0 to {count - 1}, got {name!r:.50}.")
+    return int(name)
+
+
+def _integer(header: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    value = header.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise DataError(f"{name}: expected an integer from {least} to {most}, got {value!r:.50}.")
+    return value
+
+
+def _integers(header: Mapping[str, Any], name: str, count: int, least: int, most: int) -> list[int]:
+    values = header.get(name)
+    if not isinstance(values, list) or len(values) != count:
+        raise DataError(f"{name}: expected {count} integers, got {values!r:.100}.")
+    return [_integer({name: value}, name, least, most) for value in values]
