@@ -8,14 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.channel.wire import ClosedError, send
+from glt_lightning.cluster.member import Holder
 from glt_lightning.errors import SamplerError
-from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
 _LEAVE_S = 2.0  # to leave after a hang-up; a healthy sampler takes milliseconds
@@ -24,10 +26,12 @@ _EXIT_S = 10.0  # to be gone after a kill
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); import glt_lightning.producer.worker as w; w.main()"
 
 
-def _threads(options: SamplingOptions) -> int:
-    """Batches that one process makes at once: all rows are local, so more than there are cores for would only cost
-    memory and delay the batch that is due."""
-    return min(options.concurrency, max(1, (os.cpu_count() or 1) // options.num_workers))
+def batches_at_once(source: SamplerSource, num_workers: int, concurrency: int) -> int:
+    """Batches that one process makes at once. Where all rows are local, more than there are cores for would only cost
+    memory and delay the batch that is due; where some are not, the others go on while one waits for an answer."""
+    if not source.is_whole:
+        return concurrency
+    return min(concurrency, max(1, (os.cpu_count() or 1) // num_workers))
 
 
 @dataclass(eq=False)
@@ -49,13 +53,13 @@ class Task:
 class SamplerProcess:
     """A child process and the socket to it. The child ends when the socket does, so it cannot outlive its trainer."""
 
-    def __init__(self, index: int, source: dict[str, str], options: SamplingOptions) -> None:
+    def __init__(self, index: int, source: SamplerSource, threads: int, timeout_s: float) -> None:
         self.index = index
         self.tasks: dict[tuple[int, int], Task] = {}
         self._configs: dict[SamplerConfig, int] = {}
         self._known_slots: set[int] = set()
         self.sock, theirs = socket.socketpair()
-        self.sock.settimeout(options.timeout_s)
+        self.sock.settimeout(timeout_s)
         # numpy's BLAS threads would cost each sampler start-up time and memory for nothing
         env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         try:
@@ -71,7 +75,7 @@ class SamplerProcess:
         finally:
             theirs.close()
         with suppress(ClosedError):  # its death is noticed at the first read
-            send(self.sock, {"op": "open", **source, "threads": _threads(options)})
+            send(self.sock, {"op": "open", "index": index, "source": source.to_json(), "threads": threads})
 
     @property
     def pid(self) -> int:
@@ -105,6 +109,11 @@ class SamplerProcess:
         if not task.once:
             self._known_slots.add(slot.index)
         send(self.sock, header, request.seeds.tobytes() + request.input_id.tobytes(), fds)
+
+    def join(self, holders: Sequence[Holder]) -> None:
+        """Tells the process who has the parts that it does not map."""
+        with suppress(ClosedError, TimeoutError):
+            send(self.sock, {"op": "join", "holders": [holder.to_json() for holder in holders]})
 
     def drop(self, run: int) -> None:
         """Tells the process that queued batches of a run are no longer wanted."""

@@ -16,7 +16,8 @@ from glt_lightning.channel.wire import ClosedError, receive
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.process import SamplerProcess, Task
+from glt_lightning.producer.process import SamplerProcess, Task, batches_at_once
+from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Placed, Sample
 
@@ -42,10 +43,8 @@ class SubprocessProducer:
 
     def __init__(self, partition: LocalPartition, options: SamplingOptions, pin: PinMemory | None = None) -> None:
         self._options = options
-        self._source = {
-            "directory": str(partition.directory.resolve()),
-            "options_hash": partition.manifest.options_hash,
-        }
+        self._source = SamplerSource.of(partition)
+        self._threads = batches_at_once(self._source, options.num_workers, options.concurrency)
         self._slots = SlotPool(SharedSlot, 0, pin)
         self._runs: dict[int, _Run] = {}
         self._ids = count()
@@ -56,7 +55,7 @@ class SubprocessProducer:
         self._processes: list[SamplerProcess] = []
         self._finalizer = weakref.finalize(self, _stop_all, self._processes)
         for index in range(options.num_workers):
-            self._processes.append(SamplerProcess(index, self._source, options))
+            self._processes.append(SamplerProcess(index, self._source, self._threads, options.timeout_s))
 
     @property
     def fresh_slots(self) -> int:
@@ -157,6 +156,8 @@ class SubprocessProducer:
             self._handle(process, header)
 
     def _handle(self, process: SamplerProcess, header: dict[str, Any]) -> None:
+        if "opened" in header:
+            return
         if "error" in header and "run" not in header:
             self._replace(process, f"cannot start: {header['error']}", header["traceback"], final=True)
             return
@@ -182,7 +183,8 @@ class SubprocessProducer:
                 said + limit + (f"\n\nTraceback in the sampler process:\n{traceback}" if traceback else ".")
             )
         self.restarts += 1
-        self._processes[process.index] = SamplerProcess(process.index, self._source, self._options)
+        again = SamplerProcess(process.index, self._source, self._threads, self._options.timeout_s)
+        self._processes[process.index] = again
         for task in process.tasks.values():
             if task.run in self._runs:
                 self._issue(self._processes[process.index], task)  # which may be replaced, too, meanwhile

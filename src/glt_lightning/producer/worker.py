@@ -21,9 +21,8 @@ import numpy as np
 
 from glt_lightning.channel.slots import SlotWriter
 from glt_lightning.channel.wire import ClosedError, receive, send
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import PartitionError
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.cluster.member import Holder
+from glt_lightning.producer.samplers import Sampler, Samplers, SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
 
@@ -37,7 +36,7 @@ class _Job:
 
 
 class Worker:
-    """Serves one trainer over one socket until the trainer closes it."""
+    """Makes batches for one trainer or server over one socket, until that closes it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -46,7 +45,7 @@ class Worker:
         self._configs: dict[int, SamplerConfig] = {}
         self._slots: dict[int, SlotWriter] = {}
         self._dropped: set[int] = set()
-        self._partition: LocalPartition | None = None
+        self._samplers: Samplers | None = None
 
     def serve(self) -> None:
         """Runs until the trainer hangs up or dies."""
@@ -56,15 +55,17 @@ class Worker:
 
     def _on_open(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
         try:
-            partition = LocalPartition.open(header["directory"])
-            if partition.manifest.options_hash != header["options_hash"]:
-                raise PartitionError(f"{header['directory']} was replaced by another partition while training.")
+            self._samplers = Samplers(SamplerSource.from_json(header["source"]), header["index"])
         except Exception as error:
             self._answer({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
             raise ClosedError from None
-        self._partition = partition
+        self._answer({"opened": True, "address": self._samplers.address})
         for _ in range(header["threads"]):
             threading.Thread(target=self._work, daemon=True).start()
+
+    def _on_join(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
+        assert self._samplers is not None
+        self._samplers.join([Holder.from_json(holder) for holder in header["holders"]])
 
     def _on_make(self, header: dict[str, Any], body: bytes, fds: list[int]) -> None:
         if "config" in header:
@@ -83,7 +84,7 @@ class Worker:
         self._dropped.add(header["run"])
 
     def _work(self) -> None:
-        samplers: dict[SamplerConfig, NeighborSampler] = {}
+        samplers: dict[SamplerConfig, Sampler] = {}
         while True:
             job = self._jobs.get()
             name = {"run": job.run, "number": job.request.number}
@@ -96,11 +97,11 @@ class Worker:
                     job.slot.close()
             self._answer(answer)
 
-    def _make(self, samplers: dict[SamplerConfig, NeighborSampler], job: _Job) -> dict[str, Any]:
+    def _make(self, samplers: dict[SamplerConfig, Sampler], job: _Job) -> dict[str, Any]:
         sampler = samplers.get(job.config)
         if sampler is None:
-            assert self._partition is not None
-            sampler = samplers[job.config] = NeighborSampler(self._partition, job.config)
+            assert self._samplers is not None
+            sampler = samplers[job.config] = self._samplers.make(job.config)
         draft = sampler.draft(job.request)
         draft.write(job.slot.memory(draft.nbytes))
         return {"nbytes": draft.nbytes, "layout": [[p.name, p.dtype, p.shape, p.offset] for p in draft.layout]}

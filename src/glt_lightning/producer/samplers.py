@@ -1,0 +1,114 @@
+"""What a sampler process, or a trainer that samples itself, opens: the parts that are mapped and who has the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.member import Holder, Member, ask_holders
+from glt_lightning.cluster.remote_rows import PeerRows, Traffic
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import PartitionError, SamplerError
+from glt_lightning.sampler.cluster import ClusterSampler
+from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.request import SamplerConfig
+
+Sampler = NeighborSampler | ClusterSampler
+
+
+@dataclass(frozen=True)
+class SamplerSource:
+    """Where samplers find the graph.
+
+    directory, options_hash: the partition folder, and what its manifest must say.  parts: those to map.
+    link: how to talk to holders of other parts; None when all are mapped.  serve: address at which the mapped parts are
+    served to others; None: they are not.  holders: who has the other parts, if that is known from the start.
+    """
+
+    directory: str
+    options_hash: str
+    parts: tuple[int, ...]
+    link: Link | None = None
+    serve: str | None = None
+    holders: tuple[Holder, ...] = ()
+
+    @classmethod
+    def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
+        """The source that maps what ``partition`` maps."""
+        directory = str(partition.directory.resolve())
+        return cls(directory, partition.manifest.options_hash, partition.parts, link, **changes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether samplers never wait for other processes."""
+        return self.link is None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for a private channel: the link's token is among them."""
+        return {
+            "directory": self.directory,
+            "options_hash": self.options_hash,
+            "parts": list(self.parts),
+            "link": None if self.link is None else self.link.to_json(),
+            "serve": self.serve,
+            "holders": [holder.to_json() for holder in self.holders],
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> SamplerSource:
+        return cls(
+            raw["directory"],
+            raw["options_hash"],
+            tuple(raw["parts"]),
+            None if raw["link"] is None else Link.from_json(raw["link"]),
+            raw["serve"],
+            tuple(Holder.from_json(holder) for holder in raw["holders"]),
+        )
+
+
+class Samplers:
+    """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends what it serves and asks."""
+
+    def __init__(self, source: SamplerSource, index: int = 0) -> None:
+        self._index = index
+        self._partition = LocalPartition.open(source.directory, parts=source.parts)
+        if self._partition.manifest.options_hash != source.options_hash:
+            raise PartitionError(f"{source.directory} was replaced by another partition while training.")
+        self._member: Member | None = None
+        self._rows: PeerRows | None = None
+        link = source.link
+        if link is not None and source.serve is not None:
+            self._member = Member(self._partition, link.named(f"{link.name}, sampler {index}"), source.serve)
+        elif link is not None:
+            self._rows = ask_holders(self._partition, source.holders, link, link.open_transport(), index)
+
+    @property
+    def address(self) -> str | None:
+        """Where the mapped parts are served."""
+        return None if self._member is None else self._member.address
+
+    def join(self, holders: Sequence[Holder]) -> None:
+        """Learns who has the other parts."""
+        assert self._member is not None
+        self._rows = self._member.join(holders, self._index)
+
+    def make(self, config: SamplerConfig) -> Sampler:
+        """A sampler for one thread."""
+        if len(self._partition.parts) == self._partition.manifest.num_parts:
+            return NeighborSampler(self._partition, config)
+        if self._rows is None:
+            raise SamplerError("this sampler was not told who has the other parts.")
+        return ClusterSampler(self._partition, config, self._rows)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was asked of other processes so far."""
+        return Traffic() if self._rows is None else self._rows.traffic
+
+    def close(self) -> None:
+        if self._member is not None:
+            self._member.close()
+        elif self._rows is not None:
+            self._rows.close()
