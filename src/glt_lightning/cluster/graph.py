@@ -23,10 +23,13 @@ _CHUNK = 1 << 20  # user ids asked for at once
 
 
 class ClusterGraph:
-    """`data.graph.Graph` over the parts that are mapped here and, where it takes them all, those of ``remote``."""
+    """`data.graph.Graph` over the parts that are mapped here and, where it takes them all, those of ``remote``.
 
-    def __init__(self, partition: LocalPartition, remote: RemoteRows) -> None:
-        self.partition, self._remote = partition, remote
+    remote: who has the other parts; set once that is known.
+    """
+
+    def __init__(self, partition: LocalPartition, remote: RemoteRows | None = None) -> None:
+        self.partition, self.remote = partition, remote
         self.manifest, self.schema = partition.manifest, partition.schema
 
     def split(self, name: str) -> Seeds:
@@ -40,13 +43,15 @@ class ClusterGraph:
 
     def _fetch(self, node_type: int, part: int) -> np.ndarray:
         """The user ids of a part, from its owner."""
+        if self.remote is None:
+            raise PartitionError(f"{self.partition.directory}: part {part} is not mapped here, nor known who has it.")
         bounds, offset = self.manifest.bounds[node_type], self.manifest.offsets[node_type]
         begin, end = offset + bounds[part], offset + bounds[part + 1]
-        owner, wire = int(self._remote.owner_of_part[part]), wire_dtype(self.manifest)
+        owner, wire = int(self.remote.owner_of_part[part]), wire_dtype(self.manifest)
         chunks = [np.empty(0, dtype=self.manifest.id_dtype)]
         for first in range(begin, end, _CHUNK):
             ids = np.arange(first, min(end, first + _CHUNK), dtype=wire)
-            chunks.append(self._remote.gather(owner, [Rows("node", node_type, ("n_id",), ids)])()[0]["n_id"])
+            chunks.append(self.remote.gather(owner, [Rows("node", node_type, ("n_id",), ids)])()[0]["n_id"])
         return np.concatenate(chunks)
 
 

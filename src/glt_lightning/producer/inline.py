@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from glt_lightning.channel.slots import PinMemory, Slot, SlotPool
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
+from glt_lightning.producer.samplers import Sampler
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
@@ -15,14 +17,22 @@ _SLOTS = 3  # the batch in use, the one just left, and one to write
 
 
 class InlineProducer:
-    """Makes each batch when it is asked for."""
+    """Makes each batch when it is asked for.
+
+    make_sampler: for a graph whose parts are not all mapped in ``partition``.
+    """
 
     restarts = 0
 
-    def __init__(self, partition: LocalPartition, pin: PinMemory | None = None) -> None:
-        self._partition = partition
+    def __init__(
+        self,
+        partition: LocalPartition,
+        pin: PinMemory | None = None,
+        make_sampler: Callable[[SamplerConfig], Sampler] | None = None,
+    ) -> None:
+        self._make_sampler = make_sampler or partial(NeighborSampler, partition)
         self._slots = SlotPool(Slot, _SLOTS, pin)
-        self._samplers: dict[SamplerConfig, NeighborSampler] = {}
+        self._samplers: dict[SamplerConfig, Sampler] = {}
         self._closed = False
 
     @property
@@ -38,7 +48,7 @@ class InlineProducer:
     def _make(self, config: SamplerConfig, request: BatchRequest) -> Sample:
         sampler = self._samplers.get(config)
         if sampler is None:
-            sampler = self._samplers[config] = NeighborSampler(self._partition, config)
+            sampler = self._samplers[config] = self._make_sampler(config)
         draft = sampler.draft(request)
         slot = self._slots.take() or self._slots.take_fresh()
         slot.reserve(draft.nbytes)

@@ -1,0 +1,120 @@
+"""Worker mode over several hosts: the samplers of all ranks serve each other the parts that their hosts map."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from glt_lightning.channel.slots import PinMemory
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.member import Holder, ask_holders
+from glt_lightning.cluster.remote_rows import Traffic
+from glt_lightning.errors import OptionError, PartitionError, PeerError
+from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.inline import InlineProducer
+from glt_lightning.producer.samplers import Samplers, SamplerSource
+from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.sample import Sample
+
+Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks, in rank order; a collective call
+
+
+class WorkerGroup:
+    """The producer of one rank in a job whose ranks map different parts. All ranks make theirs at the same time.
+
+    Sampler processes (or this process, without any) listen at free ports of ``host``, the addresses are exchanged, and
+    each asks the others for what it does not map. Which port is whose needs no configuration.
+
+    Args:
+        graph: The graph, of which this rank maps some parts; learns who has the others.
+        sampling: How batches are made.
+        link: This rank among the others.
+        host: Name or address of this host for the others.
+        exchange: Spreads the addresses.
+        pin: Page-locks the memory of batches.
+    """
+
+    def __init__(
+        self,
+        graph: ClusterGraph,
+        sampling: SamplingOptions,
+        link: Link,
+        host: str,
+        exchange: Exchange,
+        pin: PinMemory | None = None,
+    ) -> None:
+        link = replace(link, graph=graph.manifest.options_hash)
+        where = f"[{host}]:0" if ":" in host else f"{host}:0"
+        source = SamplerSource.of(graph.partition, link, serve=where)
+        self._samplers: Samplers | None = None
+        self._inner: InlineProducer | SubprocessProducer
+        if sampling.num_workers == 0:
+            self._samplers = Samplers(source)
+            self._inner = InlineProducer(graph.partition, pin, self._samplers.make)
+            addresses = [str(self._samplers.address)]
+        else:
+            self._inner = SubprocessProducer(source, sampling, pin)
+            addresses = self._inner.addresses()
+        try:
+            holders = _exchange_holders(exchange, link, source.parts, addresses)
+            if self._samplers is not None:
+                self._samplers.join(holders)
+            else:
+                assert isinstance(self._inner, SubprocessProducer)
+                self._inner.join(holders)
+            self._rows = graph.remote = ask_holders(graph.partition, holders, link, link.open_transport())
+        except BaseException:
+            self._close_samplers()
+            raise
+
+    @property
+    def restarts(self) -> int:
+        return self._inner.restarts
+
+    @property
+    def fresh_slots(self) -> int:
+        return self._inner.fresh_slots
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this process itself asked of others; sampler processes count for themselves."""
+        return Traffic() if self._samplers is None else self._samplers.traffic
+
+    def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
+        return self._inner.stream(config, requests)
+
+    def close(self) -> None:
+        self._close_samplers()
+        self._rows.close()
+
+    def _close_samplers(self) -> None:
+        self._inner.close()
+        if self._samplers is not None:
+            self._samplers.close()
+
+
+def _exchange_holders(exchange: Exchange, link: Link, parts: tuple[int, ...], addresses: list[str]) -> list[Holder]:
+    """Who has which parts, ranks with the same parts together. Raises `PartitionError` if the folders differ."""
+    said = json.dumps({"name": link.name, "graph": link.graph, "parts": list(parts), "addresses": addresses})
+    group: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+    for text in exchange(said):
+        try:
+            theirs = json.loads(text)
+            group.setdefault(tuple(theirs["parts"]), []).append(theirs)
+        except (ValueError, KeyError, TypeError) as error:
+            raise PeerError(f"a rank introduced itself with {text!r:.200}, which cannot be read ({error}).") from None
+        if theirs["graph"] != link.graph:
+            raise PartitionError(
+                f"{theirs['name']} has another partition ({theirs['graph']}) than {link.name} ({link.graph}). "
+                "Copy one partition folder to all hosts, or partition with the same options and seed."
+            )
+    if not group:
+        raise OptionError("exchange: gave nothing; expected the texts of all ranks.")
+    return [
+        Holder(" / ".join(m["name"] for m in members), theirs, tuple(a for m in members for a in m["addresses"]))
+        for theirs, members in group.items()
+    ]
