@@ -6,6 +6,7 @@ import pytest
 from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.ops.merge import BatchBuilder, Picks
 from glt_lightning.ops.sample import sample_rows
 from tests.helpers.graphs import TypedGraph, cut
 
@@ -56,3 +57,21 @@ def test_a_node_whose_part_is_elsewhere_is_named():
     _, far = shifted(2**31)
     with pytest.raises(DataError, match="id 5 at position 0 is not in the graph, or its part is not on this machine"):
         KHopOp(far, [[2]])(np.array([5]), 0, 0)
+
+
+@pytest.mark.parametrize("start", [2**31 - NODES // 2, 2**32 - NODES // 2, 2**32 - NODES, 2**40])
+def test_a_batch_built_step_by_step_is_that_of_one_call(start):
+    _, far = shifted(start)
+    seeds = np.array([0, 39, 17, 0, 20]) + start
+    expected = KHopOp(far, [[3], [2]], with_edge=True)(seeds, 1, 9)
+    builder = BatchBuilder(far, 2, with_edge=True)
+    builder.start(seeds, 1)
+    for hop, fanout in enumerate((3, 2)):
+        rows = builder.frontier(1)
+        builder.merge(0, [Picks(*sample_rows(far, 0, rows, fanout, batch_key=9, hop=hop, with_edge=True))], None)
+        builder.end_hop()
+    found = builder.result()
+    for name in ("gid", "src", "dst", "edge_row"):
+        assert [a.tolist() for a in getattr(found, name)] == [a.tolist() for a in getattr(expected, name)]
+    assert found.nodes_per_hop.tolist() == expected.nodes_per_hop.tolist()
+    assert found.edges_per_hop.tolist() == expected.edges_per_hop.tolist()

@@ -1,0 +1,40 @@
+"""Which owner has which id."""
+
+import numpy as np
+import pytest
+
+from glt_lightning.errors import DataError
+from glt_lightning.ops.route import Router
+
+
+@pytest.mark.parametrize("wire", [np.int32, np.int64])
+@pytest.mark.parametrize("parts", [1, 3, 9, 20])
+def test_like_searching_one_by_one(parts, wire):
+    rng = np.random.default_rng(parts)
+    bounds = np.concatenate([[5], 5 + np.cumsum(rng.integers(0, 20, parts))])  # some parts are empty
+    bounds[-1] += 1
+    owner_of_part = rng.integers(0, 3, parts)
+    ids = rng.integers(5, bounds[-1], 200)
+    route = Router(bounds, owner_of_part, 3, wire)(ids, first := np.array([0, 1000, 5000]))
+    owner = owner_of_part[np.searchsorted(bounds, ids, side="right") - 1]
+    assert route.owner.tolist() == owner.tolist()
+    for o in range(3):
+        mine = ids[owner == o]
+        assert route.of(o).dtype == wire
+        assert route.of(o).tolist() == mine.tolist()
+        place = mine if o == 0 else first[o] + np.arange(len(mine))
+        assert route.place[owner == o].tolist() == place.tolist()
+
+
+def test_no_ids():
+    route = Router(np.array([0, 4]), np.array([0]), 1, np.int32)(
+        np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    )
+    assert route.begin == [0, 0]
+    assert len(route.grouped) == len(route.place) == 0
+
+
+@pytest.mark.parametrize("bad", [-1, 4])
+def test_an_id_outside_the_graph(bad):
+    with pytest.raises(DataError, match=f"id {bad} at position 1"):
+        Router(np.array([0, 4]), np.array([0]), 1, np.int32)(np.array([2, bad]), np.zeros(1, dtype=np.int64))
