@@ -69,7 +69,7 @@ def complaints(package: Path) -> list[str]:
 
 def _complaint(path: str, layer: str, name: list[str]) -> str | None:
     if name[0] in DOORS:
-        open_here = any(path == door or (door.endswith("/") and path.startswith(door)) for door in DOORS[name[0]])
+        open_here = any(path == door or (door[-1] in "/_" and path.startswith(door)) for door in DOORS[name[0]])
         return None if open_here else f"imports {name[0]}, which is for {', '.join(DOORS[name[0]]) or 'nobody'}"
     if name[0] != "glt_lightning" or name[1:] == ["__version__"]:
         return None

@@ -221,6 +221,19 @@ def lend(memory: mmap.mmap, nbytes: int) -> ctypes.Array:
     return (ctypes.c_ubyte * nbytes).from_buffer(memory)
 
 
+class _Memory:
+    """Memory at an address, and who keeps it alive."""
+
+    def __init__(self, address: int, nbytes: int, owner: object) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (address, False)}
+
+
+def view_of(address: int, nbytes: int, owner: object) -> np.ndarray:
+    """uint8 [nbytes], writable: memory that ``owner`` keeps alive. The array and all views of it keep ``owner``."""
+    return np.asarray(_Memory(address, nbytes, owner))
+
+
 def check(status: int, detail: np.ndarray, what: str) -> None:
     """Turns a status other than OK (and GROW, which callers handle) into an exception."""
     if status == OK:

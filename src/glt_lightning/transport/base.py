@@ -60,9 +60,13 @@ class Connection(Protocol):
     """A greeted connection to one peer; for any number of threads.
 
     welcome: what the peer answered to the greeting.
+    heard_s: when anything last came from it, by the monotonic clock.
     """
 
     welcome: Mapping[str, Any]
+
+    @property
+    def heard_s(self) -> float: ...
 
     def call(self, op: str, header: Mapping[str, Any], body: Any = EMPTY, *, bulk: bool = False) -> Pending:
         """Sends one request. ``bulk``: the reply may be large and must not stand in the way of small ones.

@@ -1,14 +1,39 @@
-"""What travels: a small header and one body of raw arrays."""
+"""What travels: a small header and one body of raw arrays. docs/wire-format.md is the page about it.
+
+Everything that arrives is checked before it is used: no input crashes, recurses, or takes more memory than its own size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from glt_lightning.errors import PeerError
+from glt_lightning.sampler.sample import Placed
+
 EMPTY = np.empty(0, dtype=np.uint8)
+
+MOST_HEADER = 64 << 10  # bytes of JSON
+MOST_BODY = (1 << 31) - (1 << 20)  # bytes; what Flight can send in one message
+MOST_ARRAYS = 1024
+MOST_DIMS = 8
+MOST_NAME = 200  # characters of an array's name
+_MOST_DEPTH = 16  # of lists and objects in a header
+_MOST_DIGITS = 20  # of an integer: enough for 64 bits
+_ALIGN = 64
+
+# Numbers and booleans, little-endian. bfloat16 travels as the uint16 it is stored as.
+DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8")
+_DTYPES = {text: np.dtype(text) for text in DTYPES}
+
+
+class WireError(PeerError):
+    """What arrived is no message of this protocol."""
 
 
 @dataclass(frozen=True)
@@ -16,4 +41,145 @@ class Message:
     """header: what JSON can say.  body: uint8 [n], arrays at the offsets that the header names."""
 
     header: Mapping[str, Any]
-    body: np.ndarray = EMPTY
+    body: np.ndarray = field(default_factory=lambda: EMPTY)
+
+
+def encode_header(header: Mapping[str, Any]) -> bytes:
+    """JSON of a header. Raises `WireError` for one that is too large or holds what JSON cannot say."""
+    try:
+        text = json.dumps(header, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WireError(f"header: expected strings, integers, finite numbers, lists and objects: {error}.") from None
+    data = text.encode("utf-8", "replace")  # a path may hold what UTF-8 cannot say
+    if len(data) > MOST_HEADER:
+        raise WireError(f"header: {len(data)} bytes, at most {MOST_HEADER} are allowed. Put arrays into the body.")
+    return data
+
+
+def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """The header that `encode_header` wrote. Raises `WireError` for anything else."""
+    if len(data) > MOST_HEADER:
+        raise WireError(f"header: {len(data)} bytes, at most {MOST_HEADER} are allowed.")
+    try:
+        header = json.loads(str(data, "utf-8"), parse_int=_integer, parse_float=_number, parse_constant=_constant)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"header: not the JSON of this protocol: {_short(error)}.") from None
+    if not isinstance(header, dict):
+        raise WireError(f"header: expected an object, got {_short(type(header).__name__)}.")
+    _check_values(header)
+    return header
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number that is too large")
+    return value
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"{text} is not allowed")
+
+
+def _check_values(header: dict[str, Any]) -> None:
+    """Refuses deep nesting and strings that are no text (half a surrogate pair); both would fail somewhere later."""
+    level: list[Any] = [header]
+    for _ in range(_MOST_DEPTH):
+        below: list[Any] = []
+        for container in level:
+            values: Iterable[Any] = container
+            if isinstance(container, dict):
+                _check_texts(container)
+                values = container.values()
+            for value in values:
+                if isinstance(value, str):
+                    _check_texts((value,))
+                elif isinstance(value, (dict, list)):
+                    below.append(value)
+        if not below:
+            return
+        level = below
+    raise WireError(f"header: nested deeper than {_MOST_DEPTH}.")
+
+
+def _check_texts(texts: Iterable[str]) -> None:
+    for text in texts:
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise WireError("header: a string is no text.") from None
+
+
+def pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
+    """Copies arrays into one new body. Returns (what the header says as ``arrays``, body uint8 [n])."""
+    layout, end = [], 0
+    for name, array in arrays.items():
+        layout.append(Placed(name, array.dtype.str, array.shape, end))
+        end += -(-array.nbytes // _ALIGN) * _ALIGN
+    entries = layout_entries(layout)
+    body = np.empty(end, dtype=np.uint8)
+    for place, array in zip(layout, arrays.values(), strict=True):
+        place.view(body)[...] = array
+        used = place.offset + array.nbytes
+        body[used : -(-used // _ALIGN) * _ALIGN] = 0  # what lay there before is nobody's business
+    return entries, body
+
+
+def layout_entries(layout: Sequence[Placed]) -> list[list[Any]]:
+    """What the header says as ``arrays`` about a body that is already laid out, as a `sampler.sample.Draft` is."""
+    for place in layout:
+        if place.dtype not in _DTYPES:
+            raise WireError(f"array {place.name!r}: dtype {place.dtype} does not travel; allowed: {', '.join(DTYPES)}.")
+    return [[place.name, place.dtype, list(place.shape), place.offset] for place in layout]
+
+
+def unpack(message: Message) -> dict[str, np.ndarray]:
+    """The arrays of a message: views of its body. Raises `WireError` unless every one of them lies inside the body."""
+    layout = parse_layout(message.header.get("arrays", []), len(message.body))
+    return {place.name: place.view(message.body) for place in layout}
+
+
+def parse_layout(entries: Any, nbytes: int) -> list[Placed]:
+    """The header's ``arrays``, for a body of ``nbytes``, checked. Raises `WireError`."""
+    if not isinstance(entries, list) or len(entries) > MOST_ARRAYS:
+        raise WireError(f"arrays: expected a list of at most {MOST_ARRAYS} entries.")
+    layout = [_placed(entry, nbytes) for entry in entries]
+    if len({place.name for place in layout}) != len(layout):
+        raise WireError("arrays: a name stands there twice.")
+    return layout
+
+
+def _placed(entry: Any, nbytes: int) -> Placed:
+    if not isinstance(entry, list) or len(entry) != 4:
+        raise WireError(f"arrays: expected [name, dtype, shape, offset], got {_short(entry)}.")
+    name, dtype, shape, offset = entry
+    if not isinstance(name, str) or len(name) > MOST_NAME:
+        raise WireError(f"arrays: expected a name of at most {MOST_NAME} characters, got {_short(name)}.")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise WireError(f"array {name!r}: expected one of {', '.join(DTYPES)}, got {_short(dtype)}.")
+    if not isinstance(shape, list) or len(shape) > MOST_DIMS or not all(_count(n) for n in shape):
+        raise WireError(f"array {name!r}: expected a shape of at most {MOST_DIMS} counts, got {_short(shape)}.")
+    itemsize = _DTYPES[dtype].itemsize
+    # Python's integers do not overflow; an empty array must not name a width that numpy cannot hold.
+    if math.prod(n for n in shape if n) * itemsize > MOST_BODY:
+        raise WireError(f"array {name!r}: shape {_short(shape)} is too large.")
+    size = math.prod(shape) * itemsize
+    if not _count(offset) or offset % itemsize or offset + size > nbytes:
+        raise WireError(f"array {name!r}: {size} bytes at {_short(offset)} do not lie in a body of {nbytes}.")
+    return Placed(name, dtype, tuple(shape), offset)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _short(value: Any) -> str:
+    text = str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."

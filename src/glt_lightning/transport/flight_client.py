@@ -1,0 +1,368 @@
+"""The asking end of Arrow Flight."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import PeerError, PeerLostError, RefusedError
+from glt_lightning.options import DeadlineOptions
+from glt_lightning.transport import dispatch
+from glt_lightning.transport.credentials import Credentials
+from glt_lightning.transport.flight_common import (
+    SCHEMA,
+    TOKEN_HEADER,
+    flight,
+    open_chunk,
+    pa,
+    to_json,
+    translate,
+    write,
+)
+from glt_lightning.transport.frame import Kind
+from glt_lightning.transport.message import EMPTY, Message
+
+_MOST_IN_FLIGHT = 64  # the server reads no further without having answered
+_CLOSE_S = 2.0
+
+
+class FlightConnection:
+    """`transport.base.Connection` over Arrow Flight. Raises what `Transport.connect` says."""
+
+    def __init__(
+        self,
+        address: str,
+        hello: Mapping[str, Any],
+        credentials: Credentials,
+        deadlines: DeadlineOptions,
+        timeout_s: float,
+    ) -> None:
+        self._hello, self._deadlines = dict(hello), deadlines
+        self._parts = _Parts(_client(address, credentials, timeout_s), _call_options(credentials))
+        self._end = weakref.finalize(self, self._parts.close)
+        try:
+            self._calls = self._parts.open_lane("calls", self._hello, deadlines.call_s)
+            self.welcome: Mapping[str, Any] = self._calls.welcome(timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        self._lock = threading.Lock()
+        self._bulk: _Lane | None = None
+
+    @property
+    def heard_s(self) -> float:
+        lanes = [self._calls] if self._bulk is None else [self._calls, self._bulk]
+        return max(lane.heard_s for lane in lanes)
+
+    def call(self, op: str, header: Mapping[str, Any], body: Any = EMPTY, *, bulk: bool = False) -> _Pending:
+        lane = self._bulk_lane() if bulk else self._calls
+        return lane.call(op, header, as_body(body))
+
+    def _bulk_lane(self) -> _Lane:
+        with self._lock:
+            if self._bulk is None:
+                self._bulk = self._parts.open_lane("bulk", self._hello, self._deadlines.call_s)
+            return self._bulk
+
+    def stream(self, op: str, header: Mapping[str, Any]) -> _Stream:
+        return self._parts.open_stream({"hello": self._hello, "op": op, "header": dict(header)})
+
+    def close(self) -> None:
+        self._end()
+
+
+def as_body(body: Any) -> np.ndarray:
+    """uint8 [n] of any contiguous buffer, not copied."""
+    if isinstance(body, np.ndarray) and body.dtype == np.uint8 and body.ndim == 1 and body.flags.c_contiguous:
+        return body
+    view = memoryview(body).cast("B")
+    return np.frombuffer(view, dtype=np.uint8) if len(view) else EMPTY
+
+
+def _client(address: str, credentials: Credentials, timeout_s: float) -> Any:
+    tls = credentials.tls
+    security: dict[str, Any] = {}
+    if tls is not None:
+        security = {"tls_root_certs": tls.ca, "cert_chain": tls.cert, "private_key": tls.key}
+    timeout_ms = max(1, int(timeout_s * 1000))
+    options = [
+        # A connection is one attempt; `Peer` makes the next one.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_retries", 0),
+        ("grpc.min_reconnect_backoff_ms", timeout_ms),  # which is how long gRPC tries to connect
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+    scheme = "grpc+tcp" if tls is None else "grpc+tls"
+    try:
+        return flight.FlightClient(f"{scheme}://{address}", generic_options=options, **security)
+    except (pa.ArrowException, ValueError) as error:
+        raise PeerLostError(f"cannot be reached: {error}") from None
+
+
+def _call_options(credentials: Credentials) -> Any:
+    headers = [] if credentials.token is None else [(TOKEN_HEADER.encode(), credentials.token.encode())]
+    return flight.FlightCallOptions(headers=headers)
+
+
+class _Parts:
+    """All that a connection must end, apart from it: the connection may be dropped while threads still wait."""
+
+    def __init__(self, client: Any, options: Any) -> None:
+        self._client, self._options = client, options
+        self._lock = threading.Lock()
+        self._closed = False
+        self._lanes: list[_Lane] = []
+        self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
+
+    def open_lane(self, name: str, hello: Mapping[str, Any], patience_s: float) -> _Lane:
+        descriptor = flight.FlightDescriptor.for_command(to_json({"lane": name, "hello": hello}))
+        lane = _Lane(self._client, descriptor, self._options, patience_s, f"glt-{name}")
+        with self._lock:
+            if not self._closed:
+                self._lanes.append(lane)
+                return lane
+        lane.close()
+        raise PeerLostError("the connection is closed")
+
+    def open_stream(self, ticket: Mapping[str, Any]) -> _Stream:
+        try:
+            stream = _Stream(self._client.do_get(flight.Ticket(to_json(ticket)), self._options))
+        except pa.ArrowException as error:
+            raise translate(error) from None
+        with self._lock:
+            if not self._closed:
+                self._streams.add(stream)
+                return stream
+        stream.close()
+        raise PeerLostError("the connection is closed")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            parts: list[_Lane | _Stream] = [*self._lanes, *self._streams]
+        for part in parts:
+            part.cancel()
+        for part in parts:
+            part.close()
+        self._client.close()
+
+
+class _Lane:
+    """One stream of calls: whoever calls writes, one thread reads and hands out the replies."""
+
+    def __init__(self, client: Any, descriptor: Any, options: Any, patience_s: float, name: str) -> None:
+        self._client, self._descriptor, self._options, self._patience_s = client, descriptor, options, patience_s
+        self._ids = itertools.count(1)
+        self._state = threading.Condition()
+        self._pending: dict[int, _Pending] = {}
+        self._error: PeerError | None = None
+        self._welcome: Mapping[str, Any] | None = None
+        self._writing = threading.Lock()
+        self._writer: Any = None
+        self._reader: Any = None
+        self._cancelled = False
+        self.heard_s = time.monotonic()
+        # Opening blocks until the peer is reached, so that happens there as well.
+        self._thread = threading.Thread(target=self._read, name=name, daemon=True)
+        self._thread.start()
+
+    def welcome(self, timeout_s: float) -> Mapping[str, Any]:
+        """Waits for the answer to the greeting."""
+        with self._state:
+            self._state.wait_for(lambda: self._welcome is not None or self._error is not None, timeout_s)
+            if self._error is not None:
+                raise _again(self._error)
+            if self._welcome is None:
+                raise PeerLostError(f"no answer to the greeting within {timeout_s:g} s")
+            return self._welcome
+
+    def call(self, op: str, header: Mapping[str, Any], body: np.ndarray) -> _Pending:
+        pending = _Pending(op)
+        deadline = time.monotonic() + self._patience_s
+        with self._state:
+            ready = self._state.wait_for(
+                lambda: self._error is not None or (self._welcome is not None and len(self._pending) < _MOST_IN_FLIGHT),
+                self._patience_s,
+            )
+            if self._error is not None:
+                raise _again(self._error)
+            if not ready:
+                raise PeerLostError(f"{len(self._pending)} calls are unanswered for {self._patience_s:g} s")
+            id_ = next(self._ids)
+            self._pending[id_] = pending
+        try:
+            if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                raise PeerLostError(f"nothing could be sent for {self._patience_s:g} s")
+            try:
+                pending.bytes_out = write(self._writer, Kind.REQUEST, id_, {"op": op, "header": header}, body)
+            finally:
+                self._writing.release()
+        except pa.ArrowException as error:
+            self._forget(id_)
+            with self._state:  # the reader has the better reason, if it is there already
+                raise _again(self._error or translate(error)) from None
+        except BaseException:
+            self._forget(id_)
+            raise
+        return pending
+
+    def _forget(self, id_: int) -> None:
+        with self._state:
+            self._pending.pop(id_, None)
+            self._state.notify_all()
+
+    def _read(self) -> None:
+        try:
+            self._open()
+            while True:
+                self._take(*open_chunk(self._reader.read_chunk()))
+        except StopIteration:
+            self._fail(PeerLostError("it has closed the connection"))
+        except pa.ArrowException as error:
+            self._fail(translate(error))
+        except PeerError as error:
+            self._fail(error)
+        except BaseException as error:  # a thread that dies must not leave anybody waiting
+            self._fail(PeerLostError(f"{type(error).__name__}: {error}"))
+            raise
+
+    def _open(self) -> None:
+        writer, reader = self._client.do_exchange(self._descriptor, self._options)
+        with self._state:
+            self._writer, self._reader = writer, reader
+            cancelled = self._cancelled
+        if cancelled:
+            reader.cancel()
+        writer.begin(SCHEMA)
+
+    def _take(self, frame: Any, body: np.ndarray) -> None:
+        self.heard_s = time.monotonic()
+        if frame.kind in (Kind.REPLY, Kind.FAULT):
+            with self._state:
+                pending = self._pending.pop(frame.id, None)
+                if len(self._pending) == _MOST_IN_FLIGHT - 1:
+                    self._state.notify_all()
+            if pending is not None:
+                pending.resolve(frame, body)
+        elif frame.kind == Kind.WELCOME:
+            with self._state:
+                self._welcome = frame.decode()
+                self._state.notify_all()
+        elif frame.kind == Kind.REFUSED:
+            raise RefusedError(str(frame.decode().get("message", "no reason given")))
+
+    def _fail(self, error: PeerError) -> None:
+        with self._state:
+            self._error = self._error or error
+            pending, self._pending = self._pending, {}
+            self._state.notify_all()
+        for each in pending.values():
+            each.fail(error)
+
+    def cancel(self) -> None:
+        """Ends the stream at once; its thread notices. From any thread."""
+        with self._state:
+            self._cancelled = True
+            self._error = self._error or PeerLostError("the connection is closed")
+            reader = self._reader
+            self._state.notify_all()
+        if reader is not None:
+            reader.cancel()
+
+    def close(self) -> None:
+        """A stream that is dropped while its thread reads hangs, so: cancel, join, close."""
+        self.cancel()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_S)
+        with self._writing:
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(pa.ArrowException):  # it was cancelled, and says so
+                writer.close()
+
+
+class _Pending:
+    """`transport.base.Pending`."""
+
+    def __init__(self, op: str) -> None:
+        self._op = op
+        self._done = threading.Event()
+        self._frame: Any = None
+        self._body = EMPTY
+        self._error: PeerError | None = None
+        self.bytes_out = 0
+
+    def resolve(self, frame: Any, body: np.ndarray) -> None:
+        self._frame, self._body = frame, body
+        self._done.set()
+
+    def fail(self, error: PeerError) -> None:
+        self._error = error
+        self._done.set()
+
+    def result(self, timeout_s: float) -> Message:
+        if not self._done.wait(timeout_s):
+            raise PeerLostError(f"no answer to {self._op!r} within {timeout_s:g} s")
+        if self._error is not None:
+            raise _again(self._error)
+        return _message(self._frame, self._body, self._op)
+
+
+class _Stream:
+    """`transport.base.MessageStream`."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._closed = False
+        self._reading = threading.Lock()
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                with self._reading:
+                    if self._closed:
+                        return
+                    frame, body = open_chunk(self._reader.read_chunk())
+            except StopIteration:
+                return
+            except pa.ArrowException as error:
+                if self._closed:
+                    return
+                raise translate(error) from None
+            if frame.kind == Kind.REFUSED:
+                raise RefusedError(str(frame.decode().get("message", "no reason given")))
+            if frame.kind in (Kind.REPLY, Kind.FAULT):
+                message = _message(frame, body, "a stream")
+                del frame, body  # the caller alone keeps what it was given
+                yield message
+                del message
+
+    def cancel(self) -> None:
+        self._closed = True
+        self._reader.cancel()
+
+    def close(self) -> None:
+        self.cancel()
+
+
+def _message(frame: Any, body: np.ndarray, what: str) -> Message:
+    header = frame.decode()
+    if frame.kind == Kind.FAULT:
+        dispatch.raise_fault(header, what)
+    return Message(header, body)
+
+
+def _again(error: PeerError) -> PeerError:
+    """The same error for another thread: one that is raised twice collects both tracebacks."""
+    return type(error)(*error.args)

@@ -1,0 +1,165 @@
+"""What both ends of a Flight connection share: how a frame and its body become one Flight message, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from glt_lightning.errors import PeerError, PeerLostError, RefusedError
+from glt_lightning.ops.native import view_of
+from glt_lightning.transport import frame as frames
+from glt_lightning.transport.frame import Frame, Kind
+from glt_lightning.transport.message import EMPTY, MOST_BODY, WireError, decode_header, encode_header
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """gRPC reads this when it is first used; it would tell stderr about every peer that is not there."""
+    name = "GRPC_VERBOSITY"
+    given = os.environ.get(name)
+    if given is None:
+        os.environ[name] = "NONE"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[name]
+
+
+with _quiet():
+    from pyarrow import flight
+
+    # a channel that is never used, but its making starts gRPC
+    flight.FlightClient("grpc+tcp://127.0.0.1:9").close()
+
+SCHEMA = pa.schema([("body", pa.uint8())])
+TOKEN_HEADER = "glt-token"
+# Where the memory of a received body begins depends on what stands before it: 14 bytes, modulo 16, and these frames.
+_BEFORE_BODY = 14
+
+__all__ = ["SCHEMA", "TOKEN_HEADER", "chunk", "flight", "open_chunk", "read_json", "to_json", "translate", "write"]
+
+
+def chunk(
+    kind: Kind, id_: int, header: Mapping[str, Any], body: np.ndarray = EMPTY
+) -> tuple[pa.RecordBatch | None, bytes]:
+    """(batch, frame): a body that is large is the batch's only column and is not copied. It must not change until it
+    has been sent; nothing keeps it after that."""
+    if body.nbytes <= frames.MOST_INLINE:
+        return None, frames.encode(kind, id_, header, body)
+    if body.nbytes > MOST_BODY:
+        raise WireError(f"a body of {body.nbytes} bytes; at most {MOST_BODY} can be sent in one message.")
+    data = frames.encode_padded(kind, id_, header, lambda length: _pad(length, body.nbytes))
+    column = pa.Array.from_buffers(pa.uint8(), body.nbytes, [None, pa.py_buffer(body)])
+    return pa.RecordBatch.from_arrays([column], schema=SCHEMA), data
+
+
+def _pad(frame_bytes: int, body_bytes: int) -> int:
+    """Spaces that let the body arrive at an address that 16 divides: then it need not be copied."""
+    body_size = _varint(-(-body_bytes // 8) * 8)
+    for pad in range(16):
+        length = frame_bytes + pad
+        if (_BEFORE_BODY + length + _varint(length) + body_size) % 16 == 0:
+            return pad
+    return 0
+
+
+def _varint(value: int) -> int:
+    """Bytes that protobuf takes for a number."""
+    return max(1, -(-value.bit_length() // 7))
+
+
+def write(writer: Any, kind: Kind, id_: int, header: Mapping[str, Any], body: np.ndarray = EMPTY) -> int:
+    """Sends one message; returns its bytes."""
+    batch, data = chunk(kind, id_, header, body)
+    if batch is None:
+        writer.write_metadata(data)
+    else:
+        writer.write_with_metadata(batch, data)
+    return len(data) + (0 if batch is None else body.nbytes)
+
+
+def open_chunk(received: Any) -> tuple[Frame, np.ndarray]:
+    """(frame, body uint8 [n]) of a Flight message. The body is aligned, writable, and the receiver's own.
+    Raises `WireError`."""
+    if received.app_metadata is None:
+        raise WireError("a message without a frame.")
+    frame = frames.decode(received.app_metadata)
+    batch = received.data
+    if batch is None or batch.num_rows == 0:
+        return frame, frame.inline
+    if batch.num_columns != 1 or batch.schema.field(0).type != pa.uint8():
+        raise WireError("a body that is not one column of uint8.")
+    column = batch.column(0)
+    if column.null_count or len(frame.inline):
+        raise WireError("a body with gaps, or two of them.")
+    buffer = column.buffers()[1]
+    memory = view_of(buffer.address + column.offset, len(column), buffer)
+    return frame, memory if memory.ctypes.data % 8 == 0 else memory.copy()
+
+
+def read_json(data: bytes, what: str) -> dict[str, Any]:
+    """A descriptor or ticket. Raises `RefusedError`."""
+    try:
+        return decode_header(data)
+    except WireError as error:
+        raise RefusedError(f"{what}: {error}") from None
+
+
+def to_json(header: Mapping[str, Any]) -> bytes:
+    """What `read_json` reads."""
+    return encode_header(header)
+
+
+# What gRPC says, and what it means to the user. Trying again would not help with any of them.
+_REFUSALS = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate was not accepted: it was signed by another authority, or has expired",
+    ),
+    (
+        "certificate verify failed",
+        "its certificate was not accepted: it was signed by another authority, or has expired",
+    ),
+    ("is not in peer certificate", "its certificate is for another host; make one that names this address"),
+    ("CERTIFICATE_REQUIRED", "it asks for a certificate (cluster.security.ca, cert and key)"),
+    ("UNKNOWN_CA", "it did not accept our certificate: it trusts another authority"),
+    ("BAD_CERTIFICATE", "it did not accept our certificate"),
+    ("CERTIFICATE_EXPIRED", "it did not accept our certificate: it has expired"),
+    ("WRONG_VERSION_NUMBER", "it speaks clear text, while cluster.security asks for certificates here"),
+)
+
+
+def translate(error: BaseException) -> PeerError:
+    """An error of Flight as ours; the message is for behind "<who>: "."""
+    text = " ".join(str(error).split())
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return RefusedError(
+            "wrong secret: the token of this process is not the one of that job (cluster.security.token_file)"
+        )
+    for sign, meaning in _REFUSALS:
+        if sign in text:
+            return RefusedError(meaning)
+    return PeerLostError(_reason(text))
+
+
+def _reason(text: str) -> str:
+    """The part of gRPC's message that tells people something."""
+    for sign, meaning in (
+        ("Connection refused", "nothing listens there (connection refused)"),
+        ("Connection reset", "the connection was reset"),
+        ("Socket closed", "the connection was closed"),
+        ("Broken pipe", "the connection was closed"),
+        ("No route to host", "there is no route to that host"),
+        ("Connection timed out", "the connection timed out"),
+        ("DNS resolution failed", "its name is not known (DNS)"),
+        ("Cancelled", "the connection was closed"),
+    ):
+        if sign in text:
+            return meaning
+    return text[:300]

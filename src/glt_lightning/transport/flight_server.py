@@ -1,0 +1,345 @@
+"""The serving end of Arrow Flight: one stream per lane of a peer for calls, one per stream of replies."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from glt_lightning.errors import OptionError, RefusedError
+from glt_lightning.options import parse_address
+from glt_lightning.transport import dispatch
+from glt_lightning.transport.base import Caller, Service
+from glt_lightning.transport.credentials import Credentials
+from glt_lightning.transport.flight_common import (
+    SCHEMA,
+    TOKEN_HEADER,
+    chunk,
+    flight,
+    open_chunk,
+    pa,
+    read_json,
+    write,
+)
+from glt_lightning.transport.frame import Kind
+from glt_lightning.transport.message import EMPTY, Message, WireError
+
+_MOST_IN_FLIGHT = 64  # requests of a stream that are read ahead of their replies
+_MOST_STREAMS = 1024  # of a server; each holds a thread
+_THREADS = 4  # for the handlers of each lane
+_CLOSE_S = 1.0
+LANES = ("calls", "bulk")
+
+
+class FlightServer:
+    """`transport.base.Server` over Arrow Flight. Listens from the moment it is made."""
+
+    def __init__(self, address: str, service: Service, credentials: Credentials) -> None:
+        host, port = parse_address("address", address)
+        check_bind(host, address, credentials)
+        shown = f"[{host}]" if ":" in host else host
+        _probe(host, port, address)
+        tls = credentials.tls
+        scheme = "grpc+tcp" if tls is None else "grpc+tls"
+        security: dict[str, Any] = {}
+        if tls is not None:
+            security = {
+                "tls_certificates": [(tls.cert, tls.key)],
+                "verify_client": True,
+                "root_certificates": tls.ca,
+            }
+        try:
+            self._flight = _Flight(service, f"{scheme}://{shown}:{port}", credentials, security)
+        except pa.ArrowException as error:
+            hint = " Are cert and key of cluster.security one pair?" if tls is not None else ""
+            raise OptionError(f"cannot listen at {address}: {error}.{hint}") from None
+        self.address = f"{shown}:{self._flight.port}"
+        # also at the interpreter's exit, where a server that still listens would hang
+        self._end = weakref.finalize(self, self._flight.end)
+
+    def close(self) -> None:
+        self._end()
+
+
+def check_bind(host: str, address: str, credentials: Credentials) -> None:
+    """Raises `OptionError` for an address beyond loopback that would be open to everybody."""
+    if credentials.tls is None and not credentials.insecure and not is_loopback(host):
+        raise OptionError(
+            f"{address} is reachable from other hosts, and there are no certificates. Give cluster.security.ca, cert and "
+            "key (`glt-lightning certs` makes them), or listen at 127.0.0.1, or write cluster.security.insecure: true."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address leads to this host alone."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError as error:
+        raise OptionError(f"address: {host!r} is not known: {error.strerror or error}.") from None
+    return all(name.startswith("127.") or name == "::1" for name in found)
+
+
+def _probe(host: str, port: int, address: str) -> None:
+    """Says why an address cannot be used; gRPC would only say that it cannot."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        raise OptionError(
+            f"cannot listen at {address}: {error.strerror or error}. Choose an address of this host and a free port; port 0 "
+            "picks one."
+        ) from None
+
+
+class _Gate(flight.ServerMiddlewareFactory):
+    """Turns away every call, of whatever Flight method, that does not bring the job's secret."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        super().__init__()
+        self._credentials = credentials
+
+    def start_call(self, info: Any, headers: Any) -> None:
+        values = headers.get(TOKEN_HEADER, [])
+        if not self._credentials.accepts(values[0] if len(values) == 1 else None):
+            raise flight.FlightUnauthenticatedError("wrong secret")
+
+
+class _Flight(flight.FlightServerBase):
+    """Flight's side: two of its methods are used, all others are refused by the base class."""
+
+    def __init__(self, service: Service, location: str, credentials: Credentials, security: dict[str, Any]) -> None:
+        self._service = service
+        self._lanes = {lane: dispatch.Workers(f"glt-{lane}", _THREADS) for lane in LANES}
+        self._streams = threading.BoundedSemaphore(_MOST_STREAMS)
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._ended = False
+        super().__init__(location, middleware={"glt": _Gate(credentials)}, **security)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        replies = _Replies(writer)
+        presence = _Presence(context, self._ending)
+        if not self._streams.acquire(blocking=False):
+            replies.refuse(RefusedError(f"this server has {_MOST_STREAMS} streams open and takes no more."))
+            return
+        try:
+            try:
+                opening = read_json(descriptor.command or b"", "the opening of a stream")
+                lane = opening.get("lane")
+                if lane not in LANES:
+                    raise RefusedError(f"expected one of the lanes {', '.join(LANES)}, got {lane!r:.60}.")
+                caller = self._greet(opening.get("hello"), presence, replies)
+            except RefusedError as refusal:
+                replies.refuse(refusal)
+                return
+            self._serve_calls(reader, replies, caller, self._lanes[lane])
+        finally:
+            presence.end()
+            replies.end()
+            self._streams.release()
+
+    def _greet(self, hello: Any, presence: _Presence, replies: _Replies) -> Caller:
+        welcome = dispatch.greet(self._service, hello)
+        replies.send(Kind.WELCOME, 0, Message(welcome))
+        return dispatch.caller_is(hello, presence.is_gone)
+
+    def _serve_calls(self, reader: Any, replies: _Replies, caller: Caller, workers: dispatch.Workers) -> None:
+        """Reads requests until the peer leaves; no more of them than it may have in flight, so that they do not pile up."""
+        room = threading.BoundedSemaphore(_MOST_IN_FLIGHT)
+        while not caller.is_gone():
+            if not room.acquire(timeout=0.5):
+                continue
+            try:
+                received = reader.read_chunk()
+            except (StopIteration, pa.ArrowException):  # it left, or sent what Flight cannot read
+                return
+            except BaseException:
+                room.release()
+                raise
+            try:
+                frame, body = open_chunk(received)
+            except WireError:  # whoever sends this is no peer of ours
+                return
+            del received
+            if frame.kind == Kind.PING:
+                room.release()
+                replies.send(Kind.PONG, frame.id, Message({}))
+            elif frame.kind == Kind.REQUEST:
+                workers.submit(_Call(self._service, frame, body, caller, replies, room))
+            else:
+                return
+            del frame, body
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        presence = _Presence(context, self._ending)
+        return flight.GeneratorStream(SCHEMA, self._stream(ticket.ticket, presence))
+
+    def _stream(self, ticket: bytes, presence: _Presence) -> Iterator[Any]:
+        if not self._streams.acquire(blocking=False):
+            presence.end()
+            yield _piece(Kind.REFUSED, {"message": f"this server has {_MOST_STREAMS} streams open and takes no more."})
+            return
+        try:
+            yield from self._replies_of(ticket, presence)
+        finally:
+            presence.end()
+            self._streams.release()
+
+    def _replies_of(self, ticket: bytes, presence: _Presence) -> Iterator[Any]:
+        try:
+            asked = read_json(ticket, "the ticket of a stream")
+            hello: Any = asked.get("hello")
+            yield _piece(Kind.WELCOME, dispatch.greet(self._service, hello))
+        except RefusedError as refusal:
+            yield _piece(Kind.REFUSED, {"message": str(refusal)})
+            return
+        try:
+            handler = dispatch.find_stream(self._service, asked.get("op"))
+            header = asked.get("header")
+            if not isinstance(header, dict):
+                raise WireError("expected a header in the ticket.")
+            replies = iter(handler(Message(header), dispatch.caller_is(hello, presence.is_gone)))
+            try:
+                # `next` inside of `yield`: no name may keep a reply while the handler waits for another
+                while not presence.is_gone():
+                    yield _reply_piece(next(replies))
+            except StopIteration:
+                return
+            finally:
+                close = getattr(replies, "close", None)
+                if close is not None:
+                    close()
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # whatever a handler raises, the peer shall hear of it
+            yield _piece(Kind.FAULT, dispatch.fault(error))
+
+    def end(self) -> None:
+        """Stops listening, ends every connection and all threads. Once."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+        self._ending.set()
+        port = self.port
+        waiting = threading.Thread(target=self.shutdown, name="glt-shutdown", daemon=True)
+        waiting.start()
+        # Flight waits for calls to end; with their connections gone they do, also those that nobody reads.
+        while waiting.is_alive():
+            _sever(port)
+            waiting.join(0.05)
+        for workers in self._lanes.values():
+            workers.close(_CLOSE_S)
+
+
+class _Call:
+    """One request on its way through a worker thread."""
+
+    def __init__(
+        self,
+        service: Service,
+        frame: Any,
+        body: Any,
+        caller: Caller,
+        replies: _Replies,
+        room: threading.BoundedSemaphore,
+    ) -> None:
+        self._service, self._frame, self._body, self._caller = service, frame, body, caller
+        self._replies, self._room = replies, room
+
+    def __call__(self) -> None:
+        try:
+            if self._caller.is_gone():
+                return
+            self._replies.send(Kind.REPLY, self._frame.id, self._run())
+        except BaseException as error:
+            self._replies.send(Kind.FAULT, self._frame.id, Message(dispatch.fault(error)))
+        finally:
+            self._room.release()
+
+    def _run(self) -> Message:
+        request = self._frame.decode()
+        handler = dispatch.find_call(self._service, request.get("op"))
+        header = request.get("header")
+        if not isinstance(header, dict):
+            raise WireError("expected a header in the request.")
+        return dispatch.check_reply(handler(Message(header, self._body), self._caller))
+
+
+class _Replies:
+    """The writing half of a stream, for several threads. After `end` nothing is written: Flight has taken it back."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._open = True
+        writer.begin(SCHEMA)
+
+    def send(self, kind: Kind, id_: int, message: Message) -> None:
+        """Raises `WireError` for what cannot be sent; does nothing once the peer has left."""
+        with self._lock:
+            if not self._open:
+                return
+            try:
+                write(self._writer, kind, id_, message.header, message.body)
+            except pa.ArrowException:
+                self._open = False
+
+    def refuse(self, refusal: RefusedError) -> None:
+        self.send(Kind.REFUSED, 0, Message({"message": str(refusal)[:2000]}))
+
+    def end(self) -> None:
+        with self._lock:
+            self._open = False
+
+
+class _Presence:
+    """Whether a peer is still there. Flight's context must not be asked after its call has ended."""
+
+    def __init__(self, context: Any, ending: threading.Event) -> None:
+        self._context, self._ending = context, ending
+        self._lock = threading.Lock()
+
+    def is_gone(self) -> bool:
+        with self._lock:
+            return self._context is None or self._ending.is_set() or self._context.is_cancelled()
+
+    def end(self) -> None:
+        with self._lock:
+            self._context = None
+
+
+def _piece(kind: Kind, header: dict[str, Any]) -> Any:
+    return _with_batch(*chunk(kind, 0, header))
+
+
+def _reply_piece(message: Message) -> Any:
+    dispatch.check_reply(message)
+    return _with_batch(*chunk(Kind.REPLY, 0, message.header, message.body))
+
+
+_NO_ROWS = pa.RecordBatch.from_arrays([pa.array(EMPTY, pa.uint8())], schema=SCHEMA)
+
+
+def _with_batch(batch: Any, frame: bytes) -> Any:
+    """What Flight wants of a generator: always a batch."""
+    return _NO_ROWS if batch is None else batch, frame
+
+
+def _sever(port: int) -> None:
+    """Shuts down the connections that this process has accepted at a port. Flight offers no way to do that, and waits
+    without limit for a peer that has stopped reading."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
+                    connection.getpeername()  # raises for the socket that listens
+                    connection.shutdown(socket.SHUT_RDWR)
+        except (OSError, ValueError):
+            continue

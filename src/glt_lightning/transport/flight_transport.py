@@ -1,0 +1,28 @@
+"""Arrow Flight as a `transport.base.Transport`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from glt_lightning.options import DeadlineOptions, parse_address
+from glt_lightning.transport.base import Connection, Server, Service
+from glt_lightning.transport.credentials import Credentials
+from glt_lightning.transport.flight_client import FlightConnection
+from glt_lightning.transport.flight_server import FlightServer
+
+_DEADLINES = DeadlineOptions()
+
+
+class FlightTransport:
+    """Peers over TCP: in clear text, or with mutual TLS where the credentials have certificates."""
+
+    def __init__(self, credentials: Credentials, deadlines: DeadlineOptions = _DEADLINES) -> None:
+        self._credentials, self._deadlines = credentials, deadlines
+
+    def serve(self, address: str, service: Service) -> Server:
+        return FlightServer(address, service, self._credentials)
+
+    def connect(self, address: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
+        parse_address("address", address)
+        return FlightConnection(address, hello, self._credentials, self._deadlines, timeout_s)

@@ -1,0 +1,303 @@
+"""A peer by its name: calls that survive a lost connection or a restart at the other end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glt_lightning.errors import PeerError, PeerLostError, RefusedError, RemoteError
+from glt_lightning.options import DeadlineOptions, RetryOptions
+from glt_lightning.transport.base import Connection, MessageStream, Pending, Transport
+from glt_lightning.transport.message import EMPTY, Message
+
+_CLOSED = "this end of the connection was closed"
+
+
+@dataclass
+class PeerStats:
+    """Totals. calls: questions, however often each was sent.  bytes: of bodies.  retries: questions sent again.
+    reconnects: connections made after the first."""
+
+    calls: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    retries: int = 0
+    reconnects: int = 0
+
+
+class Peer:
+    """A peer that is reached at any of ``addresses``. For any number of threads; connects when it is first needed.
+
+    All operations of a `Service` may be sent again, so a question whose answer got lost is. While the peer is away, one
+    thread at a time tries to reach it, with the pauses of ``retry``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        addresses: Sequence[str],
+        transport: Transport,
+        hello: Mapping[str, Any],
+        deadlines: DeadlineOptions,
+        retry: RetryOptions,
+    ) -> None:
+        assert addresses, "a peer has an address"
+        self.name, self.stats = name, PeerStats()
+        self._addresses, self._transport, self._hello = list(addresses), transport, dict(hello)
+        self._deadlines, self._retry = deadlines, retry
+        self._state = threading.Condition()
+        self._connection: Connection | None = None
+        self._connecting = self._closed = self._was_connected = False
+        self._turn = 0  # which address is next
+        self._pause_s = retry.first_s
+        self._next_try_s = 0.0  # not before this moment
+        self._lost_s: float | None = None  # since when nothing was heard of it, although it was tried
+        self._reason = ""
+        self._losses = 0
+
+    @property
+    def welcome(self) -> Mapping[str, Any]:
+        """What it answered to the greeting. Connects if needed; raises as `Answer.result` does."""
+        patience = _Patience(self)
+        while True:
+            try:
+                return self.connect().welcome
+            except PeerError as error:
+                patience.after(error)
+
+    def ask(self, op: str, header: Mapping[str, Any] | None = None, body: Any = EMPTY, *, bulk: bool = False) -> Answer:
+        """Sends a question, at once if the peer is not known to be away. Never raises for a lost peer: the answer does.
+
+        ``body`` must not change until the answer is there.
+        """
+        answer = Answer(self, op, {} if header is None else header, body, bulk)
+        with self._state:
+            self.stats.calls += 1
+            away = self._lost_s is not None and self._connection is None
+        if not away:
+            answer.send()
+        return answer
+
+    def stream(self, op: str, header: Mapping[str, Any]) -> MessageStream:
+        """Opens a stream of replies: one attempt. Raises `PeerLostError`, also while it is read."""
+        try:
+            connection = self.connect()
+            return _PeerStream(self, connection, connection.stream(op, header))
+        except PeerError as error:
+            raise self.named(error) from None
+
+    def close(self) -> None:
+        """Ends the connection and every wait for an answer. Safe to call twice, from any thread."""
+        with self._state:
+            self._closed = True
+            connection, self._connection = self._connection, None
+            self._state.notify_all()
+        if connection is not None:
+            connection.close()
+
+    # For answers and streams.
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def lost_s(self) -> float | None:
+        """Since when nothing was heard of it, by the monotonic clock; None while all is well."""
+        return self._lost_s
+
+    @property
+    def deadlines(self) -> DeadlineOptions:
+        return self._deadlines
+
+    def connect(self) -> Connection:
+        """The connection. If there is none, one thread makes one, after the pause that follows a failure; the others
+        wait for what comes of that. Raises `PeerLostError` or `RefusedError`, without this peer's name."""
+        with self._state:
+            if self._await_turn():
+                assert self._connection is not None
+                return self._connection
+            self._connecting = True
+            address = self._addresses[self._turn]
+        try:
+            connection = self._transport.connect(address, self._hello, self._deadlines.connect_s)
+        except BaseException as error:
+            with self._state:
+                self._connecting = False
+                self._note_loss(str(error))
+            raise
+        with self._state:
+            self._connecting = False
+            self._state.notify_all()
+            if not self._closed:
+                self._connection = connection
+                self.stats.reconnects += self._was_connected
+                self._was_connected = True
+                return connection
+        connection.close()
+        raise PeerLostError(_CLOSED)
+
+    def _await_turn(self) -> bool:
+        """True: there is a connection. False: this thread is to make one. Raises when another thread's attempt failed."""
+        while True:
+            if self._closed:
+                raise PeerLostError(_CLOSED)
+            if self._connection is not None:
+                return True
+            if self._connecting:
+                losses = self._losses
+                self._state.wait_for(lambda: not self._connecting or self._closed)
+                if self._losses != losses:
+                    raise PeerLostError(self._reason)
+                continue
+            pause_s = self._next_try_s - time.monotonic()
+            if pause_s <= 0:
+                return False
+            self._state.wait(pause_s)
+
+    def drop(self, connection: Connection, reason: str) -> None:
+        """Gives up a connection that has failed, unless another thread has done so already."""
+        with self._state:
+            mine = self._connection is connection
+            if mine:
+                self._connection = None
+                self._note_loss(reason)
+        if mine:
+            connection.close()
+
+    def _note_loss(self, reason: str) -> None:
+        now = time.monotonic()
+        self._lost_s = now if self._lost_s is None else self._lost_s
+        self._reason = reason
+        self._losses += 1
+        self._turn = (self._turn + 1) % len(self._addresses)
+        self._next_try_s = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, self._retry.most_s)
+        self._state.notify_all()
+
+    def note_sent(self, nbytes: int, again: bool) -> None:
+        with self._state:
+            self.stats.bytes_out += nbytes
+            self.stats.retries += again
+
+    def note_heard(self, nbytes: int) -> None:
+        """It is well: something came. A connection that can be made proves less, it may break each time it is used."""
+        with self._state:
+            self.stats.bytes_in += nbytes
+            self._lost_s, self._pause_s = None, self._retry.first_s
+
+    def named(self, error: PeerError, more: str = "") -> PeerError:
+        """The same error, saying whose it is."""
+        if isinstance(error, RemoteError):
+            return RemoteError(f"{self.name}: {error}", error.kind, error.traceback)
+        verb = " refuses this process" if isinstance(error, RefusedError) else ""
+        return type(error)(f"{self.name} ({', '.join(self._addresses)}){verb}: {error}{more}")
+
+
+class Answer:
+    """What a peer will say. Made by `Peer.ask`."""
+
+    def __init__(self, peer: Peer, op: str, header: Mapping[str, Any], body: Any, bulk: bool) -> None:
+        self._peer, self._op, self._header, self._body, self._bulk = peer, op, header, body, bulk
+        self._connection: Connection | None = None
+        self._pending: Pending | None = None
+        self._error: PeerError | None = None
+        self._sent_s = 0.0
+        self._tries = 0
+
+    def send(self) -> None:
+        """One attempt. What goes wrong is for `result`."""
+        try:
+            self._connection = self._peer.connect()
+            self._sent_s = time.monotonic()
+            self._pending = self._connection.call(self._op, self._header, self._body, bulk=self._bulk)
+            self._peer.note_sent(memoryview(self._body).nbytes, self._tries > 0)
+        except PeerError as error:
+            self._error = error
+            if self._connection is not None and isinstance(error, PeerLostError):
+                self._peer.drop(self._connection, str(error))
+        self._tries += 1
+
+    def result(self) -> Message:
+        """Waits for the reply; sends again, on a new connection if need be, while the peer's deadlines allow.
+
+        Raises, naming the peer: `PeerLostError` when it was away for too long, `RemoteError` for an error of the
+        operation and `RefusedError` without a second attempt.
+        """
+        patience = _Patience(self._peer)
+        while True:
+            try:
+                return self._attempt()
+            except PeerError as error:
+                patience.after(error)
+
+    def _attempt(self) -> Message:
+        if self._pending is None and self._error is None:
+            self.send()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        assert self._pending is not None
+        assert self._connection is not None
+        try:
+            reply = self._pending.result(self._peer.deadlines.call_s)
+        except PeerLostError as lost:
+            # An answer that is late while others arrive is asked for again; silence ends the connection.
+            self._pending = None
+            if self._connection.heard_s <= self._sent_s:
+                self._peer.drop(self._connection, str(lost))
+            raise
+        except RemoteError:
+            self._peer.note_heard(0)
+            raise
+        self._peer.note_heard(reply.body.nbytes)
+        return reply
+
+
+class _Patience:
+    """How long one question goes on being asked."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._first_s: float | None = None
+
+    def after(self, error: PeerError) -> None:
+        """Returns if it is worth another attempt, else raises ``error`` with the peer's name."""
+        if not isinstance(error, PeerLostError):
+            raise self._peer.named(error) from None
+        now = time.monotonic()
+        self._first_s = now if self._first_s is None else self._first_s
+        since_s = self._first_s if self._peer.lost_s is None else min(self._first_s, self._peer.lost_s)
+        limit_s = self._peer.deadlines.reconnect_s
+        if self._peer.closed:
+            raise PeerLostError(f"{self._peer.name}: {_CLOSED}.") from None
+        if now - since_s >= limit_s:
+            more = (
+                f". It was tried for {now - since_s:.1f} s; raise cluster.deadlines.reconnect_s ({limit_s:g}) if it needs "
+                "longer to come back."
+            )
+            raise self._peer.named(error, more) from None
+
+
+class _PeerStream:
+    """A stream whose errors name the peer, and whose end tells the peer's other users."""
+
+    def __init__(self, peer: Peer, connection: Connection, stream: MessageStream) -> None:
+        self._peer, self._connection, self._stream = peer, connection, stream
+
+    def __iter__(self) -> Iterator[Message]:
+        try:
+            for message in self._stream:
+                self._peer.note_heard(message.body.nbytes)
+                yield message
+                del message
+        except PeerError as error:
+            if isinstance(error, PeerLostError):
+                self._peer.drop(self._connection, str(error))
+            raise self._peer.named(error) from None
+
+    def close(self) -> None:
+        self._stream.close()
