@@ -6,13 +6,14 @@ import select
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, SharedSlot, SlotPool
 from glt_lightning.channel.wire import ClosedError, receive
+from glt_lightning.cluster.member import Holder
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
@@ -41,9 +42,13 @@ class SubprocessProducer:
     trainer. There is no thread: replies are read while the trainer waits for a batch.
     """
 
-    def __init__(self, partition: LocalPartition, options: SamplingOptions, pin: PinMemory | None = None) -> None:
+    def __init__(
+        self, source: SamplerSource | LocalPartition, options: SamplingOptions, pin: PinMemory | None = None
+    ) -> None:
         self._options = options
-        self._source = SamplerSource.of(partition)
+        self._source = source if isinstance(source, SamplerSource) else SamplerSource.of(source)
+        self._addresses: dict[int, str] = {}  # by index of the process
+        self._holders: Sequence[Holder] = ()
         self._threads = batches_at_once(self._source, options.num_workers, options.concurrency)
         self._slots = SlotPool(SharedSlot, 0, pin)
         self._runs: dict[int, _Run] = {}
@@ -65,6 +70,19 @@ class SubprocessProducer:
     def pids(self) -> list[int]:
         """Process ids of the samplers."""
         return [p.pid for p in self._processes]
+
+    def addresses(self) -> list[str]:
+        """Where each process serves its parts; waits until all do. A process that is restarted keeps its address."""
+        deadline = self._deadline()
+        while len(self._addresses) < len(self._processes):
+            self._read_replies(deadline)
+        return [self._addresses[process.index] for process in self._processes]
+
+    def join(self, holders: Sequence[Holder]) -> None:
+        """Tells all processes who has the parts that they do not map."""
+        self._holders = holders
+        for process in self._processes:
+            process.join(holders)
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         self._check_open()
@@ -157,6 +175,8 @@ class SubprocessProducer:
 
     def _handle(self, process: SamplerProcess, header: dict[str, Any]) -> None:
         if "opened" in header:
+            if header["address"] is not None:
+                self._addresses[process.index] = header["address"]
             return
         if "error" in header and "run" not in header:
             self._replace(process, f"cannot start: {header['error']}", header["traceback"], final=True)
@@ -183,8 +203,11 @@ class SubprocessProducer:
                 said + limit + (f"\n\nTraceback in the sampler process:\n{traceback}" if traceback else ".")
             )
         self.restarts += 1
-        again = SamplerProcess(process.index, self._source, self._threads, self._options.timeout_s)
+        source = replace(self._source, serve=self._addresses.get(process.index, self._source.serve))
+        again = SamplerProcess(process.index, source, self._threads, self._options.timeout_s)
         self._processes[process.index] = again
+        if self._holders:
+            again.join(self._holders)
         for task in process.tasks.values():
             if task.run in self._runs:
                 self._issue(self._processes[process.index], task)  # which may be replaced, too, meanwhile
