@@ -14,7 +14,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError, PartitionError, RemoteError
 from glt_lightning.sampler.source import RemoteRows, Rows, wire_dtype
-from glt_lightning.transport.base import CallHandler, Caller
+from glt_lightning.transport.base import Caller, CallHandler
 from glt_lightning.transport.message import EMPTY, Message, pack, unpack
 from glt_lightning.transport.peer import Peer
 from glt_lightning.types import GraphSchema

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from glt_lightning.errors import OptionError, RefusedError
@@ -336,10 +338,10 @@ def _sever(port: int) -> None:
     """Shuts down the connections that this process has accepted at a port. Flight offers no way to do that, and waits
     without limit for a peer that has stopped reading."""
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with suppress(OSError, ValueError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
                 if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
                     connection.getpeername()  # raises for the socket that listens
                     connection.shutdown(socket.SHUT_RDWR)
-        except (OSError, ValueError):
-            continue
