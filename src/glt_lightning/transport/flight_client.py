@@ -14,7 +14,6 @@ import numpy as np
 
 from glt_lightning.errors import PeerError, PeerLostError, RefusedError
 from glt_lightning.options import DeadlineOptions
-from glt_lightning.transport import dispatch
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_common import (
     SCHEMA,
@@ -27,7 +26,8 @@ from glt_lightning.transport.flight_common import (
     write,
 )
 from glt_lightning.transport.frame import Kind
-from glt_lightning.transport.message import EMPTY, Message
+from glt_lightning.transport.message import EMPTY, Message, as_body
+from glt_lightning.transport.pending import Waiting, again, received
 
 _MOST_IN_FLIGHT = 64  # the server reads no further without having answered
 _CLOSE_S = 2.0
@@ -61,7 +61,7 @@ class FlightConnection:
         lanes = [self._calls] if self._bulk is None else [self._calls, self._bulk]
         return max(lane.heard_s for lane in lanes)
 
-    def call(self, op: str, header: Mapping[str, Any], body: Any = EMPTY, *, bulk: bool = False) -> _Pending:
+    def call(self, op: str, header: Mapping[str, Any], body: Any = EMPTY, *, bulk: bool = False) -> Waiting:
         lane = self._bulk_lane() if bulk else self._calls
         return lane.call(op, header, as_body(body))
 
@@ -76,14 +76,6 @@ class FlightConnection:
 
     def close(self) -> None:
         self._end()
-
-
-def as_body(body: Any) -> np.ndarray:
-    """uint8 [n] of any contiguous buffer, not copied."""
-    if isinstance(body, np.ndarray) and body.dtype == np.uint8 and body.ndim == 1 and body.flags.c_contiguous:
-        return body
-    view = memoryview(body).cast("B")
-    return np.frombuffer(view, dtype=np.uint8) if len(view) else EMPTY
 
 
 def _client(address: str, credentials: Credentials, timeout_s: float) -> Any:
@@ -165,7 +157,7 @@ class _Lane:
         self._client, self._descriptor, self._options, self._patience_s = client, descriptor, options, patience_s
         self._ids = itertools.count(1)
         self._state = threading.Condition()
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Waiting] = {}
         self._error: PeerError | None = None
         self._welcome: Mapping[str, Any] | None = None
         self._writing = threading.Lock()
@@ -182,13 +174,13 @@ class _Lane:
         with self._state:
             self._state.wait_for(lambda: self._welcome is not None or self._error is not None, timeout_s)
             if self._error is not None:
-                raise _again(self._error)
+                raise again(self._error)
             if self._welcome is None:
                 raise PeerLostError(f"no answer to the greeting within {timeout_s:g} s")
             return self._welcome
 
-    def call(self, op: str, header: Mapping[str, Any], body: np.ndarray) -> _Pending:
-        pending = _Pending(op)
+    def call(self, op: str, header: Mapping[str, Any], body: np.ndarray) -> Waiting:
+        pending = Waiting(op)
         deadline = time.monotonic() + self._patience_s
         with self._state:
             ready = self._state.wait_for(
@@ -196,7 +188,7 @@ class _Lane:
                 self._patience_s,
             )
             if self._error is not None:
-                raise _again(self._error)
+                raise again(self._error)
             if not ready:
                 raise PeerLostError(f"{len(self._pending)} calls are unanswered for {self._patience_s:g} s")
             id_ = next(self._ids)
@@ -205,13 +197,13 @@ class _Lane:
             if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise PeerLostError(f"nothing could be sent for {self._patience_s:g} s")
             try:
-                pending.bytes_out = write(self._writer, Kind.REQUEST, id_, {"op": op, "header": header}, body)
+                write(self._writer, Kind.REQUEST, id_, {"op": op, "header": header}, body)
             finally:
                 self._writing.release()
         except pa.ArrowException as error:
             self._forget(id_)
             with self._state:  # the reader has the better reason, if it is there already
-                raise _again(self._error or translate(error)) from None
+                raise again(self._error or translate(error)) from None
         except BaseException:
             self._forget(id_)
             raise
@@ -254,7 +246,7 @@ class _Lane:
                 if len(self._pending) == _MOST_IN_FLIGHT - 1:
                     self._state.notify_all()
             if pending is not None:
-                pending.resolve(frame, body)
+                pending.resolve(frame.kind == Kind.FAULT, frame.header, body)
         elif frame.kind == Kind.WELCOME:
             with self._state:
                 self._welcome = frame.decode()
@@ -292,33 +284,6 @@ class _Lane:
                 writer.close()
 
 
-class _Pending:
-    """`transport.base.Pending`."""
-
-    def __init__(self, op: str) -> None:
-        self._op = op
-        self._done = threading.Event()
-        self._frame: Any = None
-        self._body = EMPTY
-        self._error: PeerError | None = None
-        self.bytes_out = 0
-
-    def resolve(self, frame: Any, body: np.ndarray) -> None:
-        self._frame, self._body = frame, body
-        self._done.set()
-
-    def fail(self, error: PeerError) -> None:
-        self._error = error
-        self._done.set()
-
-    def result(self, timeout_s: float) -> Message:
-        if not self._done.wait(timeout_s):
-            raise PeerLostError(f"no answer to {self._op!r} within {timeout_s:g} s")
-        if self._error is not None:
-            raise _again(self._error)
-        return _message(self._frame, self._body, self._op)
-
-
 class _Stream:
     """`transport.base.MessageStream`."""
 
@@ -343,7 +308,7 @@ class _Stream:
             if frame.kind == Kind.REFUSED:
                 raise RefusedError(str(frame.decode().get("message", "no reason given")))
             if frame.kind in (Kind.REPLY, Kind.FAULT):
-                message = _message(frame, body, "a stream")
+                message = received(frame.kind == Kind.FAULT, frame.header, body, "a stream")
                 del frame, body  # the caller alone keeps what it was given
                 yield message
                 del message
@@ -354,15 +319,3 @@ class _Stream:
 
     def close(self) -> None:
         self.cancel()
-
-
-def _message(frame: Any, body: np.ndarray, what: str) -> Message:
-    header = frame.decode()
-    if frame.kind == Kind.FAULT:
-        dispatch.raise_fault(header, what)
-    return Message(header, body)
-
-
-def _again(error: PeerError) -> PeerError:
-    """The same error for another thread: one that is raised twice collects both tracebacks."""
-    return type(error)(*error.args)

@@ -117,6 +117,14 @@ def _check_texts(texts: Iterable[str]) -> None:
                 raise WireError("header: a string is no text.") from None
 
 
+def as_body(body: Any) -> np.ndarray:
+    """uint8 [n] of any contiguous buffer, not copied."""
+    if isinstance(body, np.ndarray) and body.dtype == np.uint8 and body.ndim == 1 and body.flags.c_contiguous:
+        return body
+    view = memoryview(body).cast("B")
+    return np.frombuffer(view, dtype=np.uint8) if len(view) else EMPTY
+
+
 def pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
     """Copies arrays into one new body. Returns (what the header says as ``arrays``, body uint8 [n])."""
     layout, end = [], 0
