@@ -1,0 +1,119 @@
+"""Whatever the network does to the questions of ranks, the batches are the same; or an error names the peer."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.cluster.link import Link
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import PeerLostError
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
+from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.transport.base import Transport
+from glt_lightning.transport.faults import Faults
+from glt_lightning.transport.inproc import InProcessNetwork
+from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.ranks import run_ranks
+
+SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
+OPTIONS = SamplingOptions(with_edge=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkLink(Link):
+    """A link over a network within this process."""
+
+    network: InProcessNetwork = field(default_factory=InProcessNetwork)
+
+    def open_transport(self) -> Transport:
+        return self.network
+
+
+def open_rank(network, partition, rank, exchange, **deadlines):
+    graph = ClusterGraph(LocalPartition.open(partition.directory, parts=[rank]))
+    link = NetworkLink(
+        job="test",
+        role="worker",
+        name=f"rank {rank}",
+        deadlines=DeadlineOptions(**{"call_s": 0.3, "reconnect_s": 30} | deadlines),
+        retry=RetryOptions(first_s=0.01, most_s=0.05),
+        network=network,
+    )
+
+    def make(pin):
+        return WorkerGroup(graph, OPTIONS, link, f"host{rank}", exchange, pin)
+
+    return LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, make_producer=make)
+
+
+def expected(whole, rank):
+    with LoaderContext(whole, OPTIONS, seed=3, rank=rank, world_size=2) as context:
+        return [digest(batch) for batch in context.make_loader(SPEC)]
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(seed=1, delay_s=(0.0, 0.01), reorder=0.5),
+        Faults(seed=2, duplicate=0.5),
+        Faults(seed=3, lose_request=0.1, lose_reply=0.1),
+        Faults(seed=4, delay_s=(0.0, 0.005), reorder=0.3, duplicate=0.2, lose_request=0.05, lose_reply=0.05),
+    ],
+    ids=["late", "twice", "lost", "all"],
+)
+def test_same_batches(tmp_path, make, faults):
+    whole = partitioned(make(), tmp_path, 2, undirected=True)
+    with InProcessNetwork(faults) as network:
+
+        def remote(rank, exchange):
+            with open_rank(network, whole, rank, exchange) as context:
+                found = [digest(batch) for batch in context.make_loader(SPEC)]
+                exchange("all done")
+                return found
+
+        found = run_ranks(2, remote)
+    assert found == [expected(whole, rank) for rank in range(2)]
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["broken", "half open"])
+def test_a_line_is_cut_and_heals(tmp_path, silent):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    with InProcessNetwork() as network:
+
+        def remote(rank, exchange):
+            with open_rank(network, whole, rank, exchange) as context:
+                addresses = [context._producer._samplers.address]
+                found = []
+                for number, batch in enumerate(context.make_loader(SPEC)):
+                    found.append(digest(batch))
+                    if number == 1 and rank == 0:
+                        network.cut(addresses[0], silent=silent)
+                    if number == 2 and rank == 0:
+                        network.heal(addresses[0])
+                exchange("all done")
+                return found
+
+        found = run_ranks(2, remote)
+    assert found == [expected(whole, rank) for rank in range(2)]
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["broken", "half open"])
+def test_a_line_that_stays_cut_is_an_error_that_names_the_peer(tmp_path, silent):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    with InProcessNetwork() as network:
+
+        def remote(rank, exchange):
+            with open_rank(network, whole, rank, exchange, call_s=0.1, reconnect_s=0.3) as context:
+                batches = iter(context.make_loader(SPEC))
+                next(batches)
+                exchange("both have begun")
+                network.cut(context._producer._samplers.address, silent=silent)
+                exchange("both are cut off")
+                with pytest.raises(PeerLostError, match=f"rank {1 - rank}"):
+                    list(batches)
+                exchange("all done")
+
+        run_ranks(2, remote)
