@@ -15,7 +15,9 @@ import numpy as np
 from glt_lightning.errors import PeerError, PeerLostError, RefusedError
 from glt_lightning.options import DeadlineOptions
 from glt_lightning.transport.credentials import Credentials
+from glt_lightning.transport.diagnosis import diagnose
 from glt_lightning.transport.flight_common import (
+    CLOSED,
     SCHEMA,
     TOKEN_HEADER,
     flight,
@@ -25,7 +27,7 @@ from glt_lightning.transport.flight_common import (
     translate,
     write,
 )
-from glt_lightning.transport.frame import Kind
+from glt_lightning.transport.frame import Frame, Kind
 from glt_lightning.transport.message import EMPTY, Message, as_body
 from glt_lightning.transport.pending import Waiting, again, received
 
@@ -45,11 +47,18 @@ class FlightConnection:
         timeout_s: float,
     ) -> None:
         self._hello, self._deadlines = dict(hello), deadlines
-        self._parts = _Parts(_client(address, credentials, timeout_s), _call_options(credentials))
+        self._parts = _Parts(_client(address, credentials, deadlines, timeout_s), _call_options(credentials))
         self._end = weakref.finalize(self, self._parts.close)
         try:
             self._calls = self._parts.open_lane("calls", self._hello, deadlines.call_s)
             self.welcome: Mapping[str, Any] = self._calls.welcome(timeout_s)
+        except PeerLostError as error:
+            self.close()
+            # A process that is about to end closes connections, and so does one that does not want ours.
+            reason = diagnose(address, credentials, timeout_s) if str(error) == CLOSED else None
+            if reason is not None:
+                raise RefusedError(reason) from None
+            raise
         except BaseException:
             self.close()
             raise
@@ -72,13 +81,15 @@ class FlightConnection:
             return self._bulk
 
     def stream(self, op: str, header: Mapping[str, Any]) -> _Stream:
-        return self._parts.open_stream({"hello": self._hello, "op": op, "header": dict(header)})
+        stream = self._parts.open_stream({"hello": self._hello, "op": op, "header": dict(header)})
+        self._parts.watch(self._calls, self._deadlines.call_s)
+        return stream
 
     def close(self) -> None:
         self._end()
 
 
-def _client(address: str, credentials: Credentials, timeout_s: float) -> Any:
+def _client(address: str, credentials: Credentials, deadlines: DeadlineOptions, timeout_s: float) -> Any:
     tls = credentials.tls
     security: dict[str, Any] = {}
     if tls is not None:
@@ -92,6 +103,10 @@ def _client(address: str, credentials: Credentials, timeout_s: float) -> Any:
         ("grpc.min_reconnect_backoff_ms", timeout_ms),  # which is how long gRPC tries to connect
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        # A server that is left at its defaults, as Flight leaves it, ends a connection that pings while it is idle; so
+        # none are sent. The second number is also how long TCP waits for what was sent to be acknowledged.
+        ("grpc.keepalive_time_ms", 24 * 3600 * 1000),
+        ("grpc.keepalive_timeout_ms", max(1000, int(deadlines.call_s * 1000))),
     ]
     scheme = "grpc+tcp" if tls is None else "grpc+tls"
     try:
@@ -114,6 +129,8 @@ class _Parts:
         self._closed = False
         self._lanes: list[_Lane] = []
         self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
+        self._ending = threading.Event()
+        self._pulse: threading.Thread | None = None
 
     def open_lane(self, name: str, hello: Mapping[str, Any], patience_s: float) -> _Lane:
         descriptor = flight.FlightDescriptor.for_command(to_json({"lane": name, "hello": hello}))
@@ -137,16 +154,40 @@ class _Parts:
         stream.close()
         raise PeerLostError("the connection is closed")
 
+    def watch(self, lane: _Lane, silence_s: float) -> None:
+        """From now on, while streams are open, the peer is asked for signs of life: who waits for the next message of a
+        stream cannot tell a slow peer from one that is cut off."""
+        with self._lock:
+            if self._pulse is None and not self._closed:
+                self._pulse = threading.Thread(
+                    target=self._ask_for_life, args=(lane, silence_s), name="glt-pulse", daemon=True
+                )
+                self._pulse.start()
+
+    def _ask_for_life(self, lane: _Lane, silence_s: float) -> None:
+        asked_s: float | None = None  # the first time that was not answered
+        while not self._ending.wait(silence_s / 4):
+            if asked_s is not None and lane.heard_s < asked_s and time.monotonic() - asked_s >= silence_s:
+                for stream in list(self._streams):
+                    stream.fail(PeerLostError(f"no sign of life for {silence_s:g} s"))
+            if asked_s is None or lane.heard_s >= asked_s:
+                asked_s = time.monotonic() if len(self._streams) else None
+            if asked_s is not None:
+                lane.ping(silence_s / 4)
+
     def close(self) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
+            self._ending.set()
             parts: list[_Lane | _Stream] = [*self._lanes, *self._streams]
         for part in parts:
             part.cancel()
         for part in parts:
             part.close()
+        if self._pulse is not None and self._pulse is not threading.current_thread():
+            self._pulse.join(_CLOSE_S)
         self._client.close()
 
 
@@ -208,6 +249,15 @@ class _Lane:
             self._forget(id_)
             raise
         return pending
+
+    def ping(self, patience_s: float) -> None:
+        """Asks for a sign of life. Does not wait for it: `heard_s` shows it."""
+        if self._writing.acquire(timeout=patience_s):
+            try:
+                with suppress(pa.ArrowException):
+                    write(self._writer, Kind.PING, 0, {})
+            finally:
+                self._writing.release()
 
     def _forget(self, id_: int) -> None:
         with self._state:
@@ -290,21 +340,12 @@ class _Stream:
     def __init__(self, reader: Any) -> None:
         self._reader = reader
         self._closed = False
-        self._reading = threading.Lock()
+        self._error: PeerError | None = None
 
     def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                with self._reading:
-                    if self._closed:
-                        return
-                    frame, body = open_chunk(self._reader.read_chunk())
-            except StopIteration:
-                return
-            except pa.ArrowException as error:
-                if self._closed:
-                    return
-                raise translate(error) from None
+        while (arrived := self._read()) is not None:
+            frame, body = arrived
+            del arrived
             if frame.kind == Kind.REFUSED:
                 raise RefusedError(str(frame.decode().get("message", "no reason given")))
             if frame.kind in (Kind.REPLY, Kind.FAULT):
@@ -312,6 +353,21 @@ class _Stream:
                 del frame, body  # the caller alone keeps what it was given
                 yield message
                 del message
+
+    def _read(self) -> tuple[Frame, np.ndarray] | None:
+        try:
+            return None if self._closed else open_chunk(self._reader.read_chunk())
+        except StopIteration:
+            return None
+        except pa.ArrowException as error:
+            if self._closed:
+                return None
+            raise self._error or translate(error) from None
+
+    def fail(self, error: PeerError) -> None:
+        """Ends it from outside: who reads gets ``error``."""
+        self._error = self._error or error
+        self._reader.cancel()
 
     def cancel(self) -> None:
         self._closed = True

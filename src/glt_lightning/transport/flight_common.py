@@ -99,6 +99,8 @@ def open_chunk(received: Any) -> tuple[Frame, np.ndarray]:
     if column.null_count or len(frame.inline):
         raise WireError("a body with gaps, or two of them.")
     buffer = column.buffers()[1]
+    if buffer is None or column.offset + len(column) > buffer.size:  # Arrow itself does not look
+        raise WireError("a body that is longer than its memory.")
     memory = view_of(buffer.address + column.offset, len(column), buffer)
     return frame, memory if memory.ctypes.data % 8 == 0 else memory.copy()
 
@@ -116,50 +118,43 @@ def to_json(header: Mapping[str, Any]) -> bytes:
     return encode_header(header)
 
 
-# What gRPC says, and what it means to the user. Trying again would not help with any of them.
+# What gRPC says, in lower case, and what it means to the user. Trying again would not help with any of these.
 _REFUSALS = (
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "its certificate was not accepted: it was signed by another authority, or has expired",
-    ),
-    (
-        "certificate verify failed",
-        "its certificate was not accepted: it was signed by another authority, or has expired",
-    ),
-    ("is not in peer certificate", "its certificate is for another host; make one that names this address"),
-    ("CERTIFICATE_REQUIRED", "it asks for a certificate (cluster.security.ca, cert and key)"),
-    ("UNKNOWN_CA", "it did not accept our certificate: it trusts another authority"),
-    ("BAD_CERTIFICATE", "it did not accept our certificate"),
-    ("CERTIFICATE_EXPIRED", "it did not accept our certificate: it has expired"),
-    ("WRONG_VERSION_NUMBER", "it speaks clear text, while cluster.security asks for certificates here"),
+    ("certificate_verify_failed", "its certificate is not accepted: another authority signed it, or it has expired"),
+    ("certificate verify failed", "its certificate is not accepted: another authority signed it, or it has expired"),
+    ("is not in peer certificate", "its certificate is for another host: make one that names this address"),
+    ("wrong version number", "it speaks clear text, and this process has certificates (cluster.security)"),
+    ("packet length too long", "it speaks clear text, and this process has certificates (cluster.security)"),
+    ("empty address list", "cluster.security.cert and key are not one pair"),
+    ("expected settings frame", "what listens there does not speak this protocol"),
+    ("received http2 header with status", "what listens there does not speak this protocol"),
+    ("unimplemented", "what listens there does not speak this protocol"),
+)
+CLOSED = "the connection was closed"
+_REASONS = (
+    ("connection refused", "nothing listens there (connection refused)"),
+    ("connection reset", CLOSED),
+    ("socket closed", CLOSED),
+    ("broken pipe", CLOSED),
+    ("goaway", CLOSED),
+    ("no route to host", "there is no route to that host"),
+    ("network is unreachable", "there is no route to that host"),
+    ("connection timed out", "the connection timed out"),
+    ("address lookup failed", "its name is not known"),
+    ("cancelled", CLOSED),
 )
 
 
 def translate(error: BaseException) -> PeerError:
     """An error of Flight as ours; the message is for behind "<who>: "."""
-    text = " ".join(str(error).split())
     if isinstance(error, flight.FlightUnauthenticatedError):
-        return RefusedError(
-            "wrong secret: the token of this process is not the one of that job (cluster.security.token_file)"
-        )
+        return RefusedError("the secret of this process is not that of the job (cluster.security.token_file)")
+    text = " ".join(str(error).split())
+    lower = text.lower()
     for sign, meaning in _REFUSALS:
-        if sign in text:
+        if sign in lower:
             return RefusedError(meaning)
-    return PeerLostError(_reason(text))
-
-
-def _reason(text: str) -> str:
-    """The part of gRPC's message that tells people something."""
-    for sign, meaning in (
-        ("Connection refused", "nothing listens there (connection refused)"),
-        ("Connection reset", "the connection was reset"),
-        ("Socket closed", "the connection was closed"),
-        ("Broken pipe", "the connection was closed"),
-        ("No route to host", "there is no route to that host"),
-        ("Connection timed out", "the connection timed out"),
-        ("DNS resolution failed", "its name is not known (DNS)"),
-        ("Cancelled", "the connection was closed"),
-    ):
-        if sign in text:
-            return meaning
-    return text[:300]
+    for sign, meaning in _REASONS:
+        if sign in lower:
+            return PeerLostError(meaning)
+    return PeerLostError(text[:300])
