@@ -122,6 +122,7 @@ def to_json(header: Mapping[str, Any]) -> bytes:
 _REFUSALS = (
     ("certificate_verify_failed", "its certificate is not accepted: another authority signed it, or it has expired"),
     ("certificate verify failed", "its certificate is not accepted: another authority signed it, or it has expired"),
+    ("signature failure", "its certificate is not accepted: another authority signed it"),
     ("is not in peer certificate", "its certificate is for another host: make one that names this address"),
     ("wrong version number", "it speaks clear text, and this process has certificates (cluster.security)"),
     ("packet length too long", "it speaks clear text, and this process has certificates (cluster.security)"),
@@ -157,4 +158,5 @@ def translate(error: BaseException) -> PeerError:
     for sign, meaning in _REASONS:
         if sign in lower:
             return PeerLostError(meaning)
-    return PeerLostError(text[:300])
+    said = text.partition(" gRPC client debug context")[0].partition(" Client context:")[0]
+    return PeerLostError(said.partition("with message: ")[2][:300] or said[:300])

@@ -159,11 +159,11 @@ class _Flight(flight.FlightServerBase):
                 continue
             try:
                 received = reader.read_chunk()
-            except (StopIteration, pa.ArrowException):  # it left, or sent what Flight cannot read
+            except StopIteration:  # it has asked all, and still waits for the answers
+                _wait_for(room, _MOST_IN_FLIGHT - 1, caller)
                 return
-            except BaseException:
-                room.release()
-                raise
+            except pa.ArrowException:  # it left, or sent what Flight cannot read
+                return
             try:
                 frame, body = open_chunk(received)
             except WireError:  # whoever sends this is no peer of ours
@@ -238,6 +238,13 @@ class _Flight(flight.FlightServerBase):
             waiting.join(0.05)
         for workers in self._lanes.values():
             workers.close(_CLOSE_S)
+
+
+def _wait_for(room: threading.BoundedSemaphore, places: int, caller: Caller) -> None:
+    for _ in range(places):
+        while not room.acquire(timeout=0.5):
+            if caller.is_gone():
+                return
 
 
 class _Call:
