@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import select
 import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, SharedSlot, SlotPool
-from glt_lightning.channel.wire import ClosedError, receive
 from glt_lightning.cluster.member import Holder
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.process import SamplerProcess, Task, batches_at_once
+from glt_lightning.producer.pool import Failure, SamplerPool
+from glt_lightning.producer.process import Task, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Placed, Sample
@@ -35,7 +33,7 @@ class _Run:
 
 
 class SubprocessProducer:
-    """Owns ``num_workers`` sampler processes, shared by all loaders of a rank.
+    """Makes batches in ``num_workers`` sampler processes, shared by all loaders of a rank.
 
     The trainer alone schedules: it names the batch, the process and the slot. A process that dies or raises is replaced
     and its batches are asked for again, which gives the very same batches; after ``max_restarts`` the error reaches the
@@ -46,43 +44,40 @@ class SubprocessProducer:
         self, source: SamplerSource | LocalPartition, options: SamplingOptions, pin: PinMemory | None = None
     ) -> None:
         self._options = options
-        self._source = source if isinstance(source, SamplerSource) else SamplerSource.of(source)
-        self._addresses: dict[int, str] = {}  # by index of the process
-        self._holders: Sequence[Holder] = ()
-        self._threads = batches_at_once(self._source, options.num_workers, options.concurrency)
+        source = source if isinstance(source, SamplerSource) else SamplerSource.of(source)
+        threads = batches_at_once(source, options.num_workers, options.concurrency)
         self._slots = SlotPool(SharedSlot, 0, pin)
         self._runs: dict[int, _Run] = {}
         self._ids = count()
         self._ended: deque[_Run] = deque()
         self._abandoned = 0  # tasks of ended runs whose slots are still with a sampler
         self._closed = False
-        self.restarts = 0
-        self._processes: list[SamplerProcess] = []
-        self._finalizer = weakref.finalize(self, _stop_all, self._processes)
-        for index in range(options.num_workers):
-            self._processes.append(SamplerProcess(index, self._source, self._threads, options.timeout_s))
+        self._pool = SamplerPool(source, options.num_workers, threads, options.timeout_s, _Judge(self))
 
     @property
     def fresh_slots(self) -> int:
         return self._slots.fresh_slots
 
     @property
+    def restarts(self) -> int:
+        return self._pool.restarts
+
+    @property
     def pids(self) -> list[int]:
         """Process ids of the samplers."""
-        return [p.pid for p in self._processes]
+        return [p.pid for p in self._pool.processes]
 
     def addresses(self) -> list[str]:
         """Where each process serves its parts; waits until all do. A process that is restarted keeps its address."""
-        deadline = self._deadline()
-        while len(self._addresses) < len(self._processes):
-            self._read_replies(deadline)
-        return [self._addresses[process.index] for process in self._processes]
+        if not self._pool.wait_open(self._options.timeout_s):
+            raise SamplerError(
+                f"sampler processes did not start within sampling.timeout_s = {self._options.timeout_s} s."
+            )
+        return self._pool.addresses
 
     def join(self, holders: Sequence[Holder]) -> None:
         """Tells all processes who has the parts that they do not map."""
-        self._holders = holders
-        for process in self._processes:
-            process.join(holders)
+        self._pool.join(holders)
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         self._check_open()
@@ -105,7 +100,7 @@ class SubprocessProducer:
 
     def close(self) -> None:
         self._closed = True
-        self._finalizer()
+        self._pool.close()
         self._runs.clear()
         self._ended.clear()
         self._slots.close()
@@ -136,13 +131,7 @@ class SubprocessProducer:
             assert isinstance(chosen, SharedSlot)
             task = Task(run.id, run.config, request, chosen, once=not self._slots.owns(chosen))
             run.tasks[request.number] = task
-            self._issue(min(self._processes, key=lambda p: len(p.tasks)), task)
-
-    def _issue(self, process: SamplerProcess, task: Task) -> None:
-        try:
-            process.submit(task)
-        except (ClosedError, TimeoutError) as error:
-            self._replace(process, f"does not take requests ({error})")
+            self._pool.submit(task)
 
     def _wait_for(self, task: Task) -> None:
         deadline = self._deadline()
@@ -154,66 +143,32 @@ class SubprocessProducer:
 
     def _read_replies(self, deadline: float, task: Task | None = None) -> None:
         """Handles what the samplers sent; waits for at least one message or a death."""
-        poll = select.poll()
-        by_fd = {p.fileno(): p for p in self._processes}
-        for fd in by_fd:
-            poll.register(fd, select.POLLIN)
-        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-        if not ready:
-            waiting = [p for p in self._processes if task is None or task in p.tasks.values()]
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            waiting = [p for p in self._pool.processes if task is None or task in p.tasks.values()]
             who = ", ".join(p.name for p in waiting)
             what = "a reply" if task is None else f"batch {task.request.number}"
             raise SamplerError(f"{who}: no answer with {what} within sampling.timeout_s = {self._options.timeout_s} s.")
-        for fd, _ in ready:
-            process = by_fd[fd]
-            try:
-                header, _, _ = receive(process.sock)
-            except (ClosedError, TimeoutError):
-                self._replace(process, process.epitaph())
-                continue
-            self._handle(process, header)
-
-    def _handle(self, process: SamplerProcess, header: dict[str, Any]) -> None:
-        if "opened" in header:
-            if header["address"] is not None:
-                self._addresses[process.index] = header["address"]
-            return
-        if "error" in header and "run" not in header:
-            self._replace(process, f"cannot start: {header['error']}", header["traceback"], final=True)
-            return
-        key = (header["run"], header["number"])
-        if "error" in header:
-            self._replace(process, f"failed at batch {header['number']}: {header['error']}", header["traceback"])
-            return
-        task = process.tasks.pop(key)
-        if task.run in self._runs:
-            task.reply = header
-        else:
-            self._abandoned -= 1
-            self._slots.give_back(task.slot)
-
-    def _replace(self, process: SamplerProcess, reason: str, traceback: str = "", final: bool = False) -> None:
-        """Starts another process in place of a failed one and gives it the same tasks."""
-        process.kill()
-        said = f"{process.name} {reason}"
-        if final or self.restarts >= self._options.max_restarts:
-            self.close()
-            limit = "" if final else f" after {self.restarts} restarts (sampling.max_restarts)"
-            raise SamplerError(
-                said + limit + (f"\n\nTraceback in the sampler process:\n{traceback}" if traceback else ".")
-            )
-        self.restarts += 1
-        source = replace(self._source, serve=self._addresses.get(process.index, self._source.serve))
-        again = SamplerProcess(process.index, source, self._threads, self._options.timeout_s)
-        self._processes[process.index] = again
-        if self._holders:
-            again.join(self._holders)
-        for task in process.tasks.values():
-            if task.run in self._runs:
-                self._issue(self._processes[process.index], task)  # which may be replaced, too, meanwhile
+        for done, header in self._pool.poll(left_s):
+            if done.run in self._runs:
+                done.reply = header
             else:
-                self._abandoned -= 1
-                self._slots.give_back(task.slot)
+                self._forget(done)
+
+    def _forget(self, task: Task) -> None:
+        self._abandoned -= 1
+        self._slots.give_back(task.slot)
+
+    def judge(self, failure: Failure) -> list[Task]:
+        """The tasks of a failed process that are still wanted; raises `SamplerError` after too many failures."""
+        if failure.final or self.restarts >= self._options.max_restarts:
+            self.close()
+            limit = "" if failure.final else f" after {self.restarts} restarts (sampling.max_restarts)"
+            raise SamplerError(str(replace(failure, said=failure.said + limit)))
+        for task in failure.tasks:
+            if task.run not in self._runs:
+                self._forget(task)
+        return [task for task in failure.tasks if task.run in self._runs]
 
     def _deliver(self, run: _Run, task: Task) -> Sample:
         reply = task.reply
@@ -235,18 +190,20 @@ class SubprocessProducer:
                     self._abandoned += 1
                 else:
                     self._slots.give_back(task.slot)
-            for process in self._processes:
-                if any(t.run == run.id for t in process.tasks.values()):
-                    process.drop(run.id)
+            self._pool.drop(run.id)
 
     def _check_open(self) -> None:
         if self._closed:
             raise SamplerError("the loader's context is closed; make a new loader.")
 
 
-def _stop_all(processes: list[SamplerProcess]) -> None:
-    for process in processes:
-        process.hang_up()
-    for process in processes:
-        process.stop()
-    processes.clear()
+class _Judge:
+    """Asks the producer, without keeping it alive: dropping it ends the processes."""
+
+    def __init__(self, producer: SubprocessProducer) -> None:
+        self._producer = weakref.ref(producer)
+
+    def __call__(self, failure: Failure) -> list[Task]:
+        producer = self._producer()
+        assert producer is not None
+        return producer.judge(failure)
