@@ -1,0 +1,182 @@
+"""Batches whose rows come from other processes, all on this machine: M rows per CPU second of all processes.
+
+    python benchmarks/cluster.py worker PARTITION [--workers 1] [--concurrency 4]      # one rank per part, each maps one
+    python benchmarks/cluster.py server PARTITION [--handover] [--workers 2]           # one server, one client
+    options of both: [--tls] [--delay-ms 5] [--batches 40]
+
+A row is a node of a batch with its features and label, [15, 10, 5] x 1024. In worker mode the ranks start and stop their
+clocks together; remote rows, bytes and questions are counted by the processes that ask. ``--tls`` makes certificates and
+uses mutual TLS. ``--delay-ms`` puts a proxy between the processes that holds every message back by that time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import cpu_s, process_tree, report
+
+from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.cluster.link import Link
+from glt_lightning.options import SecurityOptions
+from glt_lightning.producer.group import WorkerGroup
+
+HERE = Path(__file__).resolve().parent
+SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
+
+
+def link(name: str, role: str, security: SecurityOptions) -> Link:
+    return Link(job="bench", role=role, name=name, token="benchmark-of-a-cluster", security=security)
+
+
+class Barrier:
+    """Talks to the parent over stdin and stdout: every rank's text to all."""
+
+    def exchange(self, text: str) -> list[str]:
+        print("!" + json.dumps(text), flush=True)
+        return json.loads(sys.stdin.readline())
+
+
+def own_processes() -> list[int]:
+    """This process and its samplers, without proxies."""
+    return [pid for pid in process_tree() if b"proxy.py" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def endless(loader: Any) -> Any:
+    while True:
+        yield from loader
+
+
+def rank_main(args: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    barrier = Barrier()
+    graph = ClusterGraph(LocalPartition.open(args.partition, parts=[args.rank]))
+    options = SamplingOptions(num_workers=args.workers, concurrency=args.concurrency)
+    security = SecurityOptions(**json.loads(args.security))
+    parts = graph.manifest.num_parts
+
+    def make(pin: Any) -> WorkerGroup:
+        group = WorkerGroup(graph, options, link(f"rank {args.rank}", "worker", security), "127.0.0.1", exchange, pin)
+        made.append(group)
+        return group
+
+    def exchange(text: str) -> list[str]:
+        found = [json.loads(said) for said in barrier.exchange(text)]
+        for number, said in enumerate(found):
+            if number != args.rank:
+                said["addresses"] = [proxies.before(address) for address in said["addresses"]]
+        return [json.dumps(said) for said in found]
+
+    made: list[WorkerGroup] = []
+    proxies = Proxies(args.delay_ms)
+    context = LoaderContext(graph, options, rank=args.rank, world_size=parts, make_producer=make)
+    with context:
+        stream = endless(context.make_loader(SPEC))
+        for _ in range(4 + 2 * args.workers * args.concurrency):
+            next(stream)
+        barrier.exchange("warm")
+        pids = own_processes()
+        before, traffic, start = cpu_s(pids), made[0].traffic, time.perf_counter()
+        rows = sum(next(stream).num_nodes for _ in range(args.batches))
+        wall = time.perf_counter() - start
+        barrier.exchange("done")
+        cpu, asked = cpu_s(pids) - before, made[0].traffic
+        spent = {name: getattr(asked, name) - getattr(traffic, name) for name in vars(asked)}
+        barrier.exchange("measured")
+        print(json.dumps({"rows": rows, "cpu": cpu, "wall": wall} | spent), flush=True)
+    proxies.close()
+
+
+class Proxies:
+    """One proxy process per address, so that its work is not counted."""
+
+    def __init__(self, delay_ms: float | None) -> None:
+        self._delay_ms = delay_ms
+        self._running: list[subprocess.Popen[str]] = []
+
+    def before(self, address: str) -> str:
+        if self._delay_ms is None:
+            return address
+        command = [sys.executable, str(HERE / "proxy.py"), address, str(self._delay_ms)]
+        proxy = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._running.append(proxy)
+        assert proxy.stdout is not None
+        return proxy.stdout.readline().strip()
+
+    def close(self) -> None:
+        for proxy in self._running:
+            proxy.kill()
+            proxy.wait()
+
+
+def worker(args: argparse.Namespace) -> dict[str, Any]:
+    parts = LocalPartition.open(args.partition).manifest.num_parts
+    command = [sys.executable, __file__, "rank", args.partition, "--security", args.security]
+    for name in ("workers", "concurrency", "batches", "delay_ms"):
+        if getattr(args, name) is not None:
+            command += ["--" + name.replace("_", "-"), str(getattr(args, name))]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen([*command, "--rank", str(r)], **pipes) for r in range(parts)]
+    try:
+        while True:
+            lines = [rank.stdout.readline() for rank in ranks]
+            if not all(lines):
+                sys.exit("a rank ended early")
+            if not lines[0].startswith("!"):
+                break
+            said = json.dumps([json.loads(line[1:]) for line in lines]) + "\n"
+            for rank in ranks:
+                rank.stdin.write(said)
+                rank.stdin.flush()
+    finally:
+        for rank in ranks:
+            rank.stdin.close()
+            rank.wait(60)
+    found = [json.loads(line) for line in lines]
+    total = {name: sum(f[name] for f in found) for name in found[0]}
+    batches = args.batches * parts
+    return {
+        "m_rows_per_cpu_s": total["rows"] / total["cpu"] / 1e6,
+        "batches_per_cpu_s": batches / total["cpu"],
+        "batches_per_s": batches / (total["wall"] / parts),
+        "rows": total["rows"] // batches,
+        "remote_share": total["remote_rows"] / total["rows"],
+        "mb_in": total["bytes_in"] / batches / 1e6,
+        "mb_out": total["bytes_out"] / batches / 1e6,
+        "questions": total["round_trips"] / batches,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["worker", "server", "rank"])
+    parser.add_argument("partition")
+    parser.add_argument("--workers", type=int, default=1, help="sampler processes per rank or server; 0: in the rank")
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--delay-ms", type=float, help="puts proxies in between, also for 0")
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--handover", action="store_true")
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--security", default="{}", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.mode == "rank":
+        return rank_main(args)
+    with tempfile.TemporaryDirectory() as folder:
+        if args.tls:
+            args.security = json.dumps(certificates(Path(folder)))
+        found = worker(args) if args.mode == "worker" else server(args)
+    options = {name: getattr(args, name) for name in ("workers", "concurrency", "delay_ms", "tls", "handover")}
+    report(bench="cluster", mode=args.mode, **options, **found)
+
+
+if __name__ == "__main__":
+    main()
