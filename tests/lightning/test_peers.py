@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from tests.helpers import run_script
 # The ranks load the one module they need, so that they start at once.
 SCRIPT = """
 import importlib.util, json, multiprocessing, os, signal, sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 path, timeout_s, *roles = sys.argv[1:]
@@ -175,3 +178,25 @@ def test_watch_in_this_process_closes_twice_and_leaves_nothing() -> None:
     watch.close()
     time.sleep(0.05)
     assert str(Loss(3, 77)) == "rank 3 (process 77) of this host died"
+
+
+def test_the_first_rank_hands_its_gift_to_the_others_of_this_user() -> None:
+    given: list[str] = []
+    ready = threading.Event()
+
+    def share(address: str | None) -> str:
+        if address is not None:
+            given.append(address)
+            ready.set()
+        assert ready.wait(10)
+        return given[0]
+
+    def open_watch(rank: int) -> PeerWatch:
+        gift = {"token": "0123456789abcdef"} if rank == 0 else {}
+        return PeerWatch(rank=rank, local_rank=rank, local_size=3, share=share, timeout_s=5, gift=gift)
+
+    with ThreadPoolExecutor(3) as pool:
+        watches = list(pool.map(open_watch, range(3)))
+    assert [watch.gift for watch in watches] == [{"token": "0123456789abcdef"}] * 3
+    for watch in watches:
+        watch.close()

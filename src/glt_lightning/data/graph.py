@@ -24,8 +24,11 @@ class Seeds:
 class Graph(Protocol):
     """A partitioned graph: mapped here (`LocalPartition`) or held by servers."""
 
-    manifest: Manifest
-    schema: GraphSchema
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def schema(self) -> GraphSchema: ...
 
     def split(self, name: str) -> Seeds:
         """The seeds of a split. Raises `DataError` naming the splits there are."""

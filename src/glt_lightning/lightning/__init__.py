@@ -7,7 +7,7 @@ from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.monitor import SamplingMonitor
 from glt_lightning.lightning.predictions import PredictionWriter, read_predictions
 from glt_lightning.lightning.sage import GraphSAGE
-from glt_lightning.lightning.strategy import GLTWorkerStrategy
+from glt_lightning.lightning.worker_strategy import GLTWorkerStrategy
 
 __all__ = [
     "BestCheckpoint",

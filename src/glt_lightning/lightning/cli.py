@@ -15,12 +15,13 @@ from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from glt_lightning.errors import GLTError, OptionError, PeerError
+from glt_lightning.errors import GLTError, OptionError
+from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.lightning.checkpoints import BestCheckpoint, find_best
 from glt_lightning.lightning.messages import OneLineParser
 from glt_lightning.lightning.monitor import SamplingMonitor
+from glt_lightning.lightning.peers import RankError
 from glt_lightning.lightning.predictions import PredictionWriter
-from glt_lightning.lightning.strategy import GLTWorkerStrategy
 from glt_lightning.options import ClusterOptions
 
 PROG = "python -m lightning"
@@ -102,7 +103,7 @@ def main(args: ArgsType = None) -> None:
         known = next((e for e in _causes(error) if isinstance(e, (GLTError, MisconfigurationException))), None)
         if known is None or os.environ.get("GLT_TRACEBACK"):
             raise
-        if not isinstance(known, PeerError):  # that was said when it happened
+        if not isinstance(known, RankError):  # that was said when it happened
             rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
             print(f"error: {'' if rank == '0' else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
         sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
@@ -135,13 +136,13 @@ def _with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:
     """The strategy with the options of the job's processes; strategies that are not ours have no use for them."""
     if isinstance(strategy, str) and strategy in StrategyRegistry and _is_ours(StrategyRegistry[strategy]["strategy"]):
         strategy = StrategyRegistry.get(strategy)
-    if isinstance(strategy, GLTWorkerStrategy) and strategy.cluster is None:
+    if isinstance(strategy, GLTStrategy) and strategy.cluster is None:
         strategy.cluster = cluster
     return strategy
 
 
 def _is_ours(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, GLTWorkerStrategy)
+    return isinstance(kind, type) and issubclass(kind, GLTStrategy)
 
 
 def _default_callbacks(subcommand: str, given: list[Callback], checkpoints: bool) -> list[Callback]:

@@ -8,9 +8,10 @@ from contextlib import suppress
 
 import torch
 
-from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.graph import Graph
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
+from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import SamplingOptions
 
 
@@ -27,7 +28,7 @@ class ContextOwner:
 
     def open(
         self,
-        partition: LocalPartition,
+        graph: Graph,
         sampling: SamplingOptions,
         *,
         seed: int,
@@ -35,17 +36,19 @@ class ContextOwner:
         world_size: int,
         device: torch.device,
         gather_counts: Callable[[int], list[int]] | None = None,
+        make_producer: MakeProducer | None = None,
     ) -> None:
-        """Closes what was open before, then starts the sampler processes that ``sampling`` asks for."""
+        """Closes what was open before, then starts what makes the batches: as `LoaderContext`."""
         self.close()
         context = LoaderContext(
-            partition,
+            graph,
             sampling,
             seed=seed,
             rank=rank,
             world_size=world_size,
             pin_memory=wants_pinned(sampling, device),
             gather_counts=gather_counts,
+            make_producer=make_producer,
         )
         self._context = context
         self._closer = weakref.finalize(self, _close, context)  # also when this owner is forgotten, and at exit

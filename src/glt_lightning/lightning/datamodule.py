@@ -15,16 +15,18 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.data.graph import Graph
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.lightning.contexts import ContextOwner
+from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.lightning.own_splits import read_split
-from glt_lightning.lightning.strategy import GLTWorkerStrategy
+from glt_lightning.lightning.server_facts import ask_manifest
+from glt_lightning.lightning.standalone import GraphHost, Standalone
 from glt_lightning.lightning.transfer import InFlight
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
-from glt_lightning.options import Normalize, PartitionOptions, SamplingOptions, parse_fanouts
+from glt_lightning.options import ClusterOptions, Normalize, PartitionOptions, SamplingOptions, parse_fanouts
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
 
 Fanouts = list[int] | dict[str, list[int]]
@@ -34,14 +36,18 @@ _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
 _PARTITION = PartitionOptions()
 _SAMPLING = SamplingOptions()
 _SPLITS = ("train", "val", "test")
+_NO_GRAPH = (
+    "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."
+)
 _Options = TypeVar("_Options", PartitionOptions, SamplingOptions)
 
 
 class GLTDataModule(LightningDataModule):
-    """Partitions a graph once, maps it, and samples batches of it for node classification.
+    """Partitions a graph once, and makes loaders of its batches for node classification.
 
-    What is sampled is said here; where, by the Trainer's strategy: with ``glt_worker`` the strategy owns the sampler
-    processes, with any other strategy this object does. Batches are PyG ``Data`` or ``HeteroData``, seeds first.
+    What is sampled is said here; where, by the Trainer's strategy: with ``glt_worker`` each rank and its sampler
+    processes, with ``glt_server_client`` the graph servers, with any other strategy this object. Batches are PyG ``Data``
+    or ``HeteroData``, seeds first.
 
     Args:
         dataset: ``demo``, a path of an ``.npz`` file or a folder of ``.npy`` files, an OGB name (``ogbn-products``), the
@@ -62,6 +68,8 @@ class GLTDataModule(LightningDataModule):
         input_type: Node type of own splits and of ``predict_split: all`` in a heterogeneous graph. ``None``: the type that
             has the labels.
         predict_split: Nodes to predict: all of ``input_type``, or those of a split.
+        cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
+            ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
 
     Example::
 
@@ -85,6 +93,7 @@ class GLTDataModule(LightningDataModule):
         splits: dict[str, Any] | None = None,
         input_type: str | None = None,
         predict_split: PredictSplit = "all",
+        cluster: ClusterOptions | None = None,
     ) -> None:
         super().__init__()
         self.dataset, self.root = dataset, root
@@ -95,18 +104,19 @@ class GLTDataModule(LightningDataModule):
         self.eval_num_neighbors = num_neighbors if eval_num_neighbors is None else eval_num_neighbors
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.splits, self.input_type, self.predict_split = splits or {}, input_type, predict_split
+        self.cluster = cluster
         self._check_options()
         self._seed: int | None = self.sampling.seed
-        self._mapped: LocalPartition | None = None
+        self._graph: Graph | None = None
         self._loaders: dict[str, DistNeighborLoader] = {}
-        self._own_contexts = ContextOwner()
+        self._standalone = Standalone()
         self._in_flight = InFlight()
 
     def _check_options(self) -> None:
-        if self.dataset is None and self.partition.dir is None:
-            raise OptionError(
-                "dataset: not given. Name one (demo, graph.npz, ogbn-products), or a finished partition.dir."
-            )
+        if self.cluster is not None and not isinstance(self.cluster, ClusterOptions):
+            raise OptionError(f"cluster: expected ClusterOptions, got {type(self.cluster).__name__}.")
+        if self.dataset is None and self.partition.dir is None and not self._servers:
+            raise OptionError(_NO_GRAPH)
         for name in ("batch_size", "eval_batch_size"):
             size = getattr(self, name)
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -122,7 +132,8 @@ class GLTDataModule(LightningDataModule):
         if self.predict_split not in ("all", *_SPLITS):
             raise OptionError(f"predict_split: expected all, train, val or test; got {self.predict_split!r}.")
 
-    # What a model is built from. Answered from the partition if there is one, else from a look at the data set.
+    # What a model is built from. Answered by a server or from the partition if there is one, else from a look at the
+    # data set.
 
     @property
     def num_features(self) -> int | dict[str, int | None] | None:
@@ -155,6 +166,8 @@ class GLTDataModule(LightningDataModule):
     def partition_dir(self) -> Path:
         """Folder of the partition, whether it exists or not."""
         if self.dataset is None:
+            if self.partition.dir is None:
+                raise OptionError(_NO_GRAPH)
             return Path(str(self.partition.dir))
         return partition_dir(self.root, self._source, self.partition, self.undirected, self.normalize)
 
@@ -162,8 +175,20 @@ class GLTDataModule(LightningDataModule):
     def _source(self) -> GraphSource:
         return open_source(self.dataset, self.root)
 
+    @property
+    def _servers(self) -> list[str]:
+        """Who has the graph, if not this host."""
+        strategy = None if self.trainer is None else self.trainer.strategy
+        if isinstance(strategy, GLTStrategy):
+            return strategy.servers
+        return [] if self.cluster is None or strategy is not None else self.cluster.servers
+
     @cached_property
     def _facts(self) -> GraphFacts:
+        if self._graph is not None:
+            return GraphFacts.of_manifest(self._graph.manifest)
+        if self._servers:
+            return GraphFacts.of_manifest(ask_manifest(self._cluster))
         if self._is_partitioned():
             return GraphFacts.of_manifest(Manifest.load(self.partition_dir))
         if self.dataset is None:
@@ -171,6 +196,11 @@ class GLTDataModule(LightningDataModule):
                 f"{self.partition_dir}: no finished partition is there, and no dataset is given to make it."
             )
         return GraphFacts.of_source(self._source, bool(self.undirected))
+
+    @property
+    def _cluster(self) -> ClusterOptions:
+        strategy = None if self.trainer is None else self.trainer.strategy
+        return strategy.options if isinstance(strategy, GLTStrategy) else self.cluster or ClusterOptions()
 
     def _per_type(self, values: Mapping[str, Any]) -> Any:
         return next(iter(values.values())) if self._facts.schema.homogeneous else dict(values)
@@ -182,15 +212,10 @@ class GLTDataModule(LightningDataModule):
 
     def prepare_data(self) -> None:
         """Partitions the graph if that is not done yet. Lightning calls it in one process per host."""
-        if self.dataset is None:
+        if self.dataset is None or self._servers:
             return
         if not self._is_partitioned():
-            hosts = 1 if self.trainer is None else self.trainer.num_nodes
-            if hosts > 1 and self.prepare_data_per_node:
-                raise PartitionError(
-                    f"{self.partition_dir}: no partition is there, and a job of {hosts} hosts does not make it on each. "
-                    "Partition on one host and copy the folder, or set prepare_data_per_node = False if all hosts share root."
-                )
+            self._check_may_partition()
             rank_zero_info(
                 f"partitioning {self._source.name} into {self.partition.num_parts} parts: {self.partition_dir}"
             )
@@ -198,11 +223,22 @@ class GLTDataModule(LightningDataModule):
             self._source, self.partition_dir, self.partition, undirected=self.undirected, normalize=self.normalize
         )
 
+    def _check_may_partition(self) -> None:
+        hosts = 1 if self.trainer is None else self.trainer.num_nodes
+        if hosts > 1 and self.prepare_data_per_node:
+            assert self.trainer is not None
+            parts = placed_parts(self.trainer.node_rank, hosts, self.partition.num_parts)
+            raise PartitionError(
+                f"{self.partition_dir}: no partition is there, and a job of {hosts} hosts does not make it on each. "
+                "Partition on one host and copy the folder (with strategy glt_worker, this host needs of the parts only "
+                f"{', '.join(map(str, parts))}), or set prepare_data_per_node = False if all hosts share root."
+            )
+
     def setup(self, stage: str | None = None) -> None:
-        """Maps the partition. Sampler processes start with the first loader."""
-        if self._mapped is None:
-            self._mapped = LocalPartition.open(self.partition_dir)
-        self._seed = self._agreed(self._seed if self._seed is not None else _fresh_seed())
+        """Opens the graph. Who samples it starts with the first loader."""
+        host = self._host()
+        self._graph = host.open_graph(None if self._servers else self.partition_dir)
+        self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
 
     def train_dataloader(self) -> DistNeighborLoader:
         # Lightning says that it turns shuffling off when overfitting, but can only do so for torch's DataLoader.
@@ -259,7 +295,7 @@ class GLTDataModule(LightningDataModule):
             shuffle=shuffle,
             exact=not train,
         )
-        loader = self._contexts().make_loader(spec)
+        loader = self._open_host().make_loader(spec)
         self._check_share(name, len(loader.plan.seeds))
         self._loaders[name] = loader
         return loader
@@ -278,10 +314,10 @@ class GLTDataModule(LightningDataModule):
         return None, split
 
     def _split_names(self) -> set[str]:
-        return {*self._partition().manifest.splits, *self.splits}
+        return {*self._opened().manifest.splits, *self.splits}
 
     def _node_type(self) -> str | None:
-        manifest = self._partition().manifest
+        manifest = self._opened().manifest
         return None if manifest.schema.homogeneous else self.input_type or manifest.target_type
 
     def _check_share(self, name: str, count: int) -> None:
@@ -291,37 +327,26 @@ class GLTDataModule(LightningDataModule):
                 f"loader {name!r}: {count} seeds cannot be shared by {ranks} ranks. Use fewer devices or more seeds."
             )
 
-    def _contexts(self) -> ContextOwner | GLTWorkerStrategy:
-        """Who makes loaders: the strategy if it is ours, else this object; opened when first asked for."""
-        partition = self._partition()
+    def _host(self) -> GraphHost:
+        """Who opens the graph and makes loaders: the strategy if it is ours, else this object."""
+        return self._standalone.under(self.trainer)
+
+    def _open_host(self) -> GraphHost:
+        """The same, sampling the graph."""
+        graph, host = self._opened(), self._host()
         assert self._seed is not None
-        trainer = self.trainer
-        if trainer is not None and isinstance(trainer.strategy, GLTWorkerStrategy):
-            if not trainer.strategy.has_context:
-                trainer.strategy.open_context(partition, self.sampling, self._seed)
-            return trainer.strategy
-        if not self._own_contexts.is_open:
-            self._own_contexts.open(
-                partition,
-                self.sampling,
-                seed=self._seed,
-                rank=0 if trainer is None else trainer.global_rank,
-                world_size=1 if trainer is None else trainer.world_size,
-                device=torch.device("cpu") if trainer is None else trainer.strategy.root_device,
-            )
-        return self._own_contexts
+        if not host.has_context:
+            host.open_context(graph, self.sampling, self._seed)
+        return host
 
-    def _partition(self) -> LocalPartition:
-        if self._mapped is None:
+    def _opened(self) -> Graph:
+        if self._graph is None:
             raise OptionError("the graph is not open: call prepare_data() and setup() before asking for a loader.")
-        return self._mapped
-
-    def _agreed(self, seed: int) -> int:
-        return seed if self.trainer is None else self.trainer.strategy.broadcast(seed)
+        return self._graph
 
     def _close(self) -> None:
         self._loaders.clear()
-        self._own_contexts.close()
+        self._standalone.close()
         self._in_flight.clear()
 
 

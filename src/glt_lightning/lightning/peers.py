@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,10 @@ _CONNECT_S = 60.0
 _RETRY_S = 0.02
 _EXIT_S = 5.0  # for the last steps of a process that already ends because of a loss
 _MAX_MESSAGE = 4096
+
+
+class RankError(PeerError):
+    """Another rank of this host failed, which has said so itself."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class PeerWatch:
         share: Gives the address, made where ``local_rank`` is 0 and None elsewhere, to all ranks of this host and
             returns it. A collective call.
         timeout_s: How long this process may go on after a loss.
+        gift: What the first rank hands to the others, of this user alone: the job's secret.
     """
 
     def __init__(
@@ -73,15 +78,18 @@ class PeerWatch:
         local_size: int,
         share: Callable[[str | None], str],
         timeout_s: float,
+        gift: Mapping[str, Any] | None = None,
     ) -> None:
+        self.gift: Mapping[str, Any] = gift or {}  # what the first rank gave
         self.rank, self._timeout_s = rank, timeout_s
         self._lock = threading.Lock()
         self._loss: Loss | None = None
         self._lost, self._closed = threading.Event(), threading.Event()
         if local_rank == 0:
-            self._peers = _accept_peers(local_size - 1, share)
+            self._peers = _accept_peers(local_size - 1, share, self.gift)
         else:
-            self._peers = [_connect(share(None), rank, rank - local_rank)]
+            first, self.gift = _connect(share(None), rank, rank - local_rank)
+            self._peers = [first]
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="glt-peers", daemon=True)
         self._thread.start()
@@ -162,7 +170,7 @@ class PeerWatch:
             timer.start()
 
 
-def _accept_peers(count: int, share: Callable[[str | None], str]) -> list[_Peer]:
+def _accept_peers(count: int, share: Callable[[str | None], str], gift: Mapping[str, Any]) -> list[_Peer]:
     """Listens, shares the address and waits for the other ranks of the host."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         address = f"glt-lightning-{secrets.token_hex(16)}"
@@ -180,25 +188,27 @@ def _accept_peers(count: int, share: Callable[[str | None], str]) -> list[_Peer]
                 raise PeerError(
                     f"{missing} of the {count} other ranks of this host did not connect in {_CONNECT_S:g} s."
                 ) from None
-            if (peer := _greeted(sock)) is not None:
+            if (peer := _greeted(sock, gift)) is not None:
                 peers.append(peer)
     return peers
 
 
-def _greeted(sock: socket.socket) -> _Peer | None:
-    """The rank behind a new connection; None for a stranger."""
+def _greeted(sock: socket.socket, gift: Mapping[str, Any]) -> _Peer | None:
+    """The rank behind a new connection, which gets the gift; None for a stranger."""
     pid, uid = _credentials(sock)
     sock.settimeout(_CONNECT_S)
     with suppress(OSError, ValueError, KeyError, TypeError):
         if uid == os.getuid():
-            rank = json.loads(sock.recv(_MAX_MESSAGE))["rank"]
+            rank = int(json.loads(sock.recv(_MAX_MESSAGE))["rank"])
+            sock.send(json.dumps(gift).encode())
             sock.settimeout(None)
-            return _Peer(int(rank), pid, sock)
+            return _Peer(rank, pid, sock)
     sock.close()
     return None
 
 
-def _connect(address: str, rank: int, first_rank: int) -> _Peer:
+def _connect(address: str, rank: int, first_rank: int) -> tuple[_Peer, Mapping[str, Any]]:
+    """The first rank of the host, and its gift."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         _reach(sock, address)
@@ -206,13 +216,14 @@ def _connect(address: str, rank: int, first_rank: int) -> _Peer:
         if uid != os.getuid():
             raise PeerError(f"the socket of rank {first_rank} belongs to user {uid}, not to {os.getuid()}.")
         sock.send(json.dumps({"rank": rank}).encode())
+        gift = json.loads(sock.recv(_MAX_MESSAGE))
         sock.settimeout(None)
     except BaseException as error:
         sock.close()
-        if isinstance(error, OSError):
+        if isinstance(error, (OSError, ValueError)):
             raise PeerError(f"rank {rank} cannot reach rank {first_rank} of this host ({error}); did it end?") from None
         raise
-    return _Peer(first_rank, pid, sock)
+    return _Peer(first_rank, pid, sock), gift
 
 
 def _reach(sock: socket.socket, address: str) -> None:

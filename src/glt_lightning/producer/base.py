@@ -12,7 +12,9 @@ from glt_lightning.sampler.sample import Sample
 class Producer(Protocol):
     """Makes the batches of any number of loaders, in the order they are asked for."""
 
-    restarts: int  # sampler processes started again so far
+    @property
+    def restarts(self) -> int:
+        """Sampler processes started again so far."""
 
     @property
     def fresh_slots(self) -> int:

@@ -1,0 +1,39 @@
+"""The manifest of a graph that servers hold, before there is a Trainer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from glt_lightning.cluster.graph import RemoteGraph
+from glt_lightning.cluster.link import Link
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.options import ClusterOptions
+
+_SILENCE_S = 3.0  # after which it is said what is waited for
+
+
+def ask_manifest(cluster: ClusterOptions) -> Manifest:
+    """Asks the first server that answers. Raises `PeerError` if none does within ``deadlines.reconnect_s``."""
+    link = Link(
+        job="",
+        role="tool",
+        name=f"data module (pid {os.getpid()} on {socket.gethostname()})",
+        security=cluster.security,
+        deadlines=cluster.deadlines,
+        retry=cluster.retry,
+    )
+    waiting = f"waiting up to {cluster.deadlines.reconnect_s:g} s for a graph server at {', '.join(cluster.servers)}"
+    notice = threading.Timer(_SILENCE_S, rank_zero_info, (waiting,))
+    notice.daemon = True
+    peer = link.peer("graph server", cluster.servers, link.open_transport())
+    notice.start()
+    try:
+        return RemoteGraph(peer).manifest
+    finally:
+        notice.cancel()
+        notice.join()
+        peer.close()

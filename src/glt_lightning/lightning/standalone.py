@@ -1,0 +1,80 @@
+"""Sampling inside each rank, from a graph that it maps whole: under Lightning's own strategies, or without a Trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from lightning.pytorch import Trainer
+
+from glt_lightning.data.graph import Graph
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import OptionError
+from glt_lightning.lightning.base_strategy import GLTStrategy
+from glt_lightning.lightning.contexts import ContextOwner
+from glt_lightning.loader import DistNeighborLoader, LoaderSpec
+from glt_lightning.options import SamplingOptions
+
+
+class GraphHost(Protocol):
+    """Where the graph is and who samples it: a strategy of ours, or `Standalone`."""
+
+    @property
+    def has_context(self) -> bool: ...
+
+    def open_graph(self, folder: str | Path | None) -> Graph: ...
+
+    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int) -> None: ...
+
+    def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader: ...
+
+    def share_seed(self, seed: int) -> int: ...
+
+
+class Standalone:
+    """A `GraphHost` that asks nobody."""
+
+    def __init__(self) -> None:
+        self._contexts = ContextOwner()
+        self._trainer: Trainer | None = None
+
+    def under(self, trainer: Trainer | None) -> GraphHost:
+        """The trainer's strategy if it is ours, else this object, with that trainer's ranks."""
+        if trainer is not None and isinstance(trainer.strategy, GLTStrategy):
+            return trainer.strategy
+        self._trainer = trainer
+        return self
+
+    @property
+    def has_context(self) -> bool:
+        return self._contexts.is_open
+
+    def open_graph(self, folder: str | Path | None) -> Graph:
+        if folder is None:
+            raise OptionError(
+                "cluster.servers: their graph is sampled by strategy glt_server_client alone. Choose it, or give "
+                "data.dataset or data.partition.dir without cluster."
+            )
+        return LocalPartition.open(folder)
+
+    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int) -> None:
+        trainer = self._trainer
+        self._contexts.open(
+            graph,
+            sampling,
+            seed=seed,
+            rank=0 if trainer is None else trainer.global_rank,
+            world_size=1 if trainer is None else trainer.world_size,
+            device=torch.device("cpu") if trainer is None else trainer.strategy.root_device,
+        )
+
+    def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
+        return self._contexts.make_loader(spec)
+
+    def share_seed(self, seed: int) -> int:
+        return seed if self._trainer is None else int(self._trainer.strategy.broadcast(seed))
+
+    def close(self) -> None:
+        """Closes the loaders. Safe to call twice."""
+        self._contexts.close()

@@ -1,0 +1,52 @@
+"""What ranks tell each other, over a real process group of two."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from glt_lightning.lightning.collectives import gather_text
+from tests.helpers import run_script
+
+SCRIPT = """
+import json, sys
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+from glt_lightning.errors import PeerError
+from glt_lightning.lightning.collectives import gather_counts, gather_text
+
+CPU = torch.device("cpu")
+
+def rank(number, store, texts):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=2)
+    seen = [gather_text(pair[number], 2, CPU) for pair in texts]
+    counts = gather_counts(10 + number, 2, CPU)
+    try:
+        gather_text("x" * ((1 << 20) + 1) if number else "", 2, CPU)
+        refused = ""
+    except PeerError as error:
+        refused = str(error)
+    with open(f"rank{number}.json", "w") as out:
+        json.dump([seen, counts, refused], out)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(rank, (sys.argv[1], json.loads(sys.argv[2])), nprocs=2)
+"""
+TEXTS = [["a", "bcd"], ["", ""], ["", "x"], ["süß", "\x00"], ["long" * 5000, "{}"]]
+
+
+def test_every_rank_gets_all_texts(tmp_path: Path) -> None:
+    run_script(SCRIPT, tmp_path / "store", json.dumps(TEXTS), cwd=tmp_path)
+    for rank in range(2):
+        seen, counts, refused = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert seen == TEXTS
+        assert counts == [10, 11]
+        assert refused == "a rank sends a text of 1048577 bytes; at most 1048576 are expected."
+
+
+@pytest.mark.parametrize("text", ["", "alone"])
+def test_one_rank_needs_no_process_group(text: str) -> None:
+    assert gather_text(text, 1, torch.device("cpu")) == [text]
