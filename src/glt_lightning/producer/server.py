@@ -1,0 +1,348 @@
+"""The graph server: sampler processes that make batches for any number of clients, which come and go."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, TimeoutError as LateError
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.channel.slots import SharedSlot, SlotPool
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import PeerError, SamplerError
+from glt_lightning.options import ClusterOptions
+from glt_lightning.producer.mailbox import Mailbox
+from glt_lightning.producer.pool import Failure, SamplerPool
+from glt_lightning.producer.process import Task, batches_at_once
+from glt_lightning.producer.question import read_integer, read_question
+from glt_lightning.producer.samplers import SamplerSource
+from glt_lightning.producer.sessions import Finished, Job, Session, SessionLostError, Sessions, Talk
+from glt_lightning.transport.base import Caller, CallHandler, Service, Transport
+from glt_lightning.transport.message import MOST_BODY, Message
+
+_PAUSE_S = 0.5  # between looks at leases, and at whether the reader of a stream is still there
+_MOST_FAILURES = 10  # of one batch, whatever a client asks for
+_MOST_ID = 100  # characters
+_CLOSE_S = 5.0
+
+
+class GraphServer:
+    """Listens at ``address`` from the moment it is made, with its samplers ready. Close it.
+
+    Clients open a session, ask for batches (`make`) and take them from a stream (`batches`) in whatever order they are
+    finished; docs/wire-format.md has the messages. A question carries all that its batch depends on, so the server knows
+    nothing of epochs, and one that is started again gives the same batches.
+
+    One thread owns samplers and sessions; handlers post to it.
+
+    Args:
+        partition: The mapped parts.
+        options: Sampler processes, buffer, deadlines.
+        transport: How it is reached.
+        address: Where to listen, ``host:port``; port 0 picks one.
+        rank: Its number among the servers.
+        source: What its samplers open; by default all that ``partition`` maps.
+        services: Further calls that it answers.
+        greet: Answers a peer's introduction, or raises `RefusedError`.
+
+    Raises `SamplerError` if the samplers do not start, `OptionError` for an address that cannot be used.
+    """
+
+    def __init__(
+        self,
+        partition: LocalPartition,
+        options: ClusterOptions,
+        transport: Transport,
+        address: str,
+        *,
+        greet: Callable[[Mapping[str, Any]], dict[str, Any]],
+        rank: int = 0,
+        source: SamplerSource | None = None,
+        services: Mapping[str, CallHandler] | None = None,
+    ) -> None:
+        self._partition, self._options, self._rank = partition, options, rank
+        self._begun_s = time.monotonic()
+        self._mailbox = Mailbox()
+        self._sessions = Sessions(options.buffer_bytes)
+        self._slots = SlotPool(SharedSlot, limit=1 << 30)  # what bounds them are the clients' buffers
+        self._closing = False
+        self._failure: BaseException | None = None
+        source = SamplerSource.of(partition) if source is None else source
+        threads = batches_at_once(source, options.num_workers, options.concurrency)
+        self._most_tasks = options.num_workers * options.concurrency
+        self._serving = False
+        self._pool = SamplerPool(source, options.num_workers, threads, options.deadlines.start_s, _Judge(self))
+        try:
+            if not self._pool.wait_open(options.deadlines.start_s):
+                raise SamplerError(
+                    "the server's sampler processes did not start within cluster.deadlines.start_s = "
+                    f"{options.deadlines.start_s:g} s."
+                )
+            self._serving = True
+            calls = {
+                **(services or {}),
+                "open": self._open,
+                "make": self._make,
+                "drop": self._drop,
+                "renew": self._renew,
+                "close": self._close_session,
+                "status": self._tell_status,
+            }
+            self._server = transport.serve(address, Service(greet, calls, {"batches": self._batches}))
+        except BaseException:
+            self._end()
+            raise
+        self.address = self._server.address
+        self._thread = threading.Thread(target=self._run, name="glt-graph-server", daemon=True)
+        self._thread.start()
+
+    def status(self) -> dict[str, Any]:
+        """What it holds and does, as JSON can say it. Raises `PeerError` if it does not work any more."""
+        return self._do(self._status)
+
+    def close(self) -> None:
+        """Ends all sessions, the samplers and every connection. Safe to call twice."""
+        if not self._closing:
+            self._closing = True
+            self._mailbox.post(lambda: None)
+            self._thread.join(_CLOSE_S)
+            self._server.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._pool.close()
+        self._slots.close()
+        self._mailbox.close()
+
+    # -- operations, on the transport's threads
+
+    def _open(self, message: Message, caller: Caller) -> Message:
+        id_ = message.header.get("session")
+        if not isinstance(id_, str) or not 16 <= len(id_) <= _MOST_ID:
+            raise SessionLostError(f"session: expected an id of 16 to {_MOST_ID} characters, got {id_!r:.50}.")
+        failures = min(_MOST_FAILURES, read_integer(message.header, "max_restarts", 0, 1 << 31))
+        lease_s = self._options.deadlines.lease_s
+        session = Session(id_, caller.name, f"{caller.hello.get('job', '')!s:.200}", lease_s, failures)
+        self._do(lambda: self._sessions.add(session))
+        return Message({"lease_s": lease_s})
+
+    def _make(self, message: Message, _caller: Caller) -> Message:
+        question = read_question(message, self._partition.manifest)
+        talk = read_integer(message.header, "talk", 1, 2**62)
+
+        def ask() -> None:
+            session = self._sessions.find(message.header["session"])
+            if session.change_talk(talk):  # else the client has asked again since
+                self._sessions.ask(session, question)
+
+        self._do(ask)
+        return Message({})
+
+    def _drop(self, message: Message, _caller: Caller) -> Message:
+        run = read_integer(message.header, "run", 0, 2**62)
+
+        def drop() -> None:
+            self._abandon(self._sessions.find(message.header.get("session")).forget_run(run))
+
+        self._do(drop)
+        return Message({})
+
+    def _renew(self, message: Message, _caller: Caller) -> Message:
+        self._do(lambda: self._sessions.find(message.header.get("session")))
+        return Message({})
+
+    def _close_session(self, message: Message, _caller: Caller) -> Message:
+        self._do(lambda: self._end_session(self._sessions.find(message.header.get("session"))))
+        return Message({})
+
+    def _tell_status(self, _message: Message, _caller: Caller) -> Message:
+        return Message(self.status())
+
+    def _batches(self, message: Message, caller: Caller) -> Iterator[Message]:
+        number = read_integer(message.header, "talk", 1, 2**62)
+
+        def begin() -> tuple[Session, Talk | None]:
+            session = self._sessions.find(message.header.get("session"))
+            return session, session.talk if session.change_talk(number) else None
+
+        session, talk = self._do(begin)
+        while talk is not None and not caller.is_gone():
+            found = talk.take(_PAUSE_S)
+            if session.ended:
+                raise SessionLostError("the session has ended: the client was silent for longer than its lease.")
+            if talk.ended:
+                return
+            while found:
+                # nothing here may keep the memory while the transport has it
+                yield _as_message(found)
+                session.heard()
+
+    def _do(self, call: Callable[[], Any]) -> Any:
+        """Has the scheduler make a call; returns or raises what comes of it."""
+        future: Future[Any] = Future()
+
+        def letter() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        if self._failure is not None:
+            raise PeerError(f"the server has failed: {self._failure}") from self._failure
+        if not self._mailbox.post(letter):
+            raise PeerError("the server is closing.")
+        patience_s = self._options.deadlines.call_s
+        try:
+            return future.result(patience_s)
+        except LateError:
+            raise PeerError(f"the server was too busy for {patience_s:g} s.") from None
+
+    # -- the scheduler's thread
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._turn()
+        except BaseException as error:  # our own bug: it must not look like a slow server
+            self._failure = error
+            raise
+        finally:
+            for session in self._sessions:
+                self._end_session(session)
+            self._mailbox.close()
+            self._mailbox.read()  # whoever waits for an answer gets one
+
+    def _turn(self) -> None:
+        self._mailbox.read()
+        for session in self._sessions.silent():
+            self._end_session(session)
+        self._issue()
+        for task, header in self._pool.poll(_PAUSE_S, self._mailbox.fileno()):
+            self._finish(_job(task), header)
+
+    def _issue(self) -> None:
+        """Gives the samplers as much as they may have in hand."""
+        while sum(len(process.tasks) for process in self._pool.processes) < self._most_tasks:
+            chosen = self._sessions.next()
+            if chosen is None:
+                return
+            slot = self._slots.take()
+            assert slot is not None
+            self._pool.submit(self._sessions.job_of(*chosen, slot))
+
+    def _finish(self, job: Job, header: dict[str, Any]) -> None:
+        nbytes = header.get("nbytes", 0)  # none if the sampler has dropped it
+        self._sessions.settle(job, nbytes)
+        if not job.wanted:
+            self._slots.give_back(job.slot)
+            return
+        session = job.session
+        del session.making[job.question.key]
+        if nbytes > MOST_BODY:
+            self._slots.give_back(job.slot)
+            said = f"a batch of {nbytes} bytes; at most {MOST_BODY} can be sent. Use a smaller batch_size or num_neighbors."
+            session.talk.put(_no_batch(job, said))
+            return
+        session.count(nbytes)
+        session.held += nbytes
+        job.slot.attach()
+        buffer = job.slot.buffer(nbytes)
+        released = partial(self._mailbox.post, partial(self._release, session, job.slot, nbytes))
+        weakref.finalize(buffer, released).atexit = False
+        memory = np.frombuffer(buffer, dtype=np.uint8)
+        named = {"run": job.question.run, "number": job.request.number, "arrays": header["layout"]}
+        session.talk.put(Finished(job.question.key, named, memory))
+
+    def _release(self, session: Session, slot: SharedSlot, nbytes: int) -> None:
+        """The transport has let go of a batch."""
+        session.held -= nbytes
+        self._slots.give_back(slot)
+
+    def _end_session(self, session: Session) -> None:
+        self._abandon(self._sessions.remove(session))
+
+    def _abandon(self, jobs: Iterable[Job]) -> None:
+        for run in {job.run for job in jobs}:
+            self._pool.drop(run)
+
+    def judge(self, failure: Failure) -> list[Task]:
+        """A process failed; its batches are made again, or given up after too many failures."""
+        if not self._serving:
+            raise SamplerError(str(failure))
+        jobs = [_job(task) for task in failure.tasks]
+        for job in jobs if failure.culprit is None else [_job(failure.culprit)]:
+            job.failures += 1
+        again: list[Task] = []
+        for job in jobs:
+            if job.wanted and job.failures <= job.session.most_failures:
+                again.append(job)
+                continue
+            self._sessions.settle(job, 0)
+            self._slots.give_back(job.slot)
+            if job.wanted:
+                del job.session.making[job.question.key]
+                job.session.talk.put(_no_batch(job, failure.said, failure.traceback))
+        return again
+
+    # -- status
+
+    def _status(self) -> dict[str, Any]:
+        manifest, processes = self._partition.manifest, self._pool.processes
+        clients = [session.status() for session in self._sessions]
+        pids = [process.pid for process in processes]
+        return {
+            "rank": self._rank,
+            "address": self.address,
+            "graph": manifest.options_hash,
+            "partition": str(self._partition.directory),
+            "parts": list(self._partition.parts),
+            "num_parts": manifest.num_parts,
+            "uptime_s": round(time.monotonic() - self._begun_s, 3),
+            "clients": clients,
+            "samplers": {"pids": pids, "restarts": self._pool.restarts},
+            "memory": {"server_bytes": _rss(os.getpid()), "sampler_bytes": [_rss(pid) for pid in pids]},
+            "batches_per_s": round(sum(client["batches_per_s"] for client in clients), 2),
+        }
+
+
+def _job(task: Task) -> Job:
+    assert isinstance(task, Job)
+    return task
+
+
+def _no_batch(job: Job, error: str, traceback: str = "") -> Finished:
+    run, number = job.question.key
+    return Finished((run, number), {"run": run, "number": number, "error": error, "traceback": traceback[-5000:]})
+
+
+def _as_message(found: list[Finished]) -> Message:
+    item = found.pop()
+    return Message(item.header, item.memory)
+
+
+def _rss(pid: int) -> int:
+    """Resident bytes of a process; 0 if it is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Judge:
+    """Asks the server, without keeping it alive."""
+
+    def __init__(self, server: GraphServer) -> None:
+        self._server = weakref.ref(server)
+
+    def __call__(self, failure: Failure) -> list[Task]:
+        server = self._server()
+        assert server is not None
+        return server.judge(failure)

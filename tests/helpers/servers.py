@@ -1,0 +1,109 @@
+"""Graph servers and their clients for a test: what is opened through a `Farm` is closed at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from glt_lightning.channel.slots import PinMemory
+from glt_lightning.cluster.graph import GraphDesk, RemoteGraph
+from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.owner import Owner
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions, SamplingOptions
+from glt_lightning.producer.remote import RemoteProducer
+from glt_lightning.producer.server import GraphServer
+from glt_lightning.transport.base import Transport
+from glt_lightning.transport.peer import Peer
+from tests.helpers.partitions import digest
+
+# Short, so that a failing test fails soon; nothing waits for them when all is well.
+DEADLINES = DeadlineOptions(connect_s=5, call_s=10, reconnect_s=20, lease_s=10, start_s=30)
+RETRY = RetryOptions(first_s=0.01, most_s=0.1)
+
+
+def cluster(**changes: Any) -> ClusterOptions:
+    return ClusterOptions(**{"num_workers": 1, "deadlines": DEADLINES, "retry": RETRY} | changes)
+
+
+class Farm:
+    """Servers and clients over one transport."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self._stack = ExitStack()
+
+    def serve(
+        self,
+        partition: LocalPartition,
+        address: str = "127.0.0.1:0",
+        greet: Callable[..., Any] | None = None,
+        **changes: Any,
+    ) -> GraphServer:
+        options = cluster(**changes)
+        link = Link(job="", role="server", name="server 0", graph=partition.manifest.options_hash)
+        owner = Owner(partition)
+        services = {**owner.calls, **GraphDesk(partition, partition.parts).calls}
+        server = GraphServer(partition, options, self.transport, address, services=services, greet=greet or link.greet)
+        self._stack.callback(owner.close)
+        self._stack.callback(server.close)
+        return server
+
+    def peer(self, *addresses: str, name: str = "a client", job: str = "test", **deadlines: Any) -> Peer:
+        given = {field: getattr(DEADLINES, field) for field in ("connect_s", "call_s", "reconnect_s")} | deadlines
+        link = Link(job=job, role="client", name=name, deadlines=DeadlineOptions(**given), retry=RETRY)
+        peer = link.peer("server 0", addresses, self.transport)
+        self._stack.callback(peer.close)
+        return peer
+
+    def producer(
+        self, peer: Peer, sampling: SamplingOptions | None = None, pin: PinMemory | None = None, **changes: Any
+    ) -> RemoteProducer:
+        options = cluster(**{"deadlines": peer.deadlines, **changes})
+        producer = RemoteProducer(peer, options, sampling or SamplingOptions(), pin)
+        self._stack.callback(producer.close)
+        return producer
+
+    def context(
+        self,
+        *addresses: str,
+        sampling: SamplingOptions | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        **changes: Any,
+    ) -> LoaderContext:
+        """Loaders of one client."""
+        peer = self.peer(*addresses, name=f"rank {rank}", **changes.pop("peer", {}))
+        context = LoaderContext(
+            RemoteGraph(peer),
+            sampling,
+            seed=3,
+            rank=rank,
+            world_size=world_size,
+            make_producer=lambda pin: self.producer(peer, sampling, pin, **changes),
+        )
+        self._stack.callback(context.close)
+        return context
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def digests(context: LoaderContext, *specs: LoaderSpec, epochs: int = 1) -> list[str]:
+    """Of all batches, loader by loader."""
+    found = []
+    for spec in specs:
+        loader = context.make_loader(spec)
+        for epoch in range(epochs):
+            loader.set_epoch(epoch)
+            found += [digest(batch) for batch in loader]
+    return found
+
+
+def inline(partition: LocalPartition, *specs: LoaderSpec, epochs: int = 1, **place: Any) -> list[str]:
+    """What `digests` finds where the batches are made in this process."""
+    sampling: Mapping[str, Any] = place.pop("sampling", {})
+    with LoaderContext(partition, SamplingOptions(**sampling), seed=3, **place) as context:
+        return digests(context, *specs, epochs=epochs)
