@@ -239,6 +239,47 @@ def test_a_server_that_stands_still_is_noticed(other_process: Any) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("what", ["request", "stream"])
+def test_leaving_a_server_that_stands_still(other_process: Any, what: str) -> None:
+    """Neither a request that it does not take nor a stream that it does not open keeps anybody."""
+    process, address = other_process()
+    place = Place("flight", FlightTransport(Credentials(), DeadlineOptions(call_s=60)))
+    connection = place.connect(address)
+    process.send_signal(signal.SIGSTOP)
+    failures: list[str] = []
+
+    def ask() -> None:
+        try:
+            if what == "stream":
+                connection.stream("news", {})
+            else:
+                for _ in range(5):
+                    connection.call("size", {}, pattern(30 << 20))
+        except PeerLostError as error:
+            failures.append(str(error))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join(0.5)
+    assert asking.is_alive()
+    began = time.monotonic()
+    place.close()
+    assert time.monotonic() - began < 4
+    asking.join(5)
+    assert not asking.is_alive()
+    assert len(failures) == 1
+
+
+def test_a_stream_that_is_not_opened_in_time(other_process: Any) -> None:
+    process, address = other_process()
+    place = Place("flight", FlightTransport(Credentials(), DeadlineOptions(call_s=0.3)))
+    connection = place.connect(address)
+    process.send_signal(signal.SIGSTOP)
+    with pytest.raises(PeerLostError, match=r"no answer to the opening of a stream within 0.3 s"):
+        connection.stream("news", {})
+    place.close()
+
+
 def test_a_slow_stream_is_no_dead_one(flight_place: Place, desk: Desk) -> None:
     place = Place("flight", FlightTransport(Credentials(TOKEN), DeadlineOptions(call_s=0.4)))
     connection = place.connect(flight_place.serve(desk.service()).address)

@@ -18,11 +18,11 @@ from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.diagnosis import diagnose
 from glt_lightning.transport.flight_common import (
     CLOSED,
+    FLIGHT_ERRORS,
     SCHEMA,
     TOKEN_HEADER,
     flight,
     open_chunk,
-    pa,
     to_json,
     translate,
     write,
@@ -30,9 +30,11 @@ from glt_lightning.transport.flight_common import (
 from glt_lightning.transport.frame import Frame, Kind
 from glt_lightning.transport.message import EMPTY, Message, as_body
 from glt_lightning.transport.pending import Waiting, again, received
+from glt_lightning.transport.sockets import sever_to
 
 _MOST_IN_FLIGHT = 64  # the server reads no further without having answered
-_CLOSE_S = 2.0
+_CLOSE_S = 1.0
+_ENDED = "the connection is closed"
 
 
 class FlightConnection:
@@ -46,11 +48,12 @@ class FlightConnection:
         deadlines: DeadlineOptions,
         timeout_s: float,
     ) -> None:
-        self._hello, self._deadlines = dict(hello), deadlines
-        self._parts = _Parts(_client(address, credentials, deadlines, timeout_s), _call_options(credentials))
+        self._hello = dict(hello)
+        client = _client(address, credentials, deadlines, timeout_s)
+        self._parts = _Parts(address, client, _call_options(credentials), deadlines.call_s)
         self._end = weakref.finalize(self, self._parts.close)
         try:
-            self._calls = self._parts.open_lane("calls", self._hello, deadlines.call_s)
+            self._calls = self._parts.open_lane("calls", self._hello)
             self.welcome: Mapping[str, Any] = self._calls.welcome(timeout_s)
         except PeerLostError as error:
             self.close()
@@ -77,12 +80,12 @@ class FlightConnection:
     def _bulk_lane(self) -> _Lane:
         with self._lock:
             if self._bulk is None:
-                self._bulk = self._parts.open_lane("bulk", self._hello, self._deadlines.call_s)
+                self._bulk = self._parts.open_lane("bulk", self._hello)
             return self._bulk
 
     def stream(self, op: str, header: Mapping[str, Any]) -> _Stream:
         stream = self._parts.open_stream({"hello": self._hello, "op": op, "header": dict(header)})
-        self._parts.watch(self._calls, self._deadlines.call_s)
+        self._parts.watch(self._calls)
         return stream
 
     def close(self) -> None:
@@ -111,7 +114,7 @@ def _client(address: str, credentials: Credentials, deadlines: DeadlineOptions, 
     scheme = "grpc+tcp" if tls is None else "grpc+tls"
     try:
         return flight.FlightClient(f"{scheme}://{address}", generic_options=options, **security)
-    except (pa.ArrowException, ValueError) as error:
+    except (*FLIGHT_ERRORS, ValueError) as error:
         raise PeerLostError(f"cannot be reached: {error}") from None
 
 
@@ -123,44 +126,49 @@ def _call_options(credentials: Credentials) -> Any:
 class _Parts:
     """All that a connection must end, apart from it: the connection may be dropped while threads still wait."""
 
-    def __init__(self, client: Any, options: Any) -> None:
-        self._client, self._options = client, options
+    def __init__(self, address: str, client: Any, options: Any, patience_s: float) -> None:
+        self._address, self._client, self._options, self._patience_s = address, client, options, patience_s
         self._lock = threading.Lock()
-        self._closed = False
         self._lanes: list[_Lane] = []
+        self._openings: weakref.WeakSet[_Opening] = weakref.WeakSet()
         self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
         self._ending = threading.Event()
         self._pulse: threading.Thread | None = None
 
-    def open_lane(self, name: str, hello: Mapping[str, Any], patience_s: float) -> _Lane:
+    def open_lane(self, name: str, hello: Mapping[str, Any]) -> _Lane:
         descriptor = flight.FlightDescriptor.for_command(to_json({"lane": name, "hello": hello}))
-        lane = _Lane(self._client, descriptor, self._options, patience_s, f"glt-{name}")
+        lane = _Lane(self._client, descriptor, self._options, self._patience_s, f"glt-{name}")
         with self._lock:
-            if not self._closed:
+            if not self._ending.is_set():
                 self._lanes.append(lane)
                 return lane
-        lane.close()
-        raise PeerLostError("the connection is closed")
+        lane.cancel()
+        _joined([lane.thread])
+        lane.end_writing()
+        raise PeerLostError(_ENDED)
 
     def open_stream(self, ticket: Mapping[str, Any]) -> _Stream:
-        try:
-            stream = _Stream(self._client.do_get(flight.Ticket(to_json(ticket)), self._options))
-        except pa.ArrowException as error:
-            raise translate(error) from None
+        opening = _Opening(self._client, flight.Ticket(to_json(ticket)), self._options)
         with self._lock:
-            if not self._closed:
+            if self._ending.is_set():
+                raise PeerLostError(_ENDED)
+            self._openings.add(opening)
+            opening.thread.start()
+        stream = _Stream(opening.reader(self._patience_s))
+        with self._lock:
+            if not self._ending.is_set():
                 self._streams.add(stream)
                 return stream
         stream.close()
-        raise PeerLostError("the connection is closed")
+        raise PeerLostError(_ENDED)
 
-    def watch(self, lane: _Lane, silence_s: float) -> None:
+    def watch(self, lane: _Lane) -> None:
         """From now on, while streams are open, the peer is asked for signs of life: who waits for the next message of a
         stream cannot tell a slow peer from one that is cut off."""
         with self._lock:
-            if self._pulse is None and not self._closed:
+            if self._pulse is None and not self._ending.is_set():
                 self._pulse = threading.Thread(
-                    target=self._ask_for_life, args=(lane, silence_s), name="glt-pulse", daemon=True
+                    target=self._ask_for_life, args=(lane, self._patience_s), name="glt-pulse", daemon=True
                 )
                 self._pulse.start()
 
@@ -177,18 +185,30 @@ class _Parts:
 
     def close(self) -> None:
         with self._lock:
-            if self._closed:
+            if self._ending.is_set():
                 return
-            self._closed = True
             self._ending.set()
-            parts: list[_Lane | _Stream] = [*self._lanes, *self._streams]
-        for part in parts:
-            part.cancel()
-        for part in parts:
-            part.close()
-        if self._pulse is not None and self._pulse is not threading.current_thread():
-            self._pulse.join(_CLOSE_S)
+            lanes, streams, openings = list(self._lanes), list(self._streams), list(self._openings)
+        for cancel in (part.cancel for parts in (lanes, streams, openings) for part in parts):
+            cancel()
+        threads = [lane.thread for lane in lanes] + [opening.thread for opening in openings]
+        if not (_joined(threads) and all(lane.end_writing() for lane in lanes)):
+            sever_to(self._address)  # what blocks them is a peer that stands still
+            _joined(threads)
+            for lane in lanes:
+                lane.end_writing()
+        if self._pulse is not None:
+            _joined([self._pulse])
         self._client.close()
+
+
+def _joined(threads: list[threading.Thread]) -> bool:
+    """Waits for threads, not for long. Whether all have ended."""
+    deadline = time.monotonic() + _CLOSE_S
+    others = [thread for thread in threads if thread is not threading.current_thread()]
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in others)
 
 
 class _Lane:
@@ -207,8 +227,8 @@ class _Lane:
         self._cancelled = False
         self.heard_s = time.monotonic()
         # Opening blocks until the peer is reached, so that happens there as well.
-        self._thread = threading.Thread(target=self._read, name=name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._read, name=name, daemon=True)
+        self.thread.start()
 
     def welcome(self, timeout_s: float) -> Mapping[str, Any]:
         """Waits for the answer to the greeting."""
@@ -238,10 +258,12 @@ class _Lane:
             if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 raise PeerLostError(f"nothing could be sent for {self._patience_s:g} s")
             try:
+                if self._writer is None:
+                    raise PeerLostError(_ENDED)
                 write(self._writer, Kind.REQUEST, id_, {"op": op, "header": header}, body)
             finally:
                 self._writing.release()
-        except pa.ArrowException as error:
+        except FLIGHT_ERRORS as error:
             self._forget(id_)
             with self._state:  # the reader has the better reason, if it is there already
                 raise again(self._error or translate(error)) from None
@@ -254,8 +276,9 @@ class _Lane:
         """Asks for a sign of life. Does not wait for it: `heard_s` shows it."""
         if self._writing.acquire(timeout=patience_s):
             try:
-                with suppress(pa.ArrowException):
-                    write(self._writer, Kind.PING, 0, {})
+                with suppress(*FLIGHT_ERRORS):
+                    if self._writer is not None:
+                        write(self._writer, Kind.PING, 0, {})
             finally:
                 self._writing.release()
 
@@ -271,7 +294,7 @@ class _Lane:
                 self._take(*open_chunk(self._reader.read_chunk()))
         except StopIteration:
             self._fail(PeerLostError("it has closed the connection"))
-        except pa.ArrowException as error:
+        except FLIGHT_ERRORS as error:
             self._fail(translate(error))
         except PeerError as error:
             self._fail(error)
@@ -316,22 +339,65 @@ class _Lane:
         """Ends the stream at once; its thread notices. From any thread."""
         with self._state:
             self._cancelled = True
-            self._error = self._error or PeerLostError("the connection is closed")
+            self._error = self._error or PeerLostError(_ENDED)
             reader = self._reader
             self._state.notify_all()
         if reader is not None:
             reader.cancel()
 
-    def close(self) -> None:
-        """A stream that is dropped while its thread reads hangs, so: cancel, join, close."""
-        self.cancel()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_CLOSE_S)
-        with self._writing:
-            writer, self._writer = self._writer, None
+    def end_writing(self) -> bool:
+        """Whether the writer could be closed, if it is not already: another thread may be stuck in it. To be done after
+        `cancel` and the end of the thread: a stream that is dropped while its thread reads hangs."""
+        if not self._writing.acquire(timeout=_CLOSE_S):
+            return False
+        writer, self._writer = self._writer, None
+        self._writing.release()
         if writer is not None:
-            with suppress(pa.ArrowException):  # it was cancelled, and says so
+            with suppress(*FLIGHT_ERRORS):  # it was cancelled, and says so
                 writer.close()
+        return True
+
+
+class _Opening:
+    """Opens a stream on a thread of its own: that lasts until the server begins to answer, and cannot be interrupted."""
+
+    def __init__(self, client: Any, ticket: Any, options: Any) -> None:
+        self._client, self._ticket, self._options = client, ticket, options
+        self._state = threading.Condition()
+        self._reader: Any = None
+        self._error: PeerError | None = None
+        self._unwanted = False
+        self.thread = threading.Thread(target=self._open, name="glt-opening", daemon=True)
+
+    def _open(self) -> None:
+        reader, error = None, None
+        try:
+            reader = self._client.do_get(self._ticket, self._options)
+        except FLIGHT_ERRORS as failure:
+            error = translate(failure)
+        with self._state:
+            self._reader, self._error = reader, error
+            self._state.notify_all()
+            unwanted = self._unwanted
+        if unwanted and reader is not None:
+            reader.cancel()
+
+    def reader(self, patience_s: float) -> Any:
+        """Raises `PeerLostError` if the server does not begin to answer in time."""
+        with self._state:
+            self._state.wait_for(lambda: self._reader or self._error or self._unwanted, patience_s)
+            if self._error is not None:
+                raise self._error
+            if self._reader is None:
+                said = _ENDED if self._unwanted else f"no answer to the opening of a stream within {patience_s:g} s"
+                self._unwanted = True
+                raise PeerLostError(said)
+            return self._reader
+
+    def cancel(self) -> None:
+        with self._state:
+            self._unwanted = True
+            self._state.notify_all()
 
 
 class _Stream:
@@ -359,7 +425,7 @@ class _Stream:
             return None if self._closed else open_chunk(self._reader.read_chunk())
         except StopIteration:
             return None
-        except pa.ArrowException as error:
+        except FLIGHT_ERRORS as error:
             if self._closed:
                 return None
             raise self._error or translate(error) from None

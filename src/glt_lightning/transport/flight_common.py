@@ -37,12 +37,24 @@ with _quiet():
     # a channel that is never used, but its making starts gRPC
     flight.FlightClient("grpc+tcp://127.0.0.1:9").close()
 
+FLIGHT_ERRORS = (pa.ArrowException, OSError)  # some of Flight's errors are the one, some the other
 SCHEMA = pa.schema([("body", pa.uint8())])
 TOKEN_HEADER = "glt-token"
 # Where the memory of a received body begins depends on what stands before it: 14 bytes, modulo 16, and these frames.
 _BEFORE_BODY = 14
 
-__all__ = ["SCHEMA", "TOKEN_HEADER", "chunk", "flight", "open_chunk", "read_json", "to_json", "translate", "write"]
+__all__ = [
+    "FLIGHT_ERRORS",
+    "SCHEMA",
+    "TOKEN_HEADER",
+    "chunk",
+    "flight",
+    "open_chunk",
+    "read_json",
+    "to_json",
+    "translate",
+    "write",
+]
 
 
 def chunk(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import stat
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from glt_lightning.errors import OptionError, RefusedError
@@ -17,6 +14,7 @@ from glt_lightning.transport import dispatch
 from glt_lightning.transport.base import Caller, Service
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_common import (
+    FLIGHT_ERRORS,
     SCHEMA,
     TOKEN_HEADER,
     chunk,
@@ -28,8 +26,10 @@ from glt_lightning.transport.flight_common import (
 )
 from glt_lightning.transport.frame import Kind
 from glt_lightning.transport.message import EMPTY, Message, WireError
+from glt_lightning.transport.sockets import sever_accepted
 
 _MOST_IN_FLIGHT = 64  # requests of a stream that are read ahead of their replies
+_MOST_BYTES_IN_FLIGHT = 1 << 29  # of their bodies; one request may be larger
 _MOST_STREAMS = 1024  # of a server; each holds a thread
 _THREADS = 4  # for the handlers of each lane
 _CLOSE_S = 1.0
@@ -55,7 +55,7 @@ class FlightServer:
             }
         try:
             self._flight = _Flight(service, f"{scheme}://{shown}:{port}", credentials, security)
-        except pa.ArrowException as error:
+        except FLIGHT_ERRORS as error:
             hint = " Are cert and key of cluster.security one pair?" if tls is not None else ""
             raise OptionError(f"cannot listen at {address}: {error}.{hint}") from None
         self.address = f"{shown}:{self._flight.port}"
@@ -153,16 +153,17 @@ class _Flight(flight.FlightServerBase):
 
     def _serve_calls(self, reader: Any, replies: _Replies, caller: Caller, workers: dispatch.Workers) -> None:
         """Reads requests until the peer leaves; no more of them than it may have in flight, so that they do not pile up."""
-        room = threading.BoundedSemaphore(_MOST_IN_FLIGHT)
+        room = _Room()
         while not caller.is_gone():
-            if not room.acquire(timeout=0.5):
+            if not room.wait(0.5):
                 continue
             try:
                 received = reader.read_chunk()
             except StopIteration:  # it has asked all, and still waits for the answers
-                _wait_for(room, _MOST_IN_FLIGHT - 1, caller)
+                while not (caller.is_gone() or room.wait_empty(0.5)):
+                    pass
                 return
-            except pa.ArrowException:  # it left, or sent what Flight cannot read
+            except FLIGHT_ERRORS:  # it left, or sent what Flight cannot read
                 return
             try:
                 frame, body = open_chunk(received)
@@ -170,9 +171,9 @@ class _Flight(flight.FlightServerBase):
                 return
             del received
             if frame.kind == Kind.PING:
-                room.release()
                 replies.send(Kind.PONG, frame.id, Message({}))
             elif frame.kind == Kind.REQUEST:
+                room.enter(body.nbytes)
                 workers.submit(_Call(self._service, frame, body, caller, replies, room))
             else:
                 return
@@ -234,17 +235,41 @@ class _Flight(flight.FlightServerBase):
         waiting.start()
         # Flight waits for calls to end; with their connections gone they do, also those that nobody reads.
         while waiting.is_alive():
-            _sever(port)
+            sever_accepted(port)
             waiting.join(0.05)
         for workers in self._lanes.values():
             workers.close(_CLOSE_S)
 
 
-def _wait_for(room: threading.BoundedSemaphore, places: int, caller: Caller) -> None:
-    for _ in range(places):
-        while not room.acquire(timeout=0.5):
-            if caller.is_gone():
-                return
+class _Room:
+    """How much a lane has read and not answered."""
+
+    def __init__(self) -> None:
+        self._state = threading.Condition()
+        self._requests = self._bytes = 0
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether there is room for one more request."""
+        with self._state:
+            return self._state.wait_for(
+                lambda: self._requests < _MOST_IN_FLIGHT and self._bytes < _MOST_BYTES_IN_FLIGHT, timeout_s
+            )
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Whether all are answered."""
+        with self._state:
+            return self._state.wait_for(lambda: self._requests == 0, timeout_s)
+
+    def enter(self, nbytes: int) -> None:
+        with self._state:
+            self._requests += 1
+            self._bytes += nbytes
+
+    def leave(self, nbytes: int) -> None:
+        with self._state:
+            self._requests -= 1
+            self._bytes -= nbytes
+            self._state.notify_all()
 
 
 class _Call:
@@ -257,7 +282,7 @@ class _Call:
         body: Any,
         caller: Caller,
         replies: _Replies,
-        room: threading.BoundedSemaphore,
+        room: _Room,
     ) -> None:
         self._service, self._frame, self._body, self._caller = service, frame, body, caller
         self._replies, self._room = replies, room
@@ -270,7 +295,7 @@ class _Call:
         except BaseException as error:
             self._replies.send(Kind.FAULT, self._frame.id, Message(dispatch.fault(error)))
         finally:
-            self._room.release()
+            self._room.leave(self._body.nbytes)
 
     def _run(self) -> Message:
         request = self._frame.decode()
@@ -297,7 +322,7 @@ class _Replies:
                 return
             try:
                 write(self._writer, kind, id_, message.header, message.body)
-            except pa.ArrowException:
+            except FLIGHT_ERRORS:
                 self._open = False
 
     def refuse(self, refusal: RefusedError) -> None:
@@ -339,16 +364,3 @@ _NO_ROWS = pa.RecordBatch.from_arrays([pa.array(EMPTY, pa.uint8())], schema=SCHE
 def _with_batch(batch: Any, frame: bytes) -> Any:
     """What Flight wants of a generator: always a batch."""
     return _NO_ROWS if batch is None else batch, frame
-
-
-def _sever(port: int) -> None:
-    """Shuts down the connections that this process has accepted at a port. Flight offers no way to do that, and waits
-    without limit for a peer that has stopped reading."""
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError, ValueError):
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
-                    connection.getpeername()  # raises for the socket that listens
-                    connection.shutdown(socket.SHUT_RDWR)

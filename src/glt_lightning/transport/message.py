@@ -47,7 +47,7 @@ class Message:
 def encode_header(header: Mapping[str, Any]) -> bytes:
     """JSON of a header. Raises `WireError` for one that is too large or holds what JSON cannot say."""
     try:
-        text = json.dumps(header, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = _ENCODER.encode(dict(header))
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError(f"header: expected strings, integers, finite numbers, lists and objects: {error}.") from None
     data = text.encode("utf-8", "replace")  # a path may hold what UTF-8 cannot say
@@ -61,7 +61,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
     if len(data) > MOST_HEADER:
         raise WireError(f"header: {len(data)} bytes, at most {MOST_HEADER} are allowed.")
     try:
-        header = json.loads(str(data, "utf-8"), parse_int=_integer, parse_float=_number, parse_constant=_constant)
+        header = _DECODER.decode(str(data, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise WireError(f"header: not the JSON of this protocol: {_short(error)}.") from None
     if not isinstance(header, dict):
@@ -85,6 +85,11 @@ def _number(text: str) -> float:
 
 def _constant(text: str) -> float:
     raise ValueError(f"{text} is not allowed")
+
+
+# made once: the functions of the json module would make them anew for every message
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=_constant)
 
 
 def _check_values(header: dict[str, Any]) -> None:

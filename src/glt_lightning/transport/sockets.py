@@ -1,0 +1,49 @@
+"""Ends TCP connections that a library holds and offers no way to end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from glt_lightning.options import parse_address
+
+
+def sever_accepted(port: int) -> None:
+    """Shuts down the connections that this process has accepted at a port. Flight waits without limit for a peer that
+    has stopped reading."""
+    _sever(lambda connection: connection.getsockname()[1] == port)
+
+
+def sever_to(address: str) -> None:
+    """Shuts down the connections of this process to ``host:port``. gRPC does not let go of a write to a peer that has
+    stopped reading, nor of a call that this peer has not begun to answer."""
+    host, port = parse_address("address", address)
+    with suppress(OSError):
+        hosts = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        _sever(lambda connection: connection.getpeername()[1] == port and _host(connection) in hosts)
+
+
+def _host(connection: socket.socket) -> str:
+    return str(connection.getpeername()[0]).removeprefix("::ffff:")
+
+
+def _sever(mine: Callable[[socket.socket], bool]) -> None:
+    for connection in _sockets():
+        with connection, suppress(OSError):
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and mine(connection):
+                connection.getpeername()  # raises for a socket that listens: it is not ours to shut down
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Second descriptors of all sockets of this process: the first may be closed and mean something else any moment."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            fd = os.dup(int(name))
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                yield socket.socket(fileno=fd)
+            else:
+                os.close(fd)
