@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from glt_lightning.data import LocalPartition as LocalPartition
     from glt_lightning.lightning import (
         GLTDataModule as GLTDataModule,
+        GLTServerClientStrategy as GLTServerClientStrategy,
         GLTWorkerStrategy as GLTWorkerStrategy,
         GraphSAGE as GraphSAGE,
         PredictionWriter as PredictionWriter,
@@ -35,6 +36,7 @@ _HOMES = {
     "ClusterOptions": "glt_lightning.options",
     "DistNeighborLoader": "glt_lightning.loader",
     "GLTDataModule": "glt_lightning.lightning",
+    "GLTServerClientStrategy": "glt_lightning.lightning",
     "GLTWorkerStrategy": "glt_lightning.lightning",
     "GraphSAGE": "glt_lightning.lightning",
     "LoaderContext": "glt_lightning.loader",

@@ -175,7 +175,7 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
         (["--trainer.strategy", "glt_wroker"], "got 'glt_wroker'. Did you mean glt_worker?"),
         (
             ["--trainer.strategy", "nccl"],
-            "expected auto, glt_worker, ddp or another strategy of Lightning; got 'nccl'.",
+            "expected auto, glt_worker, glt_server_client, ddp or another strategy of Lightning; got 'nccl'.",
         ),
         (["--trainer.max_epocs", "2"], "Did you mean --trainer.max_epochs?"),
         (["--trainer.devices", "x"], "trainer: `devices` selected with `CPUAccelerator` should be an int > 0."),

@@ -7,11 +7,13 @@ from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.monitor import SamplingMonitor
 from glt_lightning.lightning.predictions import PredictionWriter, read_predictions
 from glt_lightning.lightning.sage import GraphSAGE
+from glt_lightning.lightning.server_client_strategy import GLTServerClientStrategy
 from glt_lightning.lightning.worker_strategy import GLTWorkerStrategy
 
 __all__ = [
     "BestCheckpoint",
     "GLTDataModule",
+    "GLTServerClientStrategy",
     "GLTWorkerStrategy",
     "GraphSAGE",
     "PredictionWriter",
@@ -20,3 +22,4 @@ __all__ = [
 ]
 
 GLTWorkerStrategy.register_strategies(StrategyRegistry)
+GLTServerClientStrategy.register_strategies(StrategyRegistry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
@@ -26,6 +26,10 @@ from glt_lightning.options import ClusterOptions
 
 PROG = "python -m lightning"
 _DESCRIPTION = "Trains graph neural networks on partitioned graphs."
+_EPILOG = (
+    f"Further subcommands: serve (runs a graph server for trainers with strategy glt_server_client; {PROG} serve --help) "
+    f"and certs (makes the certificates of a job; {PROG} certs --help)."
+)
 # What the data module knows of the graph goes to the arguments of a model that has them.
 _LINKS = {
     "num_features": "in_channels",
@@ -48,6 +52,7 @@ class GLTCLI(LightningCLI):
             default=_CLUSTER,
             help="Where the processes of the job run; for glt strategies.",
         )
+        parser.link_arguments(("cluster", "trainer.strategy"), "data.init_args.cluster", compute_fn=_cluster_of_data)
         for source, target in _LINKS.items():
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
@@ -89,16 +94,11 @@ def main(args: ArgsType = None) -> None:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # a console script does not put it there, and user modules are named in YAML
     try:
-        GLTCLI(
-            LightningModule,
-            LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            save_config_kwargs={"overwrite": True},
-            parser_class=OneLineParser,
-            parser_kwargs={"prog": PROG, "description": _DESCRIPTION},
-            args=args,
-        )
+        argv = sys.argv[1:] if args is None else args if isinstance(args, list) else []
+        if argv and argv[0] in _TOOLS:
+            _TOOLS[argv[0]](argv[1:])
+        else:
+            _train(args)
     except Exception as error:
         known = next((e for e in _causes(error) if isinstance(e, (GLTError, MisconfigurationException))), None)
         if known is None or os.environ.get("GLT_TRACEBACK"):
@@ -107,6 +107,42 @@ def main(args: ArgsType = None) -> None:
             rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
             print(f"error: {'' if rank == '0' else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
         sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
+
+
+def _train(args: ArgsType) -> None:
+    GLTCLI(
+        LightningModule,
+        LightningDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        save_config_kwargs={"overwrite": True},
+        parser_class=OneLineParser,
+        parser_kwargs={"prog": PROG, "description": _DESCRIPTION, "epilog": _EPILOG},
+        args=args,
+    )
+
+
+def _serve(argv: Sequence[str]) -> None:
+    from glt_lightning.lightning.serve import run_serve
+
+    run_serve(argv, f"{PROG} serve")
+
+
+def _certs(argv: Sequence[str]) -> None:
+    from glt_lightning.transport.certs import run_certs
+
+    run_certs(list(argv))
+
+
+# Subcommands that do not run a Trainer.
+_TOOLS: dict[str, Callable[[Sequence[str]], None]] = {"serve": _serve, "certs": _certs}
+
+
+def _cluster_of_data(cluster: Any, strategy: Any) -> Any:
+    """The options for a data module whose graph servers may have; with other strategies it samples what is here."""
+    name = strategy if isinstance(strategy, str) else "" if strategy is None else strategy.class_path
+    kind = StrategyRegistry[name]["strategy"].__name__ if name in StrategyRegistry else name.rpartition(".")[2]
+    return cluster if kind == "GLTServerClientStrategy" else None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,0 +1,150 @@
+"""What the process of a graph server opens: the parts that it maps, whom it asks for the others, and the server itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from glt_lightning.cluster.context import DistContext, Role
+from glt_lightning.cluster.graph import ClusterGraph, GraphDesk
+from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.member import Holder, ask_holders
+from glt_lightning.cluster.owner import Owner
+from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import OptionError
+from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.producer.samplers import SamplerSource
+from glt_lightning.producer.server import GraphServer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerPlan:
+    """Plain values, so that it can be handed to a child process.
+
+    directory: the partition folder.  rank: number among ``cluster.servers``.  address: where to listen.
+    parts: those to map; None: as `placed_parts` says.
+    token: the secret where it does not come from ``security.token_file``.
+    """
+
+    directory: str
+    cluster: ClusterOptions
+    address: str
+    rank: int = 0
+    parts: tuple[int, ...] | None = None
+    token: str | None = None
+
+    @property
+    def num_servers(self) -> int:
+        return max(1, len(self.cluster.servers))
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for a private channel: the token is among them."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> ServerPlan:
+        cluster = dict(raw["cluster"])
+        for name, kind in (("deadlines", DeadlineOptions), ("retry", RetryOptions), ("security", SecurityOptions)):
+            cluster[name] = kind(**cluster[name])
+        parts = None if raw["parts"] is None else tuple(raw["parts"])
+        return cls(**dict(raw) | {"cluster": ClusterOptions(**cluster), "parts": parts})
+
+    def other_servers(self, num_parts: int) -> list[Holder]:
+        """The servers of the job but this one, those with the same parts together."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(len(self.cluster.servers)):
+            if rank != self.rank:
+                found.setdefault(placed_parts(rank, self.num_servers, num_parts), []).append(rank)
+        return [
+            Holder(" / ".join(f"server {r}" for r in ranks), parts, tuple(self.cluster.servers[r] for r in ranks))
+            for parts, ranks in found.items()
+        ]
+
+
+class HostedServer:
+    """A `GraphServer` with all that it needs, in this process. Close it.
+
+    Raises `OptionError` for an address or parts that cannot be used, `PartitionError` for a folder that is not whole.
+    """
+
+    def __init__(self, plan: ServerPlan) -> None:
+        self._closing = ExitStack()
+        try:
+            self._open(plan)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _open(self, plan: ServerPlan) -> None:
+        self.partition = partition = _open_parts(plan)
+        options, manifest = plan.cluster, partition.manifest
+        link = Link(
+            job="",
+            role="server",
+            name=f"server {plan.rank} (pid {os.getpid()} on {socket.gethostname()})",
+            graph=manifest.options_hash,
+            token=plan.token,
+            security=options.security,
+            deadlines=options.deadlines,
+            retry=options.retry,
+        )
+        transport = link.open_transport()
+        whole = len(partition.parts) == manifest.num_parts
+        holders = [] if whole else plan.other_servers(manifest.num_parts)
+        self.context = DistContext(
+            role=Role.SERVER,
+            rank=plan.rank,
+            world_size=plan.num_servers,
+            num_servers=plan.num_servers,
+            num_clients=None,
+            parts=partition.parts,
+            peers=tuple(address for rank, address in enumerate(options.servers) if rank != plan.rank),
+        )
+        graph = ClusterGraph(partition)
+        if not whole:
+            graph.remote = ask_holders(partition, holders, link, transport)
+            self._closing.callback(graph.remote.close)
+        owner = Owner(partition)
+        self._closing.callback(owner.close)
+        source = SamplerSource.of(partition, None if whole else link, holders=tuple(holders))
+        self.server = GraphServer(
+            partition,
+            options,
+            transport,
+            plan.address,
+            rank=plan.rank,
+            source=source,
+            services={**owner.calls, **GraphDesk(graph, partition.parts).calls},
+            greet=link.greet,
+        )
+        self._closing.callback(self.server.close)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that was picked."""
+        return self.server.address
+
+    def close(self) -> None:
+        """Ends the server, its samplers and its connections. Safe to call twice."""
+        self._closing.close()
+
+
+def _open_parts(plan: ServerPlan) -> LocalPartition:
+    """Maps the parts of this server. Raises `OptionError` where others would miss some of them."""
+    num_parts = Manifest.load(plan.directory).num_parts
+    expected = placed_parts(plan.rank, plan.num_servers, num_parts)
+    parts = expected if plan.parts is None else plan.parts
+    if unknown := sorted(set(parts) - set(range(num_parts))):
+        raise OptionError(f"server.parts: {unknown} is not among the parts 0 to {num_parts - 1} of {plan.directory}.")
+    if missing := sorted(set(expected) - set(parts)):
+        raise OptionError(
+            f"server.parts: {list(parts)} lacks {missing}, which the other servers look for at server {plan.rank} of "
+            f"{plan.num_servers} (part p is at server p mod servers). Add them, or leave server.parts out."
+        )
+    return LocalPartition.open(plan.directory, parts=parts)
