@@ -18,6 +18,7 @@ from glt_lightning.transport.peer import Answer, Peer
 
 _LOST = "SessionLostError"
 _LEAVE_S = 2.0
+_LEAVE_LOST_S = 0.1
 
 Key = tuple[int, int]
 
@@ -98,7 +99,8 @@ class Conversation:
         if stream is not None:
             stream.close()
         for thread in self._threads:
-            thread.join(_LEAVE_S)
+            # A server that is away is not told; a thread that tries to reach it ends with the peer.
+            thread.join(_LEAVE_S if stream is not None else _LEAVE_LOST_S)
         self._answers.clear()
 
     # -- both threads

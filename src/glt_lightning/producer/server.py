@@ -30,6 +30,7 @@ from glt_lightning.transport.message import MOST_BODY, Message
 _PAUSE_S = 0.5  # between looks at leases, and at whether the reader of a stream is still there
 _MOST_FAILURES = 10  # of one batch, whatever a client asks for
 _MOST_ID = 100  # characters
+_MOST_SHOWN = 100  # clients in a status, which must fit into a header
 _CLOSE_S = 5.0
 
 
@@ -109,12 +110,15 @@ class GraphServer:
 
     def close(self) -> None:
         """Ends all sessions, the samplers and every connection. Safe to call twice."""
-        if not self._closing:
-            self._closing = True
-            self._mailbox.post(lambda: None)
-            self._thread.join(_CLOSE_S)
-            self._server.close()
-            self._end()
+        if self._closing:
+            return
+        # Connections go first: for clients this server is away, and they wait for the next one.
+        self._mailbox.post(self._end_talks)
+        self._server.close()
+        self._closing = True
+        self._mailbox.post(lambda: None)
+        self._thread.join(_CLOSE_S)
+        self._end()
 
     def _end(self) -> None:
         self._pool.close()
@@ -265,6 +269,10 @@ class GraphServer:
         session.held -= nbytes
         self._slots.give_back(slot)
 
+    def _end_talks(self) -> None:
+        for session in self._sessions:
+            session.talk.end()
+
     def _end_session(self, session: Session) -> None:
         self._abandon(self._sessions.remove(session))
 
@@ -296,6 +304,7 @@ class GraphServer:
     def _status(self) -> dict[str, Any]:
         manifest, processes = self._partition.manifest, self._pool.processes
         clients = [session.status() for session in self._sessions]
+        rate = sum(client["batches_per_s"] for client in clients)
         pids = [process.pid for process in processes]
         return {
             "rank": self._rank,
@@ -305,10 +314,11 @@ class GraphServer:
             "parts": list(self._partition.parts),
             "num_parts": manifest.num_parts,
             "uptime_s": round(time.monotonic() - self._begun_s, 3),
-            "clients": clients,
+            "num_clients": len(clients),
+            "clients": clients[:_MOST_SHOWN],
             "samplers": {"pids": pids, "restarts": self._pool.restarts},
             "memory": {"server_bytes": _rss(os.getpid()), "sampler_bytes": [_rss(pid) for pid in pids]},
-            "batches_per_s": round(sum(client["batches_per_s"] for client in clients), 2),
+            "batches_per_s": round(rate, 2),
         }
 
 

@@ -19,6 +19,7 @@ from glt_lightning.transport.message import EMPTY
 
 _MOST_WAITING = 4096  # questions of a session
 _MOST_WAITING_BYTES = 256 << 20
+_MOST_SHOWN = 80  # characters of a name in a status
 _RATE_S = 10.0  # over which rates are measured
 
 Key = tuple[int, int]  # a client's run, and the number of a batch in it
@@ -177,8 +178,8 @@ class Session:
     def status(self) -> dict[str, Any]:
         self._trim()
         return {
-            "client": self.client,
-            "job": self.job,
+            "client": self.client[:_MOST_SHOWN],
+            "job": self.job[:_MOST_SHOWN],
             "waiting": len(self.waiting),
             "making": len(self.making),
             "ready": len(self.talk),
