@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from glt_lightning.channel.slots import PinMemory
@@ -16,6 +18,9 @@ from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions,
 from glt_lightning.producer.remote import RemoteProducer
 from glt_lightning.producer.server import GraphServer
 from glt_lightning.transport.base import Transport
+from glt_lightning.transport.credentials import Credentials
+from glt_lightning.transport.flight_transport import FlightTransport
+from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.peer import Peer
 from tests.helpers.partitions import digest
 
@@ -28,11 +33,22 @@ def cluster(**changes: Any) -> ClusterOptions:
     return ClusterOptions(**{"num_workers": 1, "deadlines": DEADLINES, "retry": RETRY} | changes)
 
 
-class Farm:
-    """Servers and clients over one transport."""
+@contextmanager
+def open_farm(kind: str) -> Iterator[Farm]:
+    """kind: ``in process``, ``flight``, or ``handover`` (calls in process)."""
+    with InProcessNetwork() as network:
+        farm = Farm(FlightTransport(Credentials()) if kind == "flight" else network, handover=kind == "handover")
+        try:
+            yield farm
+        finally:
+            farm.close()
 
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
+
+class Farm:
+    """Servers and clients over one transport. handover: clients map the memory of the servers, which are on their host."""
+
+    def __init__(self, transport: Transport, *, handover: bool = False) -> None:
+        self.transport, self.handover = transport, handover
         self._stack = ExitStack()
 
     def serve(
@@ -61,8 +77,9 @@ class Farm:
     def producer(
         self, peer: Peer, sampling: SamplingOptions | None = None, pin: PinMemory | None = None, **changes: Any
     ) -> RemoteProducer:
+        handover = changes.pop("handover", self.handover)
         options = cluster(**{"deadlines": peer.deadlines, **changes})
-        producer = RemoteProducer(peer, options, sampling or SamplingOptions(), pin)
+        producer = RemoteProducer(peer, options, sampling or SamplingOptions(), pin, handover=handover)
         self._stack.callback(producer.close)
         return producer
 
@@ -87,8 +104,20 @@ class Farm:
         self._stack.callback(context.close)
         return context
 
+    @staticmethod
+    def deadlines(**changes: Any) -> DeadlineOptions:
+        return replace(DEADLINES, **changes)
+
     def close(self) -> None:
         self._stack.close()
+
+
+def until(fact: Callable[[], bool], patience_s: float = 20.0) -> None:
+    """Waits for a fact; one that never comes fails the test."""
+    end_s = time.monotonic() + patience_s
+    while not fact():
+        assert time.monotonic() < end_s, "it never came true"
+        time.sleep(0.01)
 
 
 def digests(context: LoaderContext, *specs: LoaderSpec, epochs: int = 1) -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,12 +15,10 @@ from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.question import Question
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.faults import Faults
-from glt_lightning.transport.flight_transport import FlightTransport
 from glt_lightning.transport.inproc import InProcessNetwork
 from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
-from tests.helpers.servers import DEADLINES, Farm, digests, inline
+from tests.helpers.servers import Farm, digests, inline, open_farm, until
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=4, shuffle=True)
 OTHER = LoaderSpec(name="val", split="val", num_neighbors=[2], batch_size=4)
@@ -48,13 +44,10 @@ def farm(network) -> Iterator[Farm]:
         farm.close()
 
 
-@pytest.fixture(params=["in process", "flight"])
-def any_farm(request, network) -> Iterator[Farm]:
-    farm = Farm(network if request.param == "in process" else FlightTransport(Credentials()))
-    try:
+@pytest.fixture(params=["in process", "flight", "handover"])
+def any_farm(request) -> Iterator[Farm]:
+    with open_farm(request.param) as farm:
         yield farm
-    finally:
-        farm.close()
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
@@ -140,7 +133,7 @@ def test_the_server_is_restarted(any_farm, whole):
 
 
 def test_the_lease_ended_while_the_client_was_cut_off(farm, network, whole):
-    server = farm.serve(whole, deadlines=replace(DEADLINES, lease_s=0.3))
+    server = farm.serve(whole, deadlines=farm.deadlines(lease_s=0.3))
     context = farm.context(server.address, peer={"call_s": 0.5})
     found = []
     for number, batch in enumerate(context.make_loader(SPEC)):
@@ -278,11 +271,3 @@ def test_a_question_without_a_session_is_refused(farm, whole):
         with pytest.raises(RemoteError, match="no such session") as caught:
             peer.ask(op, {**message.header, "run": 1}, message.body).result()
         assert caught.value.kind == "SessionLostError"
-
-
-def until(fact, patience_s=20.0):
-    """Waits for a fact; a fact that never comes fails the test."""
-    end_s = time.monotonic() + patience_s
-    while not fact():
-        assert time.monotonic() < end_s, "it never came true"
-        time.sleep(0.01)

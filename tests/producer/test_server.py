@@ -10,24 +10,16 @@ import pytest
 
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import SamplingOptions
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.inproc import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
-from tests.helpers.servers import Farm, digests, inline
+from tests.helpers.servers import Farm, digests, inline, open_farm
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
 
 
-@pytest.fixture(params=["in process", "flight"])
+@pytest.fixture(params=["in process", "flight", "handover"])
 def farm(request: pytest.FixtureRequest) -> Iterator[Farm]:
-    network = InProcessNetwork()
-    farm = Farm(network if request.param == "in process" else FlightTransport(Credentials()))
-    try:
+    with open_farm(request.param) as farm:
         yield farm
-    finally:
-        farm.close()
-        network.close()
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])

@@ -65,11 +65,14 @@ class Slot:
 
 
 class SharedSlot(Slot):
-    """A slot that another process writes: a memfd, which has no name and is gone with its last holder."""
+    """A slot that another process writes: a memfd, which has no name and is gone with its last holder.
 
-    def __init__(self, index: int, pin: PinMemory | None = None) -> None:
+    fd: of a slot that another process made; owned by this one from now on.
+    """
+
+    def __init__(self, index: int, pin: PinMemory | None = None, fd: int | None = None) -> None:
         super().__init__(index, pin)
-        self.fd = os.memfd_create(f"glt-slot-{index}", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create(f"glt-slot-{index}", os.MFD_CLOEXEC) if fd is None else fd
 
     def attach(self) -> None:
         """Maps the memory again if the writer made it larger."""
@@ -148,6 +151,10 @@ class SlotPool:
             self._free.append(slot)
         else:
             slot.close()
+
+    def retire(self, slot: Slot) -> None:
+        """Forgets a slot that was taken: its memory is not used again, and goes with whoever still reads it."""
+        self._slots = [each for each in self._slots if each is not slot]
 
     def owns(self, slot: Slot) -> bool:
         return any(slot is s for s in self._slots)

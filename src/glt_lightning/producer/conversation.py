@@ -8,9 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
+from glt_lightning.channel.slots import PinMemory
 from glt_lightning.errors import PeerError, PeerLostError, RemoteError, SamplerError
 from glt_lightning.options import DeadlineOptions
+from glt_lightning.producer.handover import HandoverStream, place_identity
 from glt_lightning.producer.question import Question
 from glt_lightning.transport.base import MessageStream
 from glt_lightning.transport.message import Message
@@ -32,10 +35,20 @@ class Conversation:
     same batches again or has them still. Both threads start with the first question.
 
     server: the peer.  max_restarts: how often the server tries a batch that ends its samplers.
+    pin: page-locks the memory of batches that are handed over.  handover: whether they may be, within a host.
     """
 
-    def __init__(self, server: Peer, deadlines: DeadlineOptions, max_restarts: int) -> None:
+    def __init__(
+        self,
+        server: Peer,
+        deadlines: DeadlineOptions,
+        max_restarts: int,
+        pin: PinMemory | None = None,
+        handover: bool = True,
+    ) -> None:
         self._peer, self._deadlines, self._max_restarts = server, deadlines, max_restarts
+        self._pin, self._handover = pin, handover
+        self._socket_name = ""  # where the server hands batches over; "" if it is on another host
         self._state = threading.Condition()
         self._unanswered: dict[Key, Question] = {}
         self._answers: dict[Key, Message | PeerError] = {}
@@ -49,6 +62,12 @@ class Conversation:
         self._closed = False
         self.asked_again_s = 0.0  # when all that was not answered was asked again
         self.reopened = 0  # streams after the first
+        self._fresh = 0
+
+    @property
+    def fresh(self) -> int:
+        """Batches that were copied because the user held so many."""
+        return self._fresh + getattr(self._stream, "fresh", 0)
 
     @property
     def server(self) -> str:
@@ -168,9 +187,12 @@ class Conversation:
             session = self._session
         if not session:
             session = secrets.token_hex(16)
-            welcome = self._peer.ask("open", {"session": session, "max_restarts": self._max_restarts}).result()
-            with suppress(TypeError, ValueError):
-                self._lease_s = float(welcome.header["lease_s"])
+            place = place_identity() if self._handover else ""
+            asked = {"session": session, "max_restarts": self._max_restarts, "place": place}
+            welcome = self._peer.ask("open", asked).result().header
+            self._lease_s, self._socket_name = float(welcome["lease_s"]), str(welcome["handover"])
+        elif self._talk:
+            self._peer.ask("renew", {"session": session}).result()
         with self._state:
             self._session = session
             self._talk += 1
@@ -183,7 +205,8 @@ class Conversation:
         return session, talk
 
     def _open_stream(self, session: str, talk: int) -> Iterator[Message]:
-        stream = self._peer.stream("batches", {"session": session, "talk": talk})
+        asked = {"session": session, "talk": talk}
+        stream = self._hand_over(asked) if self._socket_name else self._peer.stream("batches", asked)
         with self._state:
             over = self._over
             self._stream = stream
@@ -193,7 +216,13 @@ class Conversation:
         finally:
             with self._state:
                 self._stream = None
+                self._fresh += getattr(stream, "fresh", 0)
             stream.close()
+
+    def _hand_over(self, asked: dict[str, Any]) -> HandoverStream:
+        return HandoverStream(
+            self.server, self._socket_name, asked, self._deadlines.call_s, self._pin, lambda: len(self._answers)
+        )
 
     def _file(self, message: Message) -> None:
         """Puts an answer where it is looked for. What is not waited for, or came already, is dropped."""

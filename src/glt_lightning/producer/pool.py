@@ -87,6 +87,11 @@ class SamplerPool:
             if any(task.run == run for task in process.tasks.values()):
                 process.drop(run)
 
+    def forget(self, slot: int) -> None:
+        """Tells the processes that a slot is gone. None of their tasks may be about to write it."""
+        for process in self.processes:
+            process.forget(slot)
+
     def poll(self, timeout_s: float, also: int | None = None) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Tasks that are done, with what the process said. Waits for at least one message or death, or for the file
         descriptor ``also`` to become readable."""

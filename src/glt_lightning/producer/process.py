@@ -120,6 +120,13 @@ class SamplerProcess:
         with suppress(ClosedError, TimeoutError):
             send(self.sock, {"op": "drop", "run": run})
 
+    def forget(self, slot: int) -> None:
+        """Tells the process that nothing will be written into a slot any more."""
+        if slot in self._known_slots:
+            self._known_slots.remove(slot)
+            with suppress(ClosedError, TimeoutError):
+                send(self.sock, {"op": "forget", "slot": slot})
+
     def epitaph(self) -> str:
         """How the process ended, after its socket did."""
         try:

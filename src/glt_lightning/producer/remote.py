@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from glt_lightning.channel.slots import PinMemory, Slot, SlotPool
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import ClusterOptions, SamplingOptions
 from glt_lightning.producer.conversation import Conversation
+from glt_lightning.producer.handover import Landed
 from glt_lightning.producer.question import Question
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
@@ -45,15 +47,23 @@ class RemoteProducer:
         options: How far ahead, and how long to wait.
         sampling: ``timeout_s`` for one batch; ``max_restarts`` for samplers that end while they make it.
         pin: Page-locks the memory of batches.
+        handover: Map the server's own memory, where it runs on this host for the same user.
     """
 
     restarts = 0
+    _warned = False
 
     def __init__(
-        self, server: Peer, options: ClusterOptions, sampling: SamplingOptions, pin: PinMemory | None = None
+        self,
+        server: Peer,
+        options: ClusterOptions,
+        sampling: SamplingOptions,
+        pin: PinMemory | None = None,
+        *,
+        handover: bool = True,
     ) -> None:
         self._options, self._sampling = options, sampling
-        self._conversation = Conversation(server, options.deadlines, sampling.max_restarts)
+        self._conversation = Conversation(server, options.deadlines, sampling.max_restarts, pin, handover)
         self._finalizer = weakref.finalize(self, self._conversation.close)
         self._slots = None if pin is None else SlotPool(Slot, _SLOTS, pin)
         self._ids = count(1)
@@ -61,7 +71,7 @@ class RemoteProducer:
 
     @property
     def fresh_slots(self) -> int:
-        return 0 if self._slots is None else self._slots.fresh_slots
+        return self._conversation.fresh + (0 if self._slots is None else self._slots.fresh_slots)
 
     @property
     def reconnects(self) -> int:
@@ -100,8 +110,15 @@ class RemoteProducer:
             self._conversation.ask(Question(run.id, run.config, request))
 
     def _deliver(self, number: int, message: Message) -> Sample:
-        if self._slots is not None:
+        if self._slots is not None and not isinstance(message, Landed):
             message = Message(message.header, self._pinned(self._slots, message.body))
+        elif self._conversation.fresh and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "many batches are kept, so further ones are copied out of the memory that is shared with the server, which "
+                "is slower.",
+                stacklevel=2,
+            )
         return Sample(number, unpack(message))
 
     def _pinned(self, slots: SlotPool, body: np.ndarray) -> np.ndarray:

@@ -18,12 +18,13 @@ from glt_lightning.channel.slots import SharedSlot, SlotPool
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PeerError, SamplerError
 from glt_lightning.options import ClusterOptions
+from glt_lightning.producer.handover import HandoverDesk
 from glt_lightning.producer.mailbox import Mailbox
 from glt_lightning.producer.pool import Failure, SamplerPool
 from glt_lightning.producer.process import Task, batches_at_once
 from glt_lightning.producer.question import read_integer, read_question
 from glt_lightning.producer.samplers import SamplerSource
-from glt_lightning.producer.sessions import Finished, Job, Session, SessionLostError, Sessions, Talk
+from glt_lightning.producer.sessions import Finished, Hold, Job, Session, SessionLostError, Sessions, Talk
 from glt_lightning.transport.base import Caller, CallHandler, Service, Transport
 from glt_lightning.transport.message import MOST_BODY, Message
 
@@ -79,6 +80,7 @@ class GraphServer:
         threads = batches_at_once(source, options.num_workers, options.concurrency)
         self._most_tasks = options.num_workers * options.concurrency
         self._serving = False
+        self._handover: HandoverDesk | None = None
         self._pool = SamplerPool(source, options.num_workers, threads, options.deadlines.start_s, _Judge(self))
         try:
             if not self._pool.wait_open(options.deadlines.start_s):
@@ -96,6 +98,7 @@ class GraphServer:
                 "close": self._close_session,
                 "status": self._tell_status,
             }
+            self._handover = HandoverDesk(self._begin, self._taken, self._retire, options.deadlines.call_s)
             self._server = transport.serve(address, Service(greet, calls, {"batches": self._batches}))
         except BaseException:
             self._end()
@@ -115,12 +118,16 @@ class GraphServer:
         # Connections go first: for clients this server is away, and they wait for the next one.
         self._mailbox.post(self._end_talks)
         self._server.close()
+        if self._handover is not None:
+            self._handover.close()
         self._closing = True
         self._mailbox.post(lambda: None)
         self._thread.join(_CLOSE_S)
         self._end()
 
     def _end(self) -> None:
+        if self._handover is not None:
+            self._handover.close()
         self._pool.close()
         self._slots.close()
         self._mailbox.close()
@@ -135,7 +142,8 @@ class GraphServer:
         lease_s = self._options.deadlines.lease_s
         session = Session(id_, caller.name, f"{caller.hello.get('job', '')!s:.200}", lease_s, failures)
         self._do(lambda: self._sessions.add(session))
-        return Message({"lease_s": lease_s})
+        assert self._handover is not None
+        return Message({"lease_s": lease_s, "handover": self._handover.offer(message.header.get("place"))})
 
     def _make(self, message: Message, _caller: Caller) -> Message:
         question = read_question(message, self._partition.manifest)
@@ -170,13 +178,7 @@ class GraphServer:
         return Message(self.status())
 
     def _batches(self, message: Message, caller: Caller) -> Iterator[Message]:
-        number = read_integer(message.header, "talk", 1, 2**62)
-
-        def begin() -> tuple[Session, Talk | None]:
-            session = self._sessions.find(message.header.get("session"))
-            return session, session.talk if session.change_talk(number) else None
-
-        session, talk = self._do(begin)
+        session, talk = self._begin(message.header.get("session"), read_integer(message.header, "talk", 1, 2**62))
         while talk is not None and not caller.is_gone():
             found = talk.take(_PAUSE_S)
             if session.ended:
@@ -187,6 +189,29 @@ class GraphServer:
                 # nothing here may keep the memory while the transport has it
                 yield _as_message(found)
                 session.heard()
+
+    def _begin(self, id_: Any, number: int) -> tuple[Session, Talk | None]:
+        """A session and its talk of this number; None if there is a later one."""
+
+        def begin() -> tuple[Session, Talk | None]:
+            session = self._sessions.find(id_)
+            return session, session.talk if session.change_talk(number) else None
+
+        found: tuple[Session, Talk | None] = self._do(begin)
+        return found
+
+    def _taken(self, item: Finished) -> None:
+        """A batch is handed over: from now on the client's buffer has room for another one."""
+        if item.hold is not None:
+            self._mailbox.post(item.hold.let_go)
+
+    def _retire(self, slots: list[SharedSlot]) -> None:
+        def retire() -> None:
+            for slot in slots:
+                self._slots.retire(slot)
+                self._pool.forget(slot.index)
+
+        self._mailbox.post(retire)
 
     def _do(self, call: Callable[[], Any]) -> Any:
         """Has the scheduler make a call; returns or raises what comes of it."""
@@ -255,18 +280,18 @@ class GraphServer:
             session.talk.put(_no_batch(job, said))
             return
         session.count(nbytes)
-        session.held += nbytes
         job.slot.attach()
         buffer = job.slot.buffer(nbytes)
-        released = partial(self._mailbox.post, partial(self._release, session, job.slot, nbytes))
+        hold = Hold(session, nbytes)
+        released = partial(self._mailbox.post, partial(self._release, hold, job.slot))
         weakref.finalize(buffer, released).atexit = False
         memory = np.frombuffer(buffer, dtype=np.uint8)
         named = {"run": job.question.run, "number": job.request.number, "arrays": header["layout"]}
-        session.talk.put(Finished(job.question.key, named, memory))
+        session.talk.put(Finished(job.question.key, named, memory, job.slot, hold))
 
-    def _release(self, session: Session, slot: SharedSlot, nbytes: int) -> None:
-        """The transport has let go of a batch."""
-        session.held -= nbytes
+    def _release(self, hold: Hold, slot: SharedSlot) -> None:
+        """The transport, or the client, has let go of a batch."""
+        hold.let_go()
         self._slots.give_back(slot)
 
     def _end_talks(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.producer.process import Task
 from glt_lightning.producer.question import Question
@@ -29,13 +30,29 @@ class SessionLostError(PeerError):
     """The server does not know the session: it was restarted, or did not hear of the client for too long."""
 
 
+class Hold:
+    """Bytes of a batch in a client's buffer."""
+
+    def __init__(self, session: Session, nbytes: int) -> None:
+        self._session, self._nbytes = session, nbytes
+        session.held += nbytes
+
+    def let_go(self) -> None:
+        """The batch is not in the buffer any more. Safe to call twice."""
+        self._session.held -= self._nbytes
+        self._nbytes = 0
+
+
 @dataclass(frozen=True)
 class Finished:
-    """A batch, or why there is none, on its way to the client. memory: uint8; lives as long as somebody views it."""
+    """A batch, or why there is none, on its way to the client. memory: uint8; lives as long as somebody views it.
+    slot, hold: where it lies, and its place in the client's buffer; None if there is no batch."""
 
     key: Key
     header: Mapping[str, Any]
     memory: np.ndarray = field(default_factory=lambda: EMPTY)
+    slot: SharedSlot | None = None
+    hold: Hold | None = None
 
 
 class Talk:

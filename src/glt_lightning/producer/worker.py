@@ -83,6 +83,11 @@ class Worker:
     def _on_drop(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
         self._dropped.add(header["run"])
 
+    def _on_forget(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
+        slot = self._slots.pop(header["slot"], None)
+        if slot is not None:
+            slot.close()
+
     def _work(self) -> None:
         samplers: dict[SamplerConfig, Sampler] = {}
         while True:
