@@ -24,17 +24,21 @@ import torch
 from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.cluster.graph import ClusterGraph, RemoteGraph
 from glt_lightning.cluster.link import Link
-from glt_lightning.options import SecurityOptions
+from glt_lightning.options import ClusterOptions, SecurityOptions
 from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer.hosted import ServerPlan
+from glt_lightning.producer.remote import RemoteProducer
+from glt_lightning.producer.server_process import ServerProcess
 
+TOKEN = "benchmark-of-a-cluster"
 HERE = Path(__file__).resolve().parent
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
 
 
 def link(name: str, role: str, security: SecurityOptions) -> Link:
-    return Link(job="bench", role=role, name=name, token="benchmark-of-a-cluster", security=security)
+    return Link(job="bench", role=role, name=name, token=TOKEN, security=security)
 
 
 class Barrier:
@@ -153,6 +157,52 @@ def worker(args: argparse.Namespace) -> dict[str, Any]:
         "mb_out": total["bytes_out"] / batches / 1e6,
         "questions": total["round_trips"] / batches,
     }
+
+
+def server(args: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    security = SecurityOptions(**json.loads(args.security))
+    options = ClusterOptions(num_workers=args.workers, concurrency=args.concurrency, security=security)
+    plan = ServerPlan(directory=args.partition, cluster=options, address="127.0.0.1:0", token=TOKEN)
+    here = link("client", "client", security)
+    served = ServerProcess(plan, 0, print)
+    proxies = Proxies(args.delay_ms)
+    peer = here.peer("server", [proxies.before(served.address)], here.open_transport())
+    sampling = SamplingOptions()
+
+    def make(pin: Any) -> RemoteProducer:
+        return RemoteProducer(peer, options, sampling, pin, handover=args.handover)
+
+    try:
+        with LoaderContext(RemoteGraph(peer), sampling, make_producer=make) as context:
+            stream = endless(context.make_loader(SPEC))
+            for _ in range(4 + 4 * args.workers * args.concurrency):
+                next(stream)
+            pids = own_processes()
+            before, received, start = cpu_s(pids), peer.stats.bytes_in, time.perf_counter()
+            rows = sum(next(stream).num_nodes for _ in range(args.batches))
+            cpu, wall = cpu_s(pids) - before, time.perf_counter() - start
+            received = peer.stats.bytes_in - received
+    finally:
+        peer.close()
+        served.close()
+        proxies.close()
+    return {
+        "m_rows_per_cpu_s": rows / cpu / 1e6,
+        "batches_per_cpu_s": args.batches / cpu,
+        "batches_per_s": args.batches / wall,
+        "rows": rows // args.batches,
+        "mb_in": received / args.batches / 1e6,
+    }
+
+
+def certificates(folder: Path) -> dict[str, str]:
+    """Mutual TLS between processes of this host."""
+    from glt_lightning.transport.certs import make_authority, make_certificate
+
+    make_authority(folder, days=1)
+    make_certificate(folder, "node", ["127.0.0.1"], days=1)
+    return {"ca": str(folder / "ca.pem"), "cert": str(folder / "node.pem"), "key": str(folder / "node.key")}
 
 
 def main() -> None:

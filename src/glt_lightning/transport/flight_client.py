@@ -21,13 +21,14 @@ from glt_lightning.transport.flight_common import (
     FLIGHT_ERRORS,
     SCHEMA,
     TOKEN_HEADER,
+    Assembler,
     flight,
-    open_chunk,
     to_json,
     translate,
     write,
 )
 from glt_lightning.transport.frame import Frame, Kind
+from glt_lightning.transport.memory import Recycler
 from glt_lightning.transport.message import EMPTY, Message, as_body
 from glt_lightning.transport.pending import Waiting, again, received
 from glt_lightning.transport.sockets import sever_to
@@ -47,10 +48,11 @@ class FlightConnection:
         credentials: Credentials,
         deadlines: DeadlineOptions,
         timeout_s: float,
+        memory: Recycler,
     ) -> None:
         self._hello = dict(hello)
         client = _client(address, credentials, deadlines, timeout_s)
-        self._parts = _Parts(address, client, _call_options(credentials), deadlines.call_s)
+        self._parts = _Parts(address, client, _call_options(credentials), deadlines.call_s, memory)
         self._end = weakref.finalize(self, self._parts.close)
         try:
             self._calls = self._parts.open_lane("calls", self._hello)
@@ -126,8 +128,9 @@ def _call_options(credentials: Credentials) -> Any:
 class _Parts:
     """All that a connection must end, apart from it: the connection may be dropped while threads still wait."""
 
-    def __init__(self, address: str, client: Any, options: Any, patience_s: float) -> None:
+    def __init__(self, address: str, client: Any, options: Any, patience_s: float, memory: Recycler) -> None:
         self._address, self._client, self._options, self._patience_s = address, client, options, patience_s
+        self._memory = memory
         self._lock = threading.Lock()
         self._lanes: list[_Lane] = []
         self._openings: weakref.WeakSet[_Opening] = weakref.WeakSet()
@@ -137,7 +140,7 @@ class _Parts:
 
     def open_lane(self, name: str, hello: Mapping[str, Any]) -> _Lane:
         descriptor = flight.FlightDescriptor.for_command(to_json({"lane": name, "hello": hello}))
-        lane = _Lane(self._client, descriptor, self._options, self._patience_s, f"glt-{name}")
+        lane = _Lane(self._client, descriptor, self._options, self._patience_s, f"glt-{name}", self._memory)
         with self._lock:
             if not self._ending.is_set():
                 self._lanes.append(lane)
@@ -154,7 +157,7 @@ class _Parts:
                 raise PeerLostError(_ENDED)
             self._openings.add(opening)
             opening.thread.start()
-        stream = _Stream(opening.reader(self._patience_s))
+        stream = _Stream(opening.reader(self._patience_s), self._memory)
         with self._lock:
             if not self._ending.is_set():
                 self._streams.add(stream)
@@ -214,7 +217,10 @@ def _joined(threads: list[threading.Thread]) -> bool:
 class _Lane:
     """One stream of calls: whoever calls writes, one thread reads and hands out the replies."""
 
-    def __init__(self, client: Any, descriptor: Any, options: Any, patience_s: float, name: str) -> None:
+    def __init__(
+        self, client: Any, descriptor: Any, options: Any, patience_s: float, name: str, memory: Recycler
+    ) -> None:
+        self._assembler = Assembler(memory)
         self._client, self._descriptor, self._options, self._patience_s = client, descriptor, options, patience_s
         self._ids = itertools.count(1)
         self._state = threading.Condition()
@@ -291,7 +297,11 @@ class _Lane:
         try:
             self._open()
             while True:
-                self._take(*open_chunk(self._reader.read_chunk()))
+                arrived = self._assembler.open(self._reader.read_chunk())
+                self.heard_s = time.monotonic()
+                if arrived is not None:
+                    self._take(*arrived)
+                del arrived
         except StopIteration:
             self._fail(PeerLostError("it has closed the connection"))
         except FLIGHT_ERRORS as error:
@@ -312,7 +322,6 @@ class _Lane:
         writer.begin(SCHEMA)
 
     def _take(self, frame: Any, body: np.ndarray) -> None:
-        self.heard_s = time.monotonic()
         if frame.kind in (Kind.REPLY, Kind.FAULT):
             with self._state:
                 pending = self._pending.pop(frame.id, None)
@@ -403,8 +412,8 @@ class _Opening:
 class _Stream:
     """`transport.base.MessageStream`."""
 
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
+    def __init__(self, reader: Any, memory: Recycler) -> None:
+        self._reader, self._assembler = reader, Assembler(memory)
         self._closed = False
         self._error: PeerError | None = None
 
@@ -422,7 +431,11 @@ class _Stream:
 
     def _read(self) -> tuple[Frame, np.ndarray] | None:
         try:
-            return None if self._closed else open_chunk(self._reader.read_chunk())
+            while not self._closed:
+                arrived = self._assembler.open(self._reader.read_chunk())
+                if arrived is not None:
+                    return arrived
+            return None
         except StopIteration:
             return None
         except FLIGHT_ERRORS as error:

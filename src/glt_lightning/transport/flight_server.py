@@ -6,6 +6,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from glt_lightning.errors import OptionError, RefusedError
@@ -18,11 +19,12 @@ from glt_lightning.transport.flight_common import (
     SCHEMA,
     TOKEN_HEADER,
     chunk,
+    chunks,
     flight,
     open_chunk,
     pa,
     read_json,
-    write,
+    write_chunk,
 )
 from glt_lightning.transport.frame import Kind
 from glt_lightning.transport.message import EMPTY, Message, WireError
@@ -139,6 +141,7 @@ class _Flight(flight.FlightServerBase):
                 caller = self._greet(opening.get("hello"), presence, replies)
             except RefusedError as refusal:
                 replies.refuse(refusal)
+                _wait_to_leave(reader)
                 return
             self._serve_calls(reader, replies, caller, self._lanes[lane])
         finally:
@@ -211,7 +214,7 @@ class _Flight(flight.FlightServerBase):
             try:
                 # `next` inside of `yield`: no name may keep a reply while the handler waits for another
                 while not presence.is_gone():
-                    yield _reply_piece(next(replies))
+                    yield from _reply_pieces(next(replies))
             except StopIteration:
                 return
             finally:
@@ -239,6 +242,13 @@ class _Flight(flight.FlightServerBase):
             waiting.join(0.05)
         for workers in self._lanes.values():
             workers.close(_CLOSE_S)
+
+
+def _wait_to_leave(reader: Any) -> None:
+    """A peer that is still writing when its stream ends would not come to read why."""
+    with suppress(StopIteration, *FLIGHT_ERRORS):
+        while True:
+            reader.read_chunk()
 
 
 class _Room:
@@ -317,13 +327,14 @@ class _Replies:
 
     def send(self, kind: Kind, id_: int, message: Message) -> None:
         """Raises `WireError` for what cannot be sent; does nothing once the peer has left."""
-        with self._lock:
-            if not self._open:
-                return
-            try:
-                write(self._writer, kind, id_, message.header, message.body)
-            except FLIGHT_ERRORS:
-                self._open = False
+        for batch, frame in chunks(kind, id_, message.header, message.body):
+            with self._lock:
+                if not self._open:
+                    return
+                try:
+                    write_chunk(self._writer, batch, frame)
+                except FLIGHT_ERRORS:
+                    self._open = False
 
     def refuse(self, refusal: RefusedError) -> None:
         self.send(Kind.REFUSED, 0, Message({"message": str(refusal)[:2000]}))
@@ -353,9 +364,11 @@ def _piece(kind: Kind, header: dict[str, Any]) -> Any:
     return _with_batch(*chunk(kind, 0, header))
 
 
-def _reply_piece(message: Message) -> Any:
+def _reply_pieces(message: Message) -> Iterator[Any]:
     dispatch.check_reply(message)
-    return _with_batch(*chunk(Kind.REPLY, 0, message.header, message.body))
+    for batch, frame in chunks(Kind.REPLY, 0, message.header, message.body):
+        yield _with_batch(batch, frame)
+        del batch
 
 
 _NO_ROWS = pa.RecordBatch.from_arrays([pa.array(EMPTY, pa.uint8())], schema=SCHEMA)

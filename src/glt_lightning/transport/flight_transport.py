@@ -10,6 +10,7 @@ from glt_lightning.transport.base import Connection, Server, Service
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_client import FlightConnection
 from glt_lightning.transport.flight_server import FlightServer
+from glt_lightning.transport.memory import Recycler
 
 _DEADLINES = DeadlineOptions()
 
@@ -19,10 +20,11 @@ class FlightTransport:
 
     def __init__(self, credentials: Credentials, deadlines: DeadlineOptions = _DEADLINES) -> None:
         self._credentials, self._deadlines = credentials, deadlines
+        self._memory = Recycler()
 
     def serve(self, address: str, service: Service) -> Server:
         return FlightServer(address, service, self._credentials)
 
     def connect(self, address: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
         parse_address("address", address)
-        return FlightConnection(address, hello, self._credentials, self._deadlines, timeout_s)
+        return FlightConnection(address, hello, self._credentials, self._deadlines, timeout_s, self._memory)

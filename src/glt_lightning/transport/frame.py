@@ -31,6 +31,7 @@ class Kind(IntEnum):
     REFUSED = 5  # or this one, and nothing after it
     PING = 6  # is answered by a PONG at once
     PONG = 7
+    PART = 8  # a piece of the body of the reply with this id, which ends with the reply's own frame
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -1,0 +1,28 @@
+"""Recycled memory for what arrives: fresh memory costs more than the copy into it (page faults)."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from glt_lightning.channel.slots import Slot, SlotPool
+
+_SLOTS = 256  # bodies that are in use at once; further ones get memory of their own
+
+
+class Recycler:
+    """Lends memory that comes back when the last view of it is gone. For any number of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots = SlotPool(Slot, _SLOTS)
+
+    def take(self, nbytes: int) -> np.ndarray:
+        """uint8 [nbytes], writable, of whatever content."""
+        with self._lock:
+            slot = self._slots.take()
+        if slot is None:
+            return np.empty(nbytes, dtype=np.uint8)
+        slot.reserve(nbytes)
+        return self._slots.lend(slot, nbytes)
