@@ -1,0 +1,35 @@
+"""Graph servers over the small graph, in this process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glt_lightning import ClusterOptions
+from glt_lightning.producer.hosted import HostedServer, ServerPlan
+from tests.helpers.servers import cluster
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses of this host at which nobody listens at the moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]
+
+
+@contextmanager
+def serving(folder: Path, servers: int = 1, **options: Any) -> Iterator[tuple[ClusterOptions, list[HostedServer]]]:
+    """The options that lead clients to servers of a partition folder, and these."""
+    where = cluster(servers=free_addresses(servers), **options)
+    with ExitStack() as stack:
+        hosted = []
+        for rank, address in enumerate(where.servers):
+            hosted.append(HostedServer(ServerPlan(directory=str(folder), cluster=where, address=address, rank=rank)))
+            stack.callback(hosted[-1].close)
+        yield replace(where), hosted
