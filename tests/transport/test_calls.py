@@ -149,8 +149,9 @@ def test_unknown_operations_are_named(place: Place, desk: Desk) -> None:
         Message({"x": "y" * MOST_HEADER}),
         None,
         Message({}, np.broadcast_to(np.uint8(0), (3 << 30,))),
+        Message({"x": "y" * MOST_HEADER}, pattern(5_000_000)),
     ],
-    ids=["nan", "numpy", "long", "none", "huge"],
+    ids=["nan", "numpy", "long", "none", "huge", "long and large"],
 )
 def test_a_reply_that_cannot_be_sent_is_an_error(place: Place, desk: Desk, reply: Message) -> None:
     connection = place.connect(place.serve(desk.service(odd=lambda m, c: reply)).address)

@@ -72,6 +72,19 @@ def test_a_body_that_is_not_aligned_is_copied(flight_place: Place, desk: Desk, m
         assert np.array_equal(body, pattern(200_000))
 
 
+@pytest.mark.parametrize("nbytes", [100, 200_000, 9_000_000])
+def test_a_body_outlives_its_connection(flight_place: Place, desk: Desk, nbytes: int) -> None:
+    server = flight_place.serve(desk.service())
+    connection = flight_place.connect(server.address)
+    views = [connection.call("grow", {"nbytes": nbytes}).result(10).body[10:] for _ in range(3)]
+    views += [message.body[10:] for message in connection.stream("count", {"count": 3, "nbytes": nbytes})]
+    connection.close()
+    server.close()
+    del connection, server
+    gc.collect()
+    assert all(np.array_equal(view, pattern(nbytes)[10:]) for view in views)
+
+
 class Tracked:
     """Bodies, and how many of them are still alive."""
 
