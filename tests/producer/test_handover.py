@@ -119,7 +119,7 @@ def test_a_client_is_killed(whole, tmp_path):
 
 def test_a_stranger_gets_nothing(farm, whole):
     server = farm.serve(whole)
-    farm.peer(server.address).ask("open", {"session": "s" * 20, "max_restarts": 1}).result()
+    farm.peer(server.address).ask("open", {"session": "s" * 20, "max_restarts": 1, "timeout_s": 60}).result()
     for said in ({"session": "t" * 20, "talk": 1}, {"session": None}, {}):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(10)
@@ -139,7 +139,7 @@ def test_only_a_client_of_this_host_is_offered_a_socket(farm, whole):
     server = farm.serve(whole)
     peer = farm.peer(server.address)
     for place, offered in ((place_identity(), True), ("elsewhere", False), ("", False), (None, False)):
-        asked = {"session": f"{place!s:>20}", "max_restarts": 1, "place": place}
+        asked = {"session": f"{place!s:>20}", "max_restarts": 1, "timeout_s": 60, "place": place}
         assert bool(peer.ask("open", asked).result().header["handover"]) == offered
 
 

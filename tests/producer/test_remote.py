@@ -250,7 +250,7 @@ def test_a_malformed_question_is_refused(farm, whole, change):
     if change == "a matrix":
         seeds = input_id = np.zeros((2, 2), dtype=np.int64)
     question = Question(1, SamplerConfig(0, ((3,),)), BatchRequest(0, 0, seeds, input_id))
-    peer.ask("open", {"session": "s" * 20, "max_restarts": 3}).result()
+    peer.ask("open", {"session": "s" * 20, "max_restarts": 3, "timeout_s": 60}).result()
     message = question.to_message("s" * 20, 1)
     header = dict(message.header)
     if change == "another field":

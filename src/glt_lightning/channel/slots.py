@@ -156,6 +156,14 @@ class SlotPool:
         """Forgets a slot that was taken: its memory is not used again, and goes with whoever still reads it."""
         self._slots = [each for each in self._slots if each is not slot]
 
+    def trim(self, most: int) -> list[Slot]:
+        """Closes the free slots but ``most`` of them, those that were used last; returns which."""
+        gone = [self._free.popleft() for _ in range(len(self._free) - most)]
+        for slot in gone:
+            self.retire(slot)
+            slot.close()
+        return gone
+
     def owns(self, slot: Slot) -> bool:
         return any(slot is s for s in self._slots)
 

@@ -34,7 +34,8 @@ class Conversation:
     session any more, a new stream or session is opened and all that is not answered is asked again; the server makes the
     same batches again or has them still. Both threads start with the first question.
 
-    server: the peer.  max_restarts: how often the server tries a batch that ends its samplers.
+    server: the peer.  max_restarts: how often the server tries a batch again that ends its samplers.
+    timeout_s: for one batch.
     pin: page-locks the memory of batches that are handed over.  handover: whether they may be, within a host.
     """
 
@@ -43,10 +44,12 @@ class Conversation:
         server: Peer,
         deadlines: DeadlineOptions,
         max_restarts: int,
+        timeout_s: float,
         pin: PinMemory | None = None,
         handover: bool = True,
     ) -> None:
-        self._peer, self._deadlines, self._max_restarts = server, deadlines, max_restarts
+        self._peer, self._deadlines = server, deadlines
+        self._max_restarts, self._timeout_s = max_restarts, timeout_s
         self._pin, self._handover = pin, handover
         self._socket_name = ""  # where the server hands batches over; "" if it is on another host
         self._state = threading.Condition()
@@ -84,7 +87,7 @@ class Conversation:
                     thread.start()
         self._to_send.put(question.key)
 
-    def answer(self, key: Key, timeout_s: float) -> Message:
+    def answer(self, key: Key) -> Message:
         """Takes the answer to a question that was asked. Waits ``timeout_s``, and again after the server came back.
 
         Raises `SamplerError` if the batch cannot be made or does not come, `PeerError` if the server is lost.
@@ -93,10 +96,10 @@ class Conversation:
         with self._state:
             while key not in self._answers:
                 self._raise_if_over()
-                left_s = max(begun_s, self.asked_again_s) + timeout_s - time.monotonic()
+                left_s = max(begun_s, self.asked_again_s) + self._timeout_s - time.monotonic()
                 if left_s <= 0:
                     raise SamplerError(
-                        f"{self.server}: no answer with batch {key[1]} within sampling.timeout_s = {timeout_s} s."
+                        f"{self.server}: no answer with batch {key[1]} within sampling.timeout_s = {self._timeout_s} s."
                     )
                 self._state.wait(left_s)
             found = self._answers.pop(key)
@@ -188,7 +191,12 @@ class Conversation:
         if not session:
             session = secrets.token_hex(16)
             place = place_identity() if self._handover else ""
-            asked = {"session": session, "max_restarts": self._max_restarts, "place": place}
+            asked = {
+                "session": session,
+                "max_restarts": self._max_restarts,
+                "timeout_s": self._timeout_s,
+                "place": place,
+            }
             welcome = self._peer.ask("open", asked).result().header
             self._lease_s, self._socket_name = float(welcome["lease_s"]), str(welcome["handover"])
         elif self._talk:

@@ -1,10 +1,11 @@
-"""Sampler processes as one: tasks go to the least busy, a process that dies or raises is replaced."""
+"""Sampler processes as one: who gets which task, and what becomes of the tasks of a process that failed."""
 
 from __future__ import annotations
 
 import select
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,51 +15,84 @@ from glt_lightning.cluster.member import Holder
 from glt_lightning.producer.process import SamplerProcess, Task
 from glt_lightning.producer.samplers import SamplerSource
 
+_FIRST_PAUSE_S = 0.1  # before a process is started for the third time in a row without having made anything
+_MOST_PAUSE_S = 10.0
+
 
 @dataclass(frozen=True)
 class Failure:
     """A process that died, hangs or raised.
 
     said: its name and what happened, without a full stop.  traceback: in that process, or "".
-    tasks: what it had.  culprit: the one that it raised for, if it raised.  final: a new process would fail, too.
+    tasks: which are not made because of it.  culprit: the one that it raised for, if it raised; kind: the name of that
+    error.  final: it could not even open the graph, and a new process would fail, too.
     """
 
     said: str
     traceback: str
     tasks: list[Task]
     culprit: Task | None = None
+    kind: str = ""
     final: bool = False
 
     def __str__(self) -> str:
         return self.said + (f"\n\nTraceback in the sampler process:\n{self.traceback}" if self.traceback else ".")
 
 
-# Before a process is replaced: returns which of the failure's tasks the new one shall do. Raises to end it all.
+# Returns which of the failure's tasks shall be made again. Raises to end it all.
 Judge = Callable[[Failure], Iterable[Task]]
 
 
 class SamplerPool:
     """Owns sampler processes. Not for several threads. Close it: that ends them.
 
-    A restarted process serves at the address it had, is told who holds the other parts, and gets the tasks that
-    ``judge`` leaves to it.
+    A process that failed is replaced, at once or, if those before it have made nothing, after a growing pause. The new
+    one serves at the same address and is told who holds the other parts. The tasks that ``judge`` leaves go to the least
+    busy process; one that is to be made `alone` waits for a process that has no other.
+
+    threads: batches that a process makes at once.  timeout_s: for a message to or from a process that has begun.
+    lasting: a process that raised at a task goes on with its others; else it is replaced.
     """
 
-    def __init__(self, source: SamplerSource, num_workers: int, threads: int, timeout_s: float, judge: Judge) -> None:
+    def __init__(
+        self,
+        source: SamplerSource,
+        num_workers: int,
+        threads: int,
+        timeout_s: float,
+        judge: Judge,
+        *,
+        lasting: bool = False,
+    ) -> None:
         self._source, self._threads, self._timeout_s, self._judge = source, threads, timeout_s, judge
+        self._lasting = lasting
         self._addresses: dict[int, str] = {}  # by index of the process
         self._opened: set[int] = set()
         self._holders: Sequence[Holder] = ()
+        self._waiting: deque[Task] = deque()
+        self._reserved: SamplerProcess | None = None  # gets nothing new, so that a task can be made alone
+        self._in_vain = [0] * num_workers  # processes in a row that ended without having made anything
+        self._due_s: dict[int, float] = {}  # when to start the process of an index
         self.restarts = 0
-        self.processes: list[SamplerProcess] = []
-        self._finalizer = weakref.finalize(self, _stop_all, self.processes)
+        self._processes: list[SamplerProcess | None] = [None] * num_workers
+        self._finalizer = weakref.finalize(self, _stop_all, self._processes)
         for index in range(num_workers):
-            self.processes.append(SamplerProcess(index, source, threads, timeout_s))
+            self._processes[index] = SamplerProcess(index, source, threads, timeout_s)
+
+    @property
+    def processes(self) -> list[SamplerProcess]:
+        """Those that run."""
+        return [process for process in self._processes if process is not None]
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks in hand."""
+        return len(self._waiting) + sum(len(process.tasks) for process in self.processes)
 
     def wait_open(self, timeout_s: float) -> bool:
         """Waits until every process has opened the graph; False if that takes longer."""
         deadline = time.monotonic() + timeout_s
-        while len(self._opened) < len(self.processes):
+        while len(self._opened) < len(self._processes):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
@@ -69,17 +103,18 @@ class SamplerPool:
     @property
     def addresses(self) -> list[str]:
         """Where each process serves its parts, once it is open."""
-        return [self._addresses[process.index] for process in self.processes]
+        return [self._addresses[index] for index in range(len(self._processes))]
 
     def join(self, holders: Sequence[Holder]) -> None:
-        """Tells all processes who has the parts that they do not map."""
+        """Tells all processes, also those that are started later, who has the parts that they do not map."""
         self._holders = holders
         for process in self.processes:
             process.join(holders)
 
     def submit(self, task: Task) -> None:
         """Gives a task to the least busy process."""
-        self._issue(min(self.processes, key=lambda p: len(p.tasks)), task)
+        self._waiting.append(task)
+        self._spread()
 
     def drop(self, run: int) -> None:
         """Tells the processes that queued batches of a run are no longer wanted; they answer them with nothing."""
@@ -99,22 +134,63 @@ class SamplerPool:
         by_fd = {process.fileno(): process for process in self.processes}
         for fd in (*by_fd, *([] if also is None else [also])):
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(max(0.0, timeout_s) * 1000):
+        now = time.monotonic()
+        until = min([now + max(0.0, timeout_s), *self._due_s.values()])
+        for fd, _ in poll.poll(max(0.0, until - now) * 1000):
             process = by_fd.get(fd)
-            if process is None or process not in self.processes:
+            if process is None or self._processes[process.index] is not process:
                 continue
             try:
                 header, _, _ = receive(process.sock)
+                process.heard_s = time.monotonic()
             except (ClosedError, TimeoutError):
                 self._replace(process, process.epitaph())
                 continue
             done = self._take(process, header)
             if done is not None:
                 yield done
+        self._start_due()
+        self._spread()
+
+    def replace(self, process: SamplerProcess, reason: str) -> None:
+        """Kills a process, as if it had died."""
+        self._replace(process, reason)
 
     def close(self) -> None:
         """Ends the processes. Safe to call twice."""
         self._finalizer()
+        self._waiting.clear()
+        self._due_s.clear()
+
+    # -- tasks
+
+    def _spread(self) -> None:
+        """Hands out the tasks that can be."""
+        while (found := self._next()) is not None:
+            process, task = found
+            self._waiting.remove(task)
+            try:
+                process.submit(task)
+            except ClosedError:
+                self._replace(process, process.epitaph())
+            except TimeoutError as error:
+                self._replace(process, f"does not take requests ({error})")
+
+    def _next(self) -> tuple[SamplerProcess, Task] | None:
+        free = [p for p in self.processes if not any(task.alone for task in p.tasks.values())]
+        if not free or not self._waiting:
+            return None
+        lone = next((task for task in self._waiting if task.alone), None)
+        if lone is None:
+            self._reserved = None
+        elif self._reserved is None:
+            self._reserved = min(free, key=lambda p: len(p.tasks))
+        if lone is not None and self._reserved is not None and not self._reserved.tasks:
+            process, self._reserved = self._reserved, None
+            return process, lone
+        others = [p for p in free if p is not self._reserved]
+        task = next((task for task in self._waiting if not task.alone), None)
+        return None if task is None or not others else (min(others, key=lambda p: len(p.tasks)), task)
 
     def _take(self, process: SamplerProcess, header: dict[str, Any]) -> tuple[Task, dict[str, Any]] | None:
         if "opened" in header:
@@ -122,23 +198,24 @@ class SamplerPool:
             if header["address"] is not None:
                 self._addresses[process.index] = header["address"]
             return None
-        if "error" not in header:
-            return process.tasks.pop((header["run"], header["number"])), header
         if "run" not in header:
             self._replace(process, f"cannot start: {header['error']}", header["traceback"], final=True)
             return None
-        culprit = process.tasks[header["run"], header["number"]]
+        key = (header["run"], header["number"])
+        if "error" not in header:
+            self._in_vain[process.index] = 0
+            return process.tasks.pop(key), header
+        culprit, kind = process.tasks[key], header["error"].partition(":")[0]
         said = f"failed at batch {header['number']}: {header['error']}"
-        self._replace(process, said, header["traceback"], culprit)
+        if self._lasting:
+            del process.tasks[key]
+            failure = Failure(f"{process.name} {said}", header["traceback"], [culprit], culprit, kind)
+            self._waiting.extend(self._judge(failure))
+        else:
+            self._replace(process, said, header["traceback"], culprit, kind)
         return None
 
-    def _issue(self, process: SamplerProcess, task: Task) -> None:
-        try:
-            process.submit(task)
-        except ClosedError:
-            self._replace(process, process.epitaph())
-        except TimeoutError as error:
-            self._replace(process, f"does not take requests ({error})")
+    # -- processes
 
     def _replace(
         self,
@@ -146,25 +223,45 @@ class SamplerPool:
         reason: str,
         traceback: str = "",
         culprit: Task | None = None,
+        kind: str = "",
         final: bool = False,
     ) -> None:
         process.kill()
-        tasks = list(process.tasks.values())
-        again = self._judge(Failure(f"{process.name} {reason}", traceback, tasks, culprit, final))
+        index, tasks = process.index, list(process.tasks.values())
+        self._processes[index] = None
+        self._opened.discard(index)
+        if self._reserved is process:
+            self._reserved = None
+        if final and not self.processes:  # nobody is left for what waits
+            tasks += self._waiting
+            self._waiting.clear()
+        self._due_s[index] = time.monotonic() + self._pause_s(index)
+        self._in_vain[index] += 1
+        again = list(self._judge(Failure(f"{process.name} {reason}", traceback, tasks, culprit, kind, final)))
         self.restarts += 1
-        self._opened.discard(process.index)
-        source = replace(self._source, serve=self._addresses.get(process.index, self._source.serve))
-        fresh = SamplerProcess(process.index, source, self._threads, self._timeout_s)
-        self.processes[process.index] = fresh
-        if self._holders:
-            fresh.join(self._holders)
-        for task in again:
-            self._issue(self.processes[process.index], task)  # which may be replaced, too, meanwhile
+        self._waiting.extendleft(reversed(again))
+        self._start_due()
+        self._spread()
+
+    def _pause_s(self, index: int) -> float:
+        in_vain = self._in_vain[index]
+        return 0.0 if in_vain < 2 else min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(in_vain - 2, 30))
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for index in [index for index, due_s in self._due_s.items() if due_s <= now]:
+            del self._due_s[index]
+            source = replace(self._source, serve=self._addresses.get(index, self._source.serve))
+            process = SamplerProcess(index, source, self._threads, self._timeout_s)
+            self._processes[index] = process
+            if self._holders:
+                process.join(self._holders)
 
 
-def _stop_all(processes: list[SamplerProcess]) -> None:
-    for process in processes:
+def _stop_all(processes: list[SamplerProcess | None]) -> None:
+    running = [process for process in processes if process is not None]
+    for process in running:
         process.hang_up()
-    for process in processes:
+    for process in running:
         process.stop()
-    processes.clear()
+    processes[:] = [None] * len(processes)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -44,6 +45,7 @@ class Task:
     slot: SharedSlot
     once: bool  # the slot is one-off memory
     reply: dict[str, Any] | None = None
+    alone: bool = False  # to be made by a process that has nothing else, because it may be what ended another one
 
     @property
     def key(self) -> tuple[int, int]:
@@ -58,6 +60,7 @@ class SamplerProcess:
         self.tasks: dict[tuple[int, int], Task] = {}
         self._configs: dict[SamplerConfig, int] = {}
         self._known_slots: set[int] = set()
+        self.heard_s = time.monotonic()  # when anything last came from it while it had a task
         self.sock, theirs = socket.socketpair()
         self.sock.settimeout(timeout_s)
         # numpy's BLAS threads would cost each sampler start-up time and memory for nothing
@@ -90,6 +93,8 @@ class SamplerProcess:
 
     def submit(self, task: Task) -> None:
         """Asks for one batch. Raises `ClosedError` if the process is gone; the task stays in ``tasks`` then, too."""
+        if not self.tasks:
+            self.heard_s = time.monotonic()
         self.tasks[task.key] = task
         request, slot = task.request, task.slot
         header: dict[str, Any] = {

@@ -62,8 +62,10 @@ class RemoteProducer:
         *,
         handover: bool = True,
     ) -> None:
-        self._options, self._sampling = options, sampling
-        self._conversation = Conversation(server, options.deadlines, sampling.max_restarts, pin, handover)
+        self._options = options
+        self._conversation = Conversation(
+            server, options.deadlines, sampling.max_restarts, sampling.timeout_s, pin, handover
+        )
         self._finalizer = weakref.finalize(self, self._conversation.close)
         self._slots = None if pin is None else SlotPool(Slot, _SLOTS, pin)
         self._ids = count(1)
@@ -85,7 +87,7 @@ class RemoteProducer:
             self._top_up(run)
             while run.asked:
                 number = run.asked[0]
-                box = [self._conversation.answer((run.id, number), self._sampling.timeout_s)]
+                box = [self._conversation.answer((run.id, number))]
                 run.asked.popleft()
                 self._top_up(run)  # the server works on while the trainer does
                 box_of_sample = [self._deliver(number, box.pop())]

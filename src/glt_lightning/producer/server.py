@@ -16,7 +16,7 @@ import numpy as np
 
 from glt_lightning.channel.slots import SharedSlot, SlotPool
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import PeerError, SamplerError
+from glt_lightning.errors import DataError, PeerError, SamplerError
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.handover import HandoverDesk
 from glt_lightning.producer.mailbox import Mailbox
@@ -30,6 +30,8 @@ from glt_lightning.transport.message import MOST_BODY, Message
 
 _PAUSE_S = 0.5  # between looks at leases, and at whether the reader of a stream is still there
 _MOST_FAILURES = 10  # of one batch, whatever a client asks for
+_HOPELESS = {"DataError", "PartitionError", "PeerLostError", "RefusedError"}  # a second attempt changes nothing
+_LEAST_PATIENCE_S = 10.0  # with a sampler
 _MOST_ID = 100  # characters
 _MOST_SHOWN = 100  # clients in a status, which must fit into a header
 _CLOSE_S = 5.0
@@ -81,7 +83,9 @@ class GraphServer:
         self._most_tasks = options.num_workers * options.concurrency
         self._serving = False
         self._handover: HandoverDesk | None = None
-        self._pool = SamplerPool(source, options.num_workers, threads, options.deadlines.start_s, _Judge(self))
+        self._pool = SamplerPool(
+            source, options.num_workers, threads, options.deadlines.start_s, _Judge(self), lasting=True
+        )
         try:
             if not self._pool.wait_open(options.deadlines.start_s):
                 raise SamplerError(
@@ -137,10 +141,14 @@ class GraphServer:
     def _open(self, message: Message, caller: Caller) -> Message:
         id_ = message.header.get("session")
         if not isinstance(id_, str) or not 16 <= len(id_) <= _MOST_ID:
-            raise SessionLostError(f"session: expected an id of 16 to {_MOST_ID} characters, got {id_!r:.50}.")
+            raise DataError(f"session: expected an id of 16 to {_MOST_ID} characters, got {id_!r:.50}.")
         failures = min(_MOST_FAILURES, read_integer(message.header, "max_restarts", 0, 1 << 31))
+        patience_s = message.header.get("timeout_s")
+        if not isinstance(patience_s, (int, float)) or not patience_s > 0:
+            raise DataError(f"timeout_s: expected seconds > 0, got {patience_s!r:.50}.")
         lease_s = self._options.deadlines.lease_s
-        session = Session(id_, caller.name, f"{caller.hello.get('job', '')!s:.200}", lease_s, failures)
+        job = f"{caller.hello.get('job', '')!s:.200}"
+        session = Session(id_, caller.name, job, lease_s, patience_s, failures)
         self._do(lambda: self._sessions.add(session))
         assert self._handover is not None
         return Message({"lease_s": lease_s, "handover": self._handover.offer(message.header.get("place"))})
@@ -252,13 +260,23 @@ class GraphServer:
         self._mailbox.read()
         for session in self._sessions.silent():
             self._end_session(session)
+        self._look_after_samplers()
         self._issue()
         for task, header in self._pool.poll(_PAUSE_S, self._mailbox.fileno()):
             self._finish(_job(task), header)
 
+    def _look_after_samplers(self) -> None:
+        """Replaces samplers that are stuck: well before their clients give up, so that others can make the batches."""
+        now = time.monotonic()
+        for process in self._pool.processes:
+            if process.tasks:
+                patience_s = min(_job(task).session.patience_s for task in process.tasks.values()) / 2
+                if now - process.heard_s > max(_LEAST_PATIENCE_S, patience_s):
+                    self._pool.replace(process, f"said nothing for {now - process.heard_s:.0f} s")
+
     def _issue(self) -> None:
         """Gives the samplers as much as they may have in hand."""
-        while sum(len(process.tasks) for process in self._pool.processes) < self._most_tasks:
+        while self._pool.num_tasks < self._most_tasks:
             chosen = self._sessions.next()
             if chosen is None:
                 return
@@ -300,21 +318,30 @@ class GraphServer:
 
     def _end_session(self, session: Session) -> None:
         self._abandon(self._sessions.remove(session))
+        for slot in self._slots.trim(self._most_tasks):
+            self._pool.forget(slot.index)
 
     def _abandon(self, jobs: Iterable[Job]) -> None:
         for run in {job.run for job in jobs}:
             self._pool.drop(run)
 
     def judge(self, failure: Failure) -> list[Task]:
-        """A process failed; its batches are made again, or given up after too many failures."""
+        """A process failed. What it had is made again, unless it failed too often.
+
+        Where one of several batches may be what ended the process, each is made again by a process that has no other:
+        then it is clear which one it is, and the batches of other clients do not fail with it.
+        """
         if not self._serving:
             raise SamplerError(str(failure))
         jobs = [_job(task) for task in failure.tasks]
-        for job in jobs if failure.culprit is None else [_job(failure.culprit)]:
-            job.failures += 1
+        clear = failure.culprit is not None or failure.final or len(jobs) == 1
+        for job in jobs:
+            job.alone = job.alone or not clear
+            job.failures += clear
+        hopeless = failure.kind in _HOPELESS
         again: list[Task] = []
         for job in jobs:
-            if job.wanted and job.failures <= job.session.most_failures:
+            if job.wanted and job.failures <= job.session.most_failures and not hopeless:
                 again.append(job)
                 continue
             self._sessions.settle(job, 0)

@@ -117,12 +117,14 @@ class Job(Task):
 class Session:
     """One client, as the server sees it. Its attributes belong to the scheduler's thread, but for `heard`.
 
-    served: bytes made for it, the measure of its share.  largest: bytes of its largest batch so far.
+    lease_s: how long it may be silent.  patience_s: how long it waits for a batch.  most_failures: how often a batch of it
+    may end a sampler.  served: bytes made for it, the measure of its share.  largest: bytes of its largest batch so far.
     held: bytes of finished batches that the transport has not let go of.
     """
 
-    def __init__(self, id_: str, client: str, job: str, lease_s: float, most_failures: int) -> None:
-        self.id, self.client, self.job, self.lease_s, self.most_failures = id_, client, job, lease_s, most_failures
+    def __init__(self, id_: str, client: str, job: str, lease_s: float, patience_s: float, most_failures: int) -> None:
+        self.id, self.client, self.job = id_, client, job
+        self.lease_s, self.patience_s, self.most_failures = lease_s, patience_s, most_failures
         self.heard_s = time.monotonic()
         self.talk = Talk(0)
         self.waiting: OrderedDict[Key, Question] = OrderedDict()

@@ -146,7 +146,7 @@ class SubprocessProducer:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             waiting = [p for p in self._pool.processes if task is None or task in p.tasks.values()]
-            who = ", ".join(p.name for p in waiting)
+            who = ", ".join(p.name for p in waiting) or "sampler processes that are started again"
             what = "a reply" if task is None else f"batch {task.request.number}"
             raise SamplerError(f"{who}: no answer with {what} within sampling.timeout_s = {self._options.timeout_s} s.")
         for done, header in self._pool.poll(left_s):

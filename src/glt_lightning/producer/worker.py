@@ -25,6 +25,8 @@ from glt_lightning.cluster.member import Holder
 from glt_lightning.producer.samplers import Sampler, Samplers, SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
+_MOST_SAMPLERS = 32  # of one thread; each has working memory of its own
+
 
 @dataclass(frozen=True)
 class _Job:
@@ -106,6 +108,8 @@ class Worker:
         sampler = samplers.get(job.config)
         if sampler is None:
             assert self._samplers is not None
+            if len(samplers) >= _MOST_SAMPLERS:  # of a server's clients, which come and go
+                del samplers[next(iter(samplers))]
             sampler = samplers[job.config] = self._samplers.make(job.config)
         draft = sampler.draft(job.request)
         draft.write(job.slot.memory(draft.nbytes))
