@@ -33,7 +33,7 @@ from glt_lightning.transport.sockets import sever_accepted
 _MOST_IN_FLIGHT = 64  # requests of a stream that are read ahead of their replies
 _MOST_BYTES_IN_FLIGHT = 1 << 29  # of their bodies; one request may be larger
 _MOST_STREAMS = 1024  # of a server; each holds a thread
-_THREADS = 4  # for the handlers of each lane
+_THREADS = 4  # for the handlers of each lane of each peer: one that stops reading holds up nobody else
 _CLOSE_S = 1.0
 LANES = ("calls", "bulk")
 
@@ -119,7 +119,6 @@ class _Flight(flight.FlightServerBase):
 
     def __init__(self, service: Service, location: str, credentials: Credentials, security: dict[str, Any]) -> None:
         self._service = service
-        self._lanes = {lane: dispatch.Workers(f"glt-{lane}", _THREADS) for lane in LANES}
         self._streams = threading.BoundedSemaphore(_MOST_STREAMS)
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -143,7 +142,12 @@ class _Flight(flight.FlightServerBase):
                 replies.refuse(refusal)
                 _wait_to_leave(reader)
                 return
-            self._serve_calls(reader, replies, caller, self._lanes[lane])
+            workers = dispatch.Workers(f"glt-{lane}", _THREADS)
+            try:
+                self._serve_calls(reader, replies, caller, workers)
+            finally:
+                replies.end()
+                workers.close(_CLOSE_S)
         finally:
             presence.end()
             replies.end()
@@ -240,8 +244,6 @@ class _Flight(flight.FlightServerBase):
         while waiting.is_alive():
             sever_accepted(port)
             waiting.join(0.05)
-        for workers in self._lanes.values():
-            workers.close(_CLOSE_S)
 
 
 def _wait_to_leave(reader: Any) -> None:
