@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
-.PHONY: install demo test test-all soak lint format wheel clean
+.PHONY: install demo test test-all soak multi-host lint format wheel clean
 
 install: $(VENV)/.installed
 
@@ -35,6 +35,10 @@ test-all: lint
 
 soak: install
 	$(PYTEST) -m soak
+
+# Several hosts on this one: network namespaces, links of 1 Gbit/s, mutual TLS. Needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN).
+multi-host: install
+	$(PYTEST) tests/multi_host
 
 lint: install
 	$(BIN)/ruff check

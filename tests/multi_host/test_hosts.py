@@ -1,0 +1,224 @@
+"""Jobs over several hosts, with mutual TLS and links of 1 Gbit/s, train as one process does: the very same weights."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.transport.certs import run_certs
+from tests.helpers import started
+from tests.helpers.hosts import Hosts, hosts, why_not
+from tests.helpers.run import Run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+_PORT = 18_800
+_LIMIT_S = 180.0
+_OWN = {host: placed_parts(host, 2, 2) for host in range(2)}  # which part is where
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def four_hosts() -> Iterator[Hosts]:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with hosts(4) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo graph in two parts."""
+    folder = tmp_path_factory.mktemp("graph") / "part"
+    partition_graph(open_source("demo", str(folder.parent)), folder, PartitionOptions(num_parts=2))
+    return folder
+
+
+def config(epochs: int = 2, **cluster: Any) -> dict[str, Any]:
+    return {
+        "seed_everything": 3,
+        "trainer": {
+            "accelerator": "cpu",
+            "max_epochs": epochs,
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+        },
+        "model": {"class_path": "glt_lightning.GraphSAGE", "init_args": {"num_layers": 2, "dropout": 0.0}},
+        "data": {
+            "class_path": "glt_lightning.GLTDataModule",
+            "init_args": {"num_neighbors": [5, 5], "batch_size": 64, "partition": {"dir": "part"}},
+        },
+        "cluster": cluster,
+    }
+
+
+def addresses(made: Hosts) -> list[str]:
+    """Of the two servers."""
+    return [f"{made.address(number)}:{_PORT}" for number in range(2)]
+
+
+def make_folders(
+    tmp_path: Path, count: int, made: Hosts, whole: Path, parts: Mapping[int, Sequence[int]], **options: Any
+) -> list[Path]:
+    """One folder per host, with what that host has: the configuration, its certificate, and its parts alone."""
+    names = [made.address(number) for number in range(count)]
+    run_certs(["--dir", str(tmp_path / "certs"), "--hosts", ",".join(names), "--token"])
+    files = {"ca": "ca.pem", "cert": "host.pem", "key": "host.key", "token_file": "token"}
+    text = yaml.safe_dump(config(security=files, **options))
+    folders = []
+    for number, address in enumerate(names):
+        folder = tmp_path / f"host{number}"
+        folder.mkdir()
+        (folder / "run.yaml").write_text(text)
+        copies = {"ca.pem": "ca.pem", "token": "token", f"{address}.pem": "host.pem", f"{address}.key": "host.key"}
+        for source, target in copies.items():
+            shutil.copy(tmp_path / "certs" / source, folder / target)
+        if number in parts:
+            others = [f"part{p}" for p in range(2) if p not in parts[number]]
+            shutil.copytree(whole, folder / "part", ignore=shutil.ignore_patterns(*others))
+        folders.append(folder)
+    return folders
+
+
+@contextlib.contextmanager
+def on_host(made: Hosts, number: int, folder: Path, *argv: object, master: int = 0) -> Iterator[Run]:
+    command = made.command(number, [sys.executable, "-m", "glt_lightning", *map(str, argv)])
+    with started(command, cwd=folder, env=made.environment(number, master, 29_501) | _ONE_THREAD) as run:
+        yield run
+
+
+def serving(run: Run) -> None:
+    deadline = time.monotonic() + _LIMIT_S
+    while "listening at" not in run.output:
+        assert run.popen.poll() is None, run.output
+        assert time.monotonic() < deadline, run.output
+        time.sleep(0.05)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    (path,) = folder.rglob("last*.ckpt")
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Callable[[int], dict[str, torch.Tensor]]:
+    """The weights of two ranks on one host that map the whole graph, after some epochs."""
+
+    @cache
+    def train(epochs: int) -> dict[str, torch.Tensor]:
+        folder = tmp_path_factory.mktemp("calm")
+        shutil.copytree(whole, folder / "part")
+        (folder / "run.yaml").write_text(yaml.safe_dump(config(epochs)))
+        argv = ["fit", "--config", "run.yaml", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+        with started([sys.executable, "-m", "glt_lightning", *argv], cwd=folder, env=_ONE_THREAD) as run:
+            assert run.wait(_LIMIT_S) == 0, run.output
+        return weights(folder)
+
+    return train
+
+
+def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+@contextlib.contextmanager
+def fitting(made: Hosts, folders: list[Path], numbers: list[int], strategy: str) -> Iterator[list[Run]]:
+    """Trains on hosts, the first of which is the main one."""
+    argv = ["fit", "--config", "run.yaml", "--trainer.num_nodes", len(numbers), "--trainer.devices", 1]
+    argv += ["--trainer.strategy", strategy]
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(on_host(made, n, folders[n], *argv, master=numbers[0])) for n in numbers]
+
+
+def end_well(runs: list[Run]) -> None:
+    for run in runs:
+        assert run.wait(_LIMIT_S) == 0, "\n\n".join(each.output for each in runs)
+
+
+@contextlib.contextmanager
+def two_servers(made: Hosts, folders: list[Path]) -> Iterator[None]:
+    """On the first two hosts; they outlive what is done meanwhile."""
+    with contextlib.ExitStack() as stack:
+        argv = ["serve", "--config", "run.yaml", "--server.rank"]
+        runs = [stack.enter_context(on_host(made, n, folders[n], *argv, n)) for n in range(2)]
+        for run in runs:
+            serving(run)
+        yield
+        for run in runs:
+            assert run.popen.poll() is None, run.output
+
+
+def wait_for_bytes(made: Hosts, host: int, count: int) -> None:
+    """Until a host has sent that much more than now."""
+    begin, deadline = made.bytes_sent(host), time.monotonic() + _LIMIT_S
+    while made.bytes_sent(host) < begin + count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_two_servers_and_two_clients(tmp_path, four_hosts, whole, calm):
+    folders = make_folders(tmp_path, 4, four_hosts, whole, _OWN, servers=addresses(four_hosts))
+    before = [four_hosts.bytes_sent(number) for number in range(2)]
+    with two_servers(four_hosts, folders), fitting(four_hosts, folders, [2, 3], "glt_server_client") as runs:
+        end_well(runs)
+    same(weights(folders[2]), calm(2))
+    sent = [four_hosts.bytes_sent(number) - b for number, b in enumerate(before)]
+    assert min(sent) > 1_000_000  # each server had its share
+
+
+def test_a_servers_link_is_down_for_a_while(tmp_path, four_hosts, whole, calm):
+    deadlines = {"call_s": 2.0, "connect_s": 2.0, "reconnect_s": 60.0}
+    options = {"servers": addresses(four_hosts), "deadlines": deadlines}
+    folders = make_folders(tmp_path, 4, four_hosts, whole, _OWN, epochs=20, **options)
+    with two_servers(four_hosts, folders), fitting(four_hosts, folders, [2, 3], "glt_server_client") as runs:
+        wait_for_bytes(four_hosts, 1, 3_000_000)
+        four_hosts.cut(1)
+        time.sleep(5)
+        assert [run.popen.poll() for run in runs] == [None, None], "\n\n".join(run.output for run in runs)
+        four_hosts.heal(1)
+        end_well(runs)
+    same(weights(folders[2]), calm(20))
+
+
+def test_two_worker_hosts_with_their_own_parts(tmp_path, four_hosts, whole, calm):
+    folders = make_folders(tmp_path, 2, four_hosts, whole, _OWN)
+    with fitting(four_hosts, folders, [0, 1], "glt_worker") as runs:
+        end_well(runs)
+    same(weights(folders[0]), calm(2))
+
+
+def test_a_client_without_the_jobs_certificate_gets_nothing(tmp_path, four_hosts, whole):
+    servers = [f"{four_hosts.address(0)}:{_PORT}"]
+    folders = make_folders(tmp_path, 3, four_hosts, whole, {0: (0, 1)}, servers=servers)
+    run_certs(["--dir", str(tmp_path / "others"), "--hosts", four_hosts.address(2)])
+    for source, target in (
+        ("ca.pem", "ca.pem"),
+        (f"{four_hosts.address(2)}.pem", "host.pem"),
+        (f"{four_hosts.address(2)}.key", "host.key"),
+    ):
+        shutil.copy(tmp_path / "others" / source, folders[2] / target)
+    with on_host(four_hosts, 0, folders[0], "serve", "--config", "run.yaml", "--server.rank", 0) as server:
+        serving(server)
+        with on_host(
+            four_hosts, 2, folders[2], "fit", "--config", "run.yaml", "--trainer.strategy", "glt_server_client"
+        ) as client:
+            assert client.wait(_LIMIT_S) != 0
+            assert "certificate" in client.output
+        with on_host(four_hosts, 1, folders[1], "serve", "--config", "run.yaml", "--health", servers[0]) as check:
+            assert check.wait(_LIMIT_S) == 0, check.output
