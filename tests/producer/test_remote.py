@@ -101,15 +101,15 @@ def test_kept_batches_keep_their_values(any_farm, whole):
     assert [digest(batch) for batch in kept] == inline(whole, SPEC)
 
 
-def test_pinned_memory(farm, whole):
+def test_pinned_memory(any_farm, whole):
     pinned: list[int] = []
 
     def pin(_address: int, nbytes: int):
         pinned.append(nbytes)
         return lambda: pinned.remove(nbytes)
 
-    server = farm.serve(whole)
-    producer = farm.producer(farm.peer(server.address), pin=pin)
+    server = any_farm.serve(whole)
+    producer = any_farm.producer(any_farm.peer(server.address), pin=pin)
     config = SamplerConfig(0, ((3,),))
     requests = [BatchRequest(n, n, np.arange(n, n + 4), np.arange(4)) for n in range(9)]
     first = [next(producer.stream(config, iter(requests[n:]))).arrays["input_id"].tolist() for n in range(9)]

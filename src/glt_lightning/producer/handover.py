@@ -44,9 +44,13 @@ Begin = Callable[[Any, int], tuple[Session, Talk | None]]
 
 
 def place_identity() -> str:
-    """What two processes have in common that can hand batches over: the running host, its network namespace, the user."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    net = os.stat("/proc/self/ns/net").st_ino
+    """What two processes have in common that can hand batches over: the running host, its network namespace, the user.
+    Empty where that cannot be told."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        net = os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return ""
     return hashlib.blake2b(f"{boot}/{net}/{os.getuid()}".encode(), digest_size=16).hexdigest()
 
 
@@ -85,7 +89,7 @@ class HandoverDesk:
 
     def offer(self, place: Any) -> str:
         """The name of the socket for a client at ``place``; empty if it is elsewhere."""
-        return self.name if place == self.place else ""
+        return self.name if self.place and place == self.place else ""
 
     def close(self) -> None:
         """Ends every connection. Safe to call twice."""
@@ -151,7 +155,7 @@ class HandoverDesk:
         except PeerError as error:
             with suppress(ClosedError, OSError):
                 send(sock, {"error": str(error), "kind": type(error).__name__})
-        except (ClosedError, OSError, ValueError, TypeError):
+        except (ClosedError, OSError, ValueError, TypeError, AttributeError):
             pass  # the client has left, or is none
         finally:
             with suppress(OSError):

@@ -12,6 +12,7 @@ from typing import Any
 
 from glt_lightning.channel.wire import ClosedError, receive
 from glt_lightning.cluster.member import Holder
+from glt_lightning.errors import SamplerError
 from glt_lightning.producer.process import SamplerProcess, Task
 from glt_lightning.producer.samplers import SamplerSource
 
@@ -51,7 +52,8 @@ class SamplerPool:
     busy process; one that is to be made `alone` waits for a process that has no other.
 
     threads: batches that a process makes at once.  timeout_s: for a message to or from a process that has begun.
-    lasting: a process that raised at a task goes on with its others; else it is replaced.
+    lasting: a process that raised at a task goes on with its others, else it is replaced; and where no process can be
+    started, that is tried again.
     """
 
     def __init__(
@@ -252,7 +254,14 @@ class SamplerPool:
         for index in [index for index, due_s in self._due_s.items() if due_s <= now]:
             del self._due_s[index]
             source = replace(self._source, serve=self._addresses.get(index, self._source.serve))
-            process = SamplerProcess(index, source, self._threads, self._timeout_s)
+            try:
+                process = SamplerProcess(index, source, self._threads, self._timeout_s)
+            except SamplerError:
+                if not self._lasting:
+                    raise
+                self._in_vain[index] += 1
+                self._due_s[index] = now + max(_FIRST_PAUSE_S, self._pause_s(index))
+                continue
             self._processes[index] = process
             if self._holders:
                 process.join(self._holders)

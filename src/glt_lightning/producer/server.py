@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -24,15 +25,20 @@ from glt_lightning.producer.pool import Failure, SamplerPool
 from glt_lightning.producer.process import Task, batches_at_once
 from glt_lightning.producer.question import read_integer, read_question
 from glt_lightning.producer.samplers import SamplerSource
-from glt_lightning.producer.sessions import Finished, Hold, Job, Session, SessionLostError, Sessions, Talk
+from glt_lightning.producer.sessions import Finished, Hold, Job, Key, Session, SessionLostError, Sessions, Talk
 from glt_lightning.transport.base import Caller, CallHandler, Service, Transport
-from glt_lightning.transport.message import MOST_BODY, Message
+from glt_lightning.transport.message import MOST_BODY, Message, WireError, encode_header
+
+_log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.5  # between looks at leases, and at whether the reader of a stream is still there
 _MOST_FAILURES = 10  # of one batch, whatever a client asks for
 _HOPELESS = {"DataError", "PartitionError", "PeerLostError", "RefusedError"}  # a second attempt changes nothing
 _LEAST_PATIENCE_S = 10.0  # with a sampler
 _MOST_ID = 100  # characters
+_MOST_SESSIONS = 1024
+_FEW_ARRAYS = 200  # of a batch, that certainly fit into a header
+_MOST_TEXT = 5000  # characters of an error or traceback
 _MOST_SHOWN = 100  # clients in a status, which must fit into a header
 _CLOSE_S = 5.0
 
@@ -149,7 +155,13 @@ class GraphServer:
         lease_s = self._options.deadlines.lease_s
         job = f"{caller.hello.get('job', '')!s:.200}"
         session = Session(id_, caller.name, job, lease_s, patience_s, failures)
-        self._do(lambda: self._sessions.add(session))
+
+        def add() -> None:
+            if len(self._sessions) >= _MOST_SESSIONS:
+                raise PeerError(f"this server has {_MOST_SESSIONS} clients and takes no more.")
+            self._sessions.add(session)
+
+        self._do(add)
         assert self._handover is not None
         return Message({"lease_s": lease_s, "handover": self._handover.offer(message.header.get("place"))})
 
@@ -259,6 +271,7 @@ class GraphServer:
     def _turn(self) -> None:
         self._mailbox.read()
         for session in self._sessions.silent():
+            _log.warning("%s was silent for %g s: its session ends", session.client, session.lease_s)
             self._end_session(session)
         self._look_after_samplers()
         self._issue()
@@ -280,9 +293,13 @@ class GraphServer:
             chosen = self._sessions.next()
             if chosen is None:
                 return
-            slot = self._slots.take()
-            assert slot is not None
-            self._pool.submit(self._sessions.job_of(*chosen, slot))
+            session, question = chosen
+            try:
+                slot = self._slots.take()
+            except OSError as error:
+                session.talk.put(_no_batch(question.key, f"the server has no memory for it: {error}"))
+                continue
+            self._pool.submit(self._sessions.job_of(session, question, slot))
 
     def _finish(self, job: Job, header: dict[str, Any]) -> None:
         nbytes = header.get("nbytes", 0)  # none if the sampler has dropped it
@@ -290,22 +307,29 @@ class GraphServer:
         if not job.wanted:
             self._slots.give_back(job.slot)
             return
-        session = job.session
-        del session.making[job.question.key]
-        if nbytes > MOST_BODY:
+        del job.session.making[job.question.key]
+        try:
+            item = self._finished(job, nbytes, header["layout"])
+        except (DataError, OSError, WireError) as error:
             self._slots.give_back(job.slot)
-            said = f"a batch of {nbytes} bytes; at most {MOST_BODY} can be sent. Use a smaller batch_size or num_neighbors."
-            session.talk.put(_no_batch(job, said))
-            return
-        session.count(nbytes)
+            item = _no_batch(job.question.key, f"this batch has {nbytes} bytes: {error}")
+        job.session.talk.put(item)
+
+    def _finished(self, job: Job, nbytes: int, layout: list[Any]) -> Finished:
+        """A batch in its slot, which is free again when nobody views the memory any more."""
+        if nbytes > MOST_BODY:
+            raise DataError(f"at most {MOST_BODY} can be sent. Use a smaller batch_size or num_neighbors.")
+        header = {"run": job.question.run, "number": job.request.number, "arrays": layout}
+        if len(layout) > _FEW_ARRAYS:
+            encode_header(header)
         job.slot.attach()
+        job.session.count(nbytes)
         buffer = job.slot.buffer(nbytes)
-        hold = Hold(session, nbytes)
+        hold = Hold(job.session, nbytes)
         released = partial(self._mailbox.post, partial(self._release, hold, job.slot))
         weakref.finalize(buffer, released).atexit = False
         memory = np.frombuffer(buffer, dtype=np.uint8)
-        named = {"run": job.question.run, "number": job.request.number, "arrays": header["layout"]}
-        session.talk.put(Finished(job.question.key, named, memory, job.slot, hold))
+        return Finished(job.question.key, header, memory, job.slot, hold)
 
     def _release(self, hold: Hold, slot: SharedSlot) -> None:
         """The transport, or the client, has let go of a batch."""
@@ -333,6 +357,7 @@ class GraphServer:
         """
         if not self._serving:
             raise SamplerError(str(failure))
+        _log.warning("%s", failure.said)
         jobs = [_job(task) for task in failure.tasks]
         clear = failure.culprit is not None or failure.final or len(jobs) == 1
         for job in jobs:
@@ -344,11 +369,10 @@ class GraphServer:
             if job.wanted and job.failures <= job.session.most_failures and not hopeless:
                 again.append(job)
                 continue
-            self._sessions.settle(job, 0)
             self._slots.give_back(job.slot)
             if job.wanted:
                 del job.session.making[job.question.key]
-                job.session.talk.put(_no_batch(job, failure.said, failure.traceback))
+                job.session.talk.put(_no_batch(job.question.key, failure.said, failure.traceback))
         return again
 
     # -- status
@@ -379,9 +403,9 @@ def _job(task: Task) -> Job:
     return task
 
 
-def _no_batch(job: Job, error: str, traceback: str = "") -> Finished:
-    run, number = job.question.key
-    return Finished((run, number), {"run": run, "number": number, "error": error, "traceback": traceback[-5000:]})
+def _no_batch(key: Key, error: str, traceback: str = "") -> Finished:
+    header = {"run": key[0], "number": key[1], "error": error[:_MOST_TEXT], "traceback": traceback[-_MOST_TEXT:]}
+    return Finished(key, header)
 
 
 def _as_message(found: list[Finished]) -> Message:
