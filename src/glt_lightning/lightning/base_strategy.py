@@ -11,6 +11,7 @@ import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sized
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from glt_lightning.cluster.context import DistContext
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.graph import Graph
-from glt_lightning.errors import DataError, GLTError, OptionError, PeerError
+from glt_lightning.errors import DataError, GLTError, OptionError, PeerError, PeerLostError
 from glt_lightning.lightning.collectives import gather_counts, gather_text
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.lightning.peers import PeerWatch, RankError
@@ -97,6 +98,7 @@ class GLTStrategy(DDPStrategy):
                 share=self._share_on_host,
                 timeout_s=self.options.peer_timeout_s,
                 gift=mine,
+                on_loss=self._end_waits,
             )
             mine = dict(self._watch.gift)
         self._token = mine.get("token") if self.num_processes == 1 or self._watch is not None else None
@@ -237,7 +239,7 @@ class GLTStrategy(DDPStrategy):
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
         self._failure = f"{type(exception).__name__}: {exception}".strip().splitlines()[0]
-        if self._watch is None or exception.__cause__ is not None or not _is_lost_collective(exception):
+        if self._watch is None or exception.__cause__ is not None or not _is_lost_connection(exception):
             return
         loss = self._watch.loss(wait_s=_NEWS_S)
         if loss is not None:
@@ -245,17 +247,26 @@ class GLTStrategy(DDPStrategy):
 
     def teardown(self) -> None:
         # Lightning calls this before its loops let go of the loaders, and it is the only call after an exception.
-        try:
-            self._contexts.close()
-        finally:
-            try:
-                self._close_graph()
-            finally:
-                watch, self._watch = self._watch, None
-                self._job, self._token = "", None
-                if watch is not None:
-                    watch.close(self._failure)
-                super().teardown()
+        with ExitStack() as then:  # in reverse, and each whatever becomes of the others
+            then.callback(super().teardown)
+            then.callback(self._leave)
+            then.callback(self._close_graph)
+            then.callback(self._contexts.close)
+            if self.has_context and not self._failure:
+                self._leave_together()
+
+    def _leave(self) -> None:
+        """Tells the other ranks of this host that this one goes, and why."""
+        watch, self._watch = self._watch, None
+        self._job, self._token = "", None
+        if watch is not None:
+            watch.close(self._failure)
+
+    def _leave_together(self) -> None:
+        """Waits until no rank needs this one's sampling any more, at the end of a run that went well."""
+
+    def _end_waits(self) -> None:
+        """Another rank of this host is lost: what waits for other processes may raise now. From any thread."""
 
     def _close_graph(self) -> None:
         """Ends what `open_graph` started. Safe to call twice."""
@@ -272,8 +283,8 @@ class _Bounded:
         self._inner(signum, frame)
 
 
-def _is_lost_collective(exception: BaseException) -> bool:
+def _is_lost_connection(exception: BaseException) -> bool:
     if isinstance(exception, GLTError):
-        return False
+        return isinstance(exception, PeerLostError)
     text = str(exception).lower()
     return isinstance(exception, RuntimeError) and ("gloo" in text or "nccl" in text or "connection" in text)

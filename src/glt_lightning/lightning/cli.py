@@ -100,7 +100,7 @@ def main(args: ArgsType = None) -> None:
         else:
             _train(args)
     except Exception as error:
-        known = next((e for e in _causes(error) if isinstance(e, (GLTError, MisconfigurationException))), None)
+        known = _known(error)
         if known is None or os.environ.get("GLT_TRACEBACK"):
             raise
         if not isinstance(known, RankError):  # that was said when it happened
@@ -143,6 +143,12 @@ def _cluster_of_data(cluster: Any, strategy: Any) -> Any:
     name = strategy if isinstance(strategy, str) else "" if strategy is None else strategy.class_path
     kind = StrategyRegistry[name]["strategy"].__name__ if name in StrategyRegistry else name.rpartition(".")[2]
     return cluster if kind == "GLTServerClientStrategy" else None
+
+
+def _known(error: BaseException) -> BaseException | None:
+    """The error that a user understands: that another rank failed, if it is for that, else the first of ours."""
+    causes = [each for each in _causes(error) if isinstance(each, (GLTError, MisconfigurationException))]
+    return next((each for each in causes if isinstance(each, RankError)), causes[0] if causes else None)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

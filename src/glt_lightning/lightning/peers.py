@@ -68,6 +68,7 @@ class PeerWatch:
             returns it. A collective call.
         timeout_s: How long this process may go on after a loss.
         gift: What the first rank hands to the others, of this user alone: the job's secret.
+        on_loss: Called on a thread of the watch when a rank is lost, to end waits that would only end by their deadlines.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class PeerWatch:
         share: Callable[[str | None], str],
         timeout_s: float,
         gift: Mapping[str, Any] | None = None,
+        on_loss: Callable[[], None] | None = None,
     ) -> None:
+        self._on_loss = on_loss
         self.gift: Mapping[str, Any] = gift or {}  # what the first rank gave
         self.rank, self._timeout_s = rank, timeout_s
         self._lock = threading.Lock()
@@ -148,6 +151,8 @@ class PeerWatch:
         self._lost.set()
         if not loss.reason:
             _say(f"error: {loss}; rank {self.rank} cannot go on.")
+        if self._on_loss is not None:
+            self._on_loss()
         self._end_by_deadline(str(loss), 1)
 
     def _end_by_deadline(self, why: str, status: int) -> None:

@@ -118,8 +118,12 @@ class GLTServerClientStrategy(GLTStrategy):
         """The server of this run is gone for good: whatever waits for it ends now."""
         self._dead_server = reason
         print(f"error: {reason}", file=sys.stderr, flush=True)
-        if self._peer is not None:
-            self._peer.close()
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        peer = self._peer
+        if peer is not None:
+            peer.close()
 
     def _maker(self, graph: Graph, sampling: SamplingOptions) -> MakeProducer:
         if self._peer is None or not isinstance(graph, RemoteGraph):
@@ -133,6 +137,10 @@ class GLTServerClientStrategy(GLTStrategy):
         super().on_exception(exception)
         if self._dead_server and exception.__cause__ is None:
             exception.__cause__ = PeerError(self._dead_server)
+
+    def _leave_together(self) -> None:
+        if not self.options.servers:  # evaluation and prediction end at different times, and rank 0 ends the server
+            self._gather_counts(0)
 
     def _close_graph(self) -> None:
         peer, self._peer = self._peer, None

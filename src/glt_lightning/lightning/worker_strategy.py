@@ -32,6 +32,7 @@ class GLTWorkerStrategy(GLTStrategy):
     description = "DDP; each rank samples, from parts that its host maps and from those of other hosts"
 
     _parts: tuple[int, ...] = ()
+    _serves = False
 
     @property
     def context(self) -> DistContext:
@@ -87,10 +88,15 @@ class GLTWorkerStrategy(GLTStrategy):
     def _maker(self, graph: Graph, sampling: SamplingOptions) -> MakeProducer | None:
         if isinstance(graph, LocalPartition):
             graph = _seen_whole(graph)
+        self._serves = isinstance(graph, ClusterGraph)
         if not isinstance(graph, ClusterGraph):
             return None
         link = self._link("worker", self._secret())
         return partial(WorkerGroup, graph, sampling, link, self._host(), self._gather_text)
+
+    def _leave_together(self) -> None:
+        if self._serves:  # evaluation and prediction end at different times, and the others may need rows of this rank
+            self._gather_counts(0)
 
     def _host(self) -> str:
         """Name or address of this host for the ranks of others."""
