@@ -111,10 +111,29 @@ def test_a_client_is_killed(whole, tmp_path):
             until(lambda: "has some" in run.output)
             assert [client["client"] for client in server.status()["clients"]] == ["the client"]
             run.popen.send_signal(signal.SIGKILL)
-            until(lambda: not server._handover._socks)
+            until(lambda: server._handover.num_clients == 0)
             until(lambda: not server.status()["clients"])
             until(lambda: len(server._slots._free) == slots(server))
         assert len(list(farm.producer(farm.peer(server.address)).stream(CONFIG, requests(9)))) == 9
+
+
+def test_slots_that_are_gone_are_forgotten_by_who_had_them(farm, whole):
+    """Clients that come and go do not make one that stays collect the memory that was theirs."""
+    server = farm.serve(whole, concurrency=1)
+    stays = farm.producer(farm.peer(server.address, name="stays"), prefetch_size=6)
+    stream = stays.stream(CONFIG, requests(10**6))
+    for _ in range(5):
+        for _ in range(20):
+            next(stream)
+        guest = farm.producer(farm.peer(server.address, name="guest"), prefetch_size=20)
+        assert len(list(guest.stream(CONFIG, requests(100)))) == 100
+        guest.close()
+        until(lambda: len(server.status()["clients"]) == 1)
+    for _ in range(20):
+        next(stream)
+    assert server._slots._made > 30
+    mapped = stays._conversation._stream._slots
+    assert len(mapped) <= slots(server) + 8
 
 
 def test_a_stranger_gets_nothing(farm, whole):

@@ -132,7 +132,9 @@ def test_the_server_is_restarted(any_farm, whole):
     assert found == inline(whole, SPEC)
 
 
-def test_the_lease_ended_while_the_client_was_cut_off(farm, network, whole):
+@pytest.mark.parametrize("handover", [False, True])
+def test_the_lease_ended_while_the_client_was_cut_off(farm, network, whole, handover):
+    farm.handover = handover
     server = farm.serve(whole, deadlines=farm.deadlines(lease_s=0.3))
     context = farm.context(server.address, peer={"call_s": 0.5})
     found = []

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from glt_lightning.errors import PeerError, RemoteError, SamplerError
+from glt_lightning.errors import PeerError, PeerLostError, RemoteError, SamplerError
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer import server as server_module
@@ -257,6 +257,26 @@ def test_the_server_process_is_killed(whole, tmp_path, handover):
             assert found == want
             assert address_of(second) == address
             producer.close()
+
+
+def test_a_server_process_stands_still(whole, tmp_path):
+    """Batches are handed over on a socket that stays open all the while; the signs of life are missing."""
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+    with open_farm("flight") as farm, started([sys.executable, script, whole.directory, "127.0.0.1:0"]) as run:
+        until(lambda: "listening at" in run.output and run.output.endswith("\n"))
+        address = run.output.split("listening at ")[1].split()[0]
+        patient = farm.producer(farm.peer(address), handover=True).stream(CONFIG, requests(60))
+        hasty = farm.producer(
+            farm.peer(address, call_s=0.3, connect_s=0.3, reconnect_s=0.5, lease_s=0.5), handover=True
+        ).stream(CONFIG, requests(60))
+        numbers = [next(patient).number, next(hasty).number]
+        run.popen.send_signal(signal.SIGSTOP)
+        with pytest.raises(PeerLostError, match=r"server 0 .*reconnect_s"):
+            list(hasty)
+        run.popen.send_signal(signal.SIGCONT)
+        numbers += [sample.number for sample in patient]
+        assert numbers == [0, *range(60)]
 
 
 def digest_of(sample) -> dict[str, bytes]:

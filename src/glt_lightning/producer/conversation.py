@@ -20,6 +20,8 @@ from glt_lightning.transport.message import Message
 from glt_lightning.transport.peer import Answer, Peer
 
 _LOST = "SessionLostError"
+_FIRST_PAUSE_S = 0.02  # between streams that break before anything has come
+_MOST_PAUSE_S = 1.0
 _LEAVE_S = 2.0
 _LEAVE_LOST_S = 0.1
 
@@ -96,7 +98,10 @@ class Conversation:
         with self._state:
             while key not in self._answers:
                 self._raise_if_over()
-                left_s = max(begun_s, self.asked_again_s) + self._timeout_s - time.monotonic()
+                latest_s = (
+                    begun_s + self._deadlines.reconnect_s
+                )  # else a batch that ends its server would be asked for ever
+                left_s = min(latest_s, max(begun_s, self.asked_again_s)) + self._timeout_s - time.monotonic()
                 if left_s <= 0:
                     raise SamplerError(
                         f"{self.server}: no answer with batch {key[1]} within sampling.timeout_s = {self._timeout_s} s."
@@ -160,29 +165,31 @@ class Conversation:
     def _read(self) -> None:
         """Has one stream after another, until the server is given up."""
         broken_s: float | None = None  # since when nothing has come
+        pause_s = 0.0
         while not self._over:
             began_s = time.monotonic()
+            lost: PeerError = PeerLostError(f"{self.server}: ended the stream of batches")
             try:
-                session, talk = self._next_talk()
-                for message in self._open_stream(session, talk):
-                    broken_s = None
+                for message in self._open_stream(*self._next_talk()):
+                    broken_s, pause_s = None, 0.0
                     self._file(message)
                     del message
-                continue
             except PeerLostError as error:
-                lost: PeerError = error
+                lost = error
             except RemoteError as error:
                 if error.kind != _LOST:
                     raise
                 lost = error
-                self._lose(session)
+                self._lose(self._session)
             broken_s = began_s if broken_s is None else broken_s
-            limit_s = self._deadlines.reconnect_s
-            since_s = time.monotonic() - broken_s
+            limit_s, since_s = self._deadlines.reconnect_s, time.monotonic() - broken_s
             if since_s > limit_s and not self._over:
                 raise PeerLostError(
                     f"{lost}. For {since_s:.1f} s every stream broke at once (cluster.deadlines.reconnect_s = {limit_s:g})."
                 )
+            with self._state:
+                self._state.wait_for(lambda: self._over, pause_s)
+            pause_s = min(_MOST_PAUSE_S, 2 * pause_s or _FIRST_PAUSE_S)
 
     def _next_talk(self) -> tuple[str, int]:
         """Opens a session if there is none, and asks all that is not answered again under a new number."""

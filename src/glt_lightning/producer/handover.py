@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -82,23 +83,32 @@ class HandoverDesk:
         self._listener.bind(b"\0" + self.name.encode())
         self._listener.listen(_BACKLOG)
         self._lock = threading.Lock()
-        self._socks: set[socket.socket] = set()
+        self._lines: set[_Line] = set()
         self._threads: set[threading.Thread] = set()
-        self._closed = False
+        self._closing = threading.Event()
         self._start(self._accept)
+
+    @property
+    def num_clients(self) -> int:
+        return len(self._lines)
 
     def offer(self, place: Any) -> str:
         """The name of the socket for a client at ``place``; empty if it is elsewhere."""
         return self.name if self.place and place == self.place else ""
 
+    def forget(self, slot: int) -> None:
+        """A slot is gone, which no client has: they need not keep it mapped."""
+        with self._lock:
+            for line in self._lines:
+                line.gone.append(slot)
+
     def close(self) -> None:
         """Ends every connection. Safe to call twice."""
+        self._closing.set()
         with self._lock:
-            self._closed = True
-            socks = [self._listener, *self._socks]
+            socks = [self._listener, *(line.sock for line in self._lines)]
         for sock in socks:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+            _shut(sock)
         end_s = time.monotonic() + _CLOSE_S
         for thread in list(self._threads):
             if thread is not threading.current_thread():
@@ -118,87 +128,104 @@ class HandoverDesk:
         return thread
 
     def _accept(self) -> None:
-        while True:
+        while not self._closing.is_set():
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError:  # no descriptors left, perhaps
+                self._closing.wait(_PAUSE_S)
+                continue
+            line = _Line(sock)
             with self._lock:
-                if self._closed:
+                if self._closing.is_set():
                     sock.close()
                     return
-                self._socks.add(sock)
-            self._start(partial(self._serve, sock))
+                self._lines.add(line)
+            self._start(partial(self._serve, line))
 
-    def _serve(self, sock: socket.socket) -> None:
-        lent: dict[int, Finished] = {}
+    def _serve(self, line: _Line) -> None:
         reader: threading.Thread | None = None
         try:
-            sock.settimeout(_GREET_S)
-            _check_user(sock, "the client")
-            asked, _, _ = receive(sock)
-            session, talk = self._begin(asked.get("session"), int(asked.get("talk", 0)))
-            send(sock, {"ok": True})
+            session, talk = self._greet(line)
             if talk is None:
                 return
-            sock.settimeout(self._timeout_s)
-            left = threading.Event()
-            reader = self._start(partial(_take_back, sock, lent, left))
-            hand = partial(_hand_over, sock, lent, set(), self._taken)
-            while not talk.ended and not left.is_set():
+            reader = self._start(line.take_back)
+            while not talk.ended and not line.left.is_set():
                 found = talk.take(_PAUSE_S)
                 while found:
-                    hand(found.pop())  # nothing here may keep a batch that the client is done with
+                    line.hand_over(found.pop(), self._taken)  # nothing here may keep what the client is done with
                     session.heard()
             if session.ended:
-                send(sock, {"error": "the session has ended", "kind": "SessionLostError"})
+                send(line.sock, {"error": "the session has ended", "kind": "SessionLostError"})
         except PeerError as error:
             with suppress(ClosedError, OSError):
-                send(sock, {"error": str(error), "kind": type(error).__name__})
+                send(line.sock, {"error": str(error), "kind": type(error).__name__})
         except (ClosedError, OSError, ValueError, TypeError, AttributeError):
             pass  # the client has left, or is none
         finally:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+            _shut(line.sock)
             if reader is not None:
                 reader.join()
-            self._retire([item.slot for item in lent.values() if item.slot is not None])
-            lent.clear()
             with self._lock:
-                self._socks.discard(sock)
-            sock.close()
+                self._lines.discard(line)
+            self._retire([item.slot for item in line.lent.values() if item.slot is not None])
+            line.lent.clear()
+            line.sock.close()
+
+    def _greet(self, line: _Line) -> tuple[Session, Talk | None]:
+        line.sock.settimeout(_GREET_S)
+        _check_user(line.sock, "the client")
+        asked, _, _ = receive(line.sock)
+        found = self._begin(asked.get("session"), int(asked.get("talk", 0)))
+        send(line.sock, {"ok": True})
+        line.sock.settimeout(self._timeout_s)
+        return found
 
 
-def _hand_over(
-    sock: socket.socket, lent: dict[int, Finished], known: set[int], taken: Callable[[Finished], None], item: Finished
-) -> None:
-    """Sends one batch. known: the slots that the client has."""
-    slot = item.slot
-    if slot is None:  # no batch, but the reason
-        send(sock, dict(item.header))
-        return
-    lent[slot.index] = item
-    taken(item)
-    header = {**item.header, "slot": slot.index, "nbytes": item.memory.nbytes}
-    send(sock, header, fds=[] if slot.index in known else [slot.fd])
-    known.add(slot.index)
+class _Line:
+    """The connection to one client. lent: by slot, what it has.  known: slots whose descriptors it has.
+    gone: slots that it may forget.  left: it has hung up."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.lent: dict[int, Finished] = {}
+        self.gone: deque[int] = deque()
+        self.left = threading.Event()
+        self._known: set[int] = set()
+
+    def hand_over(self, item: Finished, taken: Callable[[Finished], None]) -> None:
+        """Sends one batch, or why there is none."""
+        gone = [self.gone.popleft() for _ in range(len(self.gone))]
+        header = {**item.header, "gone": [slot for slot in gone if slot in self._known]}
+        self._known.difference_update(gone)
+        slot = item.slot
+        if slot is None:
+            send(self.sock, header)
+            return
+        self.lent[slot.index] = item
+        taken(item)
+        header |= {"slot": slot.index, "nbytes": item.memory.nbytes}
+        send(self.sock, header, fds=[] if slot.index in self._known else [slot.fd])
+        self._known.add(slot.index)
+
+    def take_back(self) -> None:
+        """Reads which slots the client is done with, until it leaves."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        try:
+            while True:
+                poll.poll()  # the deadline of the socket is for messages, not for the time between them
+                header, _, _ = receive(self.sock)
+                for index in header["free"]:
+                    self.lent.pop(index, None)
+        except (ClosedError, OSError, ValueError, KeyError, TypeError):
+            _shut(self.sock)
+        finally:
+            self.left.set()
 
 
-def _take_back(sock: socket.socket, lent: dict[int, Finished], left: threading.Event) -> None:
-    """Reads which slots the client is done with, until it leaves."""
-    try:
-        while True:
-            poll = select.poll()
-            poll.register(sock, select.POLLIN)
-            poll.poll()  # the deadline of the socket is for messages, not for the time between them
-            header, _, _ = receive(sock)
-            for index in header["free"]:
-                lent.pop(index, None)
-    except (ClosedError, OSError, ValueError, KeyError, TypeError):
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-    finally:
-        left.set()
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 class Landed(Message):
@@ -267,6 +294,8 @@ class HandoverStream:
         self._mailbox.post(lambda: None)
 
     def _land(self, header: dict[str, Any], fds: list[int]) -> Message:
+        for index in header.pop("gone"):
+            self._slots.pop(index).close()
         if "slot" not in header:
             return Message(header)
         index, nbytes = header.pop("slot"), header.pop("nbytes")

@@ -344,6 +344,8 @@ class GraphServer:
         self._abandon(self._sessions.remove(session))
         for slot in self._slots.trim(self._most_tasks):
             self._pool.forget(slot.index)
+            if self._handover is not None:
+                self._handover.forget(slot.index)
 
     def _abandon(self, jobs: Iterable[Job]) -> None:
         for run in {job.run for job in jobs}:
