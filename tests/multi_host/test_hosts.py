@@ -138,10 +138,10 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> N
 
 
 @contextlib.contextmanager
-def fitting(made: Hosts, folders: list[Path], numbers: list[int], strategy: str) -> Iterator[list[Run]]:
+def fitting(made: Hosts, folders: list[Path], numbers: list[int], strategy: str, *more: object) -> Iterator[list[Run]]:
     """Trains on hosts, the first of which is the main one."""
     argv = ["fit", "--config", "run.yaml", "--trainer.num_nodes", len(numbers), "--trainer.devices", 1]
-    argv += ["--trainer.strategy", strategy]
+    argv += ["--trainer.strategy", strategy, *more]
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(on_host(made, n, folders[n], *argv, master=numbers[0])) for n in numbers]
 
@@ -222,3 +222,22 @@ def test_a_client_without_the_jobs_certificate_gets_nothing(tmp_path, four_hosts
             assert "certificate" in client.output
         with on_host(four_hosts, 1, folders[1], "serve", "--config", "run.yaml", "--health", servers[0]) as check:
             assert check.wait(_LIMIT_S) == 0, check.output
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_worker_hosts_link_stays_down(tmp_path, four_hosts, whole, workers):
+    """The other host says who is gone, within the deadlines, although it waits in a collective of gloo."""
+    deadlines = {"call_s": 2.0, "connect_s": 2.0, "reconnect_s": 4.0}
+    folders = make_folders(tmp_path, 2, four_hosts, whole, _OWN, epochs=500, deadlines=deadlines, peer_timeout_s=5.0)
+    more = ["--data.sampling.num_workers", workers]
+    with fitting(four_hosts, folders, [0, 1], "glt_worker", *more) as runs:
+        wait_for_bytes(four_hosts, 1, 3_000_000)
+        four_hosts.cut(1)
+        try:
+            began = time.monotonic()
+            for number, run in enumerate(runs):
+                assert run.wait(60) != 0
+                assert f"rank {1 - number}" in run.output, run.output
+            assert time.monotonic() - began < 45
+        finally:
+            four_hosts.heal(1)

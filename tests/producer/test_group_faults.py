@@ -1,5 +1,6 @@
 """Whatever the network does to the questions of ranks, the batches are the same; or an error names the peer."""
 
+import threading
 from dataclasses import dataclass, field
 
 import pytest
@@ -31,7 +32,7 @@ class NetworkLink(Link):
         return self.network
 
 
-def open_rank(network, partition, rank, exchange, **deadlines):
+def open_rank(network, partition, rank, exchange, on_loss=None, **deadlines):
     graph = ClusterGraph(LocalPartition.open(partition.directory, parts=[rank]))
     link = NetworkLink(
         job="test",
@@ -43,7 +44,7 @@ def open_rank(network, partition, rank, exchange, **deadlines):
     )
 
     def make(pin):
-        return WorkerGroup(graph, OPTIONS, link, f"host{rank}", exchange, pin)
+        return WorkerGroup(graph, OPTIONS, link, f"host{rank}", exchange, pin, on_loss)
 
     return LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, make_producer=make)
 
@@ -117,3 +118,29 @@ def test_a_line_that_stays_cut_is_an_error_that_names_the_peer(tmp_path, silent)
                 exchange("all done")
 
         run_ranks(2, remote)
+
+
+def test_a_rank_that_asks_nothing_hears_of_the_loss_of_another(tmp_path):
+    """Blocked in a collective call, say."""
+    whole = partitioned(small_graph(), tmp_path, 2)
+    with InProcessNetwork() as network:
+
+        def remote(rank, exchange):
+            heard, said = threading.Event(), []
+
+            def on_loss(reason, left):
+                said.append(reason)
+                heard.set()
+                assert left.wait(30)
+
+            with open_rank(network, whole, rank, exchange, on_loss, call_s=0.1, reconnect_s=0.3) as context:
+                assert not heard.wait(0.5)
+                exchange("nothing was lost so far")
+                if rank == 0:
+                    network.cut(context._producer._samplers.address, silent=True)
+                assert rank == 0 or heard.wait(30)
+                exchange("heard")
+            return said
+
+        said = run_ranks(2, remote)
+    assert "rank 0" in said[1][0]

@@ -75,7 +75,9 @@ class GraphDesk:
     def _seeds(self, message: Message, _caller: Caller) -> Message:
         node_type = message.header.get("node_type")
         if type(node_type) is not int or not 0 <= node_type < len(self._graph.schema.node_types):
-            raise DataError(f"node_type: expected 0 to {len(self._graph.schema.node_types) - 1}, got {node_type!r:.50}.")
+            raise DataError(
+                f"node_type: expected 0 to {len(self._graph.schema.node_types) - 1}, got {node_type!r:.50}."
+            )
         return _told(self._graph.seeds(node_type, unpack(message).get("ids")))
 
 

@@ -27,7 +27,8 @@ _SLOTS = 16  # replies on their way at once that are gathered into warm memory
 
 
 class Owner:
-    """The operations on the parts that a process maps: ``expand`` (sample rows) and ``gather`` (attributes of rows).
+    """The operations on the parts that a process maps: ``expand`` (sample rows), ``gather`` (attributes of rows) and
+    ``here`` (a sign of life).
     docs/wire-format.md has their messages."""
 
     def __init__(self, partition: LocalPartition) -> None:
@@ -39,7 +40,7 @@ class Owner:
 
     @property
     def calls(self) -> Mapping[str, CallHandler]:
-        return {"expand": self._expand, "gather": self._gather}
+        return {"expand": self._expand, "gather": self._gather, "here": lambda message, caller: Message({})}
 
     def close(self) -> None:
         self._slots.close()

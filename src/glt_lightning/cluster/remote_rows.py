@@ -34,11 +34,11 @@ class PeerRows:
 
     def __init__(self, owner_of_part: np.ndarray, peers: Sequence[Peer]) -> None:
         self.owner_of_part, self.num_owners = owner_of_part, 1 + len(peers)
-        self._peers = list(peers)
+        self.peers = list(peers)
         self._remote_rows = 0
 
     def expand(self, owner: int, request: Expand) -> Picked:
-        peer = self._peers[owner - 1]
+        peer = self.peers[owner - 1]
         arrays, body = pack({str(t): ids for t, ids in request.rows.items()})
         header = {
             "key": request.key,
@@ -64,7 +64,7 @@ class PeerRows:
         return picked
 
     def gather(self, owner: int, request: Sequence[Rows]) -> Gathered:
-        peer = self._peers[owner - 1]
+        peer = self.peers[owner - 1]
         arrays, body = pack({str(number): rows.ids for number, rows in enumerate(request)})
         tables = [[rows.kind, rows.type, list(rows.names)] for rows in request]
         self._remote_rows += sum(len(rows.ids) for rows in request)
@@ -86,7 +86,7 @@ class PeerRows:
     @property
     def traffic(self) -> Traffic:
         """Totals so far."""
-        stats = [peer.stats for peer in self._peers]
+        stats = [peer.stats for peer in self.peers]
         return Traffic(
             remote_rows=self._remote_rows,
             round_trips=sum(s.calls for s in stats),
@@ -97,5 +97,5 @@ class PeerRows:
         )
 
     def close(self) -> None:
-        for peer in self._peers:
+        for peer in self.peers:
             peer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ def require(condition: bool, message: str) -> None:
         raise PartitionError(message)
 
 
-def checked(raw: dict[str, Any]) -> None:
+def checked(raw: Mapping[str, Any]) -> None:
     """Checks every field of a parsed manifest; raises `PartitionError` without the file's name."""
     for key, (test, expected) in _FIELDS.items():
         require(key in raw, f"key {key!r} is missing")

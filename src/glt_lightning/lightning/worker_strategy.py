@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -92,7 +95,17 @@ class GLTWorkerStrategy(GLTStrategy):
         if not isinstance(graph, ClusterGraph):
             return None
         link = self._link("worker", self._secret())
-        return partial(WorkerGroup, graph, sampling, link, self._host(), self._gather_text)
+        return partial(
+            WorkerGroup, graph, sampling, link, self._host(), self._gather_text, on_loss=self._end_by_deadline
+        )
+
+    def _end_by_deadline(self, reason: str, left: threading.Event) -> None:
+        """A rank of another host is gone, and this one may be in a collective call that waits for it for ever."""
+        timeout_s = self.options.peer_timeout_s
+        _say(f"error: {reason} Rank {self.global_rank} cannot go on.")
+        if not left.wait(timeout_s):
+            _say(f"error: rank {self.global_rank} is stuck and ends after {timeout_s:g} s (cluster.peer_timeout_s).")
+            os._exit(1)
 
     def _leave_together(self) -> None:
         if self._serves:  # evaluation and prediction end at different times, and the others may need rows of this rank
@@ -123,6 +136,10 @@ class GLTWorkerStrategy(GLTStrategy):
                 "this host, or give MASTER_ADDR as an address."
             )
         return host
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _seen_whole(partition: LocalPartition) -> Graph:

@@ -143,7 +143,8 @@ class BatchBuilder:
         self._gid[node_type] = _grown(self._gid[node_type], n)
 
     def _reserve_edges(self, relation: int, n: int) -> None:
-        for arrays in (self._src, self._dst, *([self._edge_row] if self._with_edge else [])):
+        every: list[list[np.ndarray]] = [self._src, self._dst, *([self._edge_row] if self._with_edge else [])]
+        for arrays in every:
             arrays[relation] = _grown(arrays[relation], n)
 
     def _reserve_table(self, nodes: int) -> bool:

@@ -17,6 +17,7 @@ from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.producer.watch import HolderWatch, OnLoss
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
@@ -36,6 +37,7 @@ class WorkerGroup:
         host: Name or address of this host for the others.
         exchange: Spreads the addresses.
         pin: Page-locks the memory of batches.
+        on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.HolderWatch`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class WorkerGroup:
         host: str,
         exchange: Exchange,
         pin: PinMemory | None = None,
+        on_loss: OnLoss | None = None,
     ) -> None:
         link = replace(link, graph=graph.manifest.options_hash)
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
@@ -67,6 +70,8 @@ class WorkerGroup:
                 assert isinstance(self._inner, SubprocessProducer)
                 self._inner.join(holders)
             self._rows = graph.remote = ask_holders(graph.partition, holders, link, link.open_transport())
+            every_s = link.deadlines.call_s / 2
+            self._watch = None if on_loss is None else HolderWatch(self._rows.peers, every_s, on_loss)
         except BaseException:
             self._close_samplers()
             raise
@@ -88,8 +93,12 @@ class WorkerGroup:
         return self._inner.stream(config, requests)
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
         self._close_samplers()
         self._rows.close()
+        if self._watch is not None:
+            self._watch.close()
 
     def _close_samplers(self) -> None:
         self._inner.close()
