@@ -70,7 +70,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _check_types(raw: dict[str, Any]) -> None:
+def _check_types(raw: Mapping[str, Any]) -> None:
     nodes, edges = raw["node_types"], raw["edge_types"]
     require(nodes == sorted(set(nodes)), "node_types: names are not sorted or not unique")
     require(edges == [list(e) for e in sorted({tuple(e) for e in edges})], "edge_types: not sorted or not unique")
@@ -82,7 +82,7 @@ def _check_types(raw: dict[str, Any]) -> None:
     require(raw["target_type"] in (None, *nodes), f"target_type: {raw['target_type']!r} is not in node_types")
 
 
-def _check_bounds(raw: dict[str, Any]) -> None:
+def _check_bounds(raw: Mapping[str, Any]) -> None:
     for key, types in (("num_nodes", "node_types"), ("bounds", "node_types"), ("num_edges", "edge_types")):
         require(len(raw[key]) == len(raw[types]), f"{key}: {len(raw[key])} entries for {len(raw[types])} {types}")
     for name, count, bounds in zip(raw["node_types"], raw["num_nodes"], raw["bounds"], strict=True):
@@ -91,7 +91,7 @@ def _check_bounds(raw: dict[str, Any]) -> None:
         require(good, f"bounds: of node type {name!r} do not cut {count} nodes into {raw['num_parts']} parts")
 
 
-def _check_array_entries(raw: dict[str, Any]) -> None:
+def _check_array_entries(raw: Mapping[str, Any]) -> None:
     for path, entry in raw["arrays"].items():
         require(_ARRAY_PATH.fullmatch(path) is not None, f"arrays: {_short(path)} is not a path of this format")
         good = isinstance(entry, dict) and _list_of(_count)(entry.get("shape")) and len(entry["shape"]) > 0
@@ -112,7 +112,7 @@ def _is_dtype(value: object) -> bool:
     return dtype is not None and dtype.kind in "biuf" and dtype.newbyteorder("<").str == value
 
 
-def _check_nodes(raw: dict[str, Any], arrays: _Folders) -> None:
+def _check_nodes(raw: Mapping[str, Any], arrays: _Folders) -> None:
     for t, bounds in enumerate(raw["bounds"]):
         rows = [bounds[p + 1] - bounds[p] for p in range(raw["num_parts"])]
         folders = [arrays.get(f"part{p}/nodes/{t}", {}) for p in range(raw["num_parts"])]
@@ -123,7 +123,7 @@ def _check_nodes(raw: dict[str, Any], arrays: _Folders) -> None:
             _check_vector(f"part{p}/nodes/{t}/n_id.npy", folder["n_id"], _ID_DTYPES[raw["id_dtype"]], rows[p])
 
 
-def _check_edges(raw: dict[str, Any], arrays: _Folders) -> None:
+def _check_edges(raw: Mapping[str, Any], arrays: _Folders) -> None:
     for r, (edge_type, count) in enumerate(zip(raw["edge_types"], raw["num_edges"], strict=True)):
         bounds = raw["bounds"][raw["node_types"].index(edge_type[2])]
         folders = [arrays.get(f"part{p}/edges/{r}", {}) for p in range(raw["num_parts"])]
@@ -139,7 +139,7 @@ def _check_edges(raw: dict[str, Any], arrays: _Folders) -> None:
         require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts hold {total}")
 
 
-def _check_splits(raw: dict[str, Any], arrays: dict[str, Any]) -> None:
+def _check_splits(raw: Mapping[str, Any], arrays: dict[str, Any]) -> None:
     require(set(arrays) == set(raw["splits"]), "splits: do not match the arrays of the folder splits/")
     for name, split in raw["splits"].items():
         good = isinstance(split, dict) and split.get("node_type") in raw["node_types"] and _count(split.get("count"))
