@@ -11,6 +11,7 @@ import yaml
 
 from glt_lightning import ClusterOptions, GLTDataModule, GraphSAGE, PartitionOptions, SamplingOptions
 from glt_lightning.lightning.cli import main
+from glt_lightning.options import DeadlineOptions, RetryOptions, SecurityOptions
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -35,10 +36,11 @@ def test_the_expected_configs_are_there() -> None:
     reference = {
         f"reference/{n}.yaml" for n in ("cora", "amazon_computers", "facebook_pages", "wordnet", "dblp_hetero")
     }
-    assert names >= {"demo.yaml", "products.yaml", "hetero.yaml"} | reference
+    assert names >= {"demo.yaml", "products.yaml", "hetero.yaml", "server-client.yaml"} | reference
 
 
-OPTIONS = [PartitionOptions, SamplingOptions, ClusterOptions, GLTDataModule, GraphSAGE]
+GROUPS = [PartitionOptions, SamplingOptions, ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions]
+OPTIONS = [*GROUPS, GLTDataModule, GraphSAGE]
 
 
 @pytest.mark.parametrize("kind", OPTIONS, ids=lambda kind: kind.__name__)
@@ -50,8 +52,9 @@ def test_every_option_is_explained(kind: type) -> None:
 
 def test_documented_defaults_are_the_defaults() -> None:
     text = (ROOT / "docs/configuration.md").read_text()
-    for kind in (PartitionOptions, SamplingOptions, ClusterOptions):
-        for field in dataclasses.fields(kind):
-            rows = [line for line in text.splitlines() if line.startswith(f"| `{field.name}` |")]
+    for kind in GROUPS:
+        for name, default in vars(kind()).items():
+            rows = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
             shown = {row.split("|")[2].strip() for row in rows}
-            assert yaml.safe_dump(field.default).splitlines()[0] in shown, field.name
+            written = "below" if dataclasses.is_dataclass(default) else yaml.safe_dump(default).splitlines()[0]
+            assert written in shown, name
