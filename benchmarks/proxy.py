@@ -1,4 +1,7 @@
-"""A TCP proxy that holds back all it carries: python benchmarks/proxy.py HOST:PORT DELAY_MS. Prints its address; ends with stdin."""
+"""A TCP proxy that holds back all it carries: python benchmarks/proxy.py HOST:PORT DELAY_MS
+
+Prints its address; ends with stdin.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ async def main(target: str, delay_s: float) -> None:
         await asyncio.gather(carry(reader, back, delay_s), carry(there, writer, delay_s))
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 22)
-    print("127.0.0.1:%d" % server.sockets[0].getsockname()[1], flush=True)
+    print(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
