@@ -243,3 +243,33 @@ def test_no_logger_writes_config_twice(config: str) -> None:
         main(["fit", "--config", config, "--trainer.logger", "false", "--trainer.fast_dev_run", "1"])
         main(["fit", "--config", config, "--trainer.logger", "false"])
     assert Path("checkpoints/best.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "strategys", "datas"),
+    [
+        (["glt_server_client"], 7.0, 7.0),
+        (["GLTServerClientStrategy", "--trainer.strategy.find_unused_parameters", "true"], 7.0, 7.0),
+        (["glt_worker"], 7.0, None),
+        (["ddp"], None, None),
+    ],
+)
+def test_cluster_goes_to_those_who_ask_others(
+    config: str, built: list[GLTCLI], strategy: list[str], strategys: float | None, datas: float | None
+) -> None:
+    main(["fit", "--config", config, "--cluster.peer_timeout_s", "7", "--trainer.strategy", *strategy])
+    (run,) = built
+
+    def timeout_of(holder: Any) -> float | None:
+        cluster = getattr(holder, "cluster", None)
+        return None if cluster is None else cluster.peer_timeout_s
+
+    assert (timeout_of(run.trainer.strategy), timeout_of(run.datamodule)) == (strategys, datas)
+    printed = yaml.safe_load(run.parser.dump(run.config, skip_none=False))["fit"]
+    assert "cluster" not in printed["data"]["init_args"]  # it is written once
+
+
+def test_cluster_is_nothing_to_another_data_module(config: str, built: list[GLTCLI]) -> None:
+    own = ["--data", "usermodule.OtherData", "--model", "usermodule.Plain", "--trainer.strategy", "glt_server_client"]
+    main(["fit", "--trainer.accelerator", "cpu", "--trainer.devices", "1", *own, "--cluster.prefetch_size", "9"])
+    assert built[0].trainer.strategy.cluster.prefetch_size == 9

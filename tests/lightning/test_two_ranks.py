@@ -175,9 +175,10 @@ def test_error_of_one_rank_ends_the_other(graph_npz: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_uneven_training_loaders_raise_instead_of_hanging(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["glt_worker", "glt_server_client"])
+def test_uneven_training_loaders_raise_instead_of_hanging(tmp_path: Path, strategy: str) -> None:
     code = """
-    import os
+    import sys
     from lightning.pytorch import Trainer
     from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
     from torch.utils.data import DataLoader
@@ -188,11 +189,11 @@ def test_uneven_training_loaders_raise_instead_of_hanging(tmp_path: Path) -> Non
             return DataLoader(RandomDataset(32, 4 + 3 * self.trainer.global_rank))
 
     if __name__ == "__main__":
-        Trainer(accelerator="cpu", devices=2, strategy="glt_worker", max_epochs=1, logger=False,
+        Trainer(accelerator="cpu", devices=2, strategy=sys.argv[1], max_epochs=1, logger=False,
             enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
             use_distributed_sampler=False).fit(Uneven())
     """
-    result = run_script(code, cwd=tmp_path, env=ONE_THREAD, check=False)
+    result = run_script(code, strategy, cwd=tmp_path, env=ONE_THREAD, check=False)
     assert result.returncode != 0
     assert "training needs equally many batches on all ranks, got rank 0: 4, rank 1: 7." in result.stdout
 
