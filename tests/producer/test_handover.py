@@ -39,7 +39,7 @@ def requests(count: int) -> Iterator[BatchRequest]:
 
 def slots(server) -> int:
     """Slots that the server has, free or in use."""
-    return len(server._slots._slots)
+    return len(server._scheduler._slots._slots)
 
 
 def test_memory_is_shared_and_comes_back(farm, whole):
@@ -50,7 +50,7 @@ def test_memory_is_shared_and_comes_back(farm, whole):
         del sample
     assert producer.fresh_slots == 0
     assert slots(server) <= 16
-    until(lambda: len(server._slots._free) == slots(server))
+    until(lambda: len(server._scheduler._slots._free) == slots(server))
 
 
 def test_kept_batches_are_copied_and_their_slots_used_again(farm, whole):
@@ -80,7 +80,7 @@ def test_batches_in_use_outlive_the_producer(farm, whole):
     for sample, copy in zip(kept, before, strict=True):
         for name, array in copy.items():
             assert np.array_equal(sample.arrays[name], array)
-    until(lambda: slots(server) == len(server._slots._free))
+    until(lambda: slots(server) == len(server._scheduler._slots._free))
 
 
 CLIENT = """
@@ -113,7 +113,7 @@ def test_a_client_is_killed(whole, tmp_path):
             run.popen.send_signal(signal.SIGKILL)
             until(lambda: server._handover.num_clients == 0)
             until(lambda: not server.status()["clients"])
-            until(lambda: len(server._slots._free) == slots(server))
+            until(lambda: len(server._scheduler._slots._free) == slots(server))
         assert len(list(farm.producer(farm.peer(server.address)).stream(CONFIG, requests(9)))) == 9
 
 
@@ -131,7 +131,7 @@ def test_slots_that_are_gone_are_forgotten_by_who_had_them(farm, whole):
         until(lambda: len(server.status()["clients"]) == 1)
     for _ in range(20):
         next(stream)
-    assert server._slots._made > 30
+    assert server._scheduler._slots._made > 30
     mapped = stays._conversation._stream._slots
     assert len(mapped) <= slots(server) + 8
 

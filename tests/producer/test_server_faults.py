@@ -15,7 +15,7 @@ import pytest
 from glt_lightning.errors import PeerError, PeerLostError, RemoteError, SamplerError
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import SamplingOptions
-from glt_lightning.producer import server as server_module
+from glt_lightning.producer import scheduler
 from glt_lightning.producer.process import SamplerProcess, Task
 from glt_lightning.producer.question import Question
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -120,14 +120,14 @@ def test_a_folder_that_cannot_be_opened_is_an_error_at_the_start(farm, tmp_path)
 
 
 def test_a_sampler_that_hangs_is_replaced(farm, whole, monkeypatch):
-    monkeypatch.setattr(server_module, "_LEAST_PATIENCE_S", 0.3)
+    monkeypatch.setattr(scheduler, "_LEAST_PATIENCE_S", 0.3)
     server = farm.serve(whole)
     context = farm.context(server.address, sampling=SamplingOptions(timeout_s=20))
     found = []
     for number, batch in enumerate(context.make_loader(SPEC)):
         found.append(digest(batch))
         if number == 3:
-            for session in server._sessions:
+            for session in server._scheduler._sessions:
                 session.patience_s = 0.6
             os.kill(server.status()["samplers"]["pids"][0], signal.SIGSTOP)
     assert found == inline(whole, SPEC)
@@ -179,8 +179,8 @@ def test_a_server_that_has_failed_says_so(farm, whole, monkeypatch):
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr("threading.excepthook", lambda _: None)
-    monkeypatch.setattr(server, "_issue", broken)
-    until(lambda: server._failure is not None)
+    monkeypatch.setattr(server._scheduler, "_issue", broken)
+    until(lambda: server._scheduler._failure is not None)
     with pytest.raises(PeerError, match="the server has failed: a bug"):
         server.status()
     with pytest.raises(PeerError, match="the server has failed: a bug"):

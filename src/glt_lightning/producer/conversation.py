@@ -98,9 +98,8 @@ class Conversation:
         with self._state:
             while key not in self._answers:
                 self._raise_if_over()
-                latest_s = (
-                    begun_s + self._deadlines.reconnect_s
-                )  # else a batch that ends its server would be asked for ever
+                # bounded also where the batch ends every server that makes it
+                latest_s = begun_s + self._deadlines.reconnect_s
                 left_s = min(latest_s, max(begun_s, self.asked_again_s)) + self._timeout_s - time.monotonic()
                 if left_s <= 0:
                     raise SamplerError(
@@ -127,7 +126,8 @@ class Conversation:
             stream.close()
         for thread in self._threads:
             # A server that is away is not told; a thread that tries to reach it ends with the peer.
-            thread.join(_LEAVE_S if stream is not None else _LEAVE_LOST_S)
+            if thread is not threading.current_thread():
+                thread.join(_LEAVE_S if stream is not None else _LEAVE_LOST_S)
         self._answers.clear()
 
     # -- both threads
