@@ -35,6 +35,18 @@ def batches_at_once(source: SamplerSource, num_workers: int, concurrency: int) -
     return min(concurrency, max(1, (os.cpu_count() or 1) // num_workers))
 
 
+def epitaph(process: subprocess.Popen[bytes], wait_s: float) -> str:
+    """How a child ended, after its socket did."""
+    try:
+        code = process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        return "closed its connection"
+    if code < 0:
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
 @dataclass(eq=False)
 class Task:
     """One batch asked for: where it shall be written and, later, what the sampler said."""
@@ -134,14 +146,7 @@ class SamplerProcess:
 
     def epitaph(self) -> str:
         """How the process ended, after its socket did."""
-        try:
-            code = self._process.wait(_LEAVE_S)
-        except subprocess.TimeoutExpired:
-            return "closed its connection"
-        if code < 0:
-            with suppress(ValueError):
-                return f"was killed by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        return epitaph(self._process, _LEAVE_S)
 
     def kill(self) -> None:
         """Ends the process now: it writes to no slot any more when this returns."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from dataclasses import replace
 from glt_lightning.channel.wire import ClosedError, receive, send
 from glt_lightning.errors import PeerError
 from glt_lightning.producer.hosted import ServerPlan
+from glt_lightning.producer.process import epitaph
 
 _LEAVE_S = 5.0  # to close its sockets and end its samplers after a hang-up
 # The child gets the parent's module path, so it finds the package however the parent found it.
@@ -123,16 +123,8 @@ class ServerProcess:
         self._start(self._plan)
 
     def _epitaph(self) -> str:
-        """How the child ended, after its socket did."""
         assert self._process is not None
-        try:
-            code = self._process.wait(_LEAVE_S)
-        except subprocess.TimeoutExpired:
-            return "closed its connection"
-        if code < 0:
-            with suppress(ValueError):
-                return f"was killed by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        return epitaph(self._process, _LEAVE_S)
 
     def _stop(self) -> None:
         """Hangs up, waits for the end, and kills where that does not come."""
