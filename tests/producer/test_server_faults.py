@@ -134,6 +134,19 @@ def test_a_sampler_that_hangs_is_replaced(farm, whole, monkeypatch):
     assert server.status()["samplers"]["restarts"] >= 1
 
 
+def test_it_ends_with_clients_attached_and_a_sampler_that_hangs(farm, whole):
+    server = farm.serve(whole, num_workers=2)
+    stream = farm.producer(farm.peer(server.address, reconnect_s=0.5)).stream(CONFIG, requests(1000))
+    next(stream)
+    pids = server.status()["samplers"]["pids"]
+    os.kill(pids[0], signal.SIGSTOP)
+    server.close()
+    server.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    with pytest.raises(PeerLostError, match="server 0"):
+        list(stream)
+
+
 def test_a_client_that_does_not_read_costs_its_buffer_and_no_more(farm, whole):
     """And nobody waits for it."""
     server = farm.serve(whole, buffer_size="40kB", deadlines=farm.deadlines(lease_s=60))
