@@ -48,9 +48,8 @@ def digests(context, specs, epochs=2):
     return found
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("count", "workers"), [(2, 0), (2, 2), (4, 0), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_same_batches(tmp_path, make, count, workers):
     whole = partitioned(make(), tmp_path, 4, undirected=True)
     options = SamplingOptions(num_workers=workers, with_edge=True, concurrency=3)
