@@ -1,0 +1,67 @@
+"""A rank that is busy with other things, such as a collective call, while its sampler is killed: others need that one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.cluster.link import Link
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
+from glt_lightning.producer.group import WorkerGroup
+from tests.helpers.family import children
+from tests.helpers.partitions import digest, partitioned, small_graph
+from tests.helpers.ranks import run_ranks
+
+SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=4, shuffle=True)
+OPTIONS = SamplingOptions(num_workers=1, max_restarts=1)
+DEADLINES = DeadlineOptions(connect_s=2, call_s=2, reconnect_s=5)
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    reason="only the thread that takes batches replaces samplers; a rank in a collective call waits for one that waits for it"
+)
+@pytest.mark.timeout(120)
+def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
+    whole = partitioned(small_graph(), tmp_path, 2)
+    with LoaderContext(whole, SamplingOptions(), seed=3, rank=1, world_size=2) as context:
+        expected = [digest(batch) for batch in context.make_loader(SPEC)]
+    opening = threading.Lock()  # one after the other, so that it is clear whose sampler is whose
+
+    def work(rank: int, exchange: Callable[[str], list[str]]) -> list[str]:
+        graph = ClusterGraph(LocalPartition.open(whole.directory, parts=[rank]))
+        retry = RetryOptions(first_s=0.01, most_s=0.1)
+        link = Link(job="test", role="worker", name=f"rank {rank}", deadlines=DEADLINES, retry=retry)
+        mine: list[int] = []
+
+        def spread(text: str) -> list[str]:  # called when the sampler runs
+            mine.extend(sorted({child.pid for child in children()} - before))
+            opening.release()
+            return exchange(text)
+
+        def make(pin: object) -> WorkerGroup:
+            return WorkerGroup(graph, OPTIONS, link, "127.0.0.1", spread, None)
+
+        opening.acquire()
+        before = {child.pid for child in children()}
+        with LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, make_producer=make) as context:
+            batches = iter(context.make_loader(SPEC))
+            found = [digest(next(batches))]
+            if rank == 0:
+                (sampler,) = mine
+                os.kill(sampler, signal.SIGKILL)
+            exchange("killed")
+            if rank == 1:
+                found += [digest(batch) for batch in batches]
+            exchange("rank 1 has all of its batches")
+            return found
+
+    assert run_ranks(2, work)[1] == expected
