@@ -25,10 +25,6 @@ OPTIONS = SamplingOptions(num_workers=1, max_restarts=1)
 DEADLINES = DeadlineOptions(connect_s=2, call_s=2, reconnect_s=5)
 
 
-@pytest.mark.slow
-@pytest.mark.xfail(
-    reason="only the thread that takes batches replaces samplers; a rank in a collective call waits for one that waits for it"
-)
 @pytest.mark.timeout(120)
 def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
     whole = partitioned(small_graph(), tmp_path, 2)

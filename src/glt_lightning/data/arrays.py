@@ -7,6 +7,7 @@ import io
 import math
 import os
 import shutil
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,12 +76,18 @@ def _check_header(file: Path, entry: ArrayEntry) -> int:
     return offset
 
 
+# numpy reads headers with ast.literal_eval, which in CPython 3.11 fails now and then when several threads do that
+# ("SystemError: AST constructor recursion depth mismatch").
+_one_header_at_a_time = threading.Lock()
+
+
 def _read_header(stream: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype]:
     version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(stream)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(stream)
+    with _one_header_at_a_time:
+        if version == (1, 0):
+            return np.lib.format.read_array_header_1_0(stream)
+        if version == (2, 0):
+            return np.lib.format.read_array_header_2_0(stream)
     raise ValueError(f"npy version {version}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,8 @@ from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.producer.watch import HolderWatch, OnLoss
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
+
+_LOOK_S = 0.2  # between looks at whether samplers live
 
 Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks, in rank order; a collective call
 
@@ -62,6 +65,7 @@ class WorkerGroup:
         else:
             self._inner = SubprocessProducer(source, sampling, pin)
             addresses = self._inner.addresses()
+        self._keeper = _Keeper(self._inner)
         try:
             holders = _exchange_holders(exchange, link, source.parts, addresses)
             if self._samplers is not None:
@@ -101,9 +105,30 @@ class WorkerGroup:
             self._watch.close()
 
     def _close_samplers(self) -> None:
+        self._keeper.close()
         self._inner.close()
         if self._samplers is not None:
             self._samplers.close()
+
+
+class _Keeper:
+    """Replaces samplers that others need, also while this rank takes no batches."""
+
+    def __init__(self, inner: InlineProducer | SubprocessProducer) -> None:
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        if isinstance(inner, SubprocessProducer):
+            self._thread = threading.Thread(target=self._run, args=(inner,), name="glt-keeper", daemon=True)
+            self._thread.start()
+
+    def _run(self, inner: SubprocessProducer) -> None:
+        while not self._closed.wait(_LOOK_S):
+            inner.tend()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
 
 
 def _exchange_holders(exchange: Exchange, link: Link, parts: tuple[int, ...], addresses: list[str]) -> list[Holder]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, SharedSlot, SlotPool
 from glt_lightning.cluster.member import Holder
@@ -37,7 +39,7 @@ class SubprocessProducer:
 
     The trainer alone schedules: it names the batch, the process and the slot. A process that dies or raises is replaced
     and its batches are asked for again, which gives the very same batches; after ``max_restarts`` the error reaches the
-    trainer. There is no thread: replies are read while the trainer waits for a batch.
+    trainer. There is no thread here: replies are read while the trainer waits for a batch, and by `tend`.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class SubprocessProducer:
         self._ended: deque[_Run] = deque()
         self._abandoned = 0  # tasks of ended runs whose slots are still with a sampler
         self._closed = False
+        self._failure: SamplerError | None = None
+        self._turn = threading.RLock()  # the trainer's, but for `tend`
         self._pool = SamplerPool(source, options.num_workers, threads, options.timeout_s, _Judge(self))
 
     @property
@@ -80,17 +84,22 @@ class SubprocessProducer:
         self._pool.join(holders)
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
-        self._check_open()
         run = _Run(next(self._ids), config, requests)
-        self._runs[run.id] = run
+        with self._turn:
+            self._check_open()
+            self._runs[run.id] = run
         try:
-            self._top_up(run)
+            with self._turn:
+                self._top_up(run)
             while run.tasks:
-                task = next(iter(run.tasks.values()))
-                self._wait_for(task)
-                del run.tasks[task.request.number]
-                box = [self._deliver(run, task)]
-                self._top_up(run)  # the samplers work on while the trainer does
+                with self._turn:
+                    self._check_open()
+                    task = next(iter(run.tasks.values()))
+                    self._wait_for(task)
+                    del run.tasks[task.request.number]
+                    box = [self._deliver(run, task)]
+                    del task
+                    self._top_up(run)  # the samplers work on while the trainer does
                 yield box.pop()  # nothing here holds the batch while the trainer has it
                 self._check_open()
         finally:
@@ -98,12 +107,27 @@ class SubprocessProducer:
             # halves of a message.
             self._ended.append(run)
 
+    def tend(self) -> None:
+        """Replaces samplers that died, unless the trainer is about to. For another thread, where others depend on these
+        samplers while the trainer takes no batches: it may be in a collective call, waiting for them."""
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            if not self._closed:
+                for done, header in self._pool.poll(0.0):
+                    self._note(done, header)
+        except SamplerError as error:
+            self._failure = error  # for the trainer, when it comes for a batch
+        finally:
+            self._turn.release()
+
     def close(self) -> None:
-        self._closed = True
-        self._pool.close()
-        self._runs.clear()
-        self._ended.clear()
-        self._slots.close()
+        with self._turn:
+            self._closed = True
+            self._pool.close()
+            self._runs.clear()
+            self._ended.clear()
+            self._slots.close()
 
     # -- scheduling
 
@@ -150,10 +174,13 @@ class SubprocessProducer:
             what = "a reply" if task is None else f"batch {task.request.number}"
             raise SamplerError(f"{who}: no answer with {what} within sampling.timeout_s = {self._options.timeout_s} s.")
         for done, header in self._pool.poll(left_s):
-            if done.run in self._runs:
-                done.reply = header
-            else:
-                self._forget(done)
+            self._note(done, header)
+
+    def _note(self, task: Task, header: dict[str, Any]) -> None:
+        if task.run in self._runs:
+            task.reply = header
+        else:
+            self._forget(task)
 
     def _forget(self, task: Task) -> None:
         self._abandoned -= 1
@@ -193,6 +220,8 @@ class SubprocessProducer:
             self._pool.drop(run.id)
 
     def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._closed:
             raise SamplerError("the loader's context is closed; make a new loader.")
 
