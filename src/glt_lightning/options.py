@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import PurePath
+from typing import Any, Literal
 
 from glt_lightning.errors import OptionError
 
 Normalize = Literal["none", "rows", "standardize"]
 SeedPlacement = Literal["global", "owner"]
 Placement = Literal["host", "rank"]
+Hotness = Literal["auto", "vip", "degree", "presample"]
+# One list for all edge types, or one per edge type (``src__rel__dst``).
+Fanouts = list[int] | dict[str, list[int]]
 
 
 def _above_zero(name: str, seconds: float) -> None:
@@ -22,31 +28,92 @@ def _at_least(name: str, value: int, least: int) -> None:
         raise OptionError(f"{name}: expected an integer >= {least}, got {value!r}.")
 
 
+ALGORITHMS = ("random", "frequency", "metis", "streaming")
+HOTNESS = ("auto", "vip", "degree", "presample")
+BALANCE = ("nodes", "seeds", "edges")
+_NUM_NEIGHBORS = [15, 10, 5]
+_BALANCE = ["nodes", "seeds"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartitionOptions:
     """How a graph is cut into parts.
 
     Attributes:
         num_parts: Number of parts, >= 1.
-        algorithm: Which algorithm assigns nodes to parts.
+        algorithm: Who assigns nodes to parts: ``random``, ``frequency``, ``metis`` or ``streaming``; the path of an array
+            of part numbers (``.npy``, or ``.npz`` with one array per node type); or the class path of a
+            ``PartitionerBase``, alone or with ``{class_path, init_args}``.
         seed: Seed of the assignment.
         dir: Folder of the partition. ``None`` derives one below ``root`` from the data set and these options, so that
             other options make another folder.
-        memory_bytes: Working memory of the partitioner beyond a few arrays of one entry per node.
+        memory_bytes: Working memory of the partitioner beyond a few arrays of one entry per node. METIS takes more.
+        balance: What ``metis`` and ``streaming`` spread evenly over the parts: ``nodes`` of each type, ``seeds`` of each
+            split, ``edges`` by destination.
+        imbalance: How much more than its even share a part may get, as a fraction.
+        node_weight: Node attribute of integers >= 0 that says what a node weighs in ``nodes``. ``None``: all weigh 1.
+        passes: Passes over the edges with which ``streaming`` groups nodes, and again refines the parts.
+        hotness: How rows are ranked: ``vip`` by the probability to be in a batch of the part's own training seeds,
+            ``presample`` by counting sampled batches, ``degree`` by edges. ``auto``: ``degree`` for ``random``, else
+            ``vip``. Without training seeds it is always ``degree``.
+        num_neighbors: Fan-outs that ``vip``, ``presample`` and ``frequency`` assume, as for sampling.
+        batch_size: Batch size that they assume.
     """
 
     num_parts: int = 1
-    algorithm: Literal["random"] = "random"
+    algorithm: str | dict[str, Any] = "random"
     seed: int = 0
     dir: str | None = None
     memory_bytes: int = 2 << 30
+    balance: list[str] = field(default_factory=lambda: list(_BALANCE))
+    imbalance: float = 0.05
+    node_weight: str | None = None
+    passes: int = 3
+    hotness: Hotness = "auto"
+    num_neighbors: Fanouts = field(default_factory=lambda: list(_NUM_NEIGHBORS))
+    batch_size: int = 1024
 
     def __post_init__(self) -> None:
         _at_least("partition.num_parts", self.num_parts, 1)
         _at_least("partition.seed", self.seed, 0)
         _at_least("partition.memory_bytes", self.memory_bytes, 1 << 20)
-        if self.algorithm not in ("random",):
-            raise OptionError(f"partition.algorithm: expected 'random', got {self.algorithm!r}.")
+        _at_least("partition.passes", self.passes, 1)
+        _at_least("partition.batch_size", self.batch_size, 1)
+        self._check_algorithm()
+        for name in self.balance:
+            _one_of("partition.balance", name, BALANCE)
+        _one_of("partition.hotness", self.hotness, HOTNESS)
+        if isinstance(self.imbalance, bool) or not isinstance(self.imbalance, (int, float)) or not self.imbalance > 0:
+            raise OptionError(f"partition.imbalance: expected a fraction > 0 such as 0.05, got {self.imbalance!r}.")
+        fanouts = self.num_neighbors
+        for key, given in fanouts.items() if isinstance(fanouts, dict) else [(None, fanouts)]:
+            parse_fanouts(given, "partition.num_neighbors" if key is None else f"partition.num_neighbors[{key}]")
+
+    def _check_algorithm(self) -> None:
+        given = self.algorithm
+        if isinstance(given, dict):
+            if not isinstance(given.get("class_path"), str) or set(given) - {"class_path", "init_args"}:
+                raise OptionError(f"partition.algorithm: expected class_path and init_args, got {given!r}.")
+        elif not isinstance(given, str) or (given not in ALGORITHMS and "." not in given):
+            _one_of(
+                "partition.algorithm", given, ALGORITHMS, "a path (parts.npy) or a class path (my_module.MyPartitioner)"
+            )
+
+    @property
+    def algorithm_name(self) -> str:
+        """Short name of the algorithm, fit for a folder."""
+        given = self.algorithm["class_path"] if isinstance(self.algorithm, dict) else self.algorithm
+        if given in ALGORITHMS:
+            return given
+        return PurePath(given).stem if given.endswith((".npy", ".npz")) else given.rpartition(".")[2]
+
+
+def _one_of(name: str, given: object, known: Sequence[str], further: str = "") -> None:
+    if given in known:
+        return
+    near = difflib.get_close_matches(str(given), known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise OptionError(f"{name}: expected {', '.join([*known, further] if further else known)}; got {given!r}.{hint}")
 
 
 @dataclass(frozen=True, kw_only=True)

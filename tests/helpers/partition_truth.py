@@ -8,7 +8,7 @@ import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.partition.assign import random_parts
+from glt_lightning.partition.assign.random import random_parts
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema
 
@@ -102,7 +102,7 @@ def hotness(source: ArraySource, undirected: bool) -> dict[str, list[int]]:
 
 
 def brute_force(source: ArraySource, num_parts: int, seed: int = 0, undirected: bool = False) -> dict[str, np.ndarray]:
-    """The arrays of a partition folder, ids as int64."""
+    """The arrays of a partition folder at random, by degree, ids as int64."""
     types, hot = sorted(source.num_nodes), hotness(source, undirected)
     arrays: dict[str, np.ndarray] = {}
     gid: dict[str, dict[int, int]] = {}
@@ -116,7 +116,13 @@ def brute_force(source: ArraySource, num_parts: int, seed: int = 0, undirected: 
     for (t, p), ids in owned.items():
         base = f"part{p}/nodes/{types.index(t)}"
         arrays[f"{base}/n_id.npy"] = np.array(ids, np.int64)
+        arrays[f"{base}/hotness.npy"] = np.array([hot[t][i] for i in ids], np.float32)
         arrays |= {f"{base}/{name}.npy": np.asarray(rows)[ids] for name, rows in source.node[t].items()}
+        if num_parts > 1:
+            others = [(-hot[t][i], g, i) for i, g in gid[t].items() if i not in ids and hot[t][i]]
+            base = f"part{p}/hot/degree/{types.index(t)}"
+            arrays[f"{base}/gids.npy"] = np.array([g for _, g, _ in sorted(others)], np.int64)
+            arrays[f"{base}/hotness.npy"] = np.array([-h for h, _, _ in sorted(others)], np.float32)
     for name, (t, seeds) in source.splits.items():
         arrays[f"splits/{name}.npy"] = np.array([gid[t][i] for i in seeds.tolist()], np.int64)
     for r, (e, edges) in enumerate(sorted(stored_edges(source, undirected).items())):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.partition.assign import random_parts
+from glt_lightning.partition.assign.random import random_parts
 from glt_lightning.partition.layout import number_nodes
 
 
@@ -36,14 +36,16 @@ def test_no_pattern_in_the_ids() -> None:
 
 
 def test_numbering() -> None:
-    layout = number_nodes(np.array([1, 0, 1, 0, 1]), np.array([2, 9, 5, 9, 5]), 3, np.dtype(np.int32))
+    layout = number_nodes(
+        np.array([1, 0, 1, 0, 1]), np.array([2, 9, 5, 9, 5]), np.array([0, 1, 6, 1, 7]), 3, np.dtype(np.int32)
+    )
     assert layout.bounds == (0, 2, 5, 5)
-    assert layout.user_ids.tolist() == [1, 3, 2, 4, 0]
-    assert layout.new.tolist() == [4, 0, 2, 1, 3]
+    assert layout.user_ids.tolist() == [1, 3, 4, 2, 0]
+    assert layout.new.tolist() == [4, 0, 3, 1, 2]
     assert layout.new.dtype == layout.user_ids.dtype == np.int32
 
 
 def test_numbering_of_very_many_parts() -> None:
     parts = np.arange(40_000)[::-1]
-    layout = number_nodes(parts, np.zeros(40_000, np.int64), 40_000, np.dtype(np.int64))
+    layout = number_nodes(parts, np.zeros(40_000), np.zeros(40_000, np.int64), 40_000, np.dtype(np.int64))
     assert layout.user_ids.tolist() == parts.tolist()

@@ -28,7 +28,7 @@ def test_random_graphs(seed: int, num_parts: int, hetero: bool, undirected: bool
     source = random_source(np.random.default_rng(seed), HETERO if hetero else (EDGE,))
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "p")
-        options = PartitionOptions(num_parts=num_parts, seed=seed % 7)
+        options = PartitionOptions(num_parts=num_parts, seed=seed % 7, hotness="degree")
         manifest = partition_graph(source, target, options, undirected=undirected, wide_ids=wide)
         arrays = read_folder(target)
     same_arrays(arrays, brute_force(source, num_parts, seed % 7, undirected))
@@ -62,7 +62,7 @@ def test_more_parts_than_nodes(tmp_path: Path, edges: list[tuple[int, int]], num
 
 def test_manifest_returned_is_the_manifest_on_disk(tmp_path: Path) -> None:
     source = random_source(np.random.default_rng(0), HETERO)
-    manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=3), undirected=True)
+    manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=3, hotness="degree"), undirected=True)
     assert Manifest.load(tmp_path / "p") == manifest
     assert manifest.num_features("a") == 3
     assert manifest.node_attrs(0) == ("age", "x", "y")

@@ -20,7 +20,7 @@ from glt_lightning.errors import PartitionError
 from glt_lightning.types import EdgeType, GraphSchema, NodeType
 
 FORMAT = "glt_lightning.partition"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 
 
@@ -52,6 +52,11 @@ def edge_path(part: int, edge_type: int, name: str) -> str:
     return f"part{part}/edges/{edge_type}/{name}.npy"
 
 
+def hot_path(part: int, policy: str, node_type: int, name: str) -> str:
+    """Relative path of a list of the rows that a part wants of others; ``node_type`` is the index in the schema."""
+    return f"part{part}/hot/{policy}/{node_type}/{name}.npy"
+
+
 def split_path(name: str) -> str:
     return f"splits/{name}.npy"
 
@@ -80,6 +85,7 @@ class Manifest:
         splits: Name -> seeds.
         arrays: Relative path -> array.
         made_by: How the partition was made.
+        hotness: Ranking (``vip``, ``presample``, ``degree``) -> what it was worked out for; the first orders the rows.
     """
 
     schema: GraphSchema
@@ -94,6 +100,7 @@ class Manifest:
     splits: Mapping[str, SplitEntry]
     arrays: Mapping[str, ArrayEntry]
     made_by: Mapping[str, Any] = field(default_factory=dict)
+    hotness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def options_hash(self) -> str:
@@ -117,8 +124,8 @@ class Manifest:
         return self.arrays[edge_path(part, edge_type, "indices")].shape[0]
 
     def node_attrs(self, node_type: int) -> tuple[str, ...]:
-        """Names of the node attributes of a type, without ``n_id``."""
-        return self._names(node_path(0, node_type, ""), {"n_id"})
+        """Names of the node attributes of a type, without ``n_id`` and ``hotness``."""
+        return self._names(node_path(0, node_type, ""), {"n_id", "hotness"})
 
     def edge_attrs(self, edge_type: int) -> tuple[str, ...]:
         """Names of the edge attributes of a type, without the three structure arrays."""
@@ -158,6 +165,7 @@ class Manifest:
                 for path, a in sorted(self.arrays.items())
             },
             "made_by": dict(self.made_by),
+            "hotness": {k: dict(v) for k, v in self.hotness.items()},
             "options_hash": self.options_hash,
         }
 
@@ -211,6 +219,7 @@ class Manifest:
                 k: ArrayEntry(a["dtype"], tuple(a["shape"]), a["bytes"], a["crc32"]) for k, a in raw["arrays"].items()
             },
             made_by=raw["made_by"],
+            hotness=raw["hotness"],
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.errors import PartitionError
 
-_ARRAY_PATH = re.compile(r"(splits|part\d+/(nodes|edges)/\d+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
+_ARRAY_PATH = re.compile(r"(splits|part\d+/(nodes|edges|hot/[a-z]+)/\d+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
 _Folders = dict[str, dict[str, Any]]
 _ID_DTYPES = {"int32": "<i4", "int64": "<i8"}
 
@@ -32,6 +32,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_nodes(raw, folders)
     _check_edges(raw, folders)
     _check_splits(raw, folders.get("splits", {}))
+    _check_hot(raw, folders)
 
 
 def _count(value: object) -> bool:
@@ -66,6 +67,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "splits": (lambda v: isinstance(v, dict), "an object"),
     "arrays": (lambda v: isinstance(v, dict), "an object"),
     "made_by": (lambda v: isinstance(v, dict), "an object"),
+    "hotness": (lambda v: isinstance(v, dict) and all(isinstance(e, dict) for e in v.values()), "an object of objects"),
     "options_hash": (_text, "a hash"),
 }
 
@@ -145,6 +147,17 @@ def _check_splits(raw: Mapping[str, Any], arrays: dict[str, Any]) -> None:
         good = isinstance(split, dict) and split.get("node_type") in raw["node_types"] and _count(split.get("count"))
         require(good, f"splits: the entry of {name!r} is damaged: {_short(split)}")
         _check_vector(f"splits/{name}.npy", arrays[name], "<i8", split["count"])
+
+
+def _check_hot(raw: Mapping[str, Any], arrays: _Folders) -> None:
+    kinds = {folder.split("/")[2] for folder in arrays if "/hot/" in folder}
+    require(kinds <= set(raw["hotness"]), f"hotness: does not say how {', '.join(sorted(kinds))} was made")
+    for folder, files in arrays.items():
+        if "/hot/" in folder:
+            require(set(files) == {"gids", "hotness"}, f"arrays: {folder} has {sorted(files)}, expected gids, hotness")
+            rows = files["gids"]["shape"][0]
+            _check_vector(f"{folder}/gids.npy", files["gids"], _ID_DTYPES[raw["id_dtype"]], rows)
+            _check_vector(f"{folder}/hotness.npy", files["hotness"], "<f4", rows)
 
 
 def _by_folder(arrays: dict[str, Any]) -> _Folders:

@@ -26,10 +26,9 @@ from glt_lightning.lightning.server_facts import ask_manifest
 from glt_lightning.lightning.standalone import GraphHost, Standalone
 from glt_lightning.lightning.transfer import InFlight
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
-from glt_lightning.options import ClusterOptions, Normalize, PartitionOptions, SamplingOptions, parse_fanouts
+from glt_lightning.options import ClusterOptions, Fanouts, Normalize, PartitionOptions, SamplingOptions, parse_fanouts
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
 
-Fanouts = list[int] | dict[str, list[int]]
 PredictSplit = Literal["all", "train", "val", "test"]
 
 _NUM_NEIGHBORS: Fanouts = [15, 10, 5]

@@ -19,11 +19,12 @@ from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
-from glt_lightning.loader.spec import LoaderSpec, fanout_table
+from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
 

@@ -8,10 +8,8 @@ import numpy as np
 
 from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.errors import OptionError
-from glt_lightning.options import parse_fanouts
-from glt_lightning.types import GraphSchema, edge_type_str
-
-NumNeighbors = list[int] | dict[str, list[int]]
+from glt_lightning.options import Fanouts
+from glt_lightning.types import GraphSchema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +32,7 @@ class LoaderSpec:
     """
 
     name: str
-    num_neighbors: NumNeighbors
+    num_neighbors: Fanouts
     batch_size: int
     split: str | None = None
     seeds: np.ndarray | None = None
@@ -62,20 +60,3 @@ class LoaderSpec:
                 f"loader {self.name!r}: node_type: expected one of {', '.join(schema.node_types)}; got {self.node_type!r}."
             )
         return schema.node_index(self.node_type)
-
-
-def fanout_table(num_neighbors: NumNeighbors, schema: GraphSchema) -> tuple[tuple[int, ...], ...]:
-    """[H][R] fan-outs of each hop and edge type. Raises `OptionError` for unknown edge types or unequal lengths."""
-    if not isinstance(num_neighbors, dict):
-        return tuple((k,) * len(schema.edge_types) for k in parse_fanouts(num_neighbors))
-    names = [edge_type_str(e) for e in schema.edge_types]
-    given = {k if isinstance(k, str) else edge_type_str(k): v for k, v in num_neighbors.items()}
-    if set(given) != set(names):
-        missing, unknown = sorted(set(names) - set(given)), sorted(set(given) - set(names))
-        raise OptionError(
-            f"num_neighbors: expected a list of fan-outs for each edge type; missing {missing}, unknown {unknown}."
-        )
-    per_type = [parse_fanouts(given[n], f"num_neighbors[{n}]") for n in names]
-    if len({len(p) for p in per_type}) > 1:
-        raise OptionError(f"num_neighbors: expected equally many hops for every edge type; got {num_neighbors}.")
-    return tuple(zip(*per_type, strict=True))

@@ -9,8 +9,8 @@ from functools import cache
 
 import numpy as np
 
-from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops.native import BAD_ARG, BAD_ID, check, library
+from glt_lightning.errors import DataError
+from glt_lightning.ops.native import BAD_ARG, BAD_ID, bind, check
 
 CHANGED = "the edges changed between two readings; let nothing write to the data set while it is partitioned."
 
@@ -35,15 +35,7 @@ _SIGNATURES = {
 
 @cache
 def _library() -> ctypes.CDLL:
-    lib = library()
-    for name, arguments in _SIGNATURES.items():
-        if not hasattr(lib, name):
-            raise NativeError(
-                f"the native library has no {name}; install the package again so that both come from one build."
-            )
-        function = getattr(lib, name)
-        function.argtypes, function.restype = arguments, c_int32
-    return lib
+    return bind(_SIGNATURES)
 
 
 class _BucketStruct(ctypes.Structure):

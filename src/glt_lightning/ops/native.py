@@ -200,6 +200,19 @@ def library() -> ctypes.CDLL:
     return load("libglt_kernels.so", _SIGNATURES)
 
 
+def bind(signatures: dict[str, list[Any]]) -> ctypes.CDLL:
+    """The CPU library with these functions declared, too. Raises `NativeError` when it comes from an older build."""
+    lib = library()
+    for name, arguments in signatures.items():
+        if not hasattr(lib, name):
+            raise NativeError(
+                f"the native library has no {name}; install the package again so that both come from one build."
+            )
+        function = getattr(lib, name)
+        function.argtypes, function.restype = arguments, _STATUS
+    return lib
+
+
 def pointer(array: np.ndarray | None) -> int | None:
     """Address of an array's data, None for None."""
     return None if array is None else array.ctypes.data

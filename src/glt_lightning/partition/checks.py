@@ -11,7 +11,7 @@ from glt_lightning.partition.normalize import row_chunks
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
 from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
-RESERVED = {"n_id", "indptr", "indices", "edge_ids"}
+RESERVED = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
 
 
 def check_graph(source: GraphSource, edges: Mapping[EdgeType, EdgeList], normalize: str) -> None:

@@ -18,39 +18,48 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Degrees:
-    """Counts by user id, before parallel edges are merged.
+    """Edges of the user's types by end, before parallel edges are merged.
 
     Attributes:
-        hotness: Node type -> int64 [N], appearances as a source in all stored relations.
-        in_degree: Stored edge type -> int64 [N of its destination], edges.
+        out: Edge type -> int64 [N of its source], by user id.
+        into: Edge type -> int64 [N of its destination], by user id.
     """
 
-    hotness: dict[NodeType, np.ndarray]
-    in_degree: dict[EdgeType, np.ndarray]
+    out: dict[EdgeType, np.ndarray]
+    into: dict[EdgeType, np.ndarray]
+
+    def in_degree(self, relation: Relation) -> np.ndarray:
+        """int64 [N]: stored edges by destination."""
+        if relation.both:
+            return self.out[relation.source] + self.into[relation.source]
+        return (self.out if relation.flip else self.into)[relation.source]
+
+    def out_degree(self, relation: Relation) -> np.ndarray:
+        """int64 [N]: stored edges by source."""
+        if relation.both:
+            return self.in_degree(relation)
+        return (self.into if relation.flip else self.out)[relation.source]
+
+    def num_edges(self, relation: Relation) -> int:
+        return int(self.into[relation.source].sum()) * (2 if relation.both else 1)
+
+    def occurrences(
+        self, relations: Sequence[Relation], num_nodes: Mapping[NodeType, int]
+    ) -> dict[NodeType, np.ndarray]:
+        """Node type -> int64 [N]: how often each node is a source of a stored edge."""
+        total = {t: np.zeros(n, np.int64) for t, n in num_nodes.items()}
+        for relation in relations:
+            total[relation.edge_type[0]] += self.out_degree(relation)
+        return total
 
 
 def count_degrees(
-    edges: Mapping[EdgeType, EdgeList],
-    relations: Sequence[Relation],
-    num_nodes: Mapping[NodeType, int],
-    done: Callable[[int], object],
+    edges: Mapping[EdgeType, EdgeList], num_nodes: Mapping[NodeType, int], done: Callable[[int], object]
 ) -> Degrees:
     """Reads each edge type of the user once. Raises `DataError` for an edge whose node does not exist."""
-    degrees = Degrees({t: np.zeros(n, np.int64) for t, n in num_nodes.items()}, {})
+    degrees = Degrees({}, {})
     for edge_type, edge_list in edges.items():
-        out, into = _count(edge_type, edge_list, num_nodes, done)
-        src, _, dst = edge_type
-        for relation in relations:
-            if relation.source != edge_type:
-                continue
-            if relation.both:
-                hot, sources, destinations = src, out + into, out + into
-            elif relation.flip:
-                hot, sources, destinations = dst, into, out
-            else:
-                hot, sources, destinations = src, out, into
-            degrees.hotness[hot] += sources
-            degrees.in_degree[relation.edge_type] = destinations
+        degrees.out[edge_type], degrees.into[edge_type] = _count(edge_type, edge_list, num_nodes, done)
     return degrees
 
 

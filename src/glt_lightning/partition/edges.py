@@ -39,6 +39,7 @@ class EdgeJob:
         in_degree: int64 [N], edges by user id of the destination before merging.
         sources, destinations: Numbering of the two node types.
         offset: First gid of the source type.
+        structure_only: Leave out edge ids and attributes.
     """
 
     index: int
@@ -51,6 +52,7 @@ class EdgeJob:
     offset: int
     id_dtype: np.dtype
     edge_id_dtype: np.dtype
+    structure_only: bool = False
 
     @property
     def record_bytes(self) -> int:
@@ -169,8 +171,10 @@ class _PartWriter:
         kinds: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
             "indptr": (np.dtype(np.int64), ()),
             "indices": (job.id_dtype, ()),
-            "edge_ids": (job.edge_id_dtype, ()),
-        } | {name: (rows.dtype, rows.shape[1:]) for name, rows in job.attrs.items()}
+        }
+        if not job.structure_only:
+            kinds |= {"edge_ids": (job.edge_id_dtype, ())}
+            kinds |= {name: (rows.dtype, rows.shape[1:]) for name, rows in job.attrs.items()}
         with self._stack:  # closes what was opened when a later one cannot be
             self._writers = {
                 name: self._stack.enter_context(ArrayWriter(folder, edge_path(part, job.index, name), dtype, shape))
@@ -186,8 +190,10 @@ class _PartWriter:
         )
         self._writers["indptr"].write(indptr[1:] + self._num_edges)
         self._writers["indices"].write(indices)
-        self._writers["edge_ids"].write(edge_ids)
         self._num_edges += len(indices)
+        if job.structure_only:
+            return
+        self._writers["edge_ids"].write(edge_ids)
         if job.attrs and len(edge_ids):
             columns = edge_ids % job.edges.num_edges  # an added reverse edge has the attributes of its edge
             for name, rows in job.attrs.items():

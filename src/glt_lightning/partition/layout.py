@@ -22,10 +22,13 @@ class NodeLayout:
     new: np.ndarray
 
 
-def number_nodes(parts: np.ndarray, hotness: np.ndarray, num_parts: int, id_dtype: np.dtype) -> NodeLayout:
-    """Numbers nodes by (part, hotness descending, user id ascending). parts, hotness: [N]."""
+def number_nodes(
+    parts: np.ndarray, hotness: np.ndarray, degree: np.ndarray, num_parts: int, id_dtype: np.dtype
+) -> NodeLayout:
+    """Numbers nodes by (part, hotness descending, degree descending, user id). parts, hotness, degree: [N]."""
     small = parts.astype(np.int16) if num_parts <= 1 << 15 else parts  # numpy sorts 16 bits by radix
-    by_heat = np.argsort(-hotness, kind="stable")
+    by_heat = np.argsort(-degree, kind="stable")
+    by_heat = by_heat[np.argsort(-hotness[by_heat], kind="stable")]
     order = by_heat[np.argsort(small[by_heat], kind="stable")]
     sizes = np.bincount(parts, minlength=num_parts)
     new = np.empty(len(parts), id_dtype)

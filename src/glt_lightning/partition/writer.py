@@ -12,6 +12,8 @@ from glt_lightning import __version__
 from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
 from glt_lightning.errors import PartitionError
 from glt_lightning.options import Normalize, PartitionOptions
+from glt_lightning.partition.assign import PartitionerBase, assigner_of
+from glt_lightning.partition.assign.own import FileAssigner
 from glt_lightning.partition.builder import Builder
 from glt_lightning.partition.checks import resolve_splits
 from glt_lightning.partition.folder import exclusive, whole_folder
@@ -44,12 +46,26 @@ def made_by(
         "undirected": bool(undirected),
         "normalize": normalize,
         "splits": own,
-        "algorithm": options.algorithm,
-        "num_parts": options.num_parts,
-        "seed": options.seed,
+        **_assignment(options),
+        "hotness": options.hotness,
+        "num_neighbors": options.num_neighbors,
+        "batch_size": options.batch_size,
         "wide_ids": wide_ids,
         "package_version": __version__,
     }
+
+
+def _assignment(options: PartitionOptions) -> dict[str, Any]:
+    """What the assignment of nodes to parts depends on."""
+    made: dict[str, Any] = {"algorithm": options.algorithm, "num_parts": options.num_parts, "seed": options.seed}
+    if options.algorithm in ("metis", "streaming"):
+        made |= {"balance": options.balance, "imbalance": options.imbalance, "node_weight": options.node_weight}
+    if options.algorithm == "streaming":
+        made |= {"passes": options.passes, "memory_bytes": options.memory_bytes}
+    assigner = assigner_of(options)
+    if isinstance(assigner, FileAssigner):
+        made["algorithm"] = assigner.digest
+    return made
 
 
 def partition_dir(
@@ -64,7 +80,7 @@ def partition_dir(
     if options.dir is not None:
         return Path(options.dir)
     short = options_hash(made_by(source, options, undirected, normalize, splits))[:8]
-    return Path(root) / "partitions" / f"{source.name}-{options.algorithm}-{options.num_parts}-{short}"
+    return Path(root) / "partitions" / f"{source.name}-{options.algorithm_name}-{options.num_parts}-{short}"
 
 
 def partition_graph(
@@ -78,8 +94,12 @@ def partition_graph(
     progress: bool | None = None,
     wide_ids: bool = False,
     timeout_s: float = LOCK_TIMEOUT_S,
+    assigner: PartitionerBase | None = None,
 ) -> Manifest:
-    """Partitions ``source`` into ``out_dir`` and returns the manifest; a folder that is already there is reused."""
+    """Partitions ``source`` into ``out_dir`` and returns the manifest; a folder that is already there is reused.
+
+    assigner: who assigns nodes to parts; None: whom ``options.algorithm`` names.
+    """
     target = Path(out_dir)
     made = made_by(source, options, undirected, normalize, splits, wide_ids)
     if (target / MANIFEST).exists():
@@ -88,7 +108,8 @@ def partition_graph(
         if target.exists() and not _is_empty_folder(target):  # perhaps another process made it while we waited
             return _reuse(target, made)
         with whole_folder(target) as folder:
-            return Builder(source, folder, options, made, Progress(progress)).build(resolve_splits(source, splits))
+            builder = Builder(source, folder, options, assigner or assigner_of(options), made, Progress(progress))
+            return builder.build(resolve_splits(source, splits))
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -56,12 +56,16 @@ class NpyFile:
 
     def __getitem__(self, index: slice | np.ndarray, /) -> np.ndarray:
         if not isinstance(index, slice):
-            return np.load(self.path, mmap_mode="r", allow_pickle=False)[index]
+            return self.mapped()[index]
         begin, end, step = index.indices(len(self))
         out = np.empty((max(0, end - begin), *self.shape[1:]), self.dtype)
         with self._open() as stream:
             self._read(stream, out, begin * self._row_bytes)
         return out[::step]
+
+    def mapped(self) -> np.ndarray:
+        """A read-only map of the file."""
+        return np.load(self.path, mmap_mode="r", allow_pickle=False)
 
     def blocks(self, size: int, row: int | None = None) -> Iterator[np.ndarray]:
         """The rows in order, or the elements of row ``row``, ``size`` at a time. A block is valid until the next."""

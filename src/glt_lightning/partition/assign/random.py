@@ -1,4 +1,4 @@
-"""Which part owns which node."""
+"""Parts at random: every node alike, every size alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import hashlib
 
 import numpy as np
 
+from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
 from glt_lightning.types import NodeType
+
+
+class RandomAssigner(PartitionerBase):
+    """Each node type is dealt out by itself; sizes differ by at most one."""
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        parts, seed = graph.num_parts, graph.options.seed
+        return {t: random_parts(n, parts, seed, t) for t, n in graph.num_nodes.items()}
 
 
 def random_parts(num_nodes: int, num_parts: int, seed: int, node_type: NodeType) -> np.ndarray:

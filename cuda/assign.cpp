@@ -1,0 +1,210 @@
+// Assigning nodes to parts; see glt/assign.h. Host only.
+#include <glt/assign.h>
+
+#include <vector>
+
+#include "graph.h"
+
+namespace {
+
+using glt::fail;
+
+constexpr int64_t kAhead = 24;  // labels of neighbours miss the cache; ask this far ahead
+constexpr uint64_t kEmpty = UINT64_MAX;
+
+template <class Id>
+const Id* neighbors_of(const glt_rows& rows) {
+  return static_cast<const Id*>(rows.neighbors);
+}
+
+template <class Id, class Label>
+void prefetch_label(const glt_rows& rows, const Id* neighbors, int64_t at, const Label* labels) {
+  if (at + kAhead < rows.indptr[rows.num_rows]) glt::prefetch(labels + neighbors[at + kAhead]);
+}
+
+// The loads of all labels in C constraints, and which of them have room.
+class Loads {
+ public:
+  Loads(const int32_t* weights, int32_t constraints, int64_t* loads, const int64_t* capacity)
+      : weights_(weights), c_(constraints), loads_(loads), capacity_(capacity) {}
+
+  bool has_room(int64_t label, int64_t node) const {
+    for (int32_t c = 0; c < c_; ++c)
+      if (weight(node, c) && load(label, c) + weight(node, c) > capacity_[c]) return false;
+    return true;
+  }
+
+  bool is_over(int64_t label, int64_t node) const {
+    for (int32_t c = 0; c < c_; ++c)
+      if (weight(node, c) && load(label, c) > capacity_[c]) return true;
+    return false;
+  }
+
+  void move(int64_t node, int64_t from, int64_t to) {
+    for (int32_t c = 0; c < c_; ++c) {
+      if (from >= 0) loads_[from * c_ + c] -= weight(node, c);
+      loads_[to * c_ + c] += weight(node, c);
+    }
+  }
+
+  int64_t load(int64_t label, int32_t c) const { return loads_[label * c_ + c]; }
+
+ private:
+  int64_t weight(int64_t node, int32_t c) const { return weights_[node * c_ + c]; }
+
+  const int32_t* weights_;
+  const int32_t c_;
+  int64_t* loads_;
+  const int64_t* capacity_;
+};
+
+template <class Id>
+class Pass {
+ public:
+  Pass(const glt_rows& rows, int32_t* labels, int64_t num_labels, const Loads& loads, bool everywhere, int32_t* counts,
+       int64_t* detail)
+      : rows_(rows), labels_(labels), num_labels_(num_labels), loads_(loads), everywhere_(everywhere), counts_(counts),
+        detail_(detail) {}
+
+  int32_t run(int64_t* moved) {
+    *moved = 0;
+    for (int64_t row = 0; row < rows_.num_rows; ++row) {
+      const int32_t status = count(row);
+      if (status == GLT_OK) *moved += place(rows_.first + row);
+      for (const int32_t label : seen_) counts_[label] = 0;
+      seen_.clear();
+      if (status != GLT_OK) return status;
+    }
+    return GLT_OK;
+  }
+
+ private:
+  // How often each label occurs among the neighbours; `seen_` has them in order of occurrence.
+  int32_t count(int64_t row) {
+    const Id* neighbors = neighbors_of<Id>(rows_);
+    for (int64_t e = rows_.indptr[row]; e < rows_.indptr[row + 1]; ++e) {
+      const int64_t id = neighbors[e];
+      if (uint64_t(id) >= uint64_t(rows_.num_nodes)) return fail(detail_, GLT_BAD_ID, row, id);
+      prefetch_label(rows_, neighbors, e, labels_);
+      const int32_t label = labels_[id];
+      if (label < 0) continue;
+      if (label >= num_labels_) return fail(detail_, GLT_BAD_ARG, row, label);
+      if (counts_[label]++ == 0) seen_.push_back(label);
+    }
+    return GLT_OK;
+  }
+
+  bool place(int64_t node) {
+    const int32_t own = labels_[node];
+    const bool must_leave = own < 0 || loads_.is_over(own, node);
+    int32_t best = must_leave ? -1 : own;
+    int32_t most = must_leave ? -1 : counts_[own];
+    for (const int32_t label : seen_)
+      if (label != own && counts_[label] > most && loads_.has_room(label, node)) best = label, most = counts_[label];
+    if (best < 0 && everywhere_) best = emptiest(node, own);
+    if (best < 0 || best == own) return false;
+    loads_.move(node, own, best);
+    labels_[node] = best;
+    return true;
+  }
+
+  int32_t emptiest(int64_t node, int32_t own) const {
+    int32_t best = -1;
+    for (int32_t label = 0; label < num_labels_; ++label)
+      if (label != own && loads_.has_room(label, node) && (best < 0 || loads_.load(label, 0) < loads_.load(best, 0)))
+        best = label;
+    return best;
+  }
+
+  const glt_rows& rows_;
+  int32_t* labels_;
+  const int64_t num_labels_;
+  Loads loads_;
+  const bool everywhere_;
+  int32_t* counts_;
+  int64_t* detail_;
+  std::vector<int32_t> seen_;
+};
+
+// False when there is no room for a new pair.
+bool add(glt_pairs& pairs, uint64_t key, int64_t weight) {
+  const uint64_t mask = uint64_t(pairs.size) - 1;
+  uint64_t slot = (key * 0x9E3779B97F4A7C15ull >> 20) & mask;
+  while (pairs.keys[slot] != key) {
+    if (pairs.keys[slot] == kEmpty) {
+      if (pairs.used >= pairs.limit) return false;
+      ++pairs.used;
+      pairs.keys[slot] = key;
+      pairs.weights[slot] = 0;
+      break;
+    }
+    slot = (slot + 1) & mask;
+  }
+  pairs.weights[slot] += weight;
+  return true;
+}
+
+// A row goes in as a whole or not at all, so that the next call can begin with it.
+template <class Id>
+int32_t add_rows(const glt_rows& rows, int64_t begin, const int32_t* labels, glt_pairs& pairs, int64_t* detail) {
+  const Id* neighbors = neighbors_of<Id>(rows);
+  for (int64_t row = begin; row < rows.num_rows; ++row) {
+    if (pairs.used + (rows.indptr[row + 1] - rows.indptr[row]) > pairs.limit) return fail(detail, GLT_GROW, row);
+    const uint32_t own = uint32_t(labels[rows.first + row]);
+    for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
+      if (uint64_t(neighbors[e]) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, neighbors[e]);
+      prefetch_label(rows, neighbors, e, labels);
+      const uint32_t other = uint32_t(labels[neighbors[e]]);
+      if (own < other) add(pairs, uint64_t(own) << 32 | other, 1);
+    }
+  }
+  return GLT_OK;
+}
+
+template <class Id>
+int32_t spread_rows(const glt_rows& rows, const float* values, int32_t width, float* out, int64_t* detail) {
+  const Id* neighbors = neighbors_of<Id>(rows);
+  const int64_t end = rows.indptr[rows.num_rows];
+  for (int64_t row = 0; row < rows.num_rows; ++row) {
+    for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
+      const int64_t id = neighbors[e];
+      if (uint64_t(id) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
+      if (e + kAhead < end) glt::prefetch(out + neighbors[e + kAhead] * width);
+      for (int32_t k = 0; k < width; ++k) out[id * width + k] += values[row * width + k];
+    }
+  }
+  return GLT_OK;
+}
+
+bool known(const glt_rows& rows) { return rows.id_bytes == 4 || rows.id_bytes == 8; }
+
+}  // namespace
+
+extern "C" {
+
+int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t num_labels, const int32_t* weights,
+                        int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
+                        int32_t* counts, int64_t* moved, int64_t* detail) {
+  if (!known(*rows) || num_constraints < 1) return GLT_BAD_ARG;
+  const Loads all(weights, num_constraints, loads, capacity);
+  if (rows->id_bytes == 4) return Pass<int32_t>(*rows, labels, num_labels, all, everywhere, counts, detail).run(moved);
+  return Pass<int64_t>(*rows, labels, num_labels, all, everywhere, counts, detail).run(moved);
+}
+
+int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const int32_t* labels, glt_pairs* pairs, int64_t* detail) {
+  if (!known(*rows)) return GLT_BAD_ARG;
+  return (rows->id_bytes == 4 ? add_rows<int32_t> : add_rows<int64_t>)(*rows, begin, labels, *pairs, detail);
+}
+
+int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, glt_pairs* pairs, int64_t* detail) {
+  for (int64_t i = 0; i < n; ++i)
+    if (!add(*pairs, keys[i], weights[i])) return fail(detail, GLT_GROW, i);
+  return GLT_OK;
+}
+
+int32_t glt_spread_rows(const glt_rows* rows, const float* values, int32_t width, float* out, int64_t* detail) {
+  if (!known(*rows) || width < 1) return GLT_BAD_ARG;
+  return (rows->id_bytes == 4 ? spread_rows<int32_t> : spread_rows<int64_t>)(*rows, values, width, out, detail);
+}
+
+}  // extern "C"

@@ -1,0 +1,55 @@
+// Assigning nodes to parts and ranking them: what the partitioner runs over every edge of a graph. Conventions as in
+// api.h. Edges come as rows: row i belongs to node first + i and lists neighbors[indptr[i] .. indptr[i + 1]).
+#pragma once
+#include <glt/api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+  int64_t first;           // node of the first row
+  int64_t num_rows;
+  int64_t num_nodes;       // all ids are in [0, num_nodes)
+  int32_t id_bytes;        // 4 or 8: width of `neighbors`
+  int32_t reserved;
+  const int64_t* indptr;   // [num_rows + 1], from 0
+  const void* neighbors;   // ids
+} glt_rows;
+
+// One pass of label propagation under capacities. Node v of each row, in order, takes the label that most of its
+// neighbours have, among those whose load stays within the capacity; it keeps its own at a tie, and of others the first
+// in the row wins. A node whose own label is over its capacity leaves for any that has room: if no neighbour's has, and
+// `everywhere`, for the one of least load in the first constraint (the lowest label at a tie). Neighbours without a
+// label (-1) do not count.
+// labels: int32 [num_nodes]; weights: int32 [num_nodes * C]; loads: int64 [num_labels * C], kept up to date;
+// capacity: int64 [C]; counts: int32 [num_labels], zero before and after. *moved: nodes that changed their label.
+// GLT_BAD_ID: detail = {row, neighbour}; GLT_BAD_ARG: detail = {row, label}.
+GLT_API int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t num_labels, const int32_t* weights,
+                                int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
+                                int32_t* counts, int64_t* moved, int64_t* detail);
+
+// A table of pairs: keys of (low label << 32 | high label), empty slots hold UINT64_MAX; size is a power of two.
+typedef struct {
+  int64_t size;
+  int64_t limit;           // most entries
+  int64_t used;
+  uint64_t* keys;          // [size]
+  int64_t* weights;        // [size]
+} glt_pairs;
+
+// Adds 1 to the pair (label of v, label of its neighbour) for each entry of the rows from `begin` on whose label is the
+// greater one. GLT_GROW: the table has reached its limit; detail = {first row that is not in it}.
+GLT_API int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const int32_t* labels, glt_pairs* pairs,
+                                   int64_t* detail);
+
+// Adds n pairs with their weights. GLT_GROW: the limit is reached.
+GLT_API int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, glt_pairs* pairs, int64_t* detail);
+
+// out[neighbour] += values[row] for each entry of the rows, in order. values: float [num_rows * width]; out: float
+// [num_nodes * width]. GLT_BAD_ID: detail = {row, neighbour}.
+GLT_API int32_t glt_spread_rows(const glt_rows* rows, const float* values, int32_t width, float* out, int64_t* detail);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,209 @@
+"""What the partitioner runs over every edge to place nodes: label propagation, contraction, spreading of values."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from glt_lightning.ops.native import GROW, bind, check
+
+_EMPTY = np.uint64(2**64 - 1)
+
+_SIGNATURES = {
+    "glt_assign_rows": [
+        c_void_p,
+        c_void_p,
+        c_int64,
+        c_void_p,
+        c_int32,
+        c_void_p,
+        c_void_p,
+        c_int32,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+    ],
+    "glt_pairs_add_rows": [c_void_p, c_int64, c_void_p, c_void_p, c_void_p],
+    "glt_pairs_add": [c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
+    "glt_spread_rows": [c_void_p, c_void_p, c_int32, c_void_p, c_void_p],
+}
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return bind(_SIGNATURES)
+
+
+class _RowsStruct(ctypes.Structure):
+    """``glt_rows`` of ``glt/assign.h``."""
+
+    _fields_ = [
+        ("first", c_int64),
+        ("num_rows", c_int64),
+        ("num_nodes", c_int64),
+        ("id_bytes", c_int32),
+        ("reserved", c_int32),
+        ("indptr", c_void_p),
+        ("neighbors", c_void_p),
+    ]
+
+
+class _PairsStruct(ctypes.Structure):
+    """``glt_pairs`` of ``glt/assign.h``."""
+
+    _fields_ = [
+        ("size", c_int64),
+        ("limit", c_int64),
+        ("used", c_int64),
+        ("keys", c_void_p),
+        ("weights", c_void_p),
+    ]
+
+
+@dataclass(frozen=True)
+class NeighborRows:
+    """Rows of consecutive nodes.
+
+    Attributes:
+        first: Node of the first row.
+        indptr: int64 [n + 1], from 0.
+        neighbors: int32 or int64 [E], node ids.
+        num_nodes: Nodes of the whole graph.
+    """
+
+    first: int
+    indptr: np.ndarray
+    neighbors: np.ndarray
+    num_nodes: int
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def struct(self) -> _RowsStruct:
+        assert self.indptr.dtype == np.int64
+        assert self.neighbors.dtype.kind == "i"
+        assert self.indptr.flags.c_contiguous
+        assert self.neighbors.flags.c_contiguous
+        assert self.indptr[0] == 0
+        assert self.indptr[-1] == len(self.neighbors)
+        assert self.first >= 0
+        assert self.first + len(self) <= self.num_nodes
+        width = self.neighbors.itemsize
+        return _RowsStruct(
+            self.first, len(self), self.num_nodes, width, 0, self.indptr.ctypes.data, self.neighbors.ctypes.data
+        )
+
+
+class Labels:
+    """A label for each node, and how much weight each label carries in each of C constraints.
+
+    labels: int32 [N], -1 for none.  weights: int32 [N, C].  num_labels: L.
+    loads: int64 [L, C], kept up to date by `propagate`.
+    """
+
+    def __init__(self, labels: np.ndarray, weights: np.ndarray, num_labels: int) -> None:
+        self.labels = np.ascontiguousarray(labels, np.int32)
+        self.weights = np.ascontiguousarray(weights, np.int32)
+        assert self.weights.shape[0] == len(self.labels)
+        assert self.weights.ndim == 2
+        self.loads = np.zeros((num_labels, self.weights.shape[1]), np.int64)
+        labelled = self.labels >= 0
+        for c in range(self.weights.shape[1]):
+            self.loads[:, c] = np.bincount(
+                self.labels[labelled], weights=self.weights[labelled, c], minlength=num_labels
+            ).astype(np.int64)
+        self._counts = np.zeros(num_labels, np.int32)
+
+    def propagate(self, rows: NeighborRows, capacity: np.ndarray, *, everywhere: bool) -> int:
+        """One pass of label propagation under ``capacity`` (int64 [C]) over the rows; returns how many nodes moved.
+
+        A node takes the label most frequent among its neighbours of those with room, in place. With ``everywhere`` a
+        node of a label over its capacity may also go where it has no neighbour.
+        """
+        capacity, moved, detail = np.ascontiguousarray(capacity, np.int64), np.zeros(1, np.int64), np.zeros(4, np.int64)
+        assert capacity.shape == (self.loads.shape[1],)
+        assert rows.num_nodes == len(self.labels)
+        struct = rows.struct()
+        status = _library().glt_assign_rows(
+            ctypes.byref(struct),
+            self.labels.ctypes.data,
+            len(self.loads),
+            self.weights.ctypes.data,
+            self.weights.shape[1],
+            self.loads.ctypes.data,
+            capacity.ctypes.data,
+            everywhere,
+            self._counts.ctypes.data,
+            moved.ctypes.data,
+            detail.ctypes.data,
+        )
+        check(status, detail, "assign rows")
+        return int(moved[0])
+
+
+class PairTable:
+    """How many edges run between each two labels, in bounded memory.
+
+    limit: most pairs; when more are met, the lightest are forgotten.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        size = 1 << max(4, (2 * limit - 1).bit_length())
+        self._keys, self._weights = np.full(size, _EMPTY, np.uint64), np.zeros(size, np.int64)
+        self._struct = _PairsStruct(size, limit, 0, self._keys.ctypes.data, self._weights.ctypes.data)
+        self.forgotten = 0
+
+    def add(self, rows: NeighborRows, labels: np.ndarray) -> None:
+        """Counts the rows' edges whose ends have different labels (int32 [N], all >= 0); each edge is in two rows."""
+        struct, detail, begin = rows.struct(), np.zeros(4, np.int64), 0
+        while True:
+            status = _library().glt_pairs_add_rows(
+                ctypes.byref(struct), begin, labels.ctypes.data, ctypes.byref(self._struct), detail.ctypes.data
+            )
+            if status != GROW:
+                return check(status, detail, "count pairs")
+            begin = int(detail[0])
+            self._prune(int(rows.indptr[begin + 1] - rows.indptr[begin]))
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(low labels, high labels, numbers of edges), int64 each, ordered by the labels."""
+        kept = self._keys != _EMPTY
+        keys, weights = self._keys[kept], self._weights[kept]
+        order = np.argsort(keys)
+        keys = keys[order]
+        return (keys >> np.uint64(32)).astype(np.int64), (keys & np.uint64(2**32 - 1)).astype(np.int64), weights[order]
+
+    def _prune(self, room: int) -> None:
+        """Forgets the lightest pairs: half of them, or more when ``room`` asks for it."""
+        kept = self._keys != _EMPTY
+        keys, weights = self._keys[kept], self._weights[kept]
+        most = max(0, min(self._limit // 2, self._limit - room))
+        heavy = np.zeros(len(keys), np.bool_)
+        heavy[np.lexsort((keys, -weights))[:most]] = True
+        self.forgotten += int(weights[~heavy].sum())
+        keys, weights = keys[heavy], weights[heavy]
+        self._keys[:], self._weights[:], self._struct.used = _EMPTY, 0, 0
+        detail = np.zeros(4, np.int64)
+        status = _library().glt_pairs_add(
+            keys.ctypes.data, weights.ctypes.data, len(keys), ctypes.byref(self._struct), detail.ctypes.data
+        )
+        check(status, detail, "count pairs")
+
+
+def spread_rows(rows: NeighborRows, values: np.ndarray, out: np.ndarray) -> None:
+    """``out[neighbour] += values[row]`` for each entry of the rows, in order. float32 [rows, K] and [N, K]."""
+    assert values.dtype == out.dtype == np.float32
+    assert values.flags.c_contiguous
+    assert out.flags.c_contiguous
+    assert values.shape == (len(rows), out.shape[1])
+    assert len(out) == rows.num_nodes
+    struct, detail = rows.struct(), np.zeros(4, np.int64)
+    status = _library().glt_spread_rows(
+        ctypes.byref(struct), values.ctypes.data, out.shape[1], out.ctypes.data, detail.ctypes.data
+    )
+    check(status, detail, "spread rows")

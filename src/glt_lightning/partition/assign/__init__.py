@@ -1,0 +1,32 @@
+"""Which part owns which node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase, checked
+from glt_lightning.partition.assign.frequency import FrequencyAssigner
+from glt_lightning.partition.assign.metis import MetisAssigner
+from glt_lightning.partition.assign.own import FileAssigner, own_class
+from glt_lightning.partition.assign.random import RandomAssigner
+from glt_lightning.partition.assign.streaming import StreamingAssigner
+
+__all__ = ["Assignment", "GraphToPartition", "PartitionerBase", "assigner_of", "checked"]
+
+_BY_NAME: dict[str, Callable[[], PartitionerBase]] = {
+    "random": RandomAssigner,
+    "frequency": FrequencyAssigner,
+    "metis": MetisAssigner,
+    "streaming": StreamingAssigner,
+}
+
+
+def assigner_of(options: PartitionOptions) -> PartitionerBase:
+    """Who assigns the nodes. Raises `OptionError` when a file or class that is named is not there."""
+    given = options.algorithm
+    if isinstance(given, dict):
+        return own_class(given["class_path"], given.get("init_args"))
+    if given in _BY_NAME:
+        return _BY_NAME[given]()
+    return FileAssigner(given) if given.endswith((".npy", ".npz")) else own_class(given, None)

@@ -1,0 +1,129 @@
+"""What an assigner is, and what it may ask of the graph."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.topology import Topology
+from glt_lightning.types import NodeType
+
+Assignment = Mapping[NodeType, np.ndarray]
+
+
+@dataclass(frozen=True)
+class GraphToPartition:
+    """The graph that is to be cut, and the user's options.
+
+    Attributes:
+        source: The user's data, for attributes.
+        topology: Its edges, by user id; built when first read.
+        splits: ``train`` and the like -> (node type, int64 user ids).
+        options: All options of the partition.
+        progress: Shows how far long work is.
+    """
+
+    source: GraphSource
+    topology: Topology
+    splits: Mapping[str, tuple[NodeType, np.ndarray]]
+    options: PartitionOptions
+    progress: Progress
+
+    @property
+    def num_nodes(self) -> Mapping[NodeType, int]:
+        return self.topology.num_nodes
+
+    @property
+    def num_parts(self) -> int:
+        return self.options.num_parts
+
+    def weights(self) -> np.ndarray:
+        """int32 [nodes of all types, C]: what each node weighs in each thing that ``balance`` names.
+
+        ``nodes`` is a column per node type, ``seeds`` one per split, ``edges`` one for all.
+        """
+        columns = []
+        if "nodes" in self.options.balance:
+            columns += [self._of_type(t, self._node_weight(t)) for t in self.num_nodes if self.num_nodes[t]]
+        if "seeds" in self.options.balance:
+            columns += [self._seeds(*split) for split in self.splits.values() if len(split[1])]
+        if "edges" in self.options.balance:
+            columns.append(self._in_degrees())
+        if not columns:
+            raise OptionError("partition.balance: expected at least one of nodes, seeds, edges that the graph has.")
+        return np.stack(columns, axis=1)
+
+    def _of_type(self, node_type: NodeType, values: np.ndarray) -> np.ndarray:
+        column = np.zeros(self.topology.total, np.int32)
+        self.topology.split(column)[node_type][:] = values
+        return column
+
+    def _node_weight(self, node_type: NodeType) -> np.ndarray:
+        name, attrs = self.options.node_weight, self.source.node_attrs(node_type)
+        if name is None or name not in attrs:
+            if name is not None and not any(name in self.source.node_attrs(t) for t in self.num_nodes):
+                raise OptionError(f"partition.node_weight: no node type has an attribute {name!r}.")
+            return np.ones(self.num_nodes[node_type], np.int32)
+        weights = attrs[name][: self.num_nodes[node_type]]
+        if weights.ndim != 1 or weights.dtype.kind not in "iub" or (weights.size and not weights.min() >= 0):
+            raise DataError(
+                f"partition.node_weight: {name} of node type {node_type!r}: expected integers [N] >= 0, "
+                f"got {weights.dtype} {list(weights.shape)}."
+            )
+        if weights.size and weights.max() >= 2**31:
+            raise DataError(f"partition.node_weight: {name} of node type {node_type!r} has weights of 2^31 or more.")
+        return weights.astype(np.int32)
+
+    def _seeds(self, node_type: NodeType, ids: np.ndarray) -> np.ndarray:
+        return self._of_type(node_type, np.bincount(ids, minlength=self.num_nodes[node_type]))
+
+    def _in_degrees(self) -> np.ndarray:
+        column = np.zeros(self.topology.total, np.int64)
+        by_type = self.topology.split(column)
+        for relation in self.topology.relations:
+            by_type[relation.edge_type[2]][:] += self.topology.degrees.in_degree(relation)
+        return np.minimum(column, 2**31 - 1).astype(np.int32)
+
+    def capacity(self, weights: np.ndarray, parts: int, imbalance: float) -> np.ndarray:
+        """int64 [C]: the most that each of ``parts`` parts may weigh; never less than one node of even weight."""
+        total = weights.sum(axis=0, dtype=np.int64)
+        return np.maximum(-(-total // parts), (total * (1 + imbalance) / parts).astype(np.int64))
+
+
+class PartitionerBase(ABC):
+    """Assigns nodes to parts. Subclass it and name the subclass in ``partition.algorithm``."""
+
+    #: Whether the same input gives the same parts on every machine and with every version of the libraries.
+    deterministic = True
+
+    @abstractmethod
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        """Node type -> integers [N of the type], the part of each node by user id, each in 0 .. num_parts - 1."""
+
+
+def checked(assignment: Assignment, graph: GraphToPartition, name: str) -> dict[NodeType, np.ndarray]:
+    """The assignment as int32 arrays. Raises `DataError` unless every node has a part that exists."""
+    parts = {}
+    for node_type, count in graph.num_nodes.items():
+        if node_type not in assignment:
+            raise DataError(f"partition.algorithm: {name} assigns no nodes of type {node_type!r}.")
+        given = np.asarray(assignment[node_type])
+        what = f"partition.algorithm: {name}: parts of node type {node_type!r}"
+        if given.shape != (count,) or given.dtype.kind not in "iu":
+            raise DataError(f"{what}: expected integers [{count}], got {given.dtype} {list(given.shape)}.")
+        bad = (given < 0) | (given >= graph.num_parts)
+        if bad.any():
+            at = int(bad.argmax())
+            raise DataError(
+                f"{what}: node {at} goes to part {given[at]}, but partition.num_parts is {graph.num_parts} "
+                f"(0..{graph.num_parts - 1})."
+            )
+        parts[node_type] = given.astype(np.int32)
+    return parts

@@ -1,0 +1,48 @@
+"""Parts by how often each would read a node: hotness-aware, blind to edges between parts.
+
+The rule of GraphLearn-for-PyTorch's FrequencyPartitioner: the training seeds are dealt out in the user's order, one share
+per part; each node goes where the share is that needs it most, in blocks of ids that give every part equally many.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+from glt_lightning.partition.vip import inclusion, seed_probabilities
+
+_BLOCK = 10_000  # ids per part; GLT's default chunk_size
+
+
+class FrequencyAssigner(PartitionerBase):
+    """Probabilities are the expected accesses per batch (`inclusion`)."""
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        if "train" not in graph.splits or not len(graph.splits["train"][1]):
+            raise DataError(
+                "partition.algorithm: frequency: the data set has no training seeds to count accesses for. "
+                "Use random, metis or streaming."
+            )
+        node_type, seeds = graph.splits["train"]
+        shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
+        first = seed_probabilities(graph.topology, shares, graph.options.batch_size)
+        wanted = inclusion(graph.topology, first, graph.options.num_neighbors, graph.progress)
+        return {t: frequency_parts(p) for t, p in graph.topology.split(wanted).items()}
+
+
+def frequency_parts(wanted: np.ndarray, block: int = _BLOCK) -> np.ndarray:
+    """int32 [N]: a part for each node. wanted: [N, P], how much each part wants each node."""
+    num_nodes, num_parts = wanted.shape
+    parts = np.empty(num_nodes, np.int32)
+    for number, begin in enumerate(range(0, num_nodes, block * num_parts)):
+        piece = wanted[begin : begin + block * num_parts]
+        gain = piece * np.float32(num_parts + 1) - piece.sum(axis=1, keepdims=True)
+        free = np.arange(len(piece))
+        for turn in range(num_parts):  # another part chooses first in each block
+            part = (turn + number) % num_parts
+            count = -(-len(free) // (num_parts - turn))
+            order = np.argsort(-gain[free, part], kind="stable")
+            parts[begin + free[order[:count]]] = part
+            free = np.sort(free[order[count:]])
+    return parts

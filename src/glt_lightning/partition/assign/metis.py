@@ -1,0 +1,51 @@
+"""Few edges between parts, by METIS: the whole graph in memory, the best cut."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glt_lightning.ops.metis import metis_parts
+from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+from glt_lightning.partition.interrupt import interruptible
+
+
+class MetisAssigner(PartitionerBase):
+    """Edges count in both directions and alike, whatever their type; balance as DGL's ``partition_graph`` offers it."""
+
+    deterministic = False
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        topology, options = graph.topology, graph.options
+        indptr, neighbors = adjacency(graph)
+        weights = graph.weights().astype(np.int64)
+        with graph.progress.phase("METIS", topology.total, "nodes") as done:
+            parts = interruptible(
+                lambda: metis_parts(
+                    indptr,
+                    neighbors,
+                    graph.num_parts,
+                    weights=weights,
+                    imbalance=options.imbalance,
+                    seed=options.seed,
+                )
+            )
+            done(topology.total)
+        return topology.split(parts)
+
+
+def adjacency(graph: GraphToPartition) -> tuple[np.ndarray, np.ndarray]:
+    """int64 indptr [N + 1] and neighbours [E]: each edge in both directions, without loops."""
+    topology = graph.topology
+    indptr = np.zeros(topology.total + 1, np.int64)
+    neighbors = np.empty(topology.num_neighbors, np.int64)
+    filled = 0
+    for rows in topology.neighbors():
+        node = np.repeat(np.arange(rows.first, rows.first + len(rows)), np.diff(rows.indptr))
+        loops = rows.neighbors == node
+        sizes = np.diff(rows.indptr) - np.bincount(node[loops] - rows.first, minlength=len(rows))
+        kept = rows.neighbors[~loops] if loops.any() else rows.neighbors
+        neighbors[filled : filled + len(kept)] = kept
+        indptr[rows.first + 1 : rows.first + 1 + len(rows)] = sizes
+        filled += len(kept)
+    np.cumsum(indptr, out=indptr)
+    return indptr, neighbors[:filled]

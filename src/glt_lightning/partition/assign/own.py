@@ -1,0 +1,58 @@
+"""Parts that the user has worked out: an array on disk, or a class."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+
+
+class FileAssigner(PartitionerBase):
+    """Integers [N] in an ``.npy`` file, or one such array per node type in an ``.npz`` file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        if not self.path.is_file():
+            raise OptionError(f"partition.algorithm: there is no file {str(self.path)!r}.")
+
+    @property
+    def digest(self) -> str:
+        """Hash of the file."""
+        with open(self.path, "rb") as stream:
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        try:
+            loaded = np.load(self.path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.path}: expected arrays of part numbers ({error}).") from None
+        if isinstance(loaded, np.ndarray):
+            if len(graph.num_nodes) > 1:
+                raise DataError(
+                    f"{self.path}: the graph has node types {', '.join(graph.num_nodes)}; "
+                    "give an .npz file with one array of part numbers for each."
+                )
+            return dict.fromkeys(graph.num_nodes, loaded)
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+
+
+def own_class(path: str, arguments: dict[str, Any] | None) -> PartitionerBase:
+    """An object of the user's class. Raises `OptionError` when there is none, or it is of another kind."""
+    module, _, name = path.rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"partition.algorithm: cannot import {path!r} ({error}).") from None
+    if not isinstance(kind, type) or not issubclass(kind, PartitionerBase):
+        raise OptionError(f"partition.algorithm: {path} is not a subclass of glt_lightning.partition.PartitionerBase.")
+    try:
+        return kind(**(arguments or {}))
+    except TypeError as error:
+        raise OptionError(f"partition.algorithm: {path}: {error}.") from None

@@ -1,0 +1,104 @@
+"""Few edges between parts in bounded memory: the edges pass by, only the nodes stay.
+
+Three steps, each a few passes over rows that lie on disk:
+
+1. Nodes form clusters by label propagation, none larger than a small share of a part (Raghavan, Albert, Kumara 2007;
+   the size limit as in Meyerhenke, Sanders, Schulz 2014).
+2. Clusters are joined to parts by METIS, on the graph of clusters with the numbers of edges between them.
+3. Nodes move to the part where most of their neighbours are, while it has room: restreaming (Nishimura and Ugander 2013)
+   of the greedy rule of Stanton and Kliot (2012), begun from good parts instead of none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glt_lightning.ops.assign import Labels, PairTable
+from glt_lightning.ops.metis import metis_parts
+from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+from glt_lightning.partition.interrupt import interruptible
+
+_CLUSTERS_PER_PART = 64  # of full size; most stay smaller
+_BYTES_PER_PAIR = 512  # METIS takes about so much for each pair of clusters
+_LEAST_PAIRS = 1 << 16
+
+
+class StreamingAssigner(PartitionerBase):
+    """Memory: a few integers per node, and ``memory_bytes`` for the graph of clusters."""
+
+    deterministic = False  # METIS
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        weights = graph.weights()
+        clusters, count = _numbered(self._cluster(graph, weights))
+        parts = self._join(graph, clusters, count, weights)
+        return graph.topology.split(self._refine(graph, parts[clusters], weights))
+
+    def _cluster(self, graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
+        """int32 [N]: the cluster of each node, named by one of its nodes."""
+        topology = graph.topology
+        capacity = graph.capacity(weights, graph.num_parts * _CLUSTERS_PER_PART, 0.0)
+        labels = Labels(np.arange(topology.total, dtype=np.int32), weights, topology.total)
+        self._pass_over(graph, labels, capacity, "grouping nodes")
+        return labels.labels
+
+    def _join(self, graph: GraphToPartition, clusters: np.ndarray, count: int, weights: np.ndarray) -> np.ndarray:
+        """int32 [clusters]: the part of each cluster."""
+        pairs = PairTable(max(_LEAST_PAIRS, graph.options.memory_bytes // _BYTES_PER_PAIR))
+        with graph.progress.phase("joining groups", graph.topology.num_neighbors, "edges") as done:
+            for rows in graph.topology.neighbors():
+                pairs.add(rows, clusters)
+                done(len(rows.neighbors))
+        low, high, edges = pairs.pairs()
+        indptr, neighbors, edge_weights = _both_ways(low, high, edges, count)
+        loads = np.stack(
+            [np.bincount(clusters, weights=weights[:, c], minlength=count) for c in range(weights.shape[1])], axis=1
+        )
+        return interruptible(
+            lambda: metis_parts(
+                indptr,
+                neighbors,
+                graph.num_parts,
+                weights=loads.astype(np.int64),
+                edge_weights=edge_weights,
+                imbalance=graph.options.imbalance,
+                seed=graph.options.seed,
+            )
+        )
+
+    def _refine(self, graph: GraphToPartition, parts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        labels = Labels(parts, weights, graph.num_parts)
+        capacity = graph.capacity(weights, graph.num_parts, graph.options.imbalance)
+        self._pass_over(graph, labels, capacity, "refining parts", everywhere=True)
+        return labels.labels
+
+    def _pass_over(
+        self, graph: GraphToPartition, labels: Labels, capacity: np.ndarray, what: str, everywhere: bool = False
+    ) -> None:
+        passes = graph.options.passes
+        with graph.progress.phase(what, passes * graph.topology.num_neighbors, "edges") as done:
+            for _ in range(passes):
+                moved = 0
+                for rows in graph.topology.neighbors():
+                    moved += labels.propagate(rows, capacity, everywhere=everywhere)
+                    done(len(rows.neighbors))
+                if moved == 0:
+                    return
+
+
+def _numbered(labels: np.ndarray) -> tuple[np.ndarray, int]:
+    """Labels by rank among those in use, and how many there are."""
+    used = np.zeros(int(labels.max(initial=-1)) + 1, np.int32)
+    used[labels] = 1
+    rank = np.cumsum(used, dtype=np.int32)
+    return rank[labels] - 1, int(rank[-1]) if len(rank) else 0
+
+
+def _both_ways(
+    low: np.ndarray, high: np.ndarray, edges: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs as rows: indptr [count + 1], neighbours and numbers of edges, all int64."""
+    row, other, weight = np.concatenate([low, high]), np.concatenate([high, low]), np.concatenate([edges, edges])
+    order = np.argsort(row, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int64)
+    return indptr, other[order], weight[order]

@@ -1,0 +1,62 @@
+"""How likely each node is to be in a batch: vertex inclusion probability.
+
+As SALIENT++ (Kaler et al., 2023) defines it, with two refinements. Rows are those that the sampler reads, so the
+direction of edges is exact; and a node is expanded only in the hop that first reaches it, as our sampler does. Draws of
+different rows are taken as independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from glt_lightning.ops.assign import spread_rows
+from glt_lightning.options import Fanouts
+from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.topology import Topology
+from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.types import GraphSchema, NodeType
+
+_ALMOST_ONE = np.float32(1 - 2**-24)  # the logarithm of 0 has no place in a sum
+
+
+def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int) -> np.ndarray:
+    """float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids)."""
+    first = np.zeros((topology.total, len(seeds)), np.float32)
+    for k, (node_type, ids) in enumerate(seeds):
+        if len(ids):
+            topology.split(first)[node_type][ids, k] = min(1.0, batch_size / len(ids))
+    return first
+
+
+def inclusion(topology: Topology, first: np.ndarray, num_neighbors: Fanouts, progress: Progress) -> np.ndarray:
+    """float32 [nodes of all types, K]: probability that a node is in a batch.
+
+    first: the same shape, that it is a seed; overwritten.
+    """
+    schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.relations))
+    fanouts = fanout_table(num_neighbors, schema)
+    absent = 1 - first
+    frontier = first
+    edges = sum(topology.degrees.num_edges(r) for r in topology.relations)
+    with progress.phase("ranking nodes", len(fanouts) * edges, "edges") as done:
+        for hop in fanouts:
+            missed = np.zeros_like(frontier)  # logarithm of the probability that no row draws the node
+            for relation in topology.relations:
+                fanout = hop[schema.edge_index(relation.edge_type)]
+                for rows in topology.sampled(relation):
+                    spread_rows(rows, _drawn(frontier, rows.first, np.diff(rows.indptr), fanout), missed)
+                    done(len(rows.neighbors))
+            np.expm1(missed, out=missed)
+            np.multiply(missed, -absent, out=frontier)  # reached now and not before
+            absent -= frontier
+    return 1 - absent
+
+
+def _drawn(frontier: np.ndarray, begin: int, degree: np.ndarray, fanout: int) -> np.ndarray:
+    """float32 [rows, K]: logarithm of the probability that a row does not draw a given one of its neighbours."""
+    chance = frontier[begin : begin + len(degree)]
+    if fanout >= 0:
+        chance = chance * np.minimum(1, fanout / np.maximum(degree, 1)).astype(np.float32)[:, None]
+    return np.log1p(-np.minimum(chance, _ALMOST_ONE))
