@@ -1,0 +1,7 @@
+"""What a finished partition is like: its contents, what training on it will cost, as text, HTML or JSON."""
+
+from glt_lightning.partition.report.contents import Contents, collect_contents
+from glt_lightning.partition.report.options import TrafficOptions
+from glt_lightning.partition.report.report import Report, make_report
+
+__all__ = ["Contents", "Report", "TrafficOptions", "collect_contents", "make_report"]

@@ -1,0 +1,85 @@
+"""Which rows of other parts a cache of a part would hold, hottest first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from glt_lightning.data.arrays import open_array
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
+
+PRESAMPLED = "presampled"
+_LISTS = re.compile(r"part0/hot/(\w+)/\d+/gids\.npy")
+
+
+class HotLists:
+    """Of one part, for each node type: which nodes of other parts to cache, hottest first.
+
+    lists: T arrays of gids [K_t].
+    """
+
+    def __init__(self, manifest: Manifest, lists: Sequence[np.ndarray]) -> None:
+        self._manifest, self._lists = manifest, lists
+        self._none = np.iinfo(np.int32).max
+        self._rank = []  # position of each node of a type in the list
+        for n, gids, first in zip(manifest.num_nodes, lists, manifest.offsets, strict=False):
+            rank = np.full(n, self._none, dtype=np.int32)
+            rank[np.asarray(gids) - first] = np.arange(len(gids), dtype=np.int32)
+            self._rank.append(rank)
+
+    def cached(self, gids: Sequence[np.ndarray], ratio: float) -> list[np.ndarray]:
+        """bool [n_t] for each type: whether a node lies in a cache of this share of all nodes of each type."""
+        return [
+            rank[ids - first] < rows
+            for rank, ids, first, rows in zip(
+                self._rank, gids, self._manifest.offsets, self._rows_asked(ratio), strict=False
+            )
+        ]
+
+    def sizes(self, ratio: float) -> list[int]:
+        """Nodes of each type that such a cache holds: fewer than asked for where the list is shorter."""
+        return [min(rows, len(gids)) for rows, gids in zip(self._rows_asked(ratio), self._lists, strict=True)]
+
+    def _rows_asked(self, ratio: float) -> list[int]:
+        return [cache_rows(n, ratio) for n in self._manifest.num_nodes]
+
+
+def cache_rows(num_nodes: int, ratio: float) -> int:
+    """Rows of a cache for this share of the nodes of a type."""
+    return int(ratio * num_nodes)
+
+
+def stored_policies(manifest: Manifest) -> tuple[str, ...]:
+    """The policies of which the folder has lists, in the order of the manifest."""
+    listed = {found[1] for path in manifest.arrays if (found := _LISTS.fullmatch(path))}
+    return tuple(policy for policy in manifest.hotness if policy in listed)
+
+
+def stored_lists(partition: LocalPartition, policy: str, part: int) -> HotLists:
+    """The lists that the partitioner wrote."""
+    manifest = partition.manifest
+    lists = []
+    for t in range(len(manifest.num_nodes)):
+        path = f"part{part}/hot/{policy}/{t}/gids.npy"
+        entry = manifest.arrays.get(path)
+        empty = np.empty(0, dtype=np.int64)
+        lists.append(empty if entry is None else open_array(partition.directory, path, entry))
+    return HotLists(manifest, lists)
+
+
+def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray], ratio: float) -> HotLists:
+    """Ranks the nodes of other parts by how many batches they were in, then as their parts rank them.
+
+    counts: T arrays int32 [N_t], batches by number in the type.  ratio: the lists are long enough for such a cache.
+    """
+    lists = []
+    for seen, bounds, offset in zip(counts, manifest.bounds, manifest.offsets, strict=False):
+        nodes = np.arange(len(seen), dtype=np.int64)
+        row = nodes - np.repeat(bounds[:-1], np.diff(bounds))  # the hottest of a part come first
+        others = np.delete(nodes, slice(bounds[part], bounds[part + 1]))
+        hottest = np.lexsort((row[others], -seen[others]))[: cache_rows(len(seen), ratio)]
+        lists.append(others[hottest] + offset)
+    return HotLists(manifest, lists)

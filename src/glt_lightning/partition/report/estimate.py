@@ -1,0 +1,31 @@
+"""A mean of sampled batches, and how far off it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """error: standard error of ``mean``; None where one batch alone was sampled."""
+
+    mean: float
+    error: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float] | np.ndarray) -> Estimate:
+        """Of one value per batch, at least one."""
+        array = np.asarray(values, dtype=np.float64)
+        error = float(array.std(ddof=1)) / math.sqrt(len(array)) if len(array) > 1 else None
+        return cls(float(array.mean()), error)
+
+    @classmethod
+    def mean_of(cls, estimates: Sequence[Estimate]) -> Estimate:
+        """Of independent estimates, one per part."""
+        errors = [each.error for each in estimates if each.error is not None]
+        error = math.sqrt(sum(e * e for e in errors)) / len(errors) if len(errors) == len(estimates) else None
+        return cls(sum(each.mean for each in estimates) / len(estimates), error)

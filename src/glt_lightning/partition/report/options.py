@@ -1,0 +1,49 @@
+"""What a report is asked to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from glt_lightning.errors import OptionError
+from glt_lightning.options import Fanouts, parse_fanouts
+
+
+def _default_fanouts() -> Fanouts:
+    return [15, 10, 5]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficOptions:
+    """The batches that a report assumes.
+
+    Attributes:
+        num_neighbors: Fan-outs, first hop first, -1 for all; or a list per edge type.
+        batch_size: Seeds per batch and rank.
+        batches: Batches that are sampled of each part; fewer where an epoch has fewer.
+        cache: Sizes of caches of rows of other parts, each a share of all nodes of each type.
+        replace: Draw neighbours with replacement.
+        with_edge: Batches carry edge ids, also without edge attributes.
+        seed: Seed of all draws.
+    """
+
+    num_neighbors: Fanouts = field(default_factory=_default_fanouts)
+    batch_size: int = 1024
+    batches: int = 16
+    cache: Sequence[float] = (0.01, 0.05, 0.1, 0.2)
+    replace: bool = False
+    with_edge: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        given = self.num_neighbors
+        for key, fanouts in given.items() if isinstance(given, dict) else [("", given)]:
+            parse_fanouts(fanouts, f"num_neighbors[{key}]" if key else "num_neighbors")
+        for name in ("batch_size", "batches"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise OptionError(f"{name}: expected an integer >= 1, got {value!r}.")
+        if not all(isinstance(c, (int, float)) and not isinstance(c, bool) and 0 < c <= 1 for c in self.cache):
+            raise OptionError(
+                f"cache: expected shares of all nodes, above 0 and at most 1, such as [0.01, 0.1]; got {self.cache!r}."
+            )

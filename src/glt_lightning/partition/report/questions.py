@@ -1,0 +1,130 @@
+"""What one batch asks the owners of other parts: the rows, the questions and the bytes of `sampler.cluster.ClusterSampler`.
+
+Nothing is asked here. The sizes follow from the sampled nodes and edges alone, since each owner is asked once per hop for
+neighbours and once for attributes (docs/wire-format.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from glt_lightning.data.manifest import ArrayEntry, Manifest, edge_path, node_path
+from glt_lightning.ops.khop import Subgraph
+from glt_lightning.partition.report.contents import part_of
+from glt_lightning.sampler import fields
+from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.sampler.source import wire_dtype
+
+_ALIGN = 64  # of arrays in a message
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Of one batch: rows of attributes by kind, questions, and bytes of bodies there and back."""
+
+    node_rows: int
+    edge_rows: int
+    questions: int
+    bytes_out: int
+    bytes_in: int
+
+
+class Questions:
+    """Sizes of the questions of batches that are sampled with ``config``, where each part has a host of its own.
+
+    Shapes: T node types, R edge types, P parts, H hops.
+    """
+
+    def __init__(self, manifest: Manifest, config: SamplerConfig) -> None:
+        self._manifest, self._config = manifest, config
+        self._wire = wire_dtype(manifest).itemsize
+        self._targets = manifest.schema.destination_types()
+        arrays = manifest.arrays
+        self.node_widths = [
+            [_row_bytes(arrays[node_path(0, t, name)]) for name in ("n_id", *names)]
+            for t, names in enumerate(fields.node_names(manifest))
+        ]
+        self._edge_widths = [
+            [_row_bytes(arrays[edge_path(0, r, name)]) for name in names.values()]
+            for r, names in enumerate(fields.edge_names(manifest, config))
+        ]
+
+    def of_batch(self, found: Subgraph, part: int, cached: Sequence[Sequence[np.ndarray]]) -> list[Asked]:
+        """What the host of ``part`` asks for one batch, without a cache and with each of several.
+
+        cached: for each cache T arrays bool [n_t], whether a node's attributes lie in it.
+        """
+        parts = [part_of(self._manifest, t, gids) for t, gids in enumerate(found.gid)]
+        nodes = [self._node_counts(found, parts, part, None)]
+        nodes += [self._node_counts(found, parts, part, kept) for kept in cached]
+        picks = self._pick_counts(found, parts, part)
+        neighbors = self._expand(nodes[0], picks)
+        edges = self._gather_edges(picks)
+        edge_rows = int(picks.sum()) if self._config.with_edge else 0
+        asked = []
+        for counts in nodes:
+            total = neighbors + edges + self._gather_nodes(counts)
+            asked.append(Asked(int(counts.sum()), edge_rows, *total.tolist()))
+        return asked
+
+    def _node_counts(
+        self, found: Subgraph, parts: list[np.ndarray], own: int, cached: Sequence[np.ndarray] | None
+    ) -> np.ndarray:
+        """int64 [T, H + 1, P]: nodes by type, the hop that found them and part, but for the own part's and cached ones."""
+        num_parts, counts = self._manifest.num_parts, []
+        for t, per_hop in enumerate(found.nodes_per_hop):
+            place = np.repeat(np.arange(len(per_hop)), per_hop) * num_parts + parts[t]
+            if cached is not None:
+                place = place[~cached[t]]
+            counts.append(np.bincount(place, minlength=len(per_hop) * num_parts).reshape(-1, num_parts))
+        counts_of_others = np.stack(counts)
+        counts_of_others[:, :, own] = 0
+        return counts_of_others
+
+    def _pick_counts(self, found: Subgraph, parts: list[np.ndarray], own: int) -> np.ndarray:
+        """int64 [R, H, P]: picked neighbours by edge type, hop and the part of the node that they were picked for."""
+        num_parts, hops = self._manifest.num_parts, len(self._config.fanouts)
+        counts = np.zeros((len(self._targets), hops, num_parts), dtype=np.int64)
+        for r, per_hop in enumerate(found.edges_per_hop):
+            owners = parts[self._targets[r]][found.dst[r]]
+            for hop, (begin, end) in enumerate(pairwise(np.cumsum([0, *per_hop]).tolist())):
+                counts[r, hop] = np.bincount(owners[begin:end], minlength=num_parts)
+        counts[:, :, own] = 0
+        return counts
+
+    def _expand(self, nodes: np.ndarray, picks: np.ndarray) -> np.ndarray:
+        """[questions, bytes out, bytes in] of the questions for neighbours."""
+        total = np.zeros(3, dtype=np.int64)
+        for hop, fanouts in enumerate(self._config.fanouts):
+            followed = [r for r, fanout in enumerate(fanouts) if fanout]
+            rows = nodes[sorted({self._targets[r] for r in followed}), hop]
+            total[:2] += (rows.any(axis=0).sum(), _aligned(rows * self._wire).sum())
+            for r in followed:
+                found = picks[r, hop] * self._wire
+                copies = 2 if self._config.with_edge else 1  # sources, and perhaps edge rows
+                total[2] += (_aligned(nodes[self._targets[r], hop] * self._wire) + copies * _aligned(found)).sum()
+        return total
+
+    def _gather_nodes(self, nodes: np.ndarray) -> np.ndarray:
+        return self._gather(nodes, self.node_widths)
+
+    def _gather_edges(self, picks: np.ndarray) -> np.ndarray:
+        return self._gather(picks, self._edge_widths) if self._config.with_edge else np.zeros(3, dtype=np.int64)
+
+    def _gather(self, rows: np.ndarray, widths: list[list[int]]) -> np.ndarray:
+        """[questions, bytes out, bytes in] of the questions for attributes. rows: [types, hops, P]."""
+        reply = sum(_aligned(rows[i] * width).sum() for i, each in enumerate(widths) for width in each)
+        return np.array([rows.any(axis=0).sum(), _aligned(rows * self._wire).sum(), reply], dtype=np.int64)
+
+
+def _row_bytes(entry: ArrayEntry) -> int:
+    return np.dtype(entry.dtype).itemsize * math.prod(entry.shape[1:])
+
+
+def _aligned(size: np.ndarray) -> np.ndarray:
+    return -(-size // _ALIGN) * _ALIGN

@@ -1,0 +1,60 @@
+"""The report of a partition: its contents and the traffic to expect."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.report.caches import PRESAMPLED, stored_policies
+from glt_lightning.partition.report.contents import Contents, collect_contents
+from glt_lightning.partition.report.options import TrafficOptions
+from glt_lightning.partition.report.traffic import (
+    Traffic,
+    count_batches,
+    predict_traffic,
+    why_no_traffic,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """traffic: by seed placement; empty where nothing can be predicted, for the reason ``no_traffic``.
+
+    policies: who ranks the nodes of caches.
+    """
+
+    contents: Contents
+    options: TrafficOptions
+    policies: tuple[str, ...]
+    traffic: tuple[Traffic, ...]
+    no_traffic: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with the totals that are worked out from them."""
+        said = asdict(self)
+        contents = said["contents"]
+        contents["edge_cut"] = self.contents.edge_cut
+        for counts, raw in zip(self.contents.counts, contents["counts"], strict=True):
+            raw |= {"total": counts.total, "balance": counts.balance}
+        for memory, raw in zip(self.contents.memory, contents["memory"], strict=True):
+            raw["total"] = memory.total
+        return said
+
+
+def make_report(partition: LocalPartition, options: TrafficOptions, progress: Progress) -> Report:
+    """Reads the sources of all edges once and samples some batches; nothing is written.
+
+    partition: with all parts. Raises `OptionError` for options that do not fit the graph.
+    """
+    manifest = partition.manifest
+    with progress.phase("reading edges", sum(manifest.num_edges), "edges") as done:
+        contents = collect_contents(partition, done)
+    no_traffic = why_no_traffic(partition)
+    traffic: tuple[Traffic, ...] = ()
+    if no_traffic is None:
+        with progress.phase("sampling", count_batches(partition, options), "batches") as done:
+            traffic = predict_traffic(partition, options, done)
+    policies = stored_policies(manifest) or (PRESAMPLED,)
+    return Report(contents=contents, options=options, policies=policies, traffic=traffic, no_traffic=no_traffic)

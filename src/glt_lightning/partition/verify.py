@@ -1,0 +1,143 @@
+"""Checks a partition folder from the first byte to the last: what opening it leaves out because it would take too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.data.arrays import open_array, verify_array
+from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
+from glt_lightning.errors import PartitionError
+from glt_lightning.partition.progress import Progress
+
+_CHUNK = 1 << 22  # entries looked at together
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found good: files and their bytes; nodes, edges and seeds in them; entries of hot lists."""
+
+    files: int
+    bytes: int
+    nodes: int
+    edges: int
+    seeds: int
+    hot: int
+
+
+def verify_partition(folder: Path, progress: Progress) -> Verified:
+    """Reads everything. Raises `PartitionError` that names the first bad file and what is wrong with it."""
+    manifest = Manifest.load(folder)  # bounds, shapes and sums of counts are checked here
+    total = sum(entry.bytes for entry in manifest.arrays.values())
+    with progress.phase("verifying files", total, "B") as done:
+        for path, entry in manifest.arrays.items():
+            verify_array(folder, path, entry)
+            done(entry.bytes)
+    check = _Check(folder, manifest)
+    with progress.phase("verifying the graph", sum(manifest.num_edges), "edges") as done:
+        check.nodes()
+        check.edges(done)
+        hot = check.hot_lists()
+        check.splits()
+    seeds = sum(split.count for split in manifest.splits.values())
+    return Verified(len(manifest.arrays), total, manifest.total_nodes, sum(manifest.num_edges), seeds, hot)
+
+
+class _Check:
+    """The contents of files that are what the manifest says."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder, self._manifest = folder, manifest
+
+    def nodes(self) -> None:
+        """The user's ids of a type, over all parts, are each of 0 to N - 1 once."""
+        for t, count in enumerate(self._manifest.num_nodes):
+            seen = np.zeros(count, dtype=bool)
+            for p in range(self._manifest.num_parts):
+                path = node_path(p, t, "n_id")
+                for _, ids in self._chunks(path):
+                    self._in_range(path, ids, 0, count, "user ids")
+                    once = np.unique(ids)
+                    if len(once) < len(ids) or seen[once].any():
+                        self._damaged(path, "a user's id stands in it, or in an earlier part, a second time")
+                    seen[once] = True
+
+    def edges(self, done: Callable[[int], object]) -> None:
+        """Row pointers rise from 0 to the number of edges; sources are nodes of their type; edge ids are no negatives."""
+        schema = self._manifest.schema
+        for r, source in enumerate(schema.source_types()):
+            first, end = self._manifest.offsets[source : source + 2]
+            for p in range(self._manifest.num_parts):
+                self._row_pointers(edge_path(p, r, "indptr"), self._manifest.edges(p, r))
+                path = edge_path(p, r, "indices")
+                for _, ids in self._chunks(path):
+                    self._in_range(path, ids, first, end, f"nodes of type {schema.node_types[source]!r}")
+                    done(len(ids))
+                path = edge_path(p, r, "edge_ids")
+                for _, ids in self._chunks(path):
+                    self._in_range(path, ids, 0, np.iinfo(ids.dtype).max, "edge ids")
+
+    def _row_pointers(self, path: str, edges: int) -> None:
+        last = 0
+        for begin, pointers in self._chunks(path):
+            if begin == 0 and pointers[0] != 0:
+                self._damaged(path, f"rows begin at {pointers[0]}, not at 0")
+            falls = np.flatnonzero(np.diff(pointers, prepend=last) < 0)
+            if len(falls):
+                self._damaged(path, f"row pointers fall at position {begin + falls[0]}")
+            last = int(pointers[-1])
+        if last != edges:
+            self._damaged(path, f"rows end at {last}, the part has {edges} edges")
+
+    def splits(self) -> None:
+        """Seeds are nodes of the split's type."""
+        for name, split in self._manifest.splits.items():
+            t = self._manifest.schema.node_index(split.node_type)
+            first, end = self._manifest.offsets[t : t + 2]
+            for _, gids in self._chunks(split_path(name)):
+                self._in_range(split_path(name), gids, first, end, f"nodes of type {split.node_type!r}")
+
+    def hot_lists(self) -> int:
+        """Hot lists name nodes of other parts, each once, hottest first. Returns how many there are in all."""
+        entries = 0
+        for path, entry in self._manifest.arrays.items():
+            part, _, rest = path.partition("/hot/")
+            if not rest:
+                continue
+            array = open_array(self._folder, path, entry)
+            if path.endswith("/hotness.npy"):
+                if len(array) > 1 and not (array[1:] <= array[:-1]).all():
+                    self._damaged(path, "the hottest do not come first")
+                continue
+            self._hot_nodes(path, array, int(part.removeprefix("part")), int(rest.split("/")[1]))
+            entries += len(array)
+        return entries
+
+    def _hot_nodes(self, path: str, gids: np.ndarray, part: int, node_type: int) -> None:
+        manifest = self._manifest
+        first, end = manifest.offsets[node_type : node_type + 2]
+        self._in_range(path, gids, first, end, f"nodes of type {manifest.schema.node_types[node_type]!r}")
+        own = [first + bound for bound in manifest.bounds[node_type][part : part + 2]]
+        if ((gids >= own[0]) & (gids < own[1])).any():
+            self._damaged(path, "it names nodes of its own part")
+        if len(np.unique(gids)) < len(gids):
+            self._damaged(path, "it names a node twice")
+
+    def _chunks(self, path: str) -> Iterator[tuple[int, np.ndarray]]:
+        """(position, entries) of an array, piece by piece."""
+        array = open_array(self._folder, path, self._manifest.arrays[path])
+        for begin in range(0, len(array), _CHUNK):
+            yield begin, array[begin : begin + _CHUNK]
+
+    def _in_range(self, path: str, ids: np.ndarray, first: int, end: int, what: str) -> None:
+        bad = (ids < first) | (ids >= end)
+        if bad.any():
+            self._damaged(path, f"it holds {ids[int(bad.argmax())]}; {what} are {first} to {end - 1}")
+
+    def _damaged(self, path: str, what: str) -> None:
+        raise PartitionError(
+            f"{self._folder / path}: damaged: {what}. Delete the partition folder and partition again."
+        )
