@@ -27,7 +27,9 @@ from glt_lightning.options import ClusterOptions
 PROG = "python -m lightning"
 _DESCRIPTION = "Trains graph neural networks on partitioned graphs."
 _EPILOG = (
-    f"Further subcommands: serve (runs a graph server for trainers with strategy glt_server_client; {PROG} serve --help) "
+    f"Further subcommands: partition (makes the partition of a configuration, or verifies one; {PROG} partition --help), "
+    f"report (shows what a partition holds and what training on it will cost; {PROG} report --help), "
+    f"serve (runs a graph server for trainers with strategy glt_server_client; {PROG} serve --help) "
     f"and certs (makes the certificates of a job; {PROG} certs --help)."
 )
 # What the data module knows of the graph goes to the arguments of a model that has them.
@@ -134,8 +136,25 @@ def _certs(argv: Sequence[str]) -> None:
     run_certs(list(argv))
 
 
+def _partition(argv: Sequence[str]) -> None:
+    from glt_lightning.lightning.partition_command import run_partition
+
+    run_partition(argv, f"{PROG} partition")
+
+
+def _report(argv: Sequence[str]) -> None:
+    from glt_lightning.lightning.report_command import run_report
+
+    run_report(argv, f"{PROG} report")
+
+
 # Subcommands that do not run a Trainer.
-_TOOLS: dict[str, Callable[[Sequence[str]], None]] = {"serve": _serve, "certs": _certs}
+_TOOLS: dict[str, Callable[[Sequence[str]], None]] = {
+    "partition": _partition,
+    "report": _report,
+    "serve": _serve,
+    "certs": _certs,
+}
 
 
 def _cluster_of_data(cluster: Any, strategy: Any) -> Any:
