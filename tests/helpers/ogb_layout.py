@@ -8,7 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-SPLIT_FOLDER = {"ogbn-products": "sales_ranking", "ogbn-arxiv": "time", "ogbn-proteins": "species", "ogbn-mag": "time"}
+SPLIT_FOLDER = {
+    "ogbn-papers100M": "time",
+    "ogbn-products": "sales_ranking",
+    "ogbn-arxiv": "time",
+    "ogbn-proteins": "species",
+    "ogbn-mag": "time",
+}
 VERSION = {"ogbn-mag": 2}
 
 
@@ -67,6 +73,26 @@ def lay_out(root: Path, name: str, graph: RawGraph) -> Path:
     if name == "ogbn-arxiv":
         write_table(raw / "node_year.csv.gz", 2000 + np.arange(nodes) % 20)
     _write_splits(folder / "split" / SPLIT_FOLDER[name], graph.splits)
+    return folder
+
+
+def lay_out_papers(root: Path, graph: RawGraph, *, compressed: bool) -> Path:
+    """A homogeneous data set in one ``data.npz``, as ogbn-papers100M; labels are floats, NaN where there is none."""
+    folder, nodes = _folder(root, "ogbn-papers100M"), len(graph.x)
+    (folder / "raw").mkdir()
+    save = np.savez_compressed if compressed else np.savez
+    save(
+        folder / "raw" / "data.npz",
+        edge_index=graph.edges,
+        num_nodes_list=np.array([nodes]),
+        num_edges_list=np.array([graph.edges.shape[1]]),
+        node_feat=graph.x,
+        node_year=2000 + np.arange(nodes).reshape(-1, 1) % 20,
+    )
+    labels = graph.y.astype(np.float32)
+    labels[:3] = np.nan
+    np.savez(folder / "raw" / "node-label.npz", node_label=labels)
+    _write_splits(folder / "split" / SPLIT_FOLDER["ogbn-papers100M"], graph.splits)
     return folder
 
 

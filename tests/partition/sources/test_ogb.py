@@ -21,8 +21,8 @@ from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.partition.sources.download import fetch_zip
 from glt_lightning.partition.sources.ogb_layout import nan_to_unlabelled
 from glt_lightning.types import EDGE, NODE
-from tests.helpers.ogb_layout import RawGraph, lay_out, lay_out_mag, write_table
-from tests.helpers.partition_truth import edges_of
+from tests.helpers.ogb_layout import RawGraph, lay_out, lay_out_mag, lay_out_papers, write_table
+from tests.helpers.partition_truth import edges_of, read_folder
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +93,38 @@ def test_heterogeneous(tmp_path: Path, graph: RawGraph) -> None:
     assert manifest.splits["val"].node_type == "paper"
     assert manifest.node_attrs(1) == ("node_year", "x", "y")
     assert manifest.edge_attrs(0) == ("edge_reltype",)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("saved_split", [False, True])
+def test_binary(tmp_path: Path, graph: RawGraph, compressed: bool, saved_split: bool) -> None:
+    folder = lay_out_papers(tmp_path, graph, compressed=compressed)
+    if saved_split:
+        torch.save(graph.splits, folder / "split" / "time" / "split_dict.pt")
+    for _ in range(2):  # the second finds what the first unpacked
+        source = open_source("ogbn-papers100M", tmp_path)
+        assert source.num_features == {NODE: 7}
+        assert source.num_classes == 172
+        manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=2))
+    assert edges_of(tmp_path / "p")[EDGE] == sorted((u, v, k) for k, (u, v) in enumerate(graph.edges.T.tolist()))
+    assert manifest.node_attrs(0) == ("node_year", "x", "y")
+    arrays = read_folder(tmp_path / "p")
+    ids, x, y = (np.concatenate([arrays[f"part{p}/nodes/0/{n}.npy"] for p in range(2)]) for n in ("n_id", "x", "y"))
+    np.testing.assert_array_equal(x, graph.x[ids])
+    np.testing.assert_array_equal(y, np.where(ids < 3, -1, graph.y[ids, 0]))
+    gids = arrays["splits/val.npy"]
+    np.testing.assert_array_equal(ids[gids], graph.splits["valid"])
+    assert sorted(f.name for f in (folder / "raw").iterdir() if f.is_dir()) == ["unpacked"] * compressed
+
+
+def test_binary_damaged(tmp_path: Path, graph: RawGraph) -> None:
+    folder = lay_out_papers(tmp_path, graph, compressed=False)
+    np.savez(folder / "raw" / "data.npz", edge_index=graph.edges)
+    with pytest.raises(DataError, match="has no num_edges_list, num_nodes_list"):
+        _ = open_source("ogbn-papers100M", tmp_path).num_nodes
+    (folder / "raw" / "data.npz").write_bytes(b"no zip")
+    with pytest.raises(DataError, match=r"data\.npz: expected an \.npz file"):
+        _ = open_source("ogbn-papers100M", tmp_path).num_nodes
 
 
 def test_split_dict_of_arrays(tmp_path: Path, graph: RawGraph) -> None:

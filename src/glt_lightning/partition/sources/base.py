@@ -192,11 +192,11 @@ class DelegatingSource:
 
     name: str
 
-    def _load(self) -> ArraySource:
+    def _load(self) -> GraphSource:
         raise NotImplementedError
 
     @cached_property
-    def _graph(self) -> ArraySource:
+    def _graph(self) -> GraphSource:
         return self._load()
 
     @property

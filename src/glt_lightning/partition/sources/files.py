@@ -1,10 +1,10 @@
-"""``.npy`` files that are read by ranges, so that what was read does not stay in this process's memory."""
+"""Arrays in files that are read by ranges, so that what was read does not stay in this process's memory."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -25,16 +25,19 @@ def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]
 class NpyFile:
     """Rows of an ``.npy`` file: slices are read, index arrays go through a map of the file.
 
+    at, nbytes: where in the file the array lies, header included; None: it ends with the file.
     transposed: the file holds the rows of the transpose (Fortran order); ``shape`` is that of the transpose.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, at: int = 0, nbytes: int | None = None) -> None:
         self.path = path
         try:
             with open(path, "rb") as stream:
+                stream.seek(at)
                 shape, fortran, self.dtype = read_npy_header(stream)
                 self._offset = stream.tell()
-                size = os.fstat(stream.fileno()).st_size - self._offset
+                end = os.fstat(stream.fileno()).st_size if nbytes is None else at + nbytes
+                size = end - self._offset
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: expected an .npy file ({error}).") from None
         self.transposed = fortran and len(shape) > 1
@@ -65,7 +68,9 @@ class NpyFile:
 
     def mapped(self) -> np.ndarray:
         """A read-only map of the file."""
-        return np.load(self.path, mmap_mode="r", allow_pickle=False)
+        if not math.prod(self.shape):
+            return np.empty(self.shape, self.dtype)
+        return np.memmap(self.path, self.dtype, "r", self._offset, self.shape)
 
     def blocks(self, size: int, row: int | None = None) -> Iterator[np.ndarray]:
         """The rows in order, or the elements of row ``row``, ``size`` at a time. A block is valid until the next."""
@@ -87,3 +92,27 @@ class NpyFile:
             read_exactly(stream.fileno(), out, self._offset + at)
         except EOFError as error:
             raise DataError(f"{self.path}: {error}; was it changed while it was read?") from None
+
+
+class FileEdges:
+    """Edges in the order of the columns of ``edge_index``; in Fortran order the file holds pairs."""
+
+    def __init__(self, edge_index: NpyFile, name: str | None = None) -> None:
+        self._edge_index = edge_index
+        shape = edge_index.shape[::-1] if edge_index.transposed else edge_index.shape
+        if len(shape) != 2 or shape[0] != 2 or edge_index.dtype.kind not in "iu":
+            raise DataError(
+                f"{name or edge_index.path}: expected integers [2, E] (sources, destinations), "
+                f"got {edge_index.dtype} {list(shape)}."
+            )
+        self.num_edges = shape[1]
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        file = self._edge_index
+        ends: Iterable[tuple[np.ndarray, np.ndarray]]
+        if file.transposed:
+            ends = ((pairs[:, 0], pairs[:, 1]) for pairs in file.blocks(size))
+        else:
+            ends = zip(file.blocks(size, row=0), file.blocks(size, row=1), strict=True)
+        for src, dst in ends:
+            yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, width
-from glt_lightning.partition.sources.files import NpyFile
+from glt_lightning.partition.sources.files import FileEdges, NpyFile
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
 from glt_lightning.types import NODE, EdgeType, GraphSchema, NodeType
 
@@ -66,7 +66,7 @@ class FolderSource:
     def edges(self, edge_type: EdgeType) -> EdgeList:
         if "indptr" in self._files:
             return _CscEdges(self._files["indptr"], self._files["indices"])
-        return _CooEdges(self._files["edge_index"])
+        return FileEdges(self._files["edge_index"])
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         named = {"x": self._first(_X), "y": self._first(_Y)}
@@ -88,30 +88,6 @@ class FolderSource:
 def is_graph_folder(path: Path) -> bool:
     names = {f.name for f in path.glob("*.npy")} if path.is_dir() else set()
     return "edge_index.npy" in names or {"indptr.npy", "indices.npy"} <= names
-
-
-class _CooEdges:
-    """Edges in the order of the columns of ``edge_index``; in Fortran order the file holds pairs."""
-
-    def __init__(self, edge_index: NpyFile) -> None:
-        self._edge_index = edge_index
-        shape = edge_index.shape[::-1] if edge_index.transposed else edge_index.shape
-        if len(shape) != 2 or shape[0] != 2 or edge_index.dtype.kind not in "iu":
-            raise DataError(
-                f"{edge_index.path}: expected integers [2, E] (sources, destinations), "
-                f"got {edge_index.dtype} {list(shape)}."
-            )
-        self.num_edges = shape[1]
-
-    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        file = self._edge_index
-        ends: Iterable[tuple[np.ndarray, np.ndarray]]
-        if file.transposed:
-            ends = ((pairs[:, 0], pairs[:, 1]) for pairs in file.blocks(size))
-        else:
-            ends = zip(file.blocks(size, row=0), file.blocks(size, row=1), strict=True)
-        for src, dst in ends:
-            yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
 
 
 class _CscEdges:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections.abc import Mapping
 from functools import cached_property
@@ -20,11 +21,13 @@ from glt_lightning.partition.sources.base import (
     pick_target,
     width,
 )
-from glt_lightning.partition.sources.files import read_npy_header
+from glt_lightning.partition.sources.files import FileEdges, NpyFile, read_npy_header
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
 
 SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_idx": "test"}
+
+_NAME_LENGTH_AT = 26  # in the header that precedes a member of a zip file
 
 CHECKED = ("x", "y", "edge_attr")  # arrays of other lengths are not attributes; with these names they are mistakes
 
@@ -79,7 +82,12 @@ class NpzSource:
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         key = self._edge_prefix[edge_type] + "edge_index"
-        return ArrayEdges(self._lazy(key), f"{self.path}: {key}")
+        rows = self._lazy(key)
+        return (
+            FileEdges(rows, f"{self.path}: {key}")
+            if isinstance(rows, NpyFile)
+            else ArrayEdges(rows, f"{self.path}: {key}")
+        )
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         count = self.num_nodes[node_type]
@@ -139,9 +147,18 @@ class NpzSource:
             f"add '{prefix}x' or '{prefix}num_nodes'."
         )
 
-    def _lazy(self, key: str) -> LazyArray:
+    def _lazy(self, key: str) -> LazyArray | NpyFile:
+        """Reads pieces of an array that is stored as it is (``numpy.savez``); one that is compressed comes whole."""
         shape, dtype = self._shapes[key]
+        if key in self._stored and dtype != np.float16 and dtype.kind in "biuf" and shape:
+            file = NpyFile(self.path, *self._stored[key])
+            if not file.transposed or key.endswith("edge_index"):
+                return file
         return LazyArray(shape, np.dtype(np.float32) if dtype == np.float16 else dtype, lambda: self._read(key))
+
+    @cached_property
+    def _stored(self) -> dict[str, tuple[int, int]]:
+        return stored_members(self.path)
 
     def _read(self, key: str) -> np.ndarray:
         try:
@@ -166,3 +183,17 @@ def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: expected an .npz file of plain arrays ({error}).") from None
     return headers
+
+
+def stored_members(path: Path) -> dict[str, tuple[int, int]]:
+    """Where in an ``.npz`` file its arrays lie that are not compressed: name -> (first byte, number of bytes)."""
+    places = {}
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED or not member.filename.endswith(".npy"):
+                continue
+            file.seek(member.header_offset + _NAME_LENGTH_AT)
+            name, extra = struct.unpack("<HH", file.read(4))
+            begin = member.header_offset + _NAME_LENGTH_AT + 4 + name + extra
+            places[member.filename.removesuffix(".npy")] = (begin, member.file_size)
+    return places

@@ -16,11 +16,12 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.sources.base import ArraySource, DelegatingSource
+from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, GraphSource, Splits
 from glt_lightning.partition.sources.download import fetch_zip
 from glt_lightning.partition.sources.fingerprint import file_fingerprint
+from glt_lightning.partition.sources.ogb_binary import OgbBinary, read_split
 from glt_lightning.partition.sources.ogb_layout import OgbLayout, nan_to_unlabelled
-from glt_lightning.types import NodeType
+from glt_lightning.types import NODE, NodeType
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,11 @@ class OgbSource(DelegatingSource):
             self._layout = OgbLayout(self.name, self._root)
         return self._layout.files()
 
-    def _load(self) -> ArraySource:
+    def _load(self) -> GraphSource:
+        if self._layout.meta["binary"] == "True" and not self._layout.hetero:
+            _ = self._files
+            folder = self._layout.folder
+            return OgbBinary(folder, self.name, self.fingerprint, self.num_classes, self._binary_splits(folder))
         from glt_lightning.partition.sources.pyg import convert
 
         _ = self._files  # complete, so that OGB has nothing to ask
@@ -81,6 +86,20 @@ class OgbSource(DelegatingSource):
         named = {("val" if s == "valid" else s): _typed(ids, graph) for s, ids in splits.items()}
         types = {t for t, _ in named.values()}
         return replace(graph, splits=named, target_type=types.pop() if len(types) == 1 else graph.target_type)
+
+    def _binary_splits(self, folder: Path) -> Splits:
+        import torch
+
+        split = folder / "split" / self._layout.meta["split"]
+        if not (saved := split / "split_dict.pt").exists():
+            ids = read_split(split)
+        else:
+            try:
+                with _known_classes():
+                    ids = torch.load(saved, weights_only=True)
+            except _UNREADABLE as error:
+                raise DataError(f"{saved}: expected a dictionary of node ids ({error}).") from None
+        return {("val" if s == "valid" else s): (NODE, np.asarray(v)) for s, v in ids.items()}
 
     def _read(self) -> tuple[Any, dict[str, Any]]:
         processed = self._layout.folder / "processed"

@@ -39,7 +39,9 @@ class PygSource(DelegatingSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        return array_fingerprint(_named_arrays(self._graph))
+        graph = self._graph
+        assert isinstance(graph, ArraySource)
+        return array_fingerprint(_named_arrays(graph))
 
     def _load(self) -> ArraySource:
         data = self._data() if inspect.isfunction(self._data) else self._data
