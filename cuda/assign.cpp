@@ -162,7 +162,7 @@ int32_t add_rows(const glt_rows& rows, int64_t begin, const int32_t* labels, glt
 }
 
 template <class Id>
-int32_t spread_rows(const glt_rows& rows, const float* values, int32_t width, float* out, int64_t* detail) {
+int32_t spread_rows(const glt_rows& rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail) {
   const Id* neighbors = neighbors_of<Id>(rows);
   const int64_t end = rows.indptr[rows.num_rows];
   for (int64_t row = 0; row < rows.num_rows; ++row) {
@@ -202,7 +202,7 @@ int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, g
   return GLT_OK;
 }
 
-int32_t glt_spread_rows(const glt_rows* rows, const float* values, int32_t width, float* out, int64_t* detail) {
+int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail) {
   if (!known(*rows) || width < 1) return GLT_BAD_ARG;
   return (rows->id_bytes == 4 ? spread_rows<int32_t> : spread_rows<int64_t>)(*rows, values, width, out, detail);
 }

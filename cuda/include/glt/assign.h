@@ -46,9 +46,9 @@ GLT_API int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const in
 // Adds n pairs with their weights. GLT_GROW: the limit is reached.
 GLT_API int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, glt_pairs* pairs, int64_t* detail);
 
-// out[neighbour] += values[row] for each entry of the rows, in order. values: float [num_rows * width]; out: float
-// [num_nodes * width]. GLT_BAD_ID: detail = {row, neighbour}.
-GLT_API int32_t glt_spread_rows(const glt_rows* rows, const float* values, int32_t width, float* out, int64_t* detail);
+// out[neighbour] += values[row] for each entry of the rows; integers, so that no order matters. values: int64
+// [num_rows * width]; out: int64 [num_nodes * width]. GLT_BAD_ID: detail = {row, neighbour}.
+GLT_API int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail);
 
 #ifdef __cplusplus
 }

@@ -196,8 +196,8 @@ class PairTable:
 
 
 def spread_rows(rows: NeighborRows, values: np.ndarray, out: np.ndarray) -> None:
-    """``out[neighbour] += values[row]`` for each entry of the rows, in order. float32 [rows, K] and [N, K]."""
-    assert values.dtype == out.dtype == np.float32
+    """``out[neighbour] += values[row]`` for each entry of the rows. int64 [rows, K] and [N, K]."""
+    assert values.dtype == out.dtype == np.int64
     assert values.flags.c_contiguous
     assert out.flags.c_contiguous
     assert values.shape == (len(rows), out.shape[1])

@@ -19,6 +19,7 @@ from glt_lightning.types import GraphSchema, NodeType, edge_type_key
 
 Policy = Literal["vip", "degree", "presample"]
 _MOST_BATCHES = 64  # counted per part
+_BYTES_PER_NODE = 24  # that `inclusion` holds for each part
 _COLUMNS = 8  # parts whose probabilities are worked out together
 
 
@@ -85,8 +86,8 @@ def _policy(options: PartitionOptions) -> Policy:
 
 
 def _columns(total: int, memory_bytes: int) -> int:
-    """How many parts at a time fit into half of the memory: four numbers each for every node."""
-    return max(1, min(_COLUMNS, memory_bytes // 2 // (16 * max(1, total))))
+    """How many parts at a time fit into half of the memory."""
+    return max(1, min(_COLUMNS, memory_bytes // 2 // (_BYTES_PER_NODE * max(1, total))))
 
 
 def _scratch(num_parts: int, total: int, limit: int, folder: Path) -> np.ndarray:

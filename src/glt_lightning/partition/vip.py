@@ -19,6 +19,8 @@ from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType
 
 _ALMOST_ONE = np.float32(1 - 2**-24)  # the logarithm of 0 has no place in a sum
+# Logarithms are summed as integers of this unit: no order of edges changes a bit, and 2^27 rows cannot overflow.
+_UNIT = np.float32(2**-32)
 
 
 def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int) -> np.ndarray:
@@ -42,21 +44,22 @@ def inclusion(topology: Topology, first: np.ndarray, num_neighbors: Fanouts, pro
     edges = sum(topology.degrees.num_edges(r) for r in topology.relations)
     with progress.phase("ranking nodes", len(fanouts) * edges, "edges") as done:
         for hop in fanouts:
-            missed = np.zeros_like(frontier)  # logarithm of the probability that no row draws the node
+            missed = np.zeros(frontier.shape, np.int64)  # -log(probability that no row draws the node)
             for relation in topology.relations:
                 fanout = hop[schema.edge_index(relation.edge_type)]
                 for rows in topology.sampled(relation):
                     spread_rows(rows, _drawn(frontier, rows.first, np.diff(rows.indptr), fanout), missed)
                     done(len(rows.neighbors))
-            np.expm1(missed, out=missed)
-            np.multiply(missed, -absent, out=frontier)  # reached now and not before
+            np.multiply(missed, -_UNIT, out=frontier, casting="unsafe")
+            np.expm1(frontier, out=frontier)
+            frontier *= -absent  # reached now and not before
             absent -= frontier
     return 1 - absent
 
 
 def _drawn(frontier: np.ndarray, begin: int, degree: np.ndarray, fanout: int) -> np.ndarray:
-    """float32 [rows, K]: logarithm of the probability that a row does not draw a given one of its neighbours."""
+    """int64 [rows, K]: -log(probability that a row does not draw a given one of its neighbours)."""
     chance = frontier[begin : begin + len(degree)]
     if fanout >= 0:
         chance = chance * np.minimum(1, fanout / np.maximum(degree, 1)).astype(np.float32)[:, None]
-    return np.log1p(-np.minimum(chance, _ALMOST_ONE))
+    return np.rint(np.log1p(-np.minimum(chance, _ALMOST_ONE)) / -_UNIT).astype(np.int64)
