@@ -35,7 +35,7 @@ DOORS = {
     "torch": ("ops/reference.py", "ops/cuda.py", "partition/sources/", "loader/", "lightning/"),
     "torch_geometric": ("partition/sources/", "loader/collate.py", "lightning/"),
     "ogb": ("partition/sources/",),
-    "pyarrow": ("transport/flight_",),
+    "pyarrow": ("transport/flight_", "partition/sources/tables_"),
     "cryptography": ("transport/certs.py",),
     "lightning": ("lightning/",),
     "pytorch_lightning": (),  # another class tree than `lightning`'s: never
@@ -108,6 +108,7 @@ def test_files_are_found() -> None:
         ("loader/neighbor.py", "import torch_geometric", "imports torch_geometric, which is for"),
         ("loader/neighbor.py", "from lightning.pytorch import Trainer", "imports lightning, which is for lightning/"),
         ("lightning/cli.py", "import pytorch_lightning", "imports pytorch_lightning, which is for nobody"),
+        ("partition/sources/tables.py", "import pyarrow.parquet", "imports pyarrow, which is for"),
         ("partition/writer.py", "import ogb.nodeproppred", "imports ogb, which is for partition/sources/"),
     ],
 )

@@ -2,5 +2,6 @@
 
 from glt_lightning.partition.sources.base import ArraySource, EdgeList, GraphSource, Rows, Splits
 from glt_lightning.partition.sources.open import open_source
+from glt_lightning.partition.sources.tables_lookup import user_ids
 
-__all__ = ["ArraySource", "EdgeList", "GraphSource", "Rows", "Splits", "open_source"]
+__all__ = ["ArraySource", "EdgeList", "GraphSource", "Rows", "Splits", "open_source", "user_ids"]

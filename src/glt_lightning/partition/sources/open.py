@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
 from glt_lightning.partition.sources.npz import NpzSource
+from glt_lightning.partition.sources.scipy_sparse import MatrixSource, is_matrix, is_matrix_file
+from glt_lightning.partition.sources.tables import TableSource
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _NAMES = ("demo", "ogbn-arxiv", "ogbn-mag", "ogbn-papers100M", "ogbn-products", "ogbn-proteins")
 _ACCEPTED = (
-    "'demo', a path of an .npz file, a folder of .npy files, an OGB name (ogbn-*), the class path of a PyG data set "
-    "(torch_geometric.datasets.KarateClub), or a PyG Data, HeteroData or data set object"
+    "'demo', a path of an .npz file, a folder of .npy files, a mapping of tables (nodes, edges), an OGB name "
+    "(ogbn-*), the class path of a PyG data set (torch_geometric.datasets.KarateClub), a PyG Data, HeteroData or data "
+    "set object, or a sparse matrix of scipy"
 )
 
 
@@ -29,6 +34,10 @@ def open_source(dataset: Any, root: str | Path) -> GraphSource:
     """
     if isinstance(dataset, (str, Path)):
         return _open_text(str(dataset).strip(), Path(root).expanduser())
+    if isinstance(dataset, (Mapping, argparse.Namespace)):
+        return TableSource(dataset, Path(root).expanduser())
+    if is_matrix(dataset):
+        return MatrixSource(dataset)
     if all(hasattr(dataset, name) for name in ("fingerprint", "schema", "edges", "node_attrs")):
         return dataset  # a source of the user's own
     if "torch_geometric" in sys.modules:  # whoever holds an object of PyG has imported it
@@ -44,7 +53,7 @@ def _open_text(text: str, root: Path) -> GraphSource:
     if text == "demo":
         return open_demo(root)
     if path.suffix == ".npz":
-        return NpzSource(path)
+        return MatrixSource(path) if is_matrix_file(path) else NpzSource(path)
     if text.startswith("ogbn-"):
         from glt_lightning.partition.sources.ogb import OgbSource
 

@@ -1,0 +1,221 @@
+"""The mapping that describes tables of nodes and edges, checked key by key."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from glt_lightning.errors import DataError
+from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
+
+_TYPE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]|_(?!_))*")
+# Names that batches and partitions use for something else.
+_TAKEN = {"x", "y", "n_id", "e_id", "input_id", "batch", "batch_size", "ptr", "num_nodes", "hotness", "node", "edge"}
+_TAKEN |= {"edge_index", "edge_attr", "edge_weight", "edge_time", "edge_ids", "indptr", "indices"}
+_TAKEN |= {"num_sampled_nodes", "num_sampled_edges", "source", "destination", "ids", "ids_offsets", "ids_bytes"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeTable:
+    """One table of nodes.
+
+    Attributes:
+        path: Files, globs or folders.
+        id: Column of the ids; None: a node's id is its row.
+        label, split: Columns of ``y`` and of the words train, val, test.
+        features: Columns of ``x``: names, patterns, columns of lists.
+        attrs: Attribute -> column.
+    """
+
+    path: tuple[str, ...]
+    id: str | None = None
+    label: str | None = None
+    split: str | None = None
+    features: tuple[str, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeTable:
+    """One table of edges, or (with nothing but a path) the file of a sparse matrix.
+
+    Attributes:
+        path: Files, globs or folders.
+        source, destination: Columns of node ids.
+        weight, time: Columns of ``edge_weight`` and ``edge_time``.
+        features: Columns of ``edge_attr``, as those of nodes.
+        attrs: Attribute -> column.
+    """
+
+    path: tuple[str, ...]
+    source: str | None = None
+    destination: str | None = None
+    weight: str | None = None
+    time: str | None = None
+    features: tuple[str, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_matrix(self) -> bool:
+        return len(self.path) == 1 and self.path[0].endswith(".npz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """All tables of a graph."""
+
+    nodes: Mapping[NodeType, NodeTable]
+    edges: Mapping[EdgeType, EdgeTable]
+    homogeneous: bool
+    name: str | None = None
+
+    @property
+    def schema(self) -> GraphSchema:
+        return GraphSchema(tuple(self.nodes), tuple(self.edges), self.homogeneous)
+
+    def columns_text(self) -> str:
+        """Which column becomes what, without paths."""
+        tables: list[tuple[str, NodeTable | EdgeTable]] = [*sorted(self.nodes.items())]
+        tables += sorted((edge_type_str(e), table) for e, table in self.edges.items())
+        said = [(name, {k: v for k, v in asdict(table).items() if k != "path"}) for name, table in tables]
+        return json.dumps([self.homogeneous, said])
+
+
+def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
+    """Raises `DataError` that names the key for anything unknown, missing or of another kind."""
+    plain = _plain(given)
+    _check_keys("dataset", plain, ("nodes", "edges", "name"), ("nodes", "edges"))
+    nodes, edges = _mapping("nodes", plain["nodes"]), plain["edges"]
+    homogeneous = "path" in nodes and not isinstance(nodes["path"], Mapping)
+    if homogeneous:
+        tables = Tables(
+            nodes={NODE: _node_table("nodes", nodes)},
+            edges={EDGE: _edge_table("edges", edges)},
+            homogeneous=True,
+            name=_column("name", plain.get("name")),
+        )
+        if both := set(tables.nodes[NODE].attrs) & set(tables.edges[EDGE].attrs):
+            raise DataError(f"dataset: attrs: {min(both)!r} is given for nodes and for edges; rename one.")
+        return tables
+    stray = [key for key, value in nodes.items() if not isinstance(value, Mapping)]
+    if stray:
+        raise DataError(
+            f"dataset: nodes: {stray[0]}: expected one table (with a path) or a table for each node type, "
+            f"{{TYPE: {{path: ...}}}}; got {nodes[stray[0]]!r} and no path.{_near(stray[0], _keys(NodeTable))}"
+        )
+    node_tables = {_type_name(t, "nodes"): _node_table(f"nodes: {t}", value) for t, value in nodes.items()}
+    edge_tables = {
+        _edge_type(name, node_tables): _edge_table(f"edges: {name}", value)
+        for name, value in _mapping("edges", edges).items()
+    }
+    return Tables(nodes=node_tables, edges=edge_tables, homogeneous=False, name=_column("name", plain.get("name")))
+
+
+def _plain(value: Any) -> Any:
+    """Namespaces, as the command line makes them, become mappings."""
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    return {str(k): _plain(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+def _keys(kind: type) -> tuple[str, ...]:
+    return tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]
+
+
+def _node_table(where: str, given: Any) -> NodeTable:
+    table = _mapping(where, given)
+    _check_keys(where, table, _keys(NodeTable), ("path",))
+    columns = {key: _column(f"{where}: {key}", table.get(key)) for key in ("id", "label", "split")}
+    return NodeTable(path=_paths(where, table["path"]), **columns, **_many(where, table))
+
+
+def _edge_table(where: str, given: Any) -> EdgeTable:
+    table = _mapping(where, {"path": given} if isinstance(given, str) else given)
+    _check_keys(where, table, _keys(EdgeTable), ("path",))
+    columns = {key: _column(f"{where}: {key}", table.get(key)) for key in ("source", "destination", "weight", "time")}
+    made = EdgeTable(path=_paths(where, table["path"]), **columns, **_many(where, table))
+    if not made.is_matrix:
+        _check_keys(where, table, _keys(EdgeTable), ("path", "source", "destination"))
+    elif len(table) > 1:
+        raise DataError(
+            f"dataset: {where}: {made.path[0]} is a sparse matrix, which takes no other keys; "
+            f"remove {', '.join(key for key in table if key != 'path')}."
+        )
+    return made
+
+
+def _many(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    attrs = {
+        _attr_name(where, name): _column(f"{where}: attrs: {name}", column, needed=True)
+        for name, column in _mapping(f"{where}: attrs", table.get("attrs") or {}).items()
+    }
+    return {"features": _texts(f"{where}: features", table.get("features") or []), "attrs": attrs}
+
+
+def _mapping(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise DataError(f"dataset: {where}: expected a mapping, got {value!r}.")
+    return value
+
+
+def _check_keys(where: str, given: Mapping[str, Any], allowed: Iterable[str], needed: Iterable[str]) -> None:
+    where = where if where == "dataset" else f"dataset: {where}"
+    for key in given:
+        if key not in allowed:
+            raise DataError(f"{where}: unknown key {key!r}; allowed: {', '.join(allowed)}.{_near(key, allowed)}")
+    if missing := [key for key in needed if given.get(key) is None]:
+        raise DataError(f"{where}: {', '.join(missing)} missing; allowed: {', '.join(allowed)}.")
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _column(where: str, value: Any, needed: bool = False) -> Any:
+    if (value is None and not needed) or (isinstance(value, str) and value):
+        return value
+    raise DataError(f"dataset: {where}: expected a name, got {value!r}; put it in quotes if it is one.")
+
+
+def _texts(where: str, value: Any) -> tuple[str, ...]:
+    many = list(value) if isinstance(value, (list, tuple)) else [value]
+    return tuple(_column(where, each, needed=True) for each in many)
+
+
+def _paths(where: str, value: Any) -> tuple[str, ...]:
+    many = value if isinstance(value, (list, tuple)) else [value]
+    if not many:
+        raise DataError(f"dataset: {where}: path: expected a file, a list of files, a glob or a folder; got [].")
+    return _texts(f"{where}: path", [str(each) if hasattr(each, "__fspath__") else each for each in many])
+
+
+def _attr_name(where: str, name: str) -> str:
+    if name in _TAKEN or not name.isidentifier() or not name.isascii():
+        why = "is used otherwise" if name in _TAKEN else "is no identifier"
+        raise DataError(f"dataset: {where}: attrs: {name!r} {why}; choose another name for the attribute.")
+    return name
+
+
+def _type_name(name: str, where: str) -> str:
+    if not _TYPE_NAME.fullmatch(name):
+        raise DataError(f"dataset: {where}: {name!r} cannot name a type; use letters, digits and single underscores.")
+    return name
+
+
+def _edge_type(name: str, nodes: Mapping[NodeType, NodeTable]) -> EdgeType:
+    parts = name.split("__")
+    if len(parts) != 3:
+        raise DataError(f"dataset: edges: {name!r}: expected SRC__REL__DST, with the node types {', '.join(nodes)}.")
+    src, rel, dst = (_type_name(part, "edges") for part in parts)
+    for t in (src, dst):
+        if t not in nodes:
+            raise DataError(
+                f"dataset: edges: {name}: there are no nodes {t!r}, only {', '.join(nodes)}.{_near(t, nodes)}"
+            )
+    return src, rel, dst

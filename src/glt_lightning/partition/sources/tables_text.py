@@ -1,0 +1,69 @@
+"""CSV and TSV files. All columns are read as text: a type guessed from the first megabyte is wrong in the second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+_BLOCK = 16 << 20  # the longest row
+# From narrow to wide.
+_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+
+
+def text_columns(path: Path) -> list[str]:
+    """The names in the first row."""
+    return _open(path, None).schema.names
+
+
+def text_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The columns as text; an empty cell is null."""
+    yield from _open(path, columns)
+
+
+def infer_types(paths: Iterable[Path], columns: list[str]) -> dict[str, pa.DataType]:
+    """The first of integer, float, bool, time that fits all values of a column, else text."""
+    fitting = {name: list(_TYPES) for name in columns}
+    if columns:
+        for path in paths:
+            for batch in text_batches(path, columns):
+                for name, types in fitting.items():
+                    trimmed = pc.utf8_trim_whitespace(batch.column(name)) if types else None
+                    while types and not _fits(trimmed, types[0]):
+                        del types[0]
+    return {name: types[0] if types else pa.large_string() for name, types in fitting.items()}
+
+
+def _fits(array: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        pc.cast(array, kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _open(path: Path, columns: list[str] | None) -> csv.CSVStreamingReader:
+    tabs = path.name.removesuffix(".gz").endswith(".tsv")
+    names = columns
+    if names is None:  # only the header is wanted
+        return csv.open_csv(path, parse_options=_parsing(tabs), read_options=csv.ReadOptions(block_size=_BLOCK))
+    return csv.open_csv(
+        path,
+        # One thread: only then do errors tell the row.
+        read_options=csv.ReadOptions(block_size=_BLOCK, use_threads=False),
+        parse_options=_parsing(tabs),
+        convert_options=csv.ConvertOptions(
+            include_columns=names,
+            column_types=dict.fromkeys(names, pa.large_string()),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=[""],
+        ),
+    )
+
+
+def _parsing(tabs: bool) -> csv.ParseOptions:
+    return csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
