@@ -17,7 +17,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.lightning.config_file import keep_groups
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.messages import OneLineParser
-from glt_lightning.lightning.report_command import add_report_arguments, show_report
+from glt_lightning.lightning.report_command import add_report_arguments, page_path, show_report
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.report import TrafficOptions
 from glt_lightning.partition.report.numbers import size
@@ -79,6 +79,7 @@ def _verify(folder: Path) -> None:
 def _partition(data: GLTDataModule, config: Namespace) -> None:
     options = _batches_of(data, config)
     folder = data.partition_dir
+    page_path(config.html, folder)  # wrong options are found before the work
     there = (folder / MANIFEST).is_file()
     with _interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}"):
         data.prepare_data()

@@ -64,14 +64,17 @@ def add_report_arguments(parser: OneLineParser) -> None:
 
 def show_report(folder: Path, options: TrafficOptions, shown: Namespace) -> None:
     """Makes the report of a folder and prints it. shown: the values of `add_report_arguments`."""
-    page = None if shown.html is None else _page_path(shown.html, folder)
+    page = page_path(shown.html, folder)
     report = make_report(LocalPartition.open(folder), options, Progress(None))
     if page is not None:
         _write(page, report_html(report))
     print(json.dumps(report.to_json(), indent=1, allow_nan=False) if shown.json else report_text(report), flush=True)
 
 
-def _page_path(given: str, folder: Path) -> Path:
+def page_path(given: str | None, folder: Path) -> Path | None:
+    """Where ``--html`` writes. Raises `OptionError` for a place that cannot be."""
+    if given is None:
+        return None
     page = Path(given)
     if page.resolve().is_relative_to(folder.resolve()):
         raise OptionError(

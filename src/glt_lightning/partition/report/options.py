@@ -39,10 +39,10 @@ class TrafficOptions:
         given = self.num_neighbors
         for key, fanouts in given.items() if isinstance(given, dict) else [("", given)]:
             parse_fanouts(fanouts, f"num_neighbors[{key}]" if key else "num_neighbors")
-        for name in ("batch_size", "batches"):
+        for name, least in (("batch_size", 1), ("batches", 1), ("seed", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name}: expected an integer >= 1, got {value!r}.")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise OptionError(f"{name}: expected an integer >= {least}, got {value!r}.")
         if not all(isinstance(c, (int, float)) and not isinstance(c, bool) and 0 < c <= 1 for c in self.cache):
             raise OptionError(
                 f"cache: expected shares of all nodes, above 0 and at most 1, such as [0.01, 0.1]; got {self.cache!r}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -88,7 +89,12 @@ def _legend(series: Sequence[Series]) -> str:
 
 
 def _top(series: Sequence[Series]) -> float:
-    return max((v for each in series for v in each.values if v is not None), default=0) * 1.05 or 1.0
+    """The end of the axis: the ticks are round numbers."""
+    most = max((v for each in series for v in each.values if v is not None), default=0)
+    if most <= 0:
+        return 1.0
+    power = 10 ** math.floor(math.log10(most / _TICKS))
+    return _TICKS * next(step * power for step in (1, 1.5, 2, 2.5, 3, 4, 5, 10) if step * power * _TICKS >= most)
 
 
 def _y(value: float, top: float) -> float:
