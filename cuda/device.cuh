@@ -16,6 +16,7 @@ struct Atomic {
   static __device__ uint64_t swap_if(uint64_t* p, uint64_t expected, uint64_t desired) {  // returns what was there
     return atomicCAS(reinterpret_cast<unsigned long long*>(p), expected, desired);
   }
+  static __device__ void add(uint64_t* p, uint64_t value) { atomicAdd(reinterpret_cast<unsigned long long*>(p), value); }
   static __device__ void min(uint64_t* p, uint64_t value) { atomicMin(reinterpret_cast<unsigned long long*>(p), value); }
 };
 

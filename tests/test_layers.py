@@ -32,7 +32,7 @@ RANK["__init__"] = RANK["__main__"] = RANK["lightning"]
 # Which files may import an outside library, as files or folders of the package.
 DOORS = {
     "ctypes": ("ops/",),
-    "torch": ("ops/reference.py", "ops/cuda.py", "partition/sources/", "loader/", "lightning/"),
+    "torch": ("ops/reference.py", "ops/cuda.py", "ops/cuda_sums.py", "partition/sources/", "loader/", "lightning/"),
     "torch_geometric": ("partition/sources/", "loader/collate.py", "lightning/"),
     "ogb": ("partition/sources/",),
     "pyarrow": ("transport/flight_", "partition/sources/tables_"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -58,6 +59,8 @@ class PartitionOptions:
             ``vip``. Without training seeds it is always ``degree``.
         num_neighbors: Fan-outs that ``vip``, ``presample`` and ``frequency`` assume, as for sampling.
         batch_size: Batch size that they assume.
+        device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that works out ``vip`` and ``frequency``: the same
+            numbers, sooner.
     """
 
     num_parts: int = 1
@@ -72,6 +75,7 @@ class PartitionOptions:
     hotness: Hotness = "auto"
     num_neighbors: Fanouts = field(default_factory=lambda: list(_NUM_NEIGHBORS))
     batch_size: int = 1024
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         _at_least("partition.num_parts", self.num_parts, 1)
@@ -85,6 +89,8 @@ class PartitionOptions:
         _one_of("partition.hotness", self.hotness, HOTNESS)
         if isinstance(self.imbalance, bool) or not isinstance(self.imbalance, (int, float)) or not self.imbalance > 0:
             raise OptionError(f"partition.imbalance: expected a fraction > 0 such as 0.05, got {self.imbalance!r}.")
+        if re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)) is None:
+            raise OptionError(f"partition.device: expected cpu, cuda or cuda:0 and so on, got {self.device!r}.")
         fanouts = self.num_neighbors
         for key, given in fanouts.items() if isinstance(fanouts, dict) else [(None, fanouts)]:
             parse_fanouts(given, "partition.num_neighbors" if key is None else f"partition.num_neighbors[{key}]")

@@ -44,6 +44,11 @@ def test_relabel_refuses_negative_ids(kernels):
         cuda.relabel(cases.to(kernels, np.array([1, -3])))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_neighbor_sums(kernels, seed):
+    cases.check_neighbor_sums(kernels, seed)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_gather_from_device_memory(kernels, seed):
     cases.check_gather(kernels, seed, place=lambda shard: shard.to(kernels.device))

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from glt_lightning.ops import cuda, reference
+from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.ops.cuda import CudaKHopOp, CudaShards, DeviceGraph, DeviceSubgraph, Kernels
+from glt_lightning.ops.cuda_sums import CudaNeighborSums
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp, Subgraph
@@ -177,3 +179,20 @@ def check_gather(kernels: Kernels, seed: int, place: Callable[[Tensor], Tensor])
         got.cpu(), torch.from_numpy(Shards([s.numpy() for s in on_host], start=start).gather(rows + start))
     )
     assert torch.equal(got.cpu(), reference.gather(on_host, torch.from_numpy(rows)))
+
+
+def check_neighbor_sums(kernels: Kernels, seed: int) -> None:
+    """Random rows in chunks, with hubs that many threads add to at once."""
+    rng = np.random.default_rng(seed)
+    num_nodes, width = int(rng.integers(1, 60)), int(rng.integers(1, 9))
+    mine, theirs = CudaNeighborSums(num_nodes, width, kernels), NeighborSums(num_nodes, width)
+    for _ in range(int(rng.integers(0, 4))):
+        first = int(rng.integers(0, num_nodes))
+        degrees = rng.integers(0, int(rng.choice([2, 40, 200])), int(rng.integers(0, num_nodes - first + 1)))
+        indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        dtype = (np.int32, np.int64)[rng.integers(2)]
+        rows = NeighborRows(first, indptr, (num_nodes * rng.random(indptr[-1]) ** 3).astype(dtype), num_nodes)
+        values = rng.integers(0, int(rng.choice([2, 2**40])), (len(rows), width))
+        mine.add(rows, values)
+        theirs.add(rows, values)
+    assert np.array_equal(mine.result(), theirs.result())

@@ -33,6 +33,10 @@ struct Atomic {
     __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
   }
+  static void add(uint64_t* p, uint64_t value) {
+    pause();
+    __atomic_fetch_add(p, value, __ATOMIC_RELAXED);
+  }
   static void min(uint64_t* p, uint64_t value) {
     pause();
     for (uint64_t seen = read(p); value < seen;)
@@ -99,6 +103,7 @@ int32_t for_each_lanes(int64_t n, const Body& body, void*, int64_t*) {
 
 }  // namespace glt
 
+#include "assign.cu"
 #include "gather.cu"
 #include "pick.h"
 #include "pick_lanes.h"

@@ -16,8 +16,10 @@ import torch
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
 from glt_lightning.ops import cuda, reference
+from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.ops.cuda import CudaKHopOp, CudaShards, DeviceGraph, Kernels
 from glt_lightning.ops.cuda_native import SIGNATURES, SPARE_FANOUT, cuda_library
+from glt_lightning.ops.cuda_sums import CudaNeighborSums
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.ops.native import library_path
 from tests.helpers import device_cases as cases
@@ -103,6 +105,19 @@ def test_lanes_pick_what_the_reference_picks(emulated):
 
 
 # --- whole ops
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_neighbor_sums(kernels, seed):
+    kernels.schedule(seed, *SCHEDULES[seed % len(SCHEDULES)])
+    cases.check_neighbor_sums(kernels, seed)
+
+
+def test_neighbor_sums_name_a_bad_neighbor(kernels):
+    sums = CudaNeighborSums(3, 1, kernels)
+    sums.add(NeighborRows(0, np.array([0, 1, 2]), np.array([2, 3]), 3), np.ones((2, 1), np.int64))
+    with pytest.raises(DataError, match="id 3 at position 1"):
+        sums.result()
 
 
 @pytest.mark.parametrize("seed", range(80))

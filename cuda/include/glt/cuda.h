@@ -66,6 +66,12 @@ GLT_API int32_t glt_cuda_relabel_number(const int64_t* ids, int64_t n, const int
 GLT_API int32_t glt_cuda_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
                                 const int64_t* ids, int64_t n, void* out, int64_t* error, int64_t* detail, void* stream);
 
+// out[neighbour] += values[row] for each entry of the rows; integers, so that no order matters. indptr [num_rows + 1],
+// neighbors (id_bytes wide), values [num_rows * width], out [num_nodes * width]. error: GLT_BAD_ID {row, neighbour}.
+GLT_API int32_t glt_cuda_spread_rows(const int64_t* indptr, const void* neighbors, int32_t id_bytes, int64_t num_rows,
+                                     int64_t num_nodes, const int64_t* values, int32_t width, int64_t* out, int64_t* error,
+                                     int64_t* detail, void* stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -195,6 +195,21 @@ class PairTable:
         check(status, detail, "count pairs")
 
 
+class NeighborSums:
+    """For each node the sum of the values of the rows that list it: int64 [N, K]. `ops.cuda_sums` is its twin."""
+
+    def __init__(self, num_nodes: int, width: int) -> None:
+        self._out = np.zeros((num_nodes, width), np.int64)
+
+    def add(self, rows: NeighborRows, values: np.ndarray) -> None:
+        """``sums[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K]."""
+        spread_rows(rows, values, self._out)
+
+    def result(self) -> np.ndarray:
+        """int64 [N, K]."""
+        return self._out
+
+
 def spread_rows(rows: NeighborRows, values: np.ndarray, out: np.ndarray) -> None:
     """``out[neighbour] += values[row]`` for each entry of the rows. int64 [rows, K] and [N, K]."""
     assert values.dtype == out.dtype == np.int64

@@ -25,6 +25,7 @@ SIGNATURES: dict[str, list[type]] = {
     "glt_cuda_relabel_find": [_P, _N, _P, _P, _P, _N, _P, _P, *_END],
     "glt_cuda_relabel_number": [_P, _N, _P, _P, _P, _P, _N, _P, _N, _P, _P, *_END],
     "glt_cuda_gather": [_P, _P, _I, _N, _P, _N, _P, *_END],
+    "glt_cuda_spread_rows": [_P, _P, _I, _N, _N, _P, _I, _P, *_END],
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from glt_lightning.partition.vip import inclusion, seed_probabilities
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType, edge_type_key
 
-Policy = Literal["vip", "degree", "presample"]
+Policy = Literal["vip", "degree", "presample", "given"]
 _MOST_BATCHES = 64  # counted per part
 _BYTES_PER_NODE = 24  # that `inclusion` holds for each part
 _COLUMNS = 8  # parts whose probabilities are worked out together
@@ -31,7 +31,7 @@ class Hotness:
         made_by: With which options, for the manifest.
     """
 
-    def __init__(self, policy: Policy, made_by: Mapping[str, Any], values: np.ndarray) -> None:
+    def __init__(self, policy: Policy, made_by: Mapping[str, Any], values: Sequence[np.ndarray] | np.ndarray) -> None:
         self.policy, self.made_by = policy, dict(made_by)
         self._values = values
 
@@ -71,7 +71,9 @@ def rank_nodes(
         for begin in range(0, options.num_parts, _columns(topology.total, options.memory_bytes)):
             group = seeds[begin : begin + _columns(topology.total, options.memory_bytes)]
             first = seed_probabilities(topology, group, options.batch_size)
-            values[begin : begin + len(group)] = inclusion(topology, first, options.num_neighbors, progress).T
+            values[begin : begin + len(group)] = inclusion(
+                topology, first, options.num_neighbors, progress, options.device
+            ).T
     else:
         _count_accesses(topology, seeds, options, values, progress)
     made_by = {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size}

@@ -7,11 +7,12 @@ different rows are taken as independent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from glt_lightning.ops.assign import spread_rows
+from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.options import Fanouts
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.topology import Topology
@@ -23,6 +24,25 @@ _ALMOST_ONE = np.float32(1 - 2**-24)  # the logarithm of 0 has no place in a sum
 _UNIT = np.float32(2**-32)
 
 
+class Sums(Protocol):
+    """What `NeighborSums` does, here or on a device."""
+
+    def add(self, rows: NeighborRows, values: np.ndarray) -> None: ...
+
+    def result(self) -> np.ndarray: ...
+
+
+def sums_on(device: str) -> Callable[[int, int], Sums]:
+    """Makes sums for a number of nodes and columns. Raises `NativeError` where the device cannot be used."""
+    if device == "cpu":
+        return NeighborSums
+    from glt_lightning.ops.cuda import Kernels  # imports torch
+    from glt_lightning.ops.cuda_sums import CudaNeighborSums
+
+    kernels = Kernels.open(device)
+    return lambda num_nodes, width: CudaNeighborSums(num_nodes, width, kernels)
+
+
 def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int) -> np.ndarray:
     """float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids)."""
     first = np.zeros((topology.total, len(seeds)), np.float32)
@@ -32,11 +52,15 @@ def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.nd
     return first
 
 
-def inclusion(topology: Topology, first: np.ndarray, num_neighbors: Fanouts, progress: Progress) -> np.ndarray:
+def inclusion(
+    topology: Topology, first: np.ndarray, num_neighbors: Fanouts, progress: Progress, device: str = "cpu"
+) -> np.ndarray:
     """float32 [nodes of all types, K]: probability that a node is in a batch.
 
     first: the same shape, that it is a seed; overwritten.
+    device: ``cpu`` or a CUDA device, which sums over edges; the result is the same, bit for bit.
     """
+    make_sums = sums_on(device)
     schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.relations))
     fanouts = fanout_table(num_neighbors, schema)
     absent = 1 - first
@@ -44,13 +68,13 @@ def inclusion(topology: Topology, first: np.ndarray, num_neighbors: Fanouts, pro
     edges = sum(topology.degrees.num_edges(r) for r in topology.relations)
     with progress.phase("ranking nodes", len(fanouts) * edges, "edges") as done:
         for hop in fanouts:
-            missed = np.zeros(frontier.shape, np.int64)  # -log(probability that no row draws the node)
+            missed = make_sums(*frontier.shape)  # of -log(probability that a row does not draw the node)
             for relation in topology.relations:
                 fanout = hop[schema.edge_index(relation.edge_type)]
                 for rows in topology.sampled(relation):
-                    spread_rows(rows, _drawn(frontier, rows.first, np.diff(rows.indptr), fanout), missed)
+                    missed.add(rows, _drawn(frontier, rows.first, np.diff(rows.indptr), fanout))
                     done(len(rows.neighbors))
-            np.multiply(missed, -_UNIT, out=frontier, casting="unsafe")
+            np.multiply(missed.result(), -_UNIT, out=frontier, casting="unsafe")
             np.expm1(frontier, out=frontier)
             frontier *= -absent  # reached now and not before
             absent -= frontier

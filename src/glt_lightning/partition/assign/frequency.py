@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.vip import inclusion, seed_probabilities
 
 _BLOCK = 10_000  # ids per part; GLT's default chunk_size
 
 
-class FrequencyAssigner(PartitionerBase):
+class FrequencyAssigner(Assigner):
     """Probabilities are the expected accesses per batch (`inclusion`)."""
 
     def assign(self, graph: GraphToPartition) -> Assignment:
@@ -27,7 +27,7 @@ class FrequencyAssigner(PartitionerBase):
         node_type, seeds = graph.splits["train"]
         shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
         first = seed_probabilities(graph.topology, shares, graph.options.batch_size)
-        wanted = inclusion(graph.topology, first, graph.options.num_neighbors, graph.progress)
+        wanted = inclusion(graph.topology, first, graph.options.num_neighbors, graph.progress, graph.options.device)
         return {t: frequency_parts(p) for t, p in graph.topology.split(wanted).items()}
 
 
