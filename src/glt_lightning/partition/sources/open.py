@@ -34,10 +34,10 @@ def open_source(dataset: Any, root: str | Path) -> GraphSource:
     """
     if isinstance(dataset, (str, Path)):
         return _open_text(str(dataset).strip(), Path(root).expanduser())
+    if is_matrix(dataset):  # one kind of them is a mapping too
+        return MatrixSource(dataset)
     if isinstance(dataset, (Mapping, argparse.Namespace)):
         return TableSource(dataset, Path(root).expanduser())
-    if is_matrix(dataset):
-        return MatrixSource(dataset)
     if all(hasattr(dataset, name) for name in ("fingerprint", "schema", "edges", "node_attrs")):
         return dataset  # a source of the user's own
     if "torch_geometric" in sys.modules:  # whoever holds an object of PyG has imported it

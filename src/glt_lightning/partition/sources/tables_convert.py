@@ -21,7 +21,8 @@ def convert_tables(tables: Tables, folder: Path, progress: Progress) -> None:
     for t, nodes in tables.nodes.items():
         what = "nodes" if tables.homogeneous else f"nodes: {t}"
         facts[t], ids[t] = convert_nodes(nodes, what, node_folder(folder, t), progress)
-        keys[t] = f"{what} (column {nodes.id!r} of {nodes.path[0]})" if nodes.id else f"{what} (which have no ids, but rows from 0)"
+        named = f"column {nodes.id!r} of {nodes.path[0]}" if nodes.id else "which have no ids, but rows from 0"
+        keys[t] = f"{what} ({named})"
     for e, edges in tables.edges.items():
         what = "edges" if tables.homogeneous else f"edges: {edge_type_str(e)}"
         if edges.is_matrix:

@@ -61,29 +61,32 @@ class EdgeConverter:
                     kept.append(ids_of(piece, column))
                 held += len(piece)
                 if held >= self._chunk:
-                    held = self._flush(writers)
+                    self._flush(writers)
+                    held = 0
                 done(len(piece))
             self._flush(writers)
 
-    def _flush(self, writers: list[ArrayWriter]) -> int:
-        """Looks up what was gathered; returns how much is held now."""
-        count = 0
-        for kept, (column, node_type, _), writer in zip(self._held, self._ends, writers, strict=True):
-            if not kept:
-                return 0
-            ids = pa.concat_arrays(kept)
-            kept.clear()
-            rows = self._ids[node_type].find(ids)
-            if (bad := rows < 0).any():
+    def _flush(self, writers: list[ArrayWriter]) -> None:
+        """Looks up what was gathered."""
+        if not self._held[0]:
+            return
+        ends = [pa.concat_arrays(kept) for kept in self._held]
+        self._held = [[], []]
+        count = len(ends[0])
+        (_, first, _), (_, second, _) = self._ends
+        if first == second and ends[0].type == ends[1].type:  # one question for both: it costs a table of all ids
+            rows = np.split(self._ids[first].find(pa.concat_arrays(ends)), [count])
+        else:
+            rows = [self._ids[t].find(ids) for t, ids in zip((first, second), ends, strict=True)]
+        for ids, found, (column, node_type, _), writer in zip(ends, rows, self._ends, writers, strict=True):
+            if (bad := found < 0).any():
                 row = int(bad.argmax())
                 raise DataError(
                     f"{self._table.place(self._begin + row)}, column {column!r}: {ids[row].as_py()!r} is no id of "
                     f"{self._keys[node_type]}. Add that node or remove the edge."
                 )
-            writer.write(rows)
-            count = len(rows)
+            writer.write(found)
         self._begin += count
-        return 0
 
 
 def _row_dtype(ids: NodeIds) -> type:

@@ -1,0 +1,131 @@
+"""Sparse matrices in memory, in files and beside tables of nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from glt_lightning.errors import DataError
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.types import EDGE, NODE
+from tests.helpers.partition_truth import edges_of
+
+DENSE = np.array([[0, 2, 0, 0], [0, 0, 0, 0.5], [0, 0, 3, 0], [4, 0, 0, 0]])
+WEIGHTS = {(0, 1): 2, (1, 3): 0.5, (2, 2): 3, (3, 0): 4}
+
+
+def weights_of(source: Any, edge_type: tuple[str, str, str] = EDGE) -> dict[tuple[int, int], float]:
+    src, dst = next(source.edges(edge_type).chunks(100))
+    stored = source.edge_attrs(edge_type).get("edge_weight")
+    values = [1.0] * len(src) if stored is None else stored[:].tolist()
+    return dict(zip(zip(src.tolist(), dst.tolist(), strict=True), values, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("make", ["matrix", "array"])
+@pytest.mark.parametrize("saved", [False, True])
+def test_square_matrix(tmp_path: Path, kind: str, make: str, saved: bool) -> None:
+    matrix: Any = getattr(sp, f"{kind}_{make}")(DENSE)
+    if saved:
+        sp.save_npz(tmp_path / "my graph.npz", matrix)
+    source = open_source(str(tmp_path / "my graph.npz") if saved else matrix, tmp_path)
+    assert source.name == ("my_graph" if saved else "matrix")
+    assert source.num_nodes == {NODE: 4}
+    assert source.num_features == {NODE: None}
+    assert weights_of(source) == WEIGHTS
+    assert source.edge_attrs(EDGE)["edge_weight"].dtype == np.float32
+    partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=2))
+    assert [(u, v) for u, v, _ in edges_of(tmp_path / "p")[EDGE]] == sorted(WEIGHTS)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.float64])
+def test_ones_are_no_weights(tmp_path: Path, dtype: type) -> None:
+    source = open_source(sp.csr_array((DENSE != 0).astype(dtype)), tmp_path)
+    assert source.edge_attrs(EDGE) == {}
+    assert weights_of(source) == dict.fromkeys(WEIGHTS, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["dia", "bsr", "lil", "dok"])
+def test_other_kinds_in_memory(tmp_path: Path, kind: str) -> None:
+    assert weights_of(open_source(sp.coo_array(DENSE).asformat(kind), tmp_path)) == WEIGHTS
+
+
+def test_content_makes_the_fingerprint(tmp_path: Path) -> None:
+    matrix = sp.csr_array(DENSE)
+    same, first = open_source(matrix.copy(), tmp_path), open_source(matrix, tmp_path)
+    assert first.fingerprint == same.fingerprint
+    assert first.fingerprint != open_source(matrix * 2, tmp_path).fingerprint
+    assert first.fingerprint != open_source(matrix.T.tocsr(), tmp_path).fingerprint
+    matrix.data[:] = 9
+    assert weights_of(first) == WEIGHTS  # a copy, once looked at
+
+
+def test_beside_tables_of_nodes(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("name,y\nann,u\nbob,v\ncem,u\ndan,v\n")
+    sp.save_npz(tmp_path / "m.npz", sp.csc_array(DENSE))
+    nodes = {"path": str(tmp_path / "n.csv"), "id": "name", "label": "y"}
+    for edges in (str(tmp_path / "m.npz"), {"path": str(tmp_path / "m.npz")}):
+        source = open_source({"edges": edges, "nodes": nodes}, tmp_path)
+        assert weights_of(source) == WEIGHTS
+        assert source.num_classes == 2
+
+
+def test_two_node_types(tmp_path: Path) -> None:
+    for name, count in (("a", 2), ("b", 3)):
+        (tmp_path / f"{name}.csv").write_text("v\n" + "1\n" * count)
+    sp.save_npz(tmp_path / "m.npz", sp.csr_array([[0, 1, 0], [1, 0, 1]]))
+    nodes = {name: {"path": str(tmp_path / f"{name}.csv")} for name in "ab"}
+    source = open_source({"nodes": nodes, "edges": {"a__to__b": str(tmp_path / "m.npz")}}, tmp_path)
+    assert sorted(weights_of(source, ("a", "to", "b"))) == [(0, 1), (1, 0), (1, 2)]
+    with pytest.raises(DataError, match=r"m.npz: the matrix is \[2, 3\] .*are \[3, 2\]"):
+        _ = open_source({"nodes": nodes, "edges": {"b__to__a": str(tmp_path / "m.npz")}}, tmp_path).num_nodes
+
+
+@pytest.mark.parametrize(
+    ("matrix", "said"),
+    [
+        (
+            sp.csr_array(DENSE[:2]),
+            r"a matrix \[2, 4\] joins two node types; expected a square one, or a mapping: nodes",
+        ),
+        (sp.csr_array(DENSE * 1j), "values are complex128; expected numbers"),
+        (sp.csr_array(np.where(DENSE == 0.5, np.nan, DENSE)), r"entry \(1, 3\) is nan; a weight is a finite"),
+        (sp.csr_array(DENSE * 1e300), r"entry \(0, 1\) is 2e\+300; a weight is a finite float32"),
+    ],
+)
+def test_bad_matrix(tmp_path: Path, matrix: Any, said: str) -> None:
+    sp.save_npz(tmp_path / "m.npz", matrix)
+    for dataset in (matrix, tmp_path / "m.npz"):
+        with pytest.raises(DataError, match=said):
+            _ = open_source(dataset, tmp_path).num_nodes
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    good: dict[str, Any] = {"format": b"csr", "shape": [2, 2], "data": [1.0], "indices": [1], "indptr": [0, 1, 1]}
+    for change, said in (
+        ({"format": b"dia"}, "stored as 'dia'; expected csr, csc, coo. Save matrix.tocsr"),
+        ({"indptr": [0, 2, 1]}, "indptr: expected 3 row pointers that rise from 0 to 1"),
+        ({"indptr": [0, 1]}, "indptr: expected 3 row pointers"),
+        ({"indices": [2]}, r"a column is not in 0..1"),
+        ({"indices": [-1]}, r"a column is not in 0..1"),
+        ({"data": [1.0, 2.0]}, "1 rows, 1 columns and 2 values"),
+        ({"shape": [2, 2, 2]}, "expected a matrix of two dimensions"),
+        ({"data": np.array([{}], object)}, "expected a file of scipy.sparse.save_npz .*[Oo]bject"),  # never unpickled
+    ):
+        np.savez(path, **(good | change))
+        with pytest.raises(DataError, match=said):
+            _ = open_source(path, tmp_path).num_nodes
+    whole = {key: value for key, value in good.items() if key != "indices"}
+    np.savez(path, **whole)
+    with pytest.raises(DataError, match=r"expected a file of scipy.sparse.save_npz, found \['data'"):
+        _ = open_source(path, tmp_path).num_nodes
+    (tmp_path / "n.csv").write_text("v\n1\n")
+    with pytest.raises(DataError, match=r"absent.npz: cannot be read"):
+        nodes = {"path": str(tmp_path / "n.csv")}
+        _ = open_source({"nodes": nodes, "edges": str(tmp_path / "absent.npz")}, tmp_path).num_nodes
