@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from glt_lightning.lightning import cli
 from glt_lightning.lightning.cli import GLTCLI, main
+from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
 MODULE = '''
@@ -83,7 +85,7 @@ def test_nested_options(config: str, capsys: pytest.CaptureFixture[str]) -> None
     data = run["data"]["init_args"]
     assert (data["dataset"], data["num_neighbors"], data["batch_size"]) == ("x.npz", [3, 2], 20)
     assert data["sampling"]["num_workers"] == 2
-    assert data["partition"] == {"num_parts": 4, "algorithm": "random", "seed": 0, "dir": None, "memory_bytes": 2 << 30}
+    assert data["partition"] == asdict(PartitionOptions(num_parts=4))
     assert run["cluster"]["peer_timeout_s"] == 7
 
 
