@@ -175,8 +175,9 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     for words in ("--server.rank", "--server.parts", "--health", "--cluster.security.token_file"):
         assert words in shown
-    assert "Further subcommands: serve" in shown
-    assert "python -m lightning certs --help" in shown
+    assert "Further subcommands: partition" in shown
+    for name in ("partition", "report", "serve", "certs"):
+        assert f"python -m lightning {name} --help" in shown
 
 
 def test_secret_of_the_job(make_data: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn, Self
 
-import yaml  # type: ignore[import-untyped]
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
@@ -22,6 +20,7 @@ from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import MANIFEST
 from glt_lightning.errors import GLTError, OptionError, PartitionError
+from glt_lightning.lightning.config_file import keep_groups
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.messages import OneLineParser
 from glt_lightning.lightning.status_table import status_table
@@ -41,7 +40,7 @@ _ANYWHERE = "127.0.0.1:0"
 def run_serve(argv: Sequence[str], prog: str) -> None:
     """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
     parser = _parser(prog)
-    config = parser.parse_args(_only_read(argv))
+    config = parser.parse_args(keep_groups(argv, _READ))
     cluster: ClusterOptions = parser.instantiate_classes(Namespace(cluster=config.cluster)).cluster
     if config.status is not None:
         _print_status(_ask_status(config.status, cluster), as_json=config.json)
@@ -76,33 +75,6 @@ def _parser(prog: str) -> OneLineParser:
     parser.add_argument("--cluster", type=ClusterOptions, default=_CLUSTER, help="Where the processes of the job run.")
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
     return parser
-
-
-def _only_read(argv: Sequence[str]) -> list[str]:
-    """The arguments, with what serve reads of each configuration in place of its path."""
-    given, out = iter(argv), []
-    for arg in given:
-        name, equals, value = arg.partition("=")
-        if name not in ("--config", "-c"):
-            out.append(arg)
-            continue
-        path = value if equals else next(given, None)
-        if path is None:
-            raise OptionError("--config: expected the path of a YAML file.")
-        out.append(f"--config={json.dumps(_read_config(path))}")
-    return out
-
-
-def _read_config(path: str) -> dict[str, Any]:
-    try:
-        raw = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise OptionError(f"--config: cannot read {path}: {error.strerror or error}.") from None
-    except yaml.YAMLError as error:
-        raise OptionError(f"--config: {path} is not YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(raw, dict):
-        raise OptionError(f"--config: {path} holds no configuration.")
-    return {key: raw[key] for key in _READ if raw.get(key) is not None}
 
 
 # Serving
