@@ -12,6 +12,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, width
 from glt_lightning.partition.sources.files import FileEdges, NpyFile
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
+from glt_lightning.partition.sources.npz import CHECKED
 from glt_lightning.types import NODE, EdgeType, GraphSchema, NodeType
 
 _X, _Y = ("x", "feat"), ("y", "label")
@@ -72,14 +73,15 @@ class FolderSource:
         named = {"x": self._first(_X), "y": self._first(_Y)}
         taken = {*_X, *_Y, *_SPLITS, *_STRUCTURE}
         for key, file in self._files.items():
-            if key not in taken and not key.startswith("edge_") and len(file) == self.num_nodes[NODE]:
+            fits = key in CHECKED or len(file) == self.num_nodes[NODE]
+            if key not in taken and not key.startswith("edge_") and fits:
                 named[key] = file
         return {name: rows for name, rows in named.items() if rows is not None}
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         count = self.edges(edge_type).num_edges
         files = {k: f for k, f in self._files.items() if k.startswith("edge_") and k not in _STRUCTURE}
-        return {k: f for k, f in files.items() if k == "edge_attr" or len(f) == count}
+        return {k: f for k, f in files.items() if k in CHECKED or len(f) == count}
 
     def _first(self, names: tuple[str, ...]) -> NpyFile | None:
         return next((self._files[n] for n in names if n in self._files), None)

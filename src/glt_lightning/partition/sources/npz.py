@@ -29,7 +29,8 @@ SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_
 
 _NAME_LENGTH_AT = 26  # in the header that precedes a member of a zip file
 
-CHECKED = ("x", "y", "edge_attr")  # arrays of other lengths are not attributes; with these names they are mistakes
+# Arrays of other lengths are not attributes; with these names they are mistakes.
+CHECKED = ("x", "y", "time", "edge_attr", "edge_weight", "edge_time")
 
 
 class NpzSource:

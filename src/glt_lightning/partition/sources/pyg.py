@@ -23,6 +23,8 @@ from glt_lightning.partition.sources.npz import SPLIT_KEYS
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
 _LOCK_S = 3600.0
+# Of another length they are mistakes; other tensors are then left out.
+_EDGE_ATTRS = ("edge_attr", "edge_weight", "edge_time")
 _MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
 
 
@@ -138,8 +140,8 @@ def _node_attrs(store: Any, num_nodes: int) -> dict[str, np.ndarray]:
     for key, value in store.items():
         if key in SPLIT_KEYS or key in _MASKS or not isinstance(value, torch.Tensor) or value.dim() == 0:
             continue
-        if isinstance(store, NodeStorage):
-            wanted = key in ("x", "y") or value.size(0) == num_nodes
+        if not isinstance(store, EdgeStorage):  # that of a Data is for nodes and for edges
+            wanted = key in ("x", "y", "time") or value.size(0) == num_nodes
         else:
             wanted = key in ("x", "y") or (store.is_node_attr(key) and not key.startswith("edge_"))
         if wanted:
@@ -155,9 +157,9 @@ def _edge_attrs(store: Any, num_edges: int) -> dict[str, np.ndarray]:
         if key == "edge_index" or not isinstance(value, torch.Tensor) or value.dim() == 0:
             continue
         if isinstance(store, EdgeStorage) and not isinstance(store, NodeStorage):
-            wanted = key == "edge_attr" or value.size(0) == num_edges
+            wanted = key in (*_EDGE_ATTRS, "time") or value.size(0) == num_edges
         else:
-            wanted = key == "edge_attr" or (store.is_edge_attr(key) and not store.is_node_attr(key))
+            wanted = key in _EDGE_ATTRS or (store.is_edge_attr(key) and not store.is_node_attr(key))
         if wanted:
             attrs[key] = to_numpy(value, key)
     return attrs

@@ -148,7 +148,8 @@ def _edges(what: str, shape: tuple[int, int], rows: np.ndarray, columns: np.ndar
         raise DataError(f"{what}: values are {data.dtype}; expected numbers or booleans.")
     weight = None
     if not (data == 1).all():
-        weight = data.astype(np.float32)
+        with np.errstate(over="ignore"):  # what overflows is found below
+            weight = data.astype(np.float32)
         if (bad := ~np.isfinite(weight)).any():
             at = int(bad.argmax())
             raise DataError(

@@ -122,7 +122,8 @@ def times(piece: Piece, name: str) -> np.ndarray:
 
 def weights(piece: Piece, name: str) -> np.ndarray:
     """float32 [rows], finite."""
-    found = values(piece, name).astype(np.float32)
+    with np.errstate(over="ignore"):  # what overflows is found below
+        found = values(piece, name).astype(np.float32)
     if (bad := ~np.isfinite(found)).any():
         row = int(bad.argmax())
         raise piece.error(name, row, f"{found[row]} is no weight; replace it by a finite float32.")
