@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,14 @@ from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, pick_target, width
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
-from glt_lightning.partition.sources.tables_lookup import NodeFacts, edge_folder, load_facts, node_folder, user_ids
+from glt_lightning.partition.sources.tables_lookup import (
+    FACTS,
+    NodeFacts,
+    edge_folder,
+    load_facts,
+    node_folder,
+    user_ids,
+)
 from glt_lightning.partition.sources.tables_mapping import EdgeTable, NodeTable, parse_tables
 from glt_lightning.types import EdgeType, NodeType
 
@@ -80,9 +88,7 @@ class TableSource:
             convert_tables(self._tables, temporary, Progress(None))
         for node_type, facts in load_facts(folder).items():
             if facts.classes is not None:
-                shown = ", ".join(f"{i} = {name}" for i, name in enumerate(facts.classes[:20]))
-                more = f", ... (all {len(facts.classes)} in {folder})" if len(facts.classes) > 20 else ""
-                _log.info("classes of %s: %s%s", node_type, shown, more)
+                print(_classes_text(node_type, facts.classes, folder), file=sys.stderr)
 
     @cached_property
     def _facts(self) -> dict[NodeType, NodeFacts]:
@@ -137,6 +143,12 @@ class TableSource:
     def user_ids(self, n_id: Any, node_type: NodeType | None = None) -> np.ndarray:
         """The user's ids of nodes, as `tables_lookup.user_ids`."""
         return user_ids(self.folder, n_id, node_type)
+
+
+def _classes_text(node_type: NodeType, classes: list[str], folder: Path) -> str:
+    shown = ", ".join(f"{index} = {name}" for index, name in enumerate(classes[:20]))
+    more = f", ... (all {len(classes)} are in {folder / FACTS})" if len(classes) > 20 else ""
+    return f"classes of {node_type}: {shown}{more}"
 
 
 def _attrs(folder: Path) -> dict[str, Rows]:

@@ -1,0 +1,46 @@
+"""From two Parquet tables with text ids to a trained model, with one YAML file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from glt_lightning.lightning.cli import main
+from glt_lightning.lightning.predictions import read_predictions
+from glt_lightning.partition.sources import open_source, user_ids
+from tests.helpers import started
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tables"
+
+
+def test_example_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    with started([sys.executable, EXAMPLE / "write_tables.py"], cwd=tmp_path) as run:
+        assert run.wait(60) == 0, run.output
+    config = EXAMPLE / "config.yaml"
+    given = ["--config", str(config), "--trainer.enable_progress_bar", "false"]
+    main(["fit", *given, "--trainer.max_epochs", "4"])
+    main(["test", *given, "--ckpt_path", "best"])
+    found = re.search(r"test_acc\D+([\d.]+)", capfd.readouterr().out)
+    assert found is not None
+    assert float(found.group(1)) > 0.6  # of four classes
+    assert len(list((tmp_path / "data" / "tables").iterdir())) == 1
+
+    main(["predict", *given, "--ckpt_path", "best"])
+    (folder,) = tmp_path.rglob("predictions")
+    predictions = read_predictions(folder)
+    papers = pq.read_table(tmp_path / "data" / "library" / "papers.parquet").to_pydict()
+    field = dict(zip(papers["paper_id"], papers["field"], strict=True))
+    dataset = yaml.safe_load(config.read_text())["data"]["init_args"]["dataset"]
+    source = open_source(dataset, "data")
+    names = source.class_names  # type: ignore[attr-defined]
+    ids = user_ids(source.folder, predictions["n_id"])  # type: ignore[attr-defined]
+    assert sorted(ids) == sorted(field)
+    predicted = [names[each] for each in predictions["pred"].tolist()]
+    right = sum(field[paper] == name for paper, name in zip(ids, predicted, strict=True))
+    assert right / len(ids) > 0.6
