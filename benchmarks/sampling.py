@@ -21,7 +21,8 @@ from glt_lightning import LocalPartition
 from glt_lightning.channel import Slot, SlotPool
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp
-from glt_lightning.sampler import BatchRequest, NeighborSampler, SamplerConfig
+from glt_lightning.sampler import BatchRequest, SamplerConfig
+from glt_lightning.sampler.neighbor import NeighborSampler
 
 CASES = {"15,10,5": 1024, "10,25": 1000}
 STRUCTURE = {"indptr", "indices", "edge_ids", "n_id", "train"}

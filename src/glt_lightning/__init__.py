@@ -48,10 +48,15 @@ _HOMES = {
     "SamplingOptions": "glt_lightning.options",
 }
 
-__all__ = [*_HOMES, "__version__"]
+# Layers with names that GraphLearn-for-PyTorch's users know: `import glt_lightning as glt`, then glt.partition and so on.
+_LAYERS = ("data", "partition", "sampler")
+
+__all__ = [*_HOMES, *_LAYERS, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _LAYERS:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -1,7 +1,8 @@
 """A partition folder on this machine: manifest, mapped arrays, `LocalPartition`."""
 
-from glt_lightning.data.graph import Graph, Seeds
+from glt_lightning.data.graph import Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.scripted import Graph, Topology
 
-__all__ = ["Graph", "LocalPartition", "Manifest", "Seeds"]
+__all__ = ["Graph", "LocalPartition", "Manifest", "Seeds", "Topology"]

@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.data.manifest import ArrayEntry, Manifest, SplitEntry, edge_path, hot_path, node_path, split_path
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition.assign import GraphToPartition, PartitionerBase, checked
+from glt_lightning.partition.assign import Assigner, GraphToPartition, checked
 from glt_lightning.partition.checks import check_graph
 from glt_lightning.partition.degrees import Degrees, count_degrees
 from glt_lightning.partition.edges import EdgeJob, write_edges
@@ -39,7 +39,7 @@ class Builder:
         source: GraphSource,
         folder: Path,
         options: PartitionOptions,
-        assigner: PartitionerBase,
+        assigner: Assigner,
         made: Mapping[str, Any],
         progress: Progress,
     ) -> None:
@@ -61,7 +61,9 @@ class Builder:
         degrees = self._count()
         with self._topology(degrees) as topology:
             parts = self._assign(topology, splits)
-            hotness = rank_nodes(topology, parts, splits.get("train"), self._options, self._folder, self._progress)
+            hotness = self._assigner.hotness(topology) or rank_nodes(
+                topology, parts, splits.get("train"), self._options, self._folder, self._progress
+            )
             layouts = self._number(topology, parts, hotness)
             self._write_hotness(topology, layouts, hotness)
         self._write_nodes(layouts)

@@ -12,8 +12,7 @@ from glt_lightning import __version__
 from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
 from glt_lightning.errors import PartitionError
 from glt_lightning.options import Normalize, PartitionOptions
-from glt_lightning.partition.assign import PartitionerBase, assigner_of
-from glt_lightning.partition.assign.own import FileAssigner
+from glt_lightning.partition.assign import Assigner, assigner_of
 from glt_lightning.partition.builder import Builder
 from glt_lightning.partition.checks import resolve_splits
 from glt_lightning.partition.folder import exclusive, whole_folder
@@ -32,8 +31,12 @@ def made_by(
     normalize: Normalize,
     splits: Mapping[str, Any] | None = None,
     wide_ids: bool = False,
+    assigner: Assigner | None = None,
 ) -> dict[str, Any]:
-    """How a partition is made: what its manifest records and its hash is taken of."""
+    """How a partition is made: what its manifest records and its hash is taken of.
+
+    assigner: as of `partition_graph`.
+    """
     own = None
     if splits is not None:
         digest = hashlib.blake2b(digest_size=8)
@@ -47,6 +50,7 @@ def made_by(
         "normalize": normalize,
         "splits": own,
         **_assignment(options),
+        **(assigner or assigner_of(options)).made_by,
         "hotness": options.hotness,
         "num_neighbors": options.num_neighbors,
         "batch_size": options.batch_size,
@@ -62,9 +66,6 @@ def _assignment(options: PartitionOptions) -> dict[str, Any]:
         made |= {"balance": options.balance, "imbalance": options.imbalance, "node_weight": options.node_weight}
     if options.algorithm == "streaming":
         made |= {"passes": options.passes, "memory_bytes": options.memory_bytes}
-    assigner = assigner_of(options)
-    if isinstance(assigner, FileAssigner):
-        made["algorithm"] = assigner.digest
     return made
 
 
@@ -94,21 +95,22 @@ def partition_graph(
     progress: bool | None = None,
     wide_ids: bool = False,
     timeout_s: float = LOCK_TIMEOUT_S,
-    assigner: PartitionerBase | None = None,
+    assigner: Assigner | None = None,
 ) -> Manifest:
     """Partitions ``source`` into ``out_dir`` and returns the manifest; a folder that is already there is reused.
 
     assigner: who assigns nodes to parts; None: whom ``options.algorithm`` names.
     """
     target = Path(out_dir)
-    made = made_by(source, options, undirected, normalize, splits, wide_ids)
+    assigner = assigner or assigner_of(options)
+    made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
     if (target / MANIFEST).exists():
         return _reuse(target, made)
     with exclusive(target, timeout_s):
         if target.exists() and not _is_empty_folder(target):  # perhaps another process made it while we waited
             return _reuse(target, made)
         with whole_folder(target) as folder:
-            builder = Builder(source, folder, options, assigner or assigner_of(options), made, Progress(progress))
+            builder = Builder(source, folder, options, assigner, made, Progress(progress))
             return builder.build(resolve_splits(source, splits))
 
 
@@ -120,11 +122,11 @@ def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
     manifest = Manifest.load(target)
     if manifest.options_hash != options_hash(made):
         old = manifest.made_by
-        keys = [k for k in made if k != "package_version" and old.get(k) != made[k]]
-        what = "; ".join(f"{k}: {made[k]!r} given, {old.get(k)!r} on disk" for k in keys)
+        keys = [k for k in {**made, **old} if k != "package_version" and old.get(k) != made.get(k)]
+        what = "; ".join(f"{k}: {made.get(k)!r} given, {old.get(k)!r} on disk" for k in keys)
         raise PartitionError(
-            f"{target}: holds a partition made otherwise ({what}). Delete the folder, choose another partition.dir, or "
-            "leave partition.dir out to get one folder per choice of options."
+            f"{target}: holds a partition made otherwise ({what}). Delete the folder or choose another; without "
+            "partition.dir there is one folder per choice of options."
         )
     _log.info("%s: reusing this partition.", target)
     return manifest

@@ -1,8 +1,24 @@
-"""From seeds to batches: the epoch plan, requests, the k-hop sampler and what it returns."""
+"""From seeds to batches: the epoch plan, requests, the k-hop sampler and what it returns.
 
-from glt_lightning.sampler.neighbor import NeighborSampler
+``NeighborSampler`` here is the one of scripts, as GraphLearn-for-PyTorch's users know it; that of partitions is
+`neighbor.NeighborSampler`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Sample
 
+if TYPE_CHECKING:
+    from glt_lightning.partition.sample_prob import NeighborSampler
+
 __all__ = ["BatchRequest", "Draft", "EpochPlan", "NeighborSampler", "Sample", "SamplerConfig"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "NeighborSampler":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from glt_lightning.partition.sample_prob import NeighborSampler
+
+    return NeighborSampler

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase, checked
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
 from glt_lightning.partition.assign.frequency import FrequencyAssigner
 from glt_lightning.partition.assign.metis import MetisAssigner
 from glt_lightning.partition.assign.own import FileAssigner, own_class
 from glt_lightning.partition.assign.random import RandomAssigner
 from glt_lightning.partition.assign.streaming import StreamingAssigner
 
-__all__ = ["Assignment", "GraphToPartition", "PartitionerBase", "assigner_of", "checked"]
+__all__ = ["Assigner", "Assignment", "GraphToPartition", "assigner_of", "checked"]
 
-_BY_NAME: dict[str, Callable[[], PartitionerBase]] = {
+_BY_NAME: dict[str, Callable[[], Assigner]] = {
     "random": RandomAssigner,
     "frequency": FrequencyAssigner,
     "metis": MetisAssigner,
@@ -22,7 +22,7 @@ _BY_NAME: dict[str, Callable[[], PartitionerBase]] = {
 }
 
 
-def assigner_of(options: PartitionOptions) -> PartitionerBase:
+def assigner_of(options: PartitionOptions) -> Assigner:
     """Who assigns the nodes. Raises `OptionError` when a file or class that is named is not there."""
     given = options.algorithm
     if isinstance(given, dict):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.hotness import Hotness
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.topology import Topology
@@ -97,8 +99,8 @@ class GraphToPartition:
         return np.maximum(-(-total // parts), (total * (1 + imbalance) / parts).astype(np.int64))
 
 
-class PartitionerBase(ABC):
-    """Assigns nodes to parts. Subclass it and name the subclass in ``partition.algorithm``."""
+class Assigner(ABC):
+    """Assigns nodes to parts. Users subclass `glt_lightning.partition.PartitionerBase`, which is one."""
 
     #: Whether the same input gives the same parts on every machine and with every version of the libraries.
     deterministic = True
@@ -106,6 +108,15 @@ class PartitionerBase(ABC):
     @abstractmethod
     def assign(self, graph: GraphToPartition) -> Assignment:
         """Node type -> integers [N of the type], the part of each node by user id, each in 0 .. num_parts - 1."""
+
+    @property
+    def made_by(self) -> Mapping[str, Any]:
+        """What the partition depends on besides options and data: values of JSON for the manifest's ``made_by``."""
+        return {}
+
+    def hotness(self, topology: Topology) -> Hotness | None:
+        """How often each part reads each node, where the assigner was told; None: it is worked out."""
+        return None
 
 
 def checked(assignment: Assignment, graph: GraphToPartition, name: str) -> dict[NodeType, np.ndarray]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from glt_lightning.ops.metis import metis_parts
-from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.interrupt import interruptible
 
 
-class MetisAssigner(PartitionerBase):
+class MetisAssigner(Assigner):
     """Edges count in both directions and alike, whatever their type; balance as DGL's ``partition_graph`` offers it."""
 
     deterministic = False

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 
 
-class FileAssigner(PartitionerBase):
+class FileAssigner(Assigner):
     """Integers [N] in an ``.npy`` file, or one such array per node type in an ``.npz`` file."""
 
     def __init__(self, path: str | Path) -> None:
@@ -22,10 +22,9 @@ class FileAssigner(PartitionerBase):
             raise OptionError(f"partition.algorithm: there is no file {str(self.path)!r}.")
 
     @property
-    def digest(self) -> str:
-        """Hash of the file."""
+    def made_by(self) -> dict[str, str]:
         with open(self.path, "rb") as stream:
-            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+            return {"algorithm": hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).hexdigest()}
 
     def assign(self, graph: GraphToPartition) -> Assignment:
         try:
@@ -43,14 +42,14 @@ class FileAssigner(PartitionerBase):
             return {name: loaded[name] for name in loaded.files}
 
 
-def own_class(path: str, arguments: dict[str, Any] | None) -> PartitionerBase:
+def own_class(path: str, arguments: dict[str, Any] | None) -> Assigner:
     """An object of the user's class. Raises `OptionError` when there is none, or it is of another kind."""
     module, _, name = path.rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise OptionError(f"partition.algorithm: cannot import {path!r} ({error}).") from None
-    if not isinstance(kind, type) or not issubclass(kind, PartitionerBase):
+    if not isinstance(kind, type) or not issubclass(kind, Assigner):
         raise OptionError(f"partition.algorithm: {path} is not a subclass of glt_lightning.partition.PartitionerBase.")
     try:
         return kind(**(arguments or {}))

@@ -6,11 +6,11 @@ import hashlib
 
 import numpy as np
 
-from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.types import NodeType
 
 
-class RandomAssigner(PartitionerBase):
+class RandomAssigner(Assigner):
     """Each node type is dealt out by itself; sizes differ by at most one."""
 
     def assign(self, graph: GraphToPartition) -> Assignment:

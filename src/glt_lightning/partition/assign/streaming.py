@@ -15,7 +15,7 @@ import numpy as np
 
 from glt_lightning.ops.assign import Labels, PairTable
 from glt_lightning.ops.metis import metis_parts
-from glt_lightning.partition.assign.base import Assignment, GraphToPartition, PartitionerBase
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.interrupt import interruptible
 
 _CLUSTERS_PER_PART = 64  # of full size; most stay smaller
@@ -23,7 +23,7 @@ _BYTES_PER_PAIR = 512  # METIS takes about so much for each pair of clusters
 _LEAST_PAIRS = 1 << 16
 
 
-class StreamingAssigner(PartitionerBase):
+class StreamingAssigner(Assigner):
     """Memory: a few integers per node, and ``memory_bytes`` for the graph of clusters."""
 
     deterministic = False  # METIS

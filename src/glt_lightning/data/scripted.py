@@ -1,0 +1,108 @@
+"""A graph in memory, as a script of GraphLearn-for-PyTorch hands it over."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import DataError, OptionError, PartitionError
+
+EdgeDir = Literal["in", "out"]
+EDGE_ASSIGN = "edge_assign_strategy"  # in a manifest's made_by; absent means by_dst
+
+
+class Topology:
+    """Edges as compressed rows.
+
+    Args:
+        edge_index: Integers [2, E], row 0 the sources; or the pair of them.
+        input_layout: ``COO``: that is what edge_index is.
+        layout: ``CSR``: a row lists the destinations of a source, for out-bound sampling; ``CSC``: a row lists the
+            sources of a destination, for in-bound sampling.
+
+    Attributes:
+        indptr: int64 [rows + 1]; as many rows as the largest id asks for.
+        indices: int32 or int64 [E], ascending by edge id within a row.
+        edge_ids: The same, columns of ``edge_index``.
+    """
+
+    def __init__(self, edge_index: Any, *, input_layout: str = "COO", layout: str = "CSR") -> None:
+        if input_layout.upper() != "COO":
+            raise OptionError(f"Topology: input_layout: expected 'COO', got {input_layout!r}. Give edge_index [2, E].")
+        self.layout = layout.upper()
+        if self.layout not in ("CSR", "CSC"):
+            raise OptionError(f"Topology: layout: expected 'CSR' or 'CSC', got {layout!r}.")
+        ends = edge_ends("edge_index", edge_index)
+        rows, neighbors = ends if self.layout == "CSR" else ends[::-1]
+        largest = int(max(ends.max(initial=-1), ends.shape[1]))
+        if ends.min(initial=0) < 0:
+            raise DataError(f"Topology: edge_index has a negative id, {int(ends.min())}.")
+        self.edge_ids = np.argsort(rows, kind="stable").astype(np.int32 if largest < 2**31 else np.int64)
+        self.indices = neighbors[self.edge_ids].astype(self.edge_ids.dtype)
+        self.indptr = np.concatenate([[0], np.cumsum(np.bincount(rows))]).astype(np.int64)
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """int64 [rows]."""
+        return np.diff(self.indptr)
+
+    @property
+    def row_count(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def edge_count(self) -> int:
+        return len(self.indices)
+
+
+class Graph:
+    """A topology, and whether a script samples it on the ``CPU`` or a GPU (``ZERO_COPY``, ``CUDA``).
+
+    The rows are held in host memory in each case.
+    """
+
+    def __init__(self, csr_topo: Topology, mode: str = "ZERO_COPY", device: int | None = None) -> None:
+        if mode.upper() not in ("CPU", "ZERO_COPY", "CUDA"):
+            raise OptionError(f"Graph: mode: expected 'CPU', 'ZERO_COPY' or 'CUDA', got {mode!r}.")
+        if not isinstance(csr_topo, Topology):
+            raise OptionError(f"Graph: expected a Topology, got {type(csr_topo).__name__}.")
+        self.topo, self.mode, self.device = csr_topo, mode.upper(), device
+
+
+def host_array(name: str, value: Any) -> np.ndarray:
+    """A tensor of any device, an array or a list as an array; bfloat16, which numpy lacks, becomes float32."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name}: expected a dense tensor or an array ({str(error).splitlines()[0]}).") from None
+
+
+def edge_ends(name: str, value: Any) -> np.ndarray:
+    """Integers [2, E] from a tensor, an array, or a pair of them."""
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        sources, destinations = (host_array(name, ids) for ids in value)
+        if sources.shape != destinations.shape:
+            raise DataError(f"{name}: {sources.shape} sources and {destinations.shape} destinations.")
+        value = np.stack([sources, destinations])
+    ends = host_array(name, value)
+    if ends.ndim != 2 or ends.shape[0] != 2 or (ends.dtype.kind not in "iu" and ends.size):
+        raise DataError(
+            f"{name}: expected integers [2, E] (sources, destinations), got {ends.dtype} {list(ends.shape)}."
+        )
+    return ends if ends.size else np.zeros((2, 0), np.int64)
+
+
+def check_edge_dir(manifest: Manifest, edge_dir: EdgeDir, where: str) -> None:
+    """Raises `PartitionError` unless the rows of a partition are what ``edge_dir`` samples."""
+    by_src = manifest.made_by.get(EDGE_ASSIGN) == "by_src"
+    if by_src != (edge_dir == "out"):
+        made, needed = ("by_src", "by_dst") if by_src else ("by_dst", "by_src")
+        raise PartitionError(
+            f"{where}: holds edges {made}, for edge_dir={'out' if by_src else 'in'!r}; asked for edge_dir={edge_dir!r}. "
+            f"Use that edge_dir, or partition again with edge_assign_strategy={needed!r}."
+        )

@@ -1,0 +1,150 @@
+"""A graph that a script hands over as tensors: one of each, or dictionaries by type."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.scripted import edge_ends, host_array
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.partition.sources.base import ArraySource, classes_of, pick_target
+from glt_lightning.partition.sources.fingerprint import array_fingerprint
+from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorGraph:
+    """What a script gives; each field a value, or for a heterogeneous graph a dictionary by type.
+
+    Attributes:
+        num_nodes: int.
+        edge_index: Integers [2, E], row 0 the sources.
+        node_feat, edge_feat: [N, D], [E, D].
+        node_feat_dtype, edge_feat_dtype: What they are stored as, as torch or numpy spells it; None: as they are.
+        edge_weights: Numbers [E].
+        node_label: [N] or [N, C].
+        by_src: Store each edge with its source: sources and destinations change places.
+    """
+
+    num_nodes: Any
+    edge_index: Any
+    node_feat: Any = None
+    node_feat_dtype: Any = None
+    edge_feat: Any = None
+    edge_feat_dtype: Any = None
+    edge_weights: Any = None
+    node_label: Any = None
+    by_src: bool = False
+
+    @property
+    def hetero(self) -> bool:
+        return isinstance(self.num_nodes, Mapping)
+
+    def source(self) -> ArraySource:
+        """The graph without its fingerprint. Raises `DataError` or `OptionError` where it contradicts itself."""
+        counts = {t: _count(n) for t, n in self.by_type("num_nodes", self.num_nodes, NODE).items()}
+        ends = self._edges(counts)
+        dtype = _dtype("node_feat_dtype", self.node_feat_dtype)
+        node: dict[NodeType, dict[str, np.ndarray]] = {t: {} for t in counts}
+        for t, array in self._arrays("node_feat", self.node_feat, counts, NODE).items():
+            node[t]["x"] = array if dtype is None else array.astype(dtype, copy=False)
+        for t, array in self._arrays("node_label", self.node_label, counts, NODE).items():
+            node[t]["y"] = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        labelled = [t for t in counts if "y" in node[t]]
+        target = pick_target(labelled, set(), "node_label")
+        return ArraySource(
+            name="script",
+            fingerprint="",
+            schema=GraphSchema(tuple(counts), tuple(map(self.stored, ends)), homogeneous=not self.hetero),
+            num_nodes={t: counts[t] for t in sorted(counts)},
+            edge_index={self.stored(e): index[::-1] if self.by_src else index for e, index in ends.items()},
+            node=node,
+            edge={self.stored(e): attrs for e, attrs in self._edge_attrs(ends).items()},
+            target_type=target,
+            num_classes=None if target is None else classes_of(node[target]["y"]),
+        )
+
+    def stored(self, edge_type: EdgeType) -> EdgeType:
+        """Under which edge type the edges of a user's type are stored."""
+        return reverse_edge_type(edge_type) if self.by_src else edge_type
+
+    def by_type(self, name: str, value: Any, only: Hashable) -> Mapping[Any, Any]:
+        """A field as a dictionary; ``only`` is the type of a homogeneous graph."""
+        if isinstance(value, Mapping) != self.hetero and value is not None:
+            raise OptionError(
+                f"{name}: got {type(value).__name__}, but num_nodes is {type(self.num_nodes).__name__}. "
+                "Give dictionaries by type for a heterogeneous graph, and none for a homogeneous one."
+            )
+        return {} if value is None else value if self.hetero else {only: value}
+
+    def _edges(self, counts: Mapping[NodeType, int]) -> dict[EdgeType, np.ndarray]:
+        ends = {}
+        for key, value in self.by_type("edge_index", self.edge_index, EDGE).items():
+            if not (isinstance(key, tuple) and len(key) == 3 and key[0] in counts and key[2] in counts):
+                raise DataError(
+                    f"edge_index: expected keys (source type, relation, destination type) with types of num_nodes "
+                    f"({', '.join(counts)}), got {key!r}."
+                )
+            ends[key] = edge_ends(f"edge_index[{edge_type_str(key)}]" if self.hetero else "edge_index", value)
+        return ends
+
+    def _edge_attrs(self, ends: Mapping[EdgeType, np.ndarray]) -> dict[EdgeType, dict[str, np.ndarray]]:
+        counts = {e: index.shape[1] for e, index in ends.items()}
+        dtype = _dtype("edge_feat_dtype", self.edge_feat_dtype)
+        attrs: dict[EdgeType, dict[str, np.ndarray]] = {e: {} for e in ends}
+        for e, array in self._arrays("edge_feat", self.edge_feat, counts, EDGE).items():
+            attrs[e]["edge_attr"] = array if dtype is None else array.astype(dtype, copy=False)
+        for e, array in self._arrays("edge_weights", self.edge_weights, counts, EDGE).items():
+            attrs[e]["edge_weight"] = array.astype(np.float32, copy=False)
+        return attrs
+
+    def _arrays(self, name: str, value: Any, counts: Mapping[Any, int], only: Hashable) -> dict[Any, np.ndarray]:
+        arrays = {}
+        for key, given in self.by_type(name, value, only).items():
+            label = f"{name}[{key!r}]" if self.hetero else name
+            if key not in counts:
+                raise DataError(f"{label}: no such type; known: {', '.join(map(str, counts))}.")
+            array = arrays[key] = host_array(label, given)
+            if array.ndim < 1 or len(array) != counts[key]:
+                things = "nodes" if only == NODE else "edges"
+                raise DataError(
+                    f"{label}: expected one row for each of {counts[key]} {things}, got {list(array.shape)}."
+                )
+        return arrays
+
+
+def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
+    """As GraphLearn-for-PyTorch names it: ``rev_`` comes or goes, except within one node type."""
+    src, rel, dst = edge_type
+    if src != dst:
+        rel = rel.removeprefix("rev_") if rel.startswith("rev_") else f"rev_{rel}"
+    return dst, rel, src
+
+
+def fingerprint(graph: ArraySource) -> str:
+    """Changes when the content of a graph in memory changes."""
+    named = [(f"{t}:{n}", np.zeros(0)) for t, n in graph.num_nodes.items()]
+    named += [
+        (f"{edge_type_str(e)}:{i}", ids) for e, ends in sorted(graph.edge_index.items()) for i, ids in enumerate(ends)
+    ]
+    for key, attrs in [*sorted(graph.node.items()), *((edge_type_str(e), a) for e, a in sorted(graph.edge.items()))]:
+        named += [(f"{key}/{name}", np.asarray(rows)) for name, rows in sorted(attrs.items())]
+    return array_fingerprint(named)
+
+
+def _count(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0:
+        raise OptionError(f"num_nodes: expected an integer >= 0, or one per node type; got {given!r}.")
+    return int(given)
+
+
+def _dtype(name: str, given: Any) -> np.dtype | None:
+    if given is None:
+        return None
+    try:
+        return np.dtype(str(given).removeprefix("torch.") if "torch." in str(given) else given)
+    except TypeError:
+        raise OptionError(f"{name}: expected a dtype that numpy has, such as torch.float32; got {given}.") from None
