@@ -133,7 +133,7 @@ identifiers = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     data=st.data(), ids=identifiers, extension=st.sampled_from(["parquet", "csv"]), chunk=st.sampled_from([1, 3, 99])
 )

@@ -12,6 +12,7 @@ import pytest
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition import open_source
+from glt_lightning.partition.sources.tables_ids import as_numbers
 
 NODES = {"id": ["a", "b", "c"], "label": ["p", "q", "p"], "fold": ["train", "val", "test"], "x": [1.0, 2.0, 3.0]}
 EDGES = {"s": ["a", "b", "c"], "d": ["b", "c", "a"], "w": [1.0, 2.0, 3.0], "t": [1, 2, 3]}
@@ -195,3 +196,11 @@ def test_files_of_other_types(tmp_path: Path) -> None:
     assert open_source(given, tmp_path).num_nodes == {"node": 4}
     pq.write_table(pa.table({"id": ["b"], "label": ["p"], "fold": pa.nulls(1), "x": [7]}), other)
     fails(given, tmp_path, r"o.parquet: row 0, column 'id': id 'b' was given before \(.*n.parquet: row 1\)")
+
+
+def test_how_numbers_are_written() -> None:
+    most = 2**63 - 1
+    numbers = [0, 7, -7, 10**18, -(10**18), most, most - 1, -most, 9223372036854775799]
+    texts = ["", "007", "-0", "+7", " 7", "7.0", "0" * 19, "0123456789012345678", str(most + 1), "9" * 19, "1" * 20]
+    found = as_numbers(pa.array([*map(str, numbers), *texts], pa.large_string()))
+    assert found.to_pylist() == [*numbers, *[None] * len(texts)]

@@ -13,7 +13,11 @@ from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.tables_files import Piece, TableFiles
 
-_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
+_MOST = str(2**63 - 1)
+# Numbers of 19 digits that fit in an int64: the first i digits are those of the greatest, the next is less.
+_WIDE = [f"{_MOST[:i]}[{int(i == 0)}-{int(_MOST[i]) - 1}][0-9]{{{18 - i}}}" for i in range(19) if _MOST[i] != "0"]
+# How an int64 is written.
+_NUMBER = rf"^(0|-?([1-9][0-9]{{0,17}}|{'|'.join(_WIDE)}|{_MOST}))$"
 _LEAST_CHUNK = 1 << 20
 
 
