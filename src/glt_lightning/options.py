@@ -53,7 +53,7 @@ class PartitionOptions:
             split, ``edges`` by destination.
         imbalance: How much more than its even share a part may get, as a fraction.
         node_weight: Node attribute of integers >= 0 that says what a node weighs in ``nodes``. ``None``: all weigh 1.
-        passes: Passes over the edges with which ``streaming`` groups nodes, and again refines the parts.
+        passes: Passes over the edges with which ``streaming`` groups nodes; and with which it and ``metis`` refine parts.
         hotness: How rows are ranked: ``vip`` by the probability to be in a batch of the part's own training seeds,
             ``presample`` by counting sampled batches, ``degree`` by edges. ``auto``: ``degree`` for ``random``, else
             ``vip``. Without training seeds it is always ``degree``.

@@ -95,9 +95,20 @@ class Topology:
 
     def _rows(self, relation: Relation) -> _RowFiles:
         key = (relation.source, relation.flip, relation.both)
+        both = self._files.get((relation.source, False, True))
+        if both is not None and not relation.both and self._is_symmetric(relation, both):
+            return both
         if key not in self._files:
             self._files[key] = self._build(relation, self._folder / f"topology{len(self._files)}")
         return self._files[key]
+
+    def _is_symmetric(self, relation: Relation, both: _RowFiles) -> bool:
+        """Whether adding each edge's reverse added nothing, so that rows of both directions are those of one.
+
+        Told by the numbers of each node's edges.
+        """
+        degree = self.degrees.into[relation.source]
+        return np.array_equal(np.diff(both.indptr), degree) and np.array_equal(degree, self.degrees.out[relation.source])
 
     def _build(self, relation: Relation, folder: Path) -> _RowFiles:
         src, _, dst = relation.edge_type

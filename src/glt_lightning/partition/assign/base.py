@@ -46,21 +46,23 @@ class GraphToPartition:
     def num_parts(self) -> int:
         return self.options.num_parts
 
-    def weights(self) -> np.ndarray:
+    def weights(self, *, without: str | None = None) -> np.ndarray:
         """int32 [nodes of all types, C]: what each node weighs in each thing that ``balance`` names.
 
         ``nodes`` is a column per node type, ``seeds`` one per split, ``edges`` one for all.
+        without: leaves out one of these.
         """
-        columns = []
-        if "nodes" in self.options.balance:
+        columns = [np.zeros((self.topology.total, 0), np.int32)]
+        balance = [name for name in self.options.balance if name != without]
+        if "nodes" in balance:
             columns += [self._of_type(t, self._node_weight(t)) for t in self.num_nodes if self.num_nodes[t]]
-        if "seeds" in self.options.balance:
+        if "seeds" in balance:
             columns += [self._seeds(*split) for split in self.splits.values() if len(split[1])]
-        if "edges" in self.options.balance:
+        if "edges" in balance:
             columns.append(self._in_degrees())
-        if not columns:
+        if len(columns) == 1 and without is None:
             raise OptionError("partition.balance: expected at least one of nodes, seeds, edges that the graph has.")
-        return np.stack(columns, axis=1)
+        return np.column_stack(columns)
 
     def _of_type(self, node_type: NodeType, values: np.ndarray) -> np.ndarray:
         column = np.zeros(self.topology.total, np.int32)

@@ -5,8 +5,7 @@ Three steps, each a few passes over rows that lie on disk:
 1. Nodes form clusters by label propagation, none larger than a small share of a part (Raghavan, Albert, Kumara 2007;
    the size limit as in Meyerhenke, Sanders, Schulz 2014).
 2. Clusters are joined to parts by METIS, on the graph of clusters with the numbers of edges between them.
-3. Nodes move to the part where most of their neighbours are, while it has room: restreaming (Nishimura and Ugander 2013)
-   of the greedy rule of Stanton and Kliot (2012), begun from good parts instead of none.
+3. Nodes move to the part where most of their neighbours are, while it has room (`refine`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import numpy as np
 from glt_lightning.ops.assign import Labels, PairTable
 from glt_lightning.ops.metis import metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
+from glt_lightning.partition.assign.refine import pass_over, refine
 from glt_lightning.partition.interrupt import interruptible
 
 _CLUSTERS_PER_PART = 64  # of full size; most stay smaller
@@ -32,14 +32,14 @@ class StreamingAssigner(Assigner):
         weights = graph.weights()
         clusters, count = _numbered(self._cluster(graph, weights))
         parts = self._join(graph, clusters, count, weights)
-        return graph.topology.split(self._refine(graph, parts[clusters], weights))
+        return graph.topology.split(refine(graph, parts[clusters], weights))
 
     def _cluster(self, graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
         """int32 [N]: the cluster of each node, named by one of its nodes."""
         topology = graph.topology
         capacity = graph.capacity(weights, graph.num_parts * _CLUSTERS_PER_PART, 0.0)
         labels = Labels(np.arange(topology.total, dtype=np.int32), weights, topology.total)
-        self._pass_over(graph, labels, capacity, "grouping nodes")
+        pass_over(graph, labels, capacity, "grouping nodes", everywhere=False)
         return labels.labels
 
     def _join(self, graph: GraphToPartition, clusters: np.ndarray, count: int, weights: np.ndarray) -> np.ndarray:
@@ -65,25 +65,6 @@ class StreamingAssigner(Assigner):
                 seed=graph.options.seed,
             )
         )
-
-    def _refine(self, graph: GraphToPartition, parts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        labels = Labels(parts, weights, graph.num_parts)
-        capacity = graph.capacity(weights, graph.num_parts, graph.options.imbalance)
-        self._pass_over(graph, labels, capacity, "refining parts", everywhere=True)
-        return labels.labels
-
-    def _pass_over(
-        self, graph: GraphToPartition, labels: Labels, capacity: np.ndarray, what: str, everywhere: bool = False
-    ) -> None:
-        passes = graph.options.passes
-        with graph.progress.phase(what, passes * graph.topology.num_neighbors, "edges") as done:
-            for _ in range(passes):
-                moved = 0
-                for rows in graph.topology.neighbors():
-                    moved += labels.propagate(rows, capacity, everywhere=everywhere)
-                    done(len(rows.neighbors))
-                if moved == 0:
-                    return
 
 
 def _numbered(labels: np.ndarray) -> tuple[np.ndarray, int]:
