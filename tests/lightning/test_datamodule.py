@@ -152,7 +152,7 @@ def test_bad_options_are_refused_at_once(make_data, options: dict[str, Any], sai
         ([[1, 2]], "expected node ids or a mask in one dimension"),
         ([NODES], f"seeds: {NODES} at position 0 is not a node"),
         ("none.npy", "cannot be read"),
-        ("ids.pt", "expected an .npy file"),
+        ("ids.mat", "expected an .npy file"),
         ([], "0 seeds cannot be shared by 1 ranks"),
     ],
 )

@@ -63,8 +63,8 @@ class GLTDataModule(LightningDataModule):
         sampling: How batches are made.
         eval_num_neighbors: Fan-outs of validation, test and prediction. ``None``: as in training.
         eval_batch_size: Seeds per batch and rank there. ``None``: as in training.
-        splits: Own seeds by name (``train``, ``val``, ``test``), in place of those of the data set: a path of an ``.npy``
-            or ``.txt`` file, a list, an array, of node ids or a mask over all nodes.
+        splits: Own seeds by name (``train``, ``val``, ``test``), in place of those of the data set: a path of an ``.npy``,
+            ``.pt`` (a tensor) or ``.txt`` file, a list, an array, of node ids or a mask over all nodes.
         input_type: Node type of own splits and of ``predict_split: all`` in a heterogeneous graph. ``None``: the type that
             has the labels.
         predict_split: Nodes to predict: all of ``input_type``, or those of a split.

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from glt_lightning.errors import DataError
 
 
 def read_split(name: str, given: Any) -> np.ndarray:
-    """Node ids int [S] or a mask bool [N] from a path (``.npy``, ``.txt``), a list, an array or a tensor."""
+    """Node ids int [S] or a mask bool [N] from a path (``.npy``, ``.txt``, ``.pt``), a list, an array or a tensor."""
     if isinstance(given, (str, Path)):
         return _read_file(name, Path(given).expanduser())
     try:
@@ -27,13 +28,30 @@ def _read_file(name: str, path: Path) -> np.ndarray:
             ids = np.load(path, allow_pickle=False)
         elif path.suffix in (".txt", ".csv"):
             ids = np.loadtxt(path, dtype=np.int64, ndmin=1)
+        elif path.suffix == ".pt":
+            ids = _read_tensor(name, path)
         else:
-            raise DataError(f"splits.{name}: {path}: expected an .npy file, or a .txt file with one id per line.")
+            raise DataError(
+                f"splits.{name}: {path}: expected an .npy file, a .pt file with a tensor, or a .txt file with one id "
+                "per line."
+            )
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"splits.{name}: {path}: cannot be read ({error}).") from None
     return _checked(name, ids)
+
+
+def _read_tensor(name: str, path: Path) -> np.ndarray:
+    """A tensor that ``torch.save`` wrote; nothing else in such a file is loaded, let alone run."""
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what a damaged file raises is not said anywhere
+        reason = [type(error).__name__, *str(error).strip().splitlines()][:2]
+        raise DataError(f"splits.{name}: {path}: cannot be read as a tensor ({': '.join(reason)}).") from None
+    if not isinstance(loaded, torch.Tensor):
+        raise DataError(f"splits.{name}: {path}: expected a tensor of node ids, found {type(loaded).__name__}.")
+    return loaded.numpy()
 
 
 def _checked(name: str, ids: np.ndarray) -> np.ndarray:
