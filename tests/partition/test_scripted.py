@@ -266,7 +266,7 @@ class TestFrequency:
         ones = [torch.ones(NODES)] * 3
         first = glt.partition.FrequencyPartitioner(**homogeneous, probs=ones).partition()
         assert glt.partition.FrequencyPartitioner(**homogeneous, probs=ones).partition() == first
-        with pytest.raises(PartitionError, match="probs: '[0-9a-f]+' given, '[0-9a-f]+' on disk"):
+        with pytest.raises(PartitionError, match=r"probs: '[0-9a-f]+' given, '[0-9a-f]+' on disk"):
             glt.partition.FrequencyPartitioner(**homogeneous, probs=[*ones[:2], torch.zeros(NODES)]).partition()
 
 
