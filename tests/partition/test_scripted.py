@@ -373,8 +373,8 @@ def test_folder_of_another_partition_is_left_alone(homogeneous: dict[str, Any]) 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device can be used here")
 def test_missing_gpu_is_said_once(homogeneous: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    scripted_device._cuda_or_cpu.cache_clear()
+    scripted_device._say_once.cache_clear()
     caplog.set_level(logging.WARNING)
-    for _ in range(2):
-        glt.partition.RandomPartitioner(**homogeneous, device=torch.device("cuda:0")).partition()
+    for device in (torch.device("cuda:0"), "cuda"):
+        glt.partition.RandomPartitioner(**homogeneous, device=device).partition()
     assert caplog.text.count("The CPU is used; the result is the same") == 1

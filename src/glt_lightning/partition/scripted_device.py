@@ -20,16 +20,18 @@ def usable_device(given: Any) -> str:
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index.isdigit() or not index):
         raise OptionError(f"device: expected 'cpu', 'cuda' or 'cuda:0' and so on, got {given!r}.")
-    return "cpu" if kind == "cpu" else _cuda_or_cpu(name)
-
-
-@cache
-def _cuda_or_cpu(name: str) -> str:
+    if kind == "cpu":
+        return "cpu"
     from glt_lightning.ops.cuda import Kernels  # imports torch
 
     try:
         Kernels.open(name)
     except NativeError as error:
-        _log.warning("device %s: %s The CPU is used; the result is the same.", name, error)
+        _say_once(str(error))
         return "cpu"
     return name
+
+
+@cache
+def _say_once(reason: str) -> None:
+    _log.warning("device: %s The CPU is used; the result is the same.", reason)
