@@ -171,6 +171,23 @@ def test_heterogeneous(heterogeneous: dict[str, Any], strategy: str) -> None:
         )
 
 
+def test_batches_of_by_src_hold_out_neighbours(heterogeneous: dict[str, Any]) -> None:
+    graph, folder = heterogeneous, str(heterogeneous["output_dir"])
+    seeds = {"train": ("author", torch.arange(20))}
+    glt.partition.RandomPartitioner(**graph, splits=seeds, edge_feat_dtype=torch.float16).partition()
+    data = glt.GLTDataModule(partition=PartitionOptions(dir=folder), num_neighbors=[4], batch_size=20)
+    data.prepare_data()
+    data.setup()
+    (batch,) = data.train_dataloader()
+    drawn = batch["paper", "rev_writes", "author"]
+    ends = torch.stack([batch["author"].n_id[drawn.edge_index[1]], batch["paper"].n_id[drawn.edge_index[0]]])
+    assert drawn.edge_index.shape[1] > 50
+    assert torch.equal(ends, graph["edge_index"][WRITES][:, drawn.e_id])
+    assert drawn.edge_attr.dtype == torch.float16
+    assert drawn.edge_attr[:, 0].tolist() == drawn.e_id.tolist()
+    data.teardown()
+
+
 def test_dtypes(homogeneous: dict[str, Any]) -> None:
     homogeneous |= {"node_feat": torch.arange(NODES * 2).reshape(NODES, 2), "node_feat_dtype": None}
     glt.partition.RandomPartitioner(**homogeneous, edge_feat_dtype=torch.float16).partition()
