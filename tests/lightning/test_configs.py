@@ -56,5 +56,6 @@ def test_documented_defaults_are_the_defaults() -> None:
         for name, default in vars(kind()).items():
             rows = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
             shown = {row.split("|")[2].strip() for row in rows}
-            written = "below" if dataclasses.is_dataclass(default) else yaml.safe_dump(default, default_flow_style=True).splitlines()[0]
+            as_yaml = "below" if dataclasses.is_dataclass(default) else yaml.safe_dump(default, default_flow_style=True)
+            written = as_yaml.splitlines()[0]
             assert written in shown, name
