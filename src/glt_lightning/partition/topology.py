@@ -107,8 +107,8 @@ class Topology:
 
         Told by the numbers of each node's edges.
         """
-        degree = self.degrees.into[relation.source]
-        return np.array_equal(np.diff(both.indptr), degree) and np.array_equal(degree, self.degrees.out[relation.source])
+        into, out = self.degrees.into[relation.source], self.degrees.out[relation.source]
+        return np.array_equal(np.diff(both.indptr), into) and np.array_equal(into, out)
 
     def _build(self, relation: Relation, folder: Path) -> _RowFiles:
         src, _, dst = relation.edge_type
