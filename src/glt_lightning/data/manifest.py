@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,17 @@ def options_hash(made_by: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def entries_to_json(arrays: Mapping[str, ArrayEntry]) -> dict[str, Any]:
+    return {
+        path: {"dtype": a.dtype, "shape": list(a.shape), "bytes": a.bytes, "crc32": a.crc32}
+        for path, a in sorted(arrays.items())
+    }
+
+
+def entries_from_json(raw: Mapping[str, Any]) -> dict[str, ArrayEntry]:
+    return {path: ArrayEntry(a["dtype"], tuple(a["shape"]), a["bytes"], a["crc32"]) for path, a in raw.items()}
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What `manifest.json` says. Per-type tuples follow the order of the types in ``schema``.
@@ -105,6 +116,14 @@ class Manifest:
     @property
     def options_hash(self) -> str:
         return options_hash(self.made_by)
+
+    def with_parts(self, arrays: Mapping[str, ArrayEntry]) -> Manifest:
+        """Adds the arrays of all parts, and counts their edges."""
+        num_edges = (
+            sum(arrays[edge_path(p, r, "indices")].shape[0] for p in range(self.num_parts))
+            for r in range(len(self.schema.edge_types))
+        )
+        return replace(self, arrays={**self.arrays, **arrays}, num_edges=tuple(num_edges))
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -160,10 +179,7 @@ class Manifest:
             "num_classes": self.num_classes,
             "target_type": self.target_type,
             "splits": {k: {"node_type": s.node_type, "count": s.count} for k, s in sorted(self.splits.items())},
-            "arrays": {
-                path: {"dtype": a.dtype, "shape": list(a.shape), "bytes": a.bytes, "crc32": a.crc32}
-                for path, a in sorted(self.arrays.items())
-            },
+            "arrays": entries_to_json(self.arrays),
             "made_by": dict(self.made_by),
             "hotness": {k: dict(v) for k, v in self.hotness.items()},
             "options_hash": self.options_hash,
@@ -192,7 +208,7 @@ class Manifest:
                 f"it has version {raw.get('version')!r}, this release reads version {VERSION}; partition again",
             )
             checked(raw)
-            manifest = cls._from_json(raw)
+            manifest = cls.from_json(raw)
             require(
                 raw["options_hash"] == manifest.options_hash,
                 "options_hash does not match made_by: it was edited or damaged",
@@ -202,7 +218,8 @@ class Manifest:
         return manifest
 
     @classmethod
-    def _from_json(cls, raw: Mapping[str, Any]) -> Manifest:
+    def from_json(cls, raw: Mapping[str, Any]) -> Manifest:
+        """What `to_json` wrote, unchecked: for text that is known to be ours."""
         edge_types: tuple[EdgeType, ...] = tuple((e[0], e[1], e[2]) for e in raw["edge_types"])
         return cls(
             schema=GraphSchema(tuple(raw["node_types"]), edge_types, raw["homogeneous"]),
@@ -215,9 +232,7 @@ class Manifest:
             num_classes=raw["num_classes"],
             target_type=raw["target_type"],
             splits={k: SplitEntry(s["node_type"], s["count"]) for k, s in raw["splits"].items()},
-            arrays={
-                k: ArrayEntry(a["dtype"], tuple(a["shape"]), a["bytes"], a["crc32"]) for k, a in raw["arrays"].items()
-            },
+            arrays=entries_from_json(raw["arrays"]),
             made_by=raw["made_by"],
             hotness=raw["hotness"],
         )

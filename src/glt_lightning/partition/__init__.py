@@ -1,6 +1,8 @@
 """Cutting a user's graph into parts on disk."""
 
 from glt_lightning.partition.assign import GraphToPartition
+from glt_lightning.partition.assign_graph import assign_graph
+from glt_lightning.partition.parts_folder import complete_partition
 from glt_lightning.partition.scripted import (
     MetisPartitioner,
     PartitionerBase,
@@ -9,7 +11,7 @@ from glt_lightning.partition.scripted import (
 )
 from glt_lightning.partition.scripted_frequency import FrequencyPartitioner
 from glt_lightning.partition.sources import GraphSource, open_source
-from glt_lightning.partition.writer import partition_dir, partition_graph
+from glt_lightning.partition.writer import partition_dir, partition_graph, partition_parts
 
 __all__ = [
     "FrequencyPartitioner",
@@ -19,7 +21,10 @@ __all__ = [
     "PartitionerBase",
     "RandomPartitioner",
     "StreamingPartitioner",
+    "assign_graph",
+    "complete_partition",
     "open_source",
     "partition_dir",
     "partition_graph",
+    "partition_parts",
 ]

@@ -6,7 +6,7 @@ bucket after the other is sorted and appended to the arrays of its part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,6 +39,7 @@ class EdgeJob:
         in_degree: int64 [N], edges by user id of the destination before merging.
         sources, destinations: Numbering of the two node types.
         offset: First gid of the source type.
+        parts: The parts to write, ascending.
         structure_only: Leave out edge ids and attributes.
     """
 
@@ -52,6 +53,7 @@ class EdgeJob:
     offset: int
     id_dtype: np.dtype
     edge_id_dtype: np.dtype
+    parts: Sequence[int]
     structure_only: bool = False
 
     @property
@@ -60,16 +62,28 @@ class EdgeJob:
 
 
 def write_edges(folder: Path, job: EdgeJob, memory_bytes: int, done: Callable[[int], object]) -> dict[str, ArrayEntry]:
-    """Writes the arrays of one edge type for all parts. ``done`` hears of each edge when dealt and when written."""
+    """Writes the arrays of one edge type for the parts. ``done`` hears of each edge when dealt and when written."""
     ends = np.cumsum(job.in_degree[job.destinations.user_ids])  # edges before the end of each row
     starts = bucket_starts(
         job.destinations.bounds, ends, bucket_capacity(int(job.in_degree.sum()), job.record_bytes, memory_bytes)
     )
-    first = np.concatenate([[0], ends])[starts]  # first record of each bucket
+    kept = _kept(job, starts)
+    sizes = np.diff(np.where(starts > 0, ends[starts - 1], 0)) * kept if len(ends) else np.zeros(0, np.int64)
+    del ends
+    first = np.concatenate([[0], np.cumsum(sizes)])  # first record of each bucket
     buckets = Buckets(job.destinations.new, starts, job.record_bytes)
     with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 4 * 3) as records:
-        _deal(job, buckets, first, records, memory_bytes // 8, done)
+        _deal(job, buckets, kept, first, records, memory_bytes // 8, done)
         return _write_parts(folder, job, starts, first, records, done)
+
+
+def _kept(job: EdgeJob, starts: np.ndarray) -> np.ndarray:
+    """bool [B]: whether a bucket belongs to a part that is written."""
+    kept = np.zeros(len(starts) - 1, bool)
+    for part in job.parts:
+        low, high = np.searchsorted(starts, job.destinations.bounds[part : part + 2])
+        kept[low:high] = True
+    return kept
 
 
 def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int:
@@ -103,39 +117,51 @@ def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray,
 def _deal(
     job: EdgeJob,
     buckets: Buckets,
+    kept: np.ndarray,
     first: np.ndarray,
     records: Scratch,
     memory_bytes: int,
     done: Callable[[int], object],
 ) -> None:
     size = min(_MAX_CHUNK, max(1, memory_bytes // (16 + job.record_bytes)))
-    staged = np.empty(0 if records.memory is not None else size * job.record_bytes, np.uint8)
+    at_once = records.memory if kept.all() else None
+    staged = np.empty(0 if at_once is not None else size * job.record_bytes, np.uint8)
     cursor = first[:-1].copy()
     for src, dst, first_edge_id in _directed(job, size):
-        if records.memory is not None:
-            buckets.scatter(src, dst, len(job.sources.new), first_edge_id, cursor, first[1:], records.memory)
+        if at_once is not None:
+            buckets.scatter(src, dst, len(job.sources.new), first_edge_id, cursor, first[1:], at_once)
         else:
-            _deal_to_file(job, buckets, src, dst, first_edge_id, cursor, staged, records)
+            sizes = _group(job, buckets, src, dst, first_edge_id, staged)
+            _append(sizes, kept, first, cursor, staged, records, job.record_bytes)
         done(len(src))
     if not np.array_equal(cursor, first[1:]):
         raise DataError(CHANGED)
 
 
-def _deal_to_file(
-    job: EdgeJob,
-    buckets: Buckets,
-    src: np.ndarray,
-    dst: np.ndarray,
-    first_edge_id: int,
-    cursor: np.ndarray,
-    staged: np.ndarray,
-    records: Scratch,
-) -> None:
-    """Groups a chunk by bucket in ``staged``, then appends each group to its bucket's region."""
-    width = buckets.record_bytes
+def _group(
+    job: EdgeJob, buckets: Buckets, src: np.ndarray, dst: np.ndarray, first_edge_id: int, staged: np.ndarray
+) -> np.ndarray:
+    """Puts the records of a chunk into ``staged``, bucket after bucket. Returns int64 [B]: records of each."""
     sizes = buckets.sizes(dst)
     ends = np.cumsum(sizes)
     buckets.scatter(src, dst, len(job.sources.new), first_edge_id, ends - sizes, ends, staged)
+    return sizes
+
+
+def _append(
+    sizes: np.ndarray,
+    kept: np.ndarray,
+    first: np.ndarray,
+    cursor: np.ndarray,
+    staged: np.ndarray,
+    records: Scratch,
+    width: int,
+) -> None:
+    """Appends each staged group that is kept to its bucket's region; ``cursor`` advances."""
+    ends = np.cumsum(sizes)
+    sizes = sizes * kept
+    if (cursor + sizes > first[1:]).any():
+        raise DataError(CHANGED)
     for b in np.flatnonzero(sizes).tolist():
         end, size = int(ends[b]), int(sizes[b])
         records.write(int(cursor[b]) * width, staged[(end - size) * width : end * width])
@@ -149,7 +175,7 @@ def _write_parts(
     buffers = RowBuffers.allocate(most_rows, most_edges, job.id_dtype, job.edge_id_dtype, job.record_bytes)
     entries: dict[str, ArrayEntry] = {}
     bounds = job.destinations.bounds
-    for part in range(len(bounds) - 1):
+    for part in job.parts:
         low, high = np.searchsorted(starts, bounds[part : part + 2])
         with _PartWriter(folder, part, job) as writer:
             for b in range(int(low), int(high)):

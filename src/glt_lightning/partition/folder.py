@@ -16,12 +16,15 @@ _POLL_S = 0.05
 
 
 @contextmanager
-def exclusive(target: Path, timeout_s: float) -> Iterator[None]:
-    """Holds the lock of ``target`` in the block; raises `PartitionError` when another process keeps it too long."""
-    path = target.parent / f".{target.name}.lock"
+def exclusive(target: Path, timeout_s: float, part: int | None = None) -> Iterator[None]:
+    """Holds the lock of ``target`` in the block; raises `PartitionError` when another process keeps it too long.
+
+    part: the lock of one part of it instead.
+    """
+    path = target.parent / f".{_name(target, part)}.lock"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        fd = _locked(path, target, timeout_s)
+        fd = _locked(path, target if part is None else target / f"part{part}", timeout_s)
     except OSError as error:
         raise PartitionError(
             f"{target.parent}: cannot write there ({error.strerror}). Choose another folder."
@@ -31,6 +34,10 @@ def exclusive(target: Path, timeout_s: float) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         os.close(fd)
+
+
+def _name(target: Path, part: int | None) -> str:
+    return target.name if part is None else f"{target.name}.part{part}"
 
 
 def _locked(path: Path, target: Path, timeout_s: float) -> int:
@@ -65,10 +72,23 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
     Call it with the lock held: what killed runs left is removed first.
     """
-    with _temporary(target) as temporary:
-        temporary.mkdir()
+    with folder_beside(target) as temporary:
         yield temporary
         os.rename(temporary, target)
+
+
+@contextmanager
+def folder_beside(target: Path, part: int | None = None) -> Iterator[Path]:
+    """A temporary folder beside ``target``, to move files from; call it with the lock held, of the part if one is given."""
+    with _temporary(target.with_name(_name(target, part))) as temporary:
+        temporary.mkdir()
+        yield temporary
+
+
+def remove_part_folders(target: Path) -> None:
+    """Removes what runs that were killed left of parts. Only when all parts are there: then nobody writes any."""
+    for left in target.parent.glob(f".{target.name}.part*.tmp-*"):
+        _remove(left)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from glt_lightning.data.arrays import disk_full_speaks
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import PartitionOptions
@@ -93,10 +96,13 @@ def _columns(total: int, memory_bytes: int) -> int:
 
 
 def _scratch(num_parts: int, total: int, limit: int, folder: Path) -> np.ndarray:
-    """float32 [P, N], in memory if that takes no more than ``limit`` bytes, else in a file of ``folder``."""
+    """float32 [P, N], in memory if that takes no more than ``limit`` bytes, else in a nameless file."""
     if 4 * num_parts * total <= limit or not total:
         return np.zeros((num_parts, total), np.float32)
-    return np.memmap(folder / "topology-hotness", np.float32, "w+", shape=(num_parts, total))
+    size = 4 * num_parts * total
+    with tempfile.TemporaryFile(dir=folder) as file, disk_full_speaks(folder, size):
+        os.posix_fallocate(file.fileno(), 0, size)  # a page that finds no room when it is written kills the process
+        return np.memmap(file, np.float32, "r+", shape=(num_parts, total))
 
 
 def _count_accesses(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +23,17 @@ def write_rows(
     name: str,
     rows: Rows,
     layout: NodeLayout,
+    parts: Sequence[int],
     transform: Transform | None,
     memory_bytes: int,
     done: Callable[[int], object],
 ) -> dict[str, ArrayEntry]:
-    """Writes attribute ``name`` of node type ``index`` for all parts. ``done`` hears of bytes."""
+    """Writes attribute ``name`` of node type ``index`` for the parts. ``done`` hears of bytes."""
     step = max(1, _CHUNK_BYTES // max(1, row_bytes(rows)))
     entries: dict[str, ArrayEntry] = {}
-    with _reader(folder, rows, layout, memory_bytes) as reader:
-        for part, (begin, end) in enumerate(pairwise(layout.bounds)):
+    with _reader(folder, rows, layout, parts, memory_bytes) as reader:
+        for part in parts:
+            begin, end = layout.bounds[part : part + 2]
             with ArrayWriter(folder, node_path(part, index, name), rows.dtype, rows.shape[1:]) as writer:
                 while begin < end:
                     piece = reader.read(begin, min(begin + step, end))
@@ -43,11 +44,15 @@ def write_rows(
     return entries
 
 
-def _reader(folder: Path, rows: Rows, layout: NodeLayout, memory_bytes: int) -> _MemoryReader | _BucketReader:
+def _reader(
+    folder: Path, rows: Rows, layout: NodeLayout, parts: Sequence[int], memory_bytes: int
+) -> _MemoryReader | _BucketReader:
     array = in_memory(rows)
     if array is None and len(rows) * row_bytes(rows) <= memory_bytes // 2:
         array = rows[: len(rows)]
-    return _BucketReader(folder, rows, layout, memory_bytes) if array is None else _MemoryReader(array, layout)
+    if array is not None:
+        return _MemoryReader(array, layout)
+    return _BucketReader(folder, rows, layout, parts, memory_bytes)
 
 
 class _MemoryReader:
@@ -74,10 +79,11 @@ class _MemoryReader:
 class _BucketReader:
     """Reads the user's rows once, in their order, and deals them into ranges of new numbers that fit in memory.
 
+    Ranges with rows of no part that is written are holes in the working file.
     Within a range they lie in the order of the user's ids, which tells where each one is.
     """
 
-    def __init__(self, folder: Path, rows: Rows, layout: NodeLayout, memory_bytes: int) -> None:
+    def __init__(self, folder: Path, rows: Rows, layout: NodeLayout, parts: Sequence[int], memory_bytes: int) -> None:
         self._rows, self._layout, self._width = rows, layout, row_bytes(rows)
         self._capacity = max(1, memory_bytes // 4 // self._width)
         self._begin = -self._capacity
@@ -85,7 +91,7 @@ class _BucketReader:
         self._place = np.empty(0, np.int64)
         self._scratch = Scratch(len(rows) * self._width, folder, limit=0)
         try:
-            self._deal(memory_bytes // 8)
+            self._deal(parts, memory_bytes // 8)
         except BaseException:
             self._scratch.close()
             raise
@@ -104,15 +110,19 @@ class _BucketReader:
         self._place[np.argsort(self._layout.user_ids[begin:end])] = np.arange(end - begin)
         self._begin = begin
 
-    def _deal(self, chunk_bytes: int) -> None:
+    def _deal(self, parts: Sequence[int], chunk_bytes: int) -> None:
         cursor = np.arange(0, len(self._rows), self._capacity)
+        kept = np.zeros(len(cursor), bool)
+        for part in parts:
+            begin, end = self._layout.bounds[part : part + 2]
+            kept[begin // self._capacity : -(-end // self._capacity)] |= begin < end
         at = 0
         for chunk in row_chunks(self._rows, chunk_bytes):
             bucket = self._layout.new[at : at + len(chunk)] // self._capacity
             dealt = chunk[np.argsort(bucket, kind="stable")]
             sizes = np.bincount(bucket, minlength=len(cursor))
             ends = np.cumsum(sizes)
-            for b in np.flatnonzero(sizes).tolist():
+            for b in np.flatnonzero(sizes * kept).tolist():
                 self._scratch.write(int(cursor[b]) * self._width, dealt[ends[b] - sizes[b] : ends[b]])
             cursor += sizes
             at += len(chunk)

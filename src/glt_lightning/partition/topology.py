@@ -107,8 +107,10 @@ class Topology:
 
         Told by the numbers of each node's edges.
         """
-        into, out = self.degrees.into[relation.source], self.degrees.out[relation.source]
-        return np.array_equal(np.diff(both.indptr), into) and np.array_equal(into, out)
+        degree = self.degrees.into[relation.source]
+        return np.array_equal(np.diff(both.indptr), degree) and np.array_equal(
+            degree, self.degrees.out[relation.source]
+        )
 
     def _build(self, relation: Relation, folder: Path) -> _RowFiles:
         src, _, dst = relation.edge_type
@@ -124,6 +126,7 @@ class Topology:
             offset=self._offsets[src],
             id_dtype=dtype,
             edge_id_dtype=_narrowest(2 * self._edges[relation.source].num_edges),
+            parts=[0],
             structure_only=True,
         )
         folder.mkdir()

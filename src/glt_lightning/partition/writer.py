@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from glt_lightning import __version__
 from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
-from glt_lightning.errors import PartitionError
+from glt_lightning.errors import OptionError
 from glt_lightning.options import Normalize, PartitionOptions
 from glt_lightning.partition.assign import Assigner, assigner_of
-from glt_lightning.partition.builder import Builder
 from glt_lightning.partition.checks import resolve_splits
-from glt_lightning.partition.folder import exclusive, whole_folder
-from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.folder import exclusive
+from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S, is_begun
+from glt_lightning.partition.run import Run, reuse
 from glt_lightning.partition.sources.base import GraphSource
-
-_log = logging.getLogger(__name__)
-
-LOCK_TIMEOUT_S = 3600.0
 
 
 def made_by(
@@ -64,8 +59,9 @@ def _assignment(options: PartitionOptions) -> dict[str, Any]:
     made: dict[str, Any] = {"algorithm": options.algorithm, "num_parts": options.num_parts, "seed": options.seed}
     if options.algorithm in ("metis", "streaming"):
         made |= {"balance": options.balance, "imbalance": options.imbalance, "node_weight": options.node_weight}
+        made |= {"passes": options.passes}
     if options.algorithm == "streaming":
-        made |= {"passes": options.passes, "memory_bytes": options.memory_bytes}
+        made |= {"memory_bytes": options.memory_bytes}
     return made
 
 
@@ -99,34 +95,54 @@ def partition_graph(
 ) -> Manifest:
     """Partitions ``source`` into ``out_dir`` and returns the manifest; a folder that is already there is reused.
 
+    A folder that has some parts already (`partition_parts`) gets the others.
+
     assigner: who assigns nodes to parts; None: whom ``options.algorithm`` names.
     """
     target = Path(out_dir)
     assigner = assigner or assigner_of(options)
     made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
     if (target / MANIFEST).exists():
-        return _reuse(target, made)
+        return reuse(target, made)
+    run = Run(source, options, splits, assigner, made, progress, timeout_s)
     with exclusive(target, timeout_s):
-        if target.exists() and not _is_empty_folder(target):  # perhaps another process made it while we waited
-            return _reuse(target, made)
-        with whole_folder(target) as folder:
-            builder = Builder(source, folder, options, assigner, made, Progress(progress))
-            return builder.build(resolve_splits(source, splits))
+        if not is_begun(target):
+            if target.exists() and not _is_empty_folder(target):  # perhaps another process made it while we waited
+                return reuse(target, made)
+            return run.whole(target)
+    manifest = run.parts(target, range(options.num_parts))
+    assert manifest is not None
+    return manifest
+
+
+def partition_parts(
+    source: GraphSource,
+    out_dir: str | Path,
+    options: PartitionOptions,
+    parts: Sequence[int],
+    *,
+    undirected: bool | None = None,
+    normalize: Normalize = "none",
+    splits: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    wide_ids: bool = False,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    assigner: Assigner | None = None,
+) -> Manifest | None:
+    """As `partition_graph`, but writes only some of the parts into ``out_dir``, those of them that it lacks.
+
+    Other processes, on this host or others, may write other parts into the same folder at the same time. Whoever brings
+    the last one also writes the manifest. Returns it, or None while parts are missing.
+
+    Raises `OptionError` for an algorithm that may cut otherwise each time: do that once, with `assign_graph`.
+    """
+    target = Path(out_dir)
+    if not parts or not all(isinstance(p, int) and 0 <= p < options.num_parts for p in parts):
+        raise OptionError(f"parts: expected numbers of 0 to {options.num_parts - 1}, got {list(parts)}.")
+    assigner = assigner or assigner_of(options)
+    made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
+    return Run(source, options, splits, assigner, made, progress, timeout_s).parts(target, sorted(set(parts)))
 
 
 def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
-
-
-def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
-    manifest = Manifest.load(target)
-    if manifest.options_hash != options_hash(made):
-        old = manifest.made_by
-        keys = [k for k in {**made, **old} if k != "package_version" and old.get(k) != made.get(k)]
-        what = "; ".join(f"{k}: {made.get(k)!r} given, {old.get(k)!r} on disk" for k in keys)
-        raise PartitionError(
-            f"{target}: holds a partition made otherwise ({what}). Delete the folder or choose another; without "
-            "partition.dir there is one folder per choice of options."
-        )
-    _log.info("%s: reusing this partition.", target)
-    return manifest

@@ -1,0 +1,69 @@
+"""The first stage alone: which part owns which node, as a file for the second stage on any host."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.arrays import disk_full_speaks
+from glt_lightning.errors import PartitionError
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.assign import Assigner, assigner_of
+from glt_lightning.partition.checks import resolve_splits
+from glt_lightning.partition.folder import exclusive, folder_beside
+from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
+from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.stored_graph import StoredGraph
+from glt_lightning.types import NodeType
+
+
+def assign_graph(
+    source: GraphSource,
+    out_file: str | Path,
+    options: PartitionOptions,
+    *,
+    undirected: bool | None = None,
+    splits: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    assigner: Assigner | None = None,
+) -> dict[NodeType, int]:
+    """Assigns nodes to parts and saves that as ``out_file``, for ``partition.algorithm``; returns nodes by type.
+
+    out_file: ``.npz`` with an array per node type, int16 or int32 [N], the part of each node by user id. It appears whole.
+    undirected, splits, assigner: as of `partition_graph`.
+
+    Raises `PartitionError` when the file is there already: parts may have been made with it.
+    """
+    target = Path(out_file)
+    if target.suffix != ".npz":
+        raise PartitionError(f"{target}: an assignment is an .npz file; give a name that ends in .npz.")
+    with exclusive(target, timeout_s):
+        if target.exists():
+            raise PartitionError(
+                f"{target}: exists already. Use it as partition.algorithm, delete it or choose another."
+            )
+        with folder_beside(target) as folder:
+            made = {"undirected": bool(undirected), "normalize": "none"}
+            graph = StoredGraph(source, options, resolve_splits(source, splits), made, Progress(progress))
+            graph.check()
+            with graph.topology(folder, graph.count()) as topology:
+                parts = graph.assign(assigner or assigner_of(options), topology)
+            _save(folder / target.name, parts, np.dtype(np.int16 if options.num_parts <= 1 << 15 else np.int32))
+            os.rename(folder / target.name, target)
+    return {t: len(p) for t, p in parts.items()}
+
+
+def _save(path: Path, parts: Mapping[NodeType, np.ndarray], dtype: np.dtype) -> None:
+    """As `numpy.savez`, which cannot save an array named ``file``."""
+    size = sum(len(p) for p in parts.values()) * dtype.itemsize
+    with disk_full_speaks(path.parent, size), zipfile.ZipFile(path, "w") as archive:
+        for node_type, owner in parts.items():
+            with archive.open(zipfile.ZipInfo(f"{node_type}.npy"), "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, owner.astype(dtype), allow_pickle=False)

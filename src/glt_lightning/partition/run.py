@@ -1,0 +1,94 @@
+"""One run of the partitioner: a whole folder at once, or some parts of one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
+from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.assign import Assigner
+from glt_lightning.partition.builder import Builder, Built
+from glt_lightning.partition.checks import resolve_splits
+from glt_lightning.partition.folder import exclusive, folder_beside, whole_folder
+from glt_lightning.partition.parts_folder import compose, finished_parts, place, require_fresh, save_parts
+from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.stored_graph import StoredGraph
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is partitioned, and how."""
+
+    source: GraphSource
+    options: PartitionOptions
+    splits: Mapping[str, Any] | None
+    assigner: Assigner
+    made: Mapping[str, Any]
+    progress: bool | None
+    timeout_s: float
+
+    def whole(self, target: Path) -> Manifest:
+        """Writes all parts. Call it with the lock held."""
+        with whole_folder(target) as folder:
+            built = self._build(folder, range(self.options.num_parts))
+            manifest = built.head.with_parts(built.arrays)
+            manifest.save(folder)
+        return manifest
+
+    def parts(self, target: Path, parts: Sequence[int]) -> Manifest | None:
+        """Writes those of the parts that are missing."""
+        with ExitStack() as locks:
+            for part in parts:  # ascending: two runs never wait for each other
+                locks.enter_context(exclusive(target, self.timeout_s, part))
+            with exclusive(target, self.timeout_s):
+                if (target / MANIFEST).exists():
+                    return reuse(target, self.made)
+                missing = sorted(set(parts) - set(finished_parts(target)))
+                require_fresh(target, missing, self.made)
+                if not missing:
+                    return compose(target)
+            self._require_same_each_time()
+            with folder_beside(target, missing[0]) as folder:
+                save_parts(folder, self._build(folder, missing), missing)
+                with exclusive(target, self.timeout_s):
+                    if (target / MANIFEST).exists():  # another run has made the whole folder
+                        return reuse(target, self.made)
+                    place(folder, target, missing)
+                    return compose(target)
+
+    def _build(self, folder: Path, parts: Sequence[int]) -> Built:
+        splits = resolve_splits(self.source, self.splits)
+        graph = StoredGraph(self.source, self.options, splits, self.made, Progress(self.progress))
+        return Builder(graph, folder, self.assigner, self.made, parts).build()
+
+    def _require_same_each_time(self) -> None:
+        if not self.assigner.deterministic and self.options.num_parts > 1:
+            name = self.options.algorithm_name
+            raise OptionError(
+                f"partition.algorithm: {name} may cut otherwise each time, so parts of several runs would not fit. "
+                "Assign first (assign_graph, or partition --assign_only parts.npz), then give that file as the algorithm."
+            )
+
+
+def reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
+    """The manifest of a folder that is finished. Raises `PartitionError`, with the difference, if it was made otherwise."""
+    manifest = Manifest.load(target)
+    if manifest.options_hash != options_hash(made):
+        old = manifest.made_by
+        keys = [k for k in {**made, **old} if k != "package_version" and old.get(k) != made.get(k)]
+        what = "; ".join(f"{k}: {made.get(k)!r} given, {old.get(k)!r} on disk" for k in keys)
+        raise PartitionError(
+            f"{target}: holds a partition made otherwise ({what}). Delete the folder or choose another; without "
+            "partition.dir there is one folder per choice of options."
+        )
+    _log.info("%s: reusing this partition.", target)
+    return manifest
