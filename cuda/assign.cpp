@@ -1,6 +1,7 @@
 // Assigning nodes to parts; see glt/assign.h. Host only.
 #include <glt/assign.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "graph.h"
@@ -82,6 +83,8 @@ class Pass {
   // How often each label occurs among the neighbours; `seen_` has them in order of occurrence.
   int32_t count(int64_t row) {
     const Id* neighbors = neighbors_of<Id>(rows_);
+    const int32_t own = labels_[rows_.first + row];
+    if (own >= num_labels_) return fail(detail_, GLT_BAD_ARG, row, own);
     for (int64_t e = rows_.indptr[row]; e < rows_.indptr[row + 1]; ++e) {
       const int64_t id = neighbors[e];
       if (uint64_t(id) >= uint64_t(rows_.num_nodes)) return fail(detail_, GLT_BAD_ID, row, id);
@@ -129,7 +132,7 @@ class Pass {
 // False when there is no room for a new pair.
 bool add(glt_pairs& pairs, uint64_t key, int64_t weight) {
   const uint64_t mask = uint64_t(pairs.size) - 1;
-  uint64_t slot = (key * 0x9E3779B97F4A7C15ull >> 20) & mask;
+  uint64_t slot = key * 0x9E3779B97F4A7C15ull >> __builtin_clzll(mask);  // every bit of the key reaches the highest bits
   while (pairs.keys[slot] != key) {
     if (pairs.keys[slot] == kEmpty) {
       if (pairs.used >= pairs.limit) return false;
@@ -144,18 +147,17 @@ bool add(glt_pairs& pairs, uint64_t key, int64_t weight) {
   return true;
 }
 
-// A row goes in as a whole or not at all, so that the next call can begin with it.
 template <class Id>
 int32_t add_rows(const glt_rows& rows, int64_t begin, const int32_t* labels, glt_pairs& pairs, int64_t* detail) {
   const Id* neighbors = neighbors_of<Id>(rows);
-  for (int64_t row = begin; row < rows.num_rows; ++row) {
-    if (pairs.used + (rows.indptr[row + 1] - rows.indptr[row]) > pairs.limit) return fail(detail, GLT_GROW, row);
+  int64_t row = std::upper_bound(rows.indptr, rows.indptr + rows.num_rows + 1, begin) - rows.indptr - 1;
+  for (int64_t e = begin; row < rows.num_rows; ++row) {
     const uint32_t own = uint32_t(labels[rows.first + row]);
-    for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
+    for (; e < rows.indptr[row + 1]; ++e) {
       if (uint64_t(neighbors[e]) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, neighbors[e]);
       prefetch_label(rows, neighbors, e, labels);
       const uint32_t other = uint32_t(labels[neighbors[e]]);
-      if (own < other) add(pairs, uint64_t(own) << 32 | other, 1);
+      if (own < other && !add(pairs, uint64_t(own) << 32 | other, 1)) return fail(detail, GLT_GROW, e);
     }
   }
   return GLT_OK;

@@ -29,7 +29,8 @@ GLT_API int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t n
                                 int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
                                 int32_t* counts, int64_t* moved, int64_t* detail);
 
-// A table of pairs: keys of (low label << 32 | high label), empty slots hold UINT64_MAX; size is a power of two.
+// A table of pairs: keys of (low label << 32 | high label), empty slots hold UINT64_MAX; size is a power of two, >= 2 and
+// greater than limit.
 typedef struct {
   int64_t size;
   int64_t limit;           // most entries
@@ -38,8 +39,9 @@ typedef struct {
   int64_t* weights;        // [size]
 } glt_pairs;
 
-// Adds 1 to the pair (label of v, label of its neighbour) for each entry of the rows from `begin` on whose label is the
-// greater one. GLT_GROW: the table has reached its limit; detail = {first row that is not in it}.
+// Adds 1 to the pair (label of v, label of its neighbour) for each entry of the rows from entry `begin` on whose label is
+// the greater one. labels: all >= 0. GLT_GROW: the table has reached its limit; detail = {first entry that is not in it}.
+// GLT_BAD_ID: detail = {row, neighbour}.
 GLT_API int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const int32_t* labels, glt_pairs* pairs,
                                    int64_t* detail);
 

@@ -148,7 +148,8 @@ class Labels:
 class PairTable:
     """How many edges run between each two labels, in bounded memory.
 
-    limit: most pairs; when more are met, the lightest are forgotten.
+    limit: most pairs, >= 1; when more are met, the lightest are forgotten.
+    forgotten: edges of pairs that were forgotten, so far.
     """
 
     def __init__(self, limit: int) -> None:
@@ -168,7 +169,7 @@ class PairTable:
             if status != GROW:
                 return check(status, detail, "count pairs")
             begin = int(detail[0])
-            self._prune(int(rows.indptr[begin + 1] - rows.indptr[begin]))
+            self._prune()
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(low labels, high labels, numbers of edges), int64 each, ordered by the labels."""
@@ -178,13 +179,12 @@ class PairTable:
         keys = keys[order]
         return (keys >> np.uint64(32)).astype(np.int64), (keys & np.uint64(2**32 - 1)).astype(np.int64), weights[order]
 
-    def _prune(self, room: int) -> None:
-        """Forgets the lightest pairs: half of them, or more when ``room`` asks for it."""
+    def _prune(self) -> None:
+        """Forgets the lightest pairs, half of all; of equal ones those of high labels."""
         kept = self._keys != _EMPTY
         keys, weights = self._keys[kept], self._weights[kept]
-        most = max(0, min(self._limit // 2, self._limit - room))
         heavy = np.zeros(len(keys), np.bool_)
-        heavy[np.lexsort((keys, -weights))[:most]] = True
+        heavy[np.lexsort((keys, -weights))[: self._limit // 2]] = True
         self.forgotten += int(weights[~heavy].sum())
         keys, weights = keys[heavy], weights[heavy]
         self._keys[:], self._weights[:], self._struct.used = _EMPTY, 0, 0

@@ -50,7 +50,7 @@ def metis_parts(
 ) -> np.ndarray:
     """int32 [N]: a part for each node, few edges between parts. It may leave parts empty when there are few nodes.
 
-    indptr, neighbors: int64 [N + 1], [E]: both directions of each edge, no loops, nothing twice.
+    indptr, neighbors: int64 [N + 1], [E]: both directions of each edge, no loops. What is listed twice counts twice.
     weights: int64 [N, C]: each column is balanced up to ``1 + imbalance`` times its mean over the parts.
     edge_weights: int64 [E], >= 1; None: all 1.
 
@@ -60,6 +60,8 @@ def metis_parts(
     columns = np.ascontiguousarray(weights[:, weights.sum(axis=0) > 0], np.int64)  # METIS divides by the sums
     if num_parts == 1 or n == 0 or not columns.shape[1]:
         return np.zeros(n, np.int32)
+    if n <= num_parts:
+        return np.arange(n, dtype=np.int32)  # METIS would complain on stdout, and put all nodes into one part
     for array in (indptr, neighbors, edge_weights):
         assert array is None or (array.dtype == np.int64 and array.flags.c_contiguous)
     options, parts = np.empty(_NUM_OPTIONS, np.int64), np.zeros(n, np.int64)

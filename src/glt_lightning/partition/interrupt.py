@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
-_POLL_S = 0.2
+_POLL_S = 0.05
 
 
 def interruptible(call: Callable[[], T]) -> T:
     """Makes the call in a thread of its own, so that this one still takes signals; raises what the call raises.
 
-    After a KeyboardInterrupt the call runs on, unheard, until the process ends.
+    After a KeyboardInterrupt the call runs on, unheard, until the process ends. Who handled SIGTERM before does so during
+    the call, when it is made from the main thread.
     """
     result: list[T] = []
     errors: list[BaseException] = []
@@ -29,6 +31,14 @@ def interruptible(call: Callable[[], T]) -> T:
     thread.start()
     while thread.is_alive():
         thread.join(_POLL_S)
+        _handle_sigterm_as_before()
     if errors:
         raise errors[0]
     return result[0]
+
+
+def _handle_sigterm_as_before() -> None:
+    """METIS takes SIGTERM for itself, and crashes when it comes to another thread than its own."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)

@@ -96,7 +96,7 @@ class GraphToPartition:
         return np.minimum(column, 2**31 - 1).astype(np.int32)
 
     def capacity(self, weights: np.ndarray, parts: int, imbalance: float) -> np.ndarray:
-        """int64 [C]: the most that each of ``parts`` parts may weigh; never less than one node of even weight."""
+        """int64 [C]: the most that each of ``parts`` parts may weigh; never less than its even share, rounded up."""
         total = weights.sum(axis=0, dtype=np.int64)
         return np.maximum(-(-total // parts), (total * (1 + imbalance) / parts).astype(np.int64))
 
@@ -121,9 +121,14 @@ class Assigner(ABC):
         return None
 
 
-def checked(assignment: Assignment, graph: GraphToPartition, name: str) -> dict[NodeType, np.ndarray]:
+def checked(assignment: object, graph: GraphToPartition, name: str) -> dict[NodeType, np.ndarray]:
     """The assignment as int32 arrays. Raises `DataError` unless every node has a part that exists."""
     parts = {}
+    if not isinstance(assignment, Mapping):
+        raise DataError(
+            f"partition.algorithm: {name}: expected a dict of node type -> part of each node, "
+            f"got {type(assignment).__name__}."
+        )
     for node_type, count in graph.num_nodes.items():
         if node_type not in assignment:
             raise DataError(f"partition.algorithm: {name} assigns no nodes of type {node_type!r}.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,7 @@ class FileAssigner(Assigner):
             return {"algorithm": hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=8)).hexdigest()}
 
     def assign(self, graph: GraphToPartition) -> Assignment:
-        try:
-            loaded = np.load(self.path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.path}: expected arrays of part numbers ({error}).") from None
+        loaded = self._load()
         if isinstance(loaded, np.ndarray):
             if len(graph.num_nodes) > 1:
                 raise DataError(
@@ -38,8 +37,22 @@ class FileAssigner(Assigner):
                     "give an .npz file with one array of part numbers for each."
                 )
             return dict.fromkeys(graph.num_nodes, loaded)
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        if unknown := sorted(set(loaded) - set(graph.num_nodes)):
+            raise DataError(
+                f"{self.path}: has an array {unknown[0]!r}, but the graph has node types {', '.join(graph.num_nodes)}. "
+                "Give one array of part numbers for each."
+            )
+        return loaded
+
+    def _load(self) -> np.ndarray | dict[str, np.ndarray]:
+        try:
+            loaded = np.load(self.path, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            raise DataError(f"{self.path}: expected arrays of part numbers ({error}).") from None
 
 
 def own_class(path: str, arguments: dict[str, Any] | None) -> Assigner:
@@ -47,11 +60,14 @@ def own_class(path: str, arguments: dict[str, Any] | None) -> Assigner:
     module, _, name = path.rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # `.a` gives the last two
         raise OptionError(f"partition.algorithm: cannot import {path!r} ({error}).") from None
     if not isinstance(kind, type) or not issubclass(kind, Assigner):
         raise OptionError(f"partition.algorithm: {path} is not a subclass of glt_lightning.partition.PartitionerBase.")
+    if inspect.isabstract(kind):
+        raise OptionError(f"partition.algorithm: {path} does not define {', '.join(sorted(kind.__abstractmethods__))}.")
     try:
-        return kind(**(arguments or {}))
+        inspect.signature(kind).bind(**(arguments or {}))
     except TypeError as error:
-        raise OptionError(f"partition.algorithm: {path}: {error}.") from None
+        raise OptionError(f"partition.algorithm: {path}: init_args: {error}.") from None
+    return kind(**(arguments or {}))

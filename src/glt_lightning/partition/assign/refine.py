@@ -12,9 +12,10 @@ from glt_lightning.partition.assign.base import GraphToPartition
 
 
 def refine(graph: GraphToPartition, parts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """int32 [N]: parts that cut no more edges, and that keep to the imbalance in each column of weights (int32 [N, C]).
+    """int32 [N]: parts that cut fewer edges and are more even in each column of weights (int32 [N, C]).
 
-    A part that has too much gives it up even if that cuts edges.
+    A part that has more than the imbalance allows gives it up where others have room, even if that cuts edges. One node
+    that weighs more than that, or columns that are at odds, leave it so.
     """
     labels = Labels(parts, weights, graph.num_parts)
     capacity = graph.capacity(weights, graph.num_parts, graph.options.imbalance)
