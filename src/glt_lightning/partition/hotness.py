@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from glt_lightning.data.arrays import disk_full_speaks
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.scratch import float_matrix
 from glt_lightning.partition.topology import Topology
-from glt_lightning.partition.vip import inclusion, seed_probabilities
+from glt_lightning.partition.vip import inclusion_of_each
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType, edge_type_key
 
 Policy = Literal["vip", "degree", "presample", "given"]
 _MOST_BATCHES = 64  # counted per part
-_BYTES_PER_NODE = 24  # that `inclusion` holds for each part
-_COLUMNS = 8  # parts whose probabilities are worked out together
 
 
 class Hotness:
@@ -69,15 +65,10 @@ def rank_nodes(
         return Hotness("degree", {}, np.concatenate([*degree.values()])[None].astype(np.float32))
     node_type, ids = train
     seeds = [(node_type, ids[parts[node_type][ids] == p]) for p in range(options.num_parts)]
-    values = _scratch(options.num_parts, topology.total, options.memory_bytes // 4, folder)
     if policy == "vip":
-        for begin in range(0, options.num_parts, _columns(topology.total, options.memory_bytes)):
-            group = seeds[begin : begin + _columns(topology.total, options.memory_bytes)]
-            first = seed_probabilities(topology, group, options.batch_size)
-            values[begin : begin + len(group)] = inclusion(
-                topology, first, options.num_neighbors, progress, options.device
-            ).T
+        values = inclusion_of_each(topology, seeds, options, folder, progress)
     else:
+        values = float_matrix(options.num_parts, topology.total, folder, options.memory_bytes // 4)
         _count_accesses(topology, seeds, options, values, progress)
     made_by = {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size}
     return Hotness(policy, made_by, values)
@@ -88,21 +79,6 @@ def _policy(options: PartitionOptions) -> Policy:
         return options.hotness
     # On random parts both leave equally many rows remote, and degrees cost nothing.
     return "degree" if options.algorithm == "random" else "vip"
-
-
-def _columns(total: int, memory_bytes: int) -> int:
-    """How many parts at a time fit into half of the memory."""
-    return max(1, min(_COLUMNS, memory_bytes // 2 // (_BYTES_PER_NODE * max(1, total))))
-
-
-def _scratch(num_parts: int, total: int, limit: int, folder: Path) -> np.ndarray:
-    """float32 [P, N], in memory if that takes no more than ``limit`` bytes, else in a nameless file."""
-    if 4 * num_parts * total <= limit or not total:
-        return np.zeros((num_parts, total), np.float32)
-    size = 4 * num_parts * total
-    with tempfile.TemporaryFile(dir=folder) as file, disk_full_speaks(folder, size):
-        os.posix_fallocate(file.fileno(), 0, size)  # a page that finds no room when it is written kills the process
-        return np.memmap(file, np.float32, "r+", shape=(num_parts, total))
 
 
 def _count_accesses(

@@ -13,6 +13,16 @@ from glt_lightning.data.arrays import disk_full_speaks
 from glt_lightning.partition.pread import read_exactly
 
 
+def float_matrix(rows: int, columns: int, folder: Path, limit: int) -> np.ndarray:
+    """float32 [rows, columns] of zeros: in memory if it takes no more than ``limit`` bytes, else a map of such a file."""
+    size = 4 * rows * columns
+    if size <= limit:
+        return np.zeros((rows, columns), np.float32)
+    with tempfile.TemporaryFile(dir=folder) as file, disk_full_speaks(folder, size):
+        os.posix_fallocate(file.fileno(), 0, size)  # a page that finds no room when it is written kills the process
+        return np.memmap(file, np.float32, "r+", shape=(rows, columns))
+
+
 class Scratch:
     """``size`` bytes that are written in pieces and read in ranges.
 

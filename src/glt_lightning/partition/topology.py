@@ -32,6 +32,7 @@ class Topology:
         num_nodes: Nodes of each type, in the order of the types.
         total: Nodes of all types.
         relations: The stored edge types.
+        folder: For working files.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Topology:
         self.num_nodes, self.relations, self.degrees = dict(num_nodes), list(relations), degrees
         self.total = sum(num_nodes.values())
         self._offsets = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]).tolist(), strict=False))
-        self._folder, self._edges, self._memory, self._progress = folder, edges, memory_bytes, progress
+        self.folder, self._edges, self._memory, self._progress = folder, edges, memory_bytes, progress
         self._files: dict[tuple[EdgeType, bool, bool], _RowFiles] = {}
         self._chunk = max(1, min(_MOST_EDGES, memory_bytes // 128))
 
@@ -99,7 +100,7 @@ class Topology:
         if both is not None and not relation.both and self._is_symmetric(relation, both):
             return both
         if key not in self._files:
-            self._files[key] = self._build(relation, self._folder / f"topology{len(self._files)}")
+            self._files[key] = self._build(relation, self.folder / f"topology{len(self._files)}")
         return self._files[key]
 
     def _is_symmetric(self, relation: Relation, both: _RowFiles) -> bool:
@@ -139,7 +140,7 @@ class Topology:
 
     def __exit__(self, *error: object) -> None:
         self._files.clear()
-        for folder in self._folder.glob("topology*"):
+        for folder in self.folder.glob("topology*"):
             shutil.rmtree(folder)
 
 

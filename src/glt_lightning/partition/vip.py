@@ -8,13 +8,15 @@ different rows are taken as independent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
-from glt_lightning.options import Fanouts
+from glt_lightning.options import Fanouts, PartitionOptions
 from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.scratch import float_matrix
 from glt_lightning.partition.topology import Topology
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType
@@ -22,6 +24,8 @@ from glt_lightning.types import GraphSchema, NodeType
 _ALMOST_ONE = np.float32(1 - 2**-24)  # the logarithm of 0 has no place in a sum
 # Logarithms are summed as integers of this unit: no order of edges changes a bit, and 2^27 rows cannot overflow.
 _UNIT = np.float32(2**-32)
+_BYTES_PER_NODE = 24  # that `inclusion` holds for each column
+_MOST_COLUMNS = 8
 
 
 class Sums(Protocol):
@@ -50,6 +54,27 @@ def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.nd
         if len(ids):
             topology.split(first)[node_type][ids, k] = min(1.0, batch_size / len(ids))
     return first
+
+
+def inclusion_of_each(
+    topology: Topology,
+    seeds: Sequence[tuple[NodeType, np.ndarray]],
+    options: PartitionOptions,
+    folder: Path,
+    progress: Progress,
+) -> np.ndarray:
+    """float32 [K, nodes of all types]: probability that a node is in a batch of each of K sets of seeds (user ids).
+
+    Worked out for as many sets at a time as half of the memory has room for; a large result lies in a file of ``folder``.
+    """
+    values = float_matrix(len(seeds), topology.total, folder, options.memory_bytes // 4)
+    columns = max(1, min(_MOST_COLUMNS, options.memory_bytes // 2 // (_BYTES_PER_NODE * max(1, topology.total))))
+    for begin in range(0, len(seeds), columns):
+        group = seeds[begin : begin + columns]
+        first = seed_probabilities(topology, group, options.batch_size)
+        found = inclusion(topology, first, options.num_neighbors, progress, options.device)
+        values[begin : begin + len(group)] = found.T
+    return values
 
 
 def inclusion(

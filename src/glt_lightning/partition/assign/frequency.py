@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
-from glt_lightning.partition.vip import inclusion, seed_probabilities
+from glt_lightning.partition.vip import inclusion_of_each
 
 _BLOCK = 10_000  # ids per part; GLT's default chunk_size
 
@@ -26,9 +26,8 @@ class FrequencyAssigner(Assigner):
             )
         node_type, seeds = graph.splits["train"]
         shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
-        first = seed_probabilities(graph.topology, shares, graph.options.batch_size)
-        wanted = inclusion(graph.topology, first, graph.options.num_neighbors, graph.progress, graph.options.device)
-        return {t: frequency_parts(p) for t, p in graph.topology.split(wanted).items()}
+        wanted = inclusion_of_each(graph.topology, shares, graph.options, graph.topology.folder, graph.progress)
+        return {t: frequency_parts(p) for t, p in graph.topology.split(wanted.T).items()}
 
 
 def frequency_parts(wanted: np.ndarray, block: int = _BLOCK) -> np.ndarray:
@@ -36,7 +35,7 @@ def frequency_parts(wanted: np.ndarray, block: int = _BLOCK) -> np.ndarray:
     num_nodes, num_parts = wanted.shape
     parts = np.empty(num_nodes, np.int32)
     for number, begin in enumerate(range(0, num_nodes, block * num_parts)):
-        piece = wanted[begin : begin + block * num_parts]
+        piece = np.ascontiguousarray(wanted[begin : begin + block * num_parts])
         gain = piece * np.float32(num_parts + 1) - piece.sum(axis=1, keepdims=True)
         free = np.arange(len(piece))
         for turn in range(num_parts):  # another part chooses first in each block
