@@ -120,6 +120,16 @@ def test_verify(config: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--config", "run.yaml", "--batches", "0"], "error: batches: expected an integer >= 1, got 0."),
         (["--config", "run.yaml", "--html", "none/r.html"], "error: --html: there is no folder "),
         (["--config", "run.yaml", "--data.partition.algorithm", "mets"], "error: partition.algorithm: expected random"),
+        (
+            ["--config", "run.yaml", "--parts", "0;1"],
+            "error: --parts: expected numbers of parts such as 0,2, got '0;1'.",
+        ),
+        (["--config", "run.yaml", "--parts", "0,2"], "error: parts: expected numbers of 0 to 1, got [0, 2]."),
+        (["--verify", "p", "--parts", "0"], "error: --verify and --parts: expected one of them at a time."),
+        (
+            ["--config", "run.yaml", "--parts", "0", "--data.partition.algorithm", "metis"],
+            "error: partition.algorithm: metis may cut otherwise each time",
+        ),
         (["--config", "run.yaml", "--verfy"], "error: unrecognized arguments: --verfy. Did you mean --verify?"),
     ],
 )

@@ -21,6 +21,7 @@ from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import assign_graph, complete_partition, partition_graph, partition_parts
 from glt_lightning.partition.folder import exclusive
+from glt_lightning.partition.hotness import Hotness
 from glt_lightning.partition.part_files import PartFile
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.partition.sources.folder import FolderSource
@@ -128,8 +129,8 @@ def test_assignment_is_that_of_one_run(tmp_path: Path) -> None:
     source = random_source(np.random.default_rng(1), HETERO)
     options = PartitionOptions(num_parts=3, algorithm="random", hotness="degree")
     counts = assign_graph(source, tmp_path / "parts.npz", options)
-    assert counts == source.num_nodes
-    partition_graph(source, tmp_path / "a", options)
+    manifest = partition_graph(source, tmp_path / "a", options)
+    assert [[manifest.rows(p, t) for p in range(3)] for t in range(len(counts))] == [*counts.values()]
     partition_graph(source, tmp_path / "b", replace(options, algorithm=str(tmp_path / "parts.npz")))
     expected, got = content(tmp_path / "a"), content(tmp_path / "b")
     del expected["manifest.json"], got["manifest.json"]
@@ -234,9 +235,12 @@ def test_another_numbering_is_refused(
     """Logarithms differ in the last bit between processors: equal options are no proof."""
     partition_parts(source, tmp_path / "p", three, [0])
     before = content(tmp_path / "p")
-    rank = "glt_lightning.partition.hotness.inclusion"
-    monkeypatch.setattr(rank, lambda topology, first, *_: np.random.default_rng(1).random(first.shape, np.float32))
-    with pytest.raises(PartitionError, match=r"numbering: .* in part 1, .*another processor.*hotness: degree"):
+    worked_out = PartFile.load(tmp_path / "p", 0).head.hotness["vip"]
+    rounded = Hotness(
+        "vip", worked_out, np.random.default_rng(1).random((1, sum(source.num_nodes.values())), np.float32)
+    )
+    monkeypatch.setattr("glt_lightning.partition.builder.rank_nodes", lambda *_: rounded)
+    with pytest.raises(PartitionError, match=r"numbering: .* in part 1, .*another processor"):
         partition_parts(source, tmp_path / "p", three, [1])
     assert content(tmp_path / "p") == before
 

@@ -17,6 +17,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.lightning.config_file import keep_groups
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.messages import OneLineParser
+from glt_lightning.lightning.parts_command import assign_only, part_numbers, write_parts
 from glt_lightning.lightning.report_command import add_report_arguments, page_path, show_report
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.report import TrafficOptions
@@ -26,7 +27,8 @@ from glt_lightning.partition.verify import verify_partition
 _READ = ("data",)  # what partition reads of a configuration
 _DESCRIPTION = (
     "Partitions the graph of a configuration of fit, as fit itself would, and shows the report; or, with --verify, checks "
-    "every file of a finished partition. Reads data of the configuration, and nothing else of it."
+    "every file of a finished partition. Several hosts share the work in two stages: one runs --assign_only, then each "
+    "--parts with the file as algorithm. Reads data of the configuration, and nothing else of it."
 )
 _OF_CONFIG = ""  # --verify without a folder
 _INTERRUPTED = 130  # exit status, as a shell has it
@@ -36,6 +38,7 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
     """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
     parser = _parser(prog)
     config = parser.parse_args(keep_groups(argv, _READ))
+    _check_one_of(config)
     if config.verify:
         _verify(Path(config.verify))
         return
@@ -45,6 +48,12 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
         raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
     if config.verify == _OF_CONFIG:
         _verify(data.partition_dir)
+    elif config.assign_only is not None:
+        with _interruptible("nothing is left of it"):
+            assign_only(data, Path(config.assign_only))
+    elif config.parts is not None:
+        with _interruptible("parts that are finished stay, nothing else is left"):
+            write_parts(data, part_numbers(config.parts))
     else:
         _partition(data, config)
 
@@ -60,9 +69,29 @@ def _parser(prog: str) -> OneLineParser:
         default=None,
         help="Check every file of a finished partition instead: of this folder, or of the one of the configuration.",
     )
+    parser.add_argument(
+        "--assign_only",
+        type=str | None,
+        default=None,
+        metavar="FILE.npz",
+        help="Assign nodes to parts, save that in this file for partition.algorithm, and stop.",
+    )
+    parser.add_argument(
+        "--parts",
+        type=str | None,
+        default=None,
+        metavar="0,2",
+        help="Write only these parts into the folder; whoever brings the last one completes it. No report.",
+    )
     add_report_arguments(parser)
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
     return parser
+
+
+def _check_one_of(config: Namespace) -> None:
+    given = [f"--{name}" for name in ("verify", "assign_only", "parts") if config[name] is not None]
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)}: expected one of them at a time.")
 
 
 def _verify(folder: Path) -> None:

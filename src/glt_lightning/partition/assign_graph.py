@@ -33,8 +33,10 @@ def assign_graph(
     progress: bool | None = None,
     timeout_s: float = LOCK_TIMEOUT_S,
     assigner: Assigner | None = None,
-) -> dict[NodeType, int]:
-    """Assigns nodes to parts and saves that as ``out_file``, for ``partition.algorithm``; returns nodes by type.
+) -> dict[NodeType, list[int]]:
+    """Assigns nodes to parts and saves that as ``out_file``, for ``partition.algorithm``.
+
+    Returns node type -> how many nodes each part gets.
 
     out_file: ``.npz`` with an array per node type, int16 or int32 [N], the part of each node by user id. It appears whole.
     undirected, splits, assigner: as of `partition_graph`.
@@ -57,7 +59,7 @@ def assign_graph(
                 parts = graph.assign(assigner or assigner_of(options), topology)
             _save(folder / target.name, parts, np.dtype(np.int16 if options.num_parts <= 1 << 15 else np.int32))
             os.rename(folder / target.name, target)
-    return {t: len(p) for t, p in parts.items()}
+    return {t: np.bincount(p, minlength=options.num_parts).tolist() for t, p in parts.items()}
 
 
 def _save(path: Path, parts: Mapping[NodeType, np.ndarray], dtype: np.dtype) -> None:

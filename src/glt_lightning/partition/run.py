@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,7 @@ class Run:
                 require_fresh(target, missing, self.made)
                 if not missing:
                     return compose(target)
-            self._require_same_each_time()
+            self.require_same_each_time(missing)
             with folder_beside(target, missing[0]) as folder:
                 save_parts(folder, self._build(folder, missing), missing)
                 with exclusive(target, self.timeout_s):
@@ -70,8 +70,9 @@ class Run:
         graph = StoredGraph(self.source, self.options, splits, self.made, Progress(self.progress))
         return Builder(graph, folder, self.assigner, self.made, parts).build()
 
-    def _require_same_each_time(self) -> None:
-        if not self.assigner.deterministic and self.options.num_parts > 1:
+    def require_same_each_time(self, parts: Collection[int]) -> None:
+        """Raises `OptionError` if these are some of the parts, and another run would cut the others otherwise."""
+        if not self.assigner.deterministic and len(parts) < self.options.num_parts:
             name = self.options.algorithm_name
             raise OptionError(
                 f"partition.algorithm: {name} may cut otherwise each time, so parts of several runs would not fit. "

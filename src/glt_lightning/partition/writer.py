@@ -141,7 +141,9 @@ def partition_parts(
         raise OptionError(f"parts: expected numbers of 0 to {options.num_parts - 1}, got {list(parts)}.")
     assigner = assigner or assigner_of(options)
     made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
-    return Run(source, options, splits, assigner, made, progress, timeout_s).parts(target, sorted(set(parts)))
+    run = Run(source, options, splits, assigner, made, progress, timeout_s)
+    run.require_same_each_time(set(parts))
+    return run.parts(target, sorted(set(parts)))
 
 
 def _is_empty_folder(path: Path) -> bool:
