@@ -1,0 +1,203 @@
+"""Label propagation, contraction and spreading against the reference; the table of pairs at its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from glt_lightning.errors import DataError, NativeError
+from glt_lightning.ops import reference
+from glt_lightning.ops.assign import Labels, NeighborRows, PairTable, spread_rows
+
+
+def random_rows(rng: np.random.Generator, num_nodes: int, dtype: type = np.int32, mean: float = 4) -> NeighborRows:
+    """Rows of all nodes; isolated nodes, self loops and repeated neighbours occur."""
+    degrees = rng.poisson(mean, num_nodes) * (rng.random(num_nodes) < 0.8)
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    return NeighborRows(0, indptr, (rng.random(indptr[-1]) ** 2 * num_nodes).astype(dtype), num_nodes)
+
+
+def chunks(rows: NeighborRows, size: int) -> Iterator[NeighborRows]:
+    """The same rows, ``size`` at a time."""
+    for begin in range(0, len(rows), size):
+        indptr = rows.indptr[begin : begin + size + 1]
+        yield NeighborRows(begin, indptr - indptr[0], rows.neighbors[indptr[0] : indptr[-1]], rows.num_nodes)
+
+
+def tensors(rows: NeighborRows) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(rows.indptr), torch.from_numpy(rows.neighbors.astype(np.int64))
+
+
+def written(edges: dict[int, list[int]], num_nodes: int, dtype: type = np.int32) -> NeighborRows:
+    """Rows written down: node -> neighbours."""
+    lists = [edges.get(node, []) for node in range(num_nodes)]
+    return NeighborRows(
+        0, np.cumsum([0, *map(len, lists)]), np.array([n for row in lists for n in row], dtype), num_nodes
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    num_labels=st.sampled_from([1, 3, 40]),
+    constraints=st.integers(1, 3),
+    slack=st.sampled_from([0.5, 1.0, 1.3, 9.0]),  # over-full at the start, binding, loose
+    everywhere=st.booleans(),
+    dtype=st.sampled_from([np.int32, np.int64]),
+    size=st.sampled_from([1, 7, 1000]),
+)
+def test_propagation(seed, num_labels, constraints, slack, everywhere, dtype, size):
+    rng = np.random.default_rng(seed)
+    num_nodes = int(rng.integers(1, 60))
+    rows = random_rows(rng, num_nodes, dtype)
+    weights = rng.integers(0, 4, (num_nodes, constraints)).astype(np.int32)
+    given_labels = rng.integers(-1, num_labels, num_nodes)
+    capacity = np.ceil(slack * weights.sum(axis=0) / num_labels).astype(np.int64)
+    labels = Labels(given_labels, weights, num_labels)
+    want_labels, want_loads = torch.from_numpy(given_labels.copy()), torch.from_numpy(labels.loads.copy())
+    for _ in range(3):
+        moved = sum(labels.propagate(chunk, capacity, everywhere=everywhere) for chunk in chunks(rows, size))
+        want_moved = reference.propagate_labels(
+            *tensors(rows),
+            0,
+            want_labels,
+            torch.from_numpy(weights).long(),
+            want_loads,
+            torch.from_numpy(capacity),
+            everywhere=everywhere,
+        )
+        assert moved == want_moved
+        assert labels.labels.tolist() == want_labels.tolist()
+        assert labels.loads.tolist() == want_loads.tolist()
+    held = labels.labels >= 0
+    loads = np.zeros_like(labels.loads)
+    np.add.at(loads, labels.labels[held], weights[held])
+    assert labels.loads.tolist() == loads.tolist()
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "before", "capacity", "everywhere", "after"),
+    [
+        ([1, 2, 3], [0, 1, 1, 0], 4, False, 1),  # the most frequent
+        ([1, 2], [0, 1, 0, 0], 4, False, 0),  # its own at a tie
+        ([1, 2], [-1, 2, 1, 0], 4, False, 2),  # the first in the row at a tie of others
+        ([1, 2, 3], [0, 1, 1, 2], 2, False, 2),  # what is full does not count
+        ([1], [0, -1, 0, 0], 4, False, 0),  # what has no label does not count
+        ([], [0, 0, 0, 1], 2, False, 0),  # over-full, nowhere to go in its row
+        ([], [0, 0, 0, 1], 2, True, 2),  # the lightest of all
+        ([], [0, 0, 0, 0], 2, True, 1),  # the lowest of the lightest
+        ([0, 0, 1], [0, 1, 1, 1], 4, False, 0),  # its own loops hold it
+        ([1, 1, 0], [0, 1, 0, 0], 2, False, 1),  # over-full: it leaves though its own is as frequent
+    ],
+)
+def test_one_node(neighbors: list[int], before: list[int], capacity: int, everywhere: bool, after: int) -> None:
+    labels = Labels(np.array(before), np.ones((4, 1)), 3)
+    row = NeighborRows(0, np.array([0, len(neighbors)]), np.array(neighbors, np.int64), 4)
+    labels.propagate(row, np.array([capacity]), everywhere=everywhere)
+    assert labels.labels[0] == after
+
+
+def test_weight_of_zero_needs_no_room() -> None:
+    """A node that weighs nothing in the full constraint may come; one that does may not."""
+    weights = np.array([[1, 0], [1, 1], [0, 5], [1, 0]])
+    labels = Labels(np.array([0, 0, 1, 0]), weights, 2)
+    rows = written({0: [2], 1: [2]}, 4)
+    assert labels.propagate(rows, np.array([3, 5]), everywhere=False) == 1
+    assert labels.labels.tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("bad", [-1, 4])
+def test_ids_that_are_none(dtype: type, bad: int) -> None:
+    rows = written({1: [0, bad]}, 4, dtype)
+    labels = Labels(np.zeros(4), np.ones((4, 1)), 1)
+    with pytest.raises(DataError, match=f"assign rows: id {bad} at position 1 is not in the graph"):
+        labels.propagate(rows, np.array([9]), everywhere=False)
+    with pytest.raises(DataError, match=f"count pairs: id {bad} at position 1"):
+        PairTable(10).add(rows, labels.labels)
+    with pytest.raises(DataError, match=f"spread rows: id {bad} at position 1"):
+        spread_rows(rows, np.ones((4, 1), np.int64), np.zeros((4, 1), np.int64))
+
+
+def test_labels_that_are_none() -> None:
+    for node in (0, 1):  # as a neighbour, and as its own
+        labels = Labels(np.zeros(4), np.ones((4, 1)), 1)
+        labels.labels[node] = 1
+        with pytest.raises(NativeError, match="assign rows"):
+            labels.propagate(written({1: [0]}, 4), np.array([9]), everywhere=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    num_labels=st.sampled_from([1, 2, 9, 60]),
+    dtype=st.sampled_from([np.int32, np.int64]),
+    size=st.sampled_from([1, 7, 1000]),
+)
+def test_pairs(seed, num_labels, dtype, size):
+    rng = np.random.default_rng(seed)
+    rows = random_rows(rng, int(rng.integers(1, 80)), dtype)
+    labels = rng.integers(0, num_labels, rows.num_nodes).astype(np.int32)
+    table = PairTable(10_000)
+    for chunk in chunks(rows, size):
+        table.add(chunk, labels)
+    low, high, counts = (column.tolist() for column in table.pairs())
+    want = reference.count_pairs(*tensors(rows), 0, torch.from_numpy(labels))
+    assert dict(zip(zip(low, high, strict=True), counts, strict=True)) == want
+    assert list(zip(low, high, strict=True)) == list(want)
+    assert table.forgotten == 0
+
+
+@pytest.mark.parametrize("size", [1, 13, 1000])
+def test_full_table_forgets_the_lightest(size: int) -> None:
+    """Half of the rows' entries are those of 20 pairs, which come again and again; the others are rare."""
+    rng = np.random.default_rng(0)
+    lists = {node: [500 + node % 20] * 20 + rng.integers(520, 1000, 20).tolist() for node in range(400)}
+    rows, labels = written(lists, 1000), np.arange(1000, dtype=np.int32)
+    labels[:500] %= 20
+    table = PairTable(100)
+    for chunk in chunks(rows, size):
+        table.add(chunk, labels)
+    low, high, counts = table.pairs()
+    assert 0 < len(low) <= 100
+    heavy = np.argsort(-counts, kind="stable")[:20]
+    assert sorted(zip(low[heavy].tolist(), high[heavy].tolist(), strict=True)) == [(i, 500 + i) for i in range(20)]
+    assert counts[heavy].tolist() == [400] * 20  # 20 of each of 20 rows, none lost
+    assert counts.sum() + table.forgotten == 400 * 40
+    whole = PairTable(100)
+    whole.add(rows, labels)
+    for column, again in zip(table.pairs(), whole.pairs(), strict=True):
+        assert column.tolist() == again.tolist()  # however it is cut
+
+
+def test_row_longer_than_the_table() -> None:
+    """A hub with more neighbours than the table has room for."""
+    rows = written({0: [*range(1, 1000), *range(1, 1000)]}, 1000, np.int64)
+    table = PairTable(16)
+    table.add(rows, np.arange(1000, dtype=np.int32))
+    low, _, counts = table.pairs()
+    assert 8 <= len(low) <= 16
+    assert counts.sum() + table.forgotten == 2 * 999
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    width=st.sampled_from([1, 3, 8]),
+    dtype=st.sampled_from([np.int32, np.int64]),
+    size=st.sampled_from([1, 7, 1000]),
+)
+def test_spreading(seed, width, dtype, size):
+    rng = np.random.default_rng(seed)
+    rows = random_rows(rng, int(rng.integers(1, 80)), dtype, mean=20)
+    values = rng.integers(-(2**62), 2**62, (len(rows), width))  # sums wrap
+    before = rng.integers(0, 99, (rows.num_nodes, width))
+    out = before.copy()
+    for chunk in chunks(rows, size):
+        spread_rows(chunk, np.ascontiguousarray(values[chunk.first : chunk.first + len(chunk)]), out)
+    want = reference.spread_rows(*tensors(rows), torch.from_numpy(values), torch.from_numpy(before))
+    assert out.tolist() == want.tolist()
