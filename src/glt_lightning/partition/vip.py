@@ -22,7 +22,7 @@ from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType
 
 _ALMOST_ONE = np.float32(1 - 2**-24)  # the logarithm of 0 has no place in a sum
-# Logarithms are summed as integers of this unit: no order of edges changes a bit, and 2^27 rows cannot overflow.
+# Logarithms are summed as integers of this unit: no order of edges changes a bit, and 2^26 rows cannot overflow.
 _UNIT = np.float32(2**-32)
 _BYTES_PER_NODE = 24  # that `inclusion` holds for each column
 _MOST_COLUMNS = 8
@@ -88,7 +88,7 @@ def inclusion(
     make_sums = sums_on(device)
     schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.relations))
     fanouts = fanout_table(num_neighbors, schema)
-    absent = 1 - first
+    present = first.copy()
     frontier = first
     edges = sum(topology.degrees.num_edges(r) for r in topology.relations)
     with progress.phase("ranking nodes", len(fanouts) * edges, "edges") as done:
@@ -101,9 +101,9 @@ def inclusion(
                     done(len(rows.neighbors))
             np.multiply(missed.result(), -_UNIT, out=frontier, casting="unsafe")
             np.expm1(frontier, out=frontier)
-            frontier *= -absent  # reached now and not before
-            absent -= frontier
-    return 1 - absent
+            frontier *= present - 1  # reached now and not before
+            present += frontier
+    return present
 
 
 def _drawn(frontier: np.ndarray, begin: int, degree: np.ndarray, fanout: int) -> np.ndarray:
