@@ -7,7 +7,7 @@ types are counted through: the number of a node is its user's id plus the number
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -96,22 +96,25 @@ class Topology:
 
     def _rows(self, relation: Relation) -> _RowFiles:
         key = (relation.source, relation.flip, relation.both)
-        both = self._files.get((relation.source, False, True))
-        if both is not None and not relation.both and self._is_symmetric(relation, both):
-            return both
         if key not in self._files:
-            self._files[key] = self._build(relation, self.folder / f"topology{len(self._files)}")
+            both = self._files.get((relation.source, False, True))
+            if both is None or not self._is_symmetric(relation, both):
+                both = self._build(relation, self.folder / f"topology{len(self._files)}")
+            self._files[key] = both
         return self._files[key]
 
     def _is_symmetric(self, relation: Relation, both: _RowFiles) -> bool:
         """Whether adding each edge's reverse added nothing, so that rows of both directions are those of one.
 
-        Told by the numbers of each node's edges.
+        Told by the numbers of each node's edges, and then by a checksum of the edges: parallel edges may hide one-way ones.
         """
-        degree = self.degrees.into[relation.source]
-        return np.array_equal(np.diff(both.indptr), degree) and np.array_equal(
-            degree, self.degrees.out[relation.source]
-        )
+        into, out = self.degrees.into[relation.source], self.degrees.out[relation.source]
+        if not (np.array_equal(np.diff(both.indptr), into) and np.array_equal(into, out)):
+            return False
+        edges = self._edges[relation.source].chunks(self._chunk)
+        offset = self._offsets[relation.edge_type[0]]
+        rows = _merged([both], 0, self.total, self._chunk)
+        return _checksum(edges) == _checksum((r.neighbors - offset, _row_of_each(r)) for r in rows)
 
     def _build(self, relation: Relation, folder: Path) -> _RowFiles:
         src, _, dst = relation.edge_type
@@ -142,6 +145,23 @@ class Topology:
         self._files.clear()
         for folder in self.folder.glob("topology*"):
             shutil.rmtree(folder)
+
+
+def _checksum(edges: Iterable[tuple[np.ndarray, np.ndarray]]) -> int:
+    """64 bits that depend on the edges, in chunks of (sources, destinations), and not on their order."""
+    total = 0
+    for src, dst in edges:
+        z = src.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + dst.astype(np.uint64)
+        z ^= z >> np.uint64(32)
+        z *= np.uint64(0xBF58476D1CE4E5B9)
+        z ^= z >> np.uint64(29)
+        total += int(z.sum(dtype=np.uint64))
+    return total & (2**64 - 1)
+
+
+def _row_of_each(rows: NeighborRows) -> np.ndarray:
+    """int64 [E]: the node whose row lists each neighbour."""
+    return np.repeat(np.arange(rows.first, rows.first + len(rows)), np.diff(rows.indptr))
 
 
 def _narrowest(count: int) -> np.dtype:
