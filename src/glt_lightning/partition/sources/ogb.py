@@ -128,7 +128,9 @@ def _known_classes() -> Iterator[None]:
 
     rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
     arrays = [np.ndarray, np.dtype, type(np.dtype(np.int64)), rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
-    with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage, *arrays]):
+    needed = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage, *arrays]
+    known = torch.serialization.get_safe_globals()  # on leaving, torch forgets all that it was given, known before or not
+    with torch.serialization.safe_globals([each for each in needed if each not in known]):
         yield
 
 
