@@ -129,7 +129,7 @@ class Topology:
             destinations=_as_they_are(self.num_nodes[dst], dtype),
             offset=self._offsets[src],
             id_dtype=dtype,
-            edge_id_dtype=_narrowest(2 * self._edges[relation.source].num_edges),
+            edge_id_dtype=np.dtype(np.int32),  # not kept: they may wrap around, which halves the records of 2^31 edges
             parts=[0],
             structure_only=True,
         )
