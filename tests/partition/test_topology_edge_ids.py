@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def rows(folder: Path) -> list[list[int]]:
     folder.mkdir()
     with Topology(folder, edges, relations, source.num_nodes, degrees, 1 << 20, Progress(False)) as topology:
         pieces = [(p.indptr, p.neighbors.copy()) for p in topology.neighbors()]
-    return [n[a:b].tolist() for ptr, n in pieces for a, b in zip(ptr[:-1], ptr[1:], strict=True)]
+    return [n[a:b].tolist() for ptr, n in pieces for a, b in pairwise(ptr)]
 
 
 def test_ids_that_wrap_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
