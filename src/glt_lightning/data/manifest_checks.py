@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -152,6 +153,11 @@ def _check_splits(raw: Mapping[str, Any], arrays: dict[str, Any]) -> None:
 def _check_hot(raw: Mapping[str, Any], arrays: _Folders) -> None:
     kinds = {folder.split("/")[2] for folder in arrays if "/hot/" in folder}
     require(kinds <= set(raw["hotness"]), f"hotness: does not say how {', '.join(sorted(kinds))} was made")
+    places = itertools.product(range(raw["num_parts"] if raw["num_parts"] > 1 else 0), range(len(raw["node_types"])))
+    expected = {f"part{p}/hot/{kind}/{t}" for p, t in places for kind in kinds}
+    found = {folder for folder in arrays if "/hot/" in folder}
+    require(found <= expected, f"arrays: {min(found - expected, default=None)} is of no part or node type")
+    require(found == expected, f"arrays: {min(expected - found, default=None)} is missing")
     for folder, files in arrays.items():
         if "/hot/" in folder:
             require(set(files) == {"gids", "hotness"}, f"arrays: {folder} has {sorted(files)}, expected gids, hotness")
