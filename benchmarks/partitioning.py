@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,6 @@ from glt_lightning.partition.report import TrafficOptions, make_report
 
 ALGORITHMS = ["random", "frequency", "streaming", "metis", "pymetis"]
 CACHE = 0.1
-COLUMNS = ["graph", "parts", "algorithm", "CPU s", "wall s", "peak MB", "edge cut", "nodes, seeds: max/mean"]
-COLUMNS += ["remote rows of a batch", "share", "share with cache"]
 
 OURS = """
 import json, sys
@@ -140,32 +138,45 @@ def spread(values: list[float]) -> str:
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
-def table(lines: Iterable[dict[str, Any]]) -> str:
-    """Markdown: a row per graph, number of parts and algorithm, with medians, smallest and largest of its rounds."""
-    rounds: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
-    for line in lines:
-        rounds.setdefault((line["graph"], line["parts"], line["algorithm"]), []).append(line)
-    rows = [f"| {' | '.join(COLUMNS)} |", "| --- " * len(COLUMNS) + "|"]
-    for (graph, parts, algorithm), found in sorted(rounds.items(), key=lambda item: item[0][:2]):
-        first = found[0]
-        cpu, wall, peak = ([line[key] for line in found] for key in ("cpu_s", "wall_s", "peak_mb"))
-        cells = [graph, str(parts), algorithm, spread(cpu), spread(wall), f"{max(peak):,.0f}", f"{first['cut']:.3f}"]
-        alone = rounds.get((graph, parts, "pymetis"), [])
-        if algorithm == "metis" and alone:
-            ratio = statistics.median(cpu) / statistics.median([line["cpu_s"] for line in alone])
-            cells[3] += f", {ratio:.2f} x pymetis"
-        rows.append(f"| {' | '.join(cells + (_parts(first) if 'balance' in first else [''] * 4))} |")
-    return "\n".join(rows)
+Rounds = Mapping[tuple[str, int, str], list[dict[str, Any]]]
 
 
-def _parts(line: dict[str, Any]) -> list[str]:
-    nodes = max(v for k, v in line["balance"].items() if k.startswith("nodes:"))
-    return [
-        f"{nodes:.3f}, {line['balance']['seeds:train']:.3f}",
-        f"{line['remote_rows']:,.0f} of {line['batch_rows']:,.0f}",
-        f"{line['remote_share']:.3f}",
-        f"{line['remote_share_cached']:.3f}",
-    ]
+def load(paths: Iterable[Path]) -> Rounds:
+    """The lines of each graph, number of parts and algorithm, the first round first."""
+    found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for line in (json.loads(text) for path in paths for text in path.read_text().splitlines()):
+        found.setdefault((line["graph"], line["parts"], line["algorithm"]), []).append(line)
+    return found
+
+
+def costs(rounds: Rounds) -> str:
+    """Markdown: medians, smallest and largest."""
+    rows = []
+    for (graph, parts, algorithm), lines in rounds.items():
+        cpu, wall, peak = ([line[key] for line in lines] for key in ("cpu_s", "wall_s", "peak_mb"))
+        alone = [line["cpu_s"] for line in rounds.get((graph, parts, "pymetis"), [])]
+        ratio = f"{statistics.median(cpu) / statistics.median(alone):.2f}" if alone and algorithm == "metis" else ""
+        rows.append([graph, parts, algorithm, spread(cpu), spread(wall), f"{max(peak):,.0f}", ratio])
+    head = ["graph", "parts", "algorithm", "CPU s", "wall s", "peak MB", "CPU s to pymetis alone"]
+    return markdown(head, sorted(rows, key=lambda row: row[:2]))
+
+
+def savings(rounds: Rounds) -> str:
+    """Markdown: cut, and the share of a batch's rows that are remote, without and with a cache."""
+    kinds = [algorithm for algorithm in ALGORITHMS if algorithm != "pymetis"]
+    rows = []
+    for graph, parts in sorted({key[:2] for key in rounds}):
+        lines = [rounds[key][0] if (key := (graph, parts, kind)) in rounds else None for kind in kinds]
+        shares = ("cut", "remote_share", "remote_share_cached")
+        cells = [" / ".join(f"{line[share]:.2f}" for share in shares) if line else "" for line in lines]
+        uneven = max(max(line["balance"].values()) for line in lines[2:] if line)
+        rows.append([graph, parts, *cells, f"{uneven:.2f}"])
+    return markdown(["graph", "parts", *kinds, "most uneven of the last two"], rows)
+
+
+def markdown(head: list[str], rows: list[list[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def main() -> None:
@@ -182,7 +193,8 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="+", help="shows the results of earlier runs")
     args = parser.parse_args()
     if args.table:
-        print(table(json.loads(text) for path in args.table for text in path.read_text().splitlines()))
+        rounds = load(args.table)
+        print(costs(rounds), savings(rounds), sep="\n\n")
         return
     if args.graph is None or not set(args.algorithms.split(",")) <= set(ALGORITHMS):
         parser.error(f"give a graph, and algorithms of {', '.join(ALGORITHMS)}")
