@@ -45,9 +45,8 @@ def most_bytes(nodes: int, parts: int, memory_bytes: int, columns: int) -> int:
 
     columns: what is balanced, the nodes and each split.
     """
-    structure = 56 + 12 * columns  # sorting edges while labels and their loads are held
-    hotness = 70 + 4 * parts  # one column at a time; the results of all parts lie in a mapped file
-    return (200 << 20) + memory_bytes + nodes * max(structure, hotness)
+    grouping, joining, numbering = 56 + 12 * columns, 61 + 400 // 10, 80 + 4 * parts
+    return 130_000_000 + memory_bytes + nodes * max(grouping, joining, numbering)
 
 
 @pytest.fixture
