@@ -129,7 +129,8 @@ def _known_classes() -> Iterator[None]:
     rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
     arrays = [np.ndarray, np.dtype, type(np.dtype(np.int64)), rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
     needed = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage, *arrays]
-    known = torch.serialization.get_safe_globals()  # on leaving, torch forgets all that it was given, known before or not
+    # On leaving, torch forgets all that it was given, whether it knew it before or not.
+    known = torch.serialization.get_safe_globals()
     with torch.serialization.safe_globals([each for each in needed if each not in known]):
         yield
 
