@@ -28,11 +28,13 @@ PARTITION = """
     from pathlib import Path
     from glt_lightning.options import PartitionOptions
     from glt_lightning.partition import partition_graph
+    from glt_lightning.ops.metis import _library
     from glt_lightning.partition.assign import metis
     from glt_lightning.partition.sources.folder import FolderSource
 
     native = metis.metis_parts
     def told(*args, **options):
+        _library()  # takes a while
         Path("reached").touch()
         parts = native(*args, **options)
         Path("done").touch()
@@ -104,7 +106,7 @@ def wait_for(name: str, run: Run) -> None:
 def end_in_metis(run: Run, number: int) -> int:
     """Sends the signal when METIS is well at work. Returns the exit status, which comes soon."""
     wait_for("reached", run)
-    time.sleep(0.3)
+    time.sleep(0.5)
     sent = time.monotonic()
     run.popen.send_signal(number)
     status = run.wait(TIMEOUT_S)

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_POLL_S = 0.05
+_POLL_S = 0.005
 
 
 def interruptible(call: Callable[[], T]) -> T:
     """Makes the call in a thread of its own, so that this one still takes signals; raises what the call raises.
 
-    After a KeyboardInterrupt the call runs on, unheard, until the process ends. Who handled SIGTERM before does so during
-    the call, when it is made from the main thread.
+    After a KeyboardInterrupt the call runs on, unheard, until the process ends. In the main thread, SIGTERM stays with who
+    had it before, but for milliseconds after the call takes it.
     """
     result: list[T] = []
     errors: list[BaseException] = []
