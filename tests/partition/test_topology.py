@@ -1,0 +1,103 @@
+"""The rows that assigners and hotness read are the user's edges, whatever the chunks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from glt_lightning.ops.assign import NeighborRows
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.assign import GraphToPartition
+from glt_lightning.partition.assign.metis import adjacency
+from glt_lightning.partition.degrees import count_degrees
+from glt_lightning.partition.progress import Progress
+from glt_lightning.partition.relations import stored_relations
+from glt_lightning.partition.sources import ArraySource
+from glt_lightning.partition.topology import Topology
+from glt_lightning.types import EDGE
+from tests.helpers.partition_truth import HETERO, random_source, stored_edges
+
+Rows = dict[int, list[int]]
+
+
+def topology_of(source: ArraySource, undirected: bool, folder: Path) -> Topology:
+    schema, relations = stored_relations(source.schema, undirected)
+    edges = {e: source.edges(e) for e in source.schema.edge_types}
+    num_nodes = {t: source.num_nodes[t] for t in schema.node_types}
+    degrees = count_degrees(edges, num_nodes, lambda _: None)
+    return Topology(folder, edges, relations, num_nodes, degrees, 1 << 20, Progress(False))
+
+
+def listed(chunks: Iterable[NeighborRows]) -> Rows:
+    """Node -> its neighbours, sorted. Each node has one row at most."""
+    found: Rows = {}
+    for rows in chunks:
+        for i in range(len(rows)):
+            assert rows.first + i not in found
+            found[rows.first + i] = sorted(rows.neighbors[rows.indptr[i] : rows.indptr[i + 1]].tolist())
+    return found
+
+
+def both_ways(source: ArraySource, offset: dict[str, int], total: int) -> Rows:
+    """Each edge in the rows of both its ends; those within a node type once, however often they are listed."""
+    rows: Rows = {node: [] for node in range(total)}
+    for (s, _, d), index in source.edge_index.items():
+        pairs = [(u + offset[s], v + offset[d]) for u, v in index.T.tolist()]
+        pairs += [(v, u) for u, v in pairs]
+        for u, v in set(pairs) if s == d else pairs:
+            rows[u].append(v)
+    return {node: sorted(neighbors) for node, neighbors in rows.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    edge_types=st.sampled_from([(EDGE,), HETERO]),
+    undirected=st.booleans(),
+    most=st.sampled_from([1, 7, 1 << 22]),
+    symmetric=st.booleans(),
+    sampled_first=st.booleans(),
+)
+def test_rows(seed, edge_types, undirected, most, symmetric, sampled_first):
+    source = random_source(np.random.default_rng(seed), edge_types, nodes=20)
+    if symmetric:  # no edge twice, each with its reverse
+        for (s, rel, d), index in source.edge_index.items():
+            both = np.concatenate([index, index[::-1]], axis=1) if s == d else index
+            source.edge_index[s, rel, d] = np.unique(both, axis=1)
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("glt_lightning.partition.topology._MOST_EDGES", most)
+        with topology_of(source, undirected, Path(name)) as topology:
+            offset = {t: topology.offset(t) for t in topology.num_nodes}
+            if sampled_first:
+                _check_sampled(source, undirected, topology)
+            expected = both_ways(source, offset, topology.total)
+            assert listed(topology.neighbors()) == expected
+            _check_sampled(source, undirected, topology)
+            options = PartitionOptions(num_parts=2)
+            indptr, neighbors = adjacency(GraphToPartition(source, topology, {}, options, Progress(False)))
+            assert list(Path(name).iterdir())
+        assert list(Path(name).iterdir()) == []
+    assert len(indptr) == topology.total + 1
+    assert int(indptr[-1]) == len(neighbors) <= topology.num_neighbors
+    rows = [sorted(neighbors[a:b].tolist()) for a, b in pairwise(indptr)]
+    assert rows == [[u for u in expected[v] if u != v] for v in range(topology.total)]
+
+
+def _check_sampled(source: ArraySource, undirected: bool, topology: Topology) -> None:
+    for relation in topology.relations:
+        src, _, dst = relation.edge_type
+        edges = Counter((u, v) for u, v, _ in stored_edges(source, undirected)[relation.edge_type])
+        found = listed(topology.sampled(relation))
+        assert sorted(found) == [topology.offset(dst) + v for v in range(topology.num_nodes[dst])]
+        pairs = ((u - topology.offset(src), v - topology.offset(dst)) for v, row in found.items() for u in row)
+        assert Counter(pairs) == edges
+        indptr, neighbors = topology.sampled_arrays(relation)
+        assert np.diff(indptr).tolist() == [len(row) for row in found.values()]
+        assert sorted(neighbors.tolist()) == sorted(u for row in found.values() for u in row)
