@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 2
+#define GLT_ABI_VERSION 3
 #define GLT_MAX_HOPS 16
 
 typedef enum {
