@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -105,3 +106,20 @@ def test_nothing_of_the_graph_is_kept(tmp_path: Path) -> None:
     assert source.edges(EDGE) is not source.edges(EDGE)
     partition_graph(source, tmp_path / "p", PartitionOptions())
     assert source.num_nodes[NODE] == 2
+
+
+@pytest.mark.parametrize(("algorithm", "most"), [("random", 50), ("streaming", 80)])
+def test_bytes_per_node(tmp_path: Path, algorithm: str, most: int) -> None:
+    """What the partitioner holds beyond its working memory; docs/on-disk-format.md says how much."""
+    nodes = 1 << 21
+    source = single(np.zeros((0, 2), np.int64), nodes)
+    ring = np.stack([np.arange(nodes), (np.arange(nodes) + 1) % nodes])
+    source = replace(source, edge_index={EDGE: ring}, splits={"train": (NODE, np.arange(0, nodes, 100))})
+    options = PartitionOptions(num_parts=4, algorithm=algorithm, memory_bytes=SMALL)
+    tracemalloc.start()
+    try:
+        partition_graph(source, tmp_path / "p", options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most * nodes

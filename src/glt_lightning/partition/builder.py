@@ -122,10 +122,12 @@ class Builder:
     def _layouts(
         self, topology: Topology, parts: dict[NodeType, np.ndarray], hotness: Hotness
     ) -> dict[NodeType, NodeLayout]:
-        own = topology.split(hotness.of_owner(np.concatenate([*parts.values()])))
+        owners = [*parts.values()]
+        own = topology.split(hotness.of_owner(owners[0] if len(owners) == 1 else np.concatenate(owners)))
         degree = topology.degrees.occurrences(self._relations, self._graph.num_nodes)
         return {
-            t: number_nodes(parts[t], own[t], degree.pop(t), self._options.num_parts, self._id_dtype) for t in [*parts]
+            t: number_nodes(parts[t], own[t], degree[t], self._options.num_parts, self._id_dtype)
+            for t in self._graph.num_nodes
         }
 
     def _write_nodes(self, layouts: Mapping[NodeType, NodeLayout]) -> None:

@@ -21,21 +21,21 @@ class Degrees:
     """Edges of the user's types by end, before parallel edges are merged.
 
     Attributes:
-        out: Edge type -> int64 [N of its source], by user id.
-        into: Edge type -> int64 [N of its destination], by user id.
+        out: Edge type -> int32 or int64 [N of its source], by user id.
+        into: Edge type -> the same [N of its destination], by user id.
     """
 
     out: dict[EdgeType, np.ndarray]
     into: dict[EdgeType, np.ndarray]
 
     def in_degree(self, relation: Relation) -> np.ndarray:
-        """int64 [N]: stored edges by destination."""
+        """int32 or int64 [N]: stored edges by destination."""
         if relation.both:
             return self.out[relation.source] + self.into[relation.source]
         return (self.out if relation.flip else self.into)[relation.source]
 
     def out_degree(self, relation: Relation) -> np.ndarray:
-        """int64 [N]: stored edges by source."""
+        """int32 or int64 [N]: stored edges by source."""
         if relation.both:
             return self.in_degree(relation)
         return (self.into if relation.flip else self.out)[relation.source]
@@ -66,7 +66,7 @@ def count_degrees(
 def _count(
     edge_type: EdgeType, edges: EdgeList, num_nodes: Mapping[NodeType, int], done: Callable[[int], object]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [N of the sources], int64 [N of the destinations]: edges by end."""
+    """Integers [N of the sources] and [N of the destinations]: edges by end."""
     ends = [
         (name, t, np.zeros(num_nodes[t], np.int64))
         for name, t in zip(("source", "destination"), edge_type[::2], strict=True)
@@ -82,4 +82,9 @@ def _count(
                 )
         column += len(chunk[0])
         done(len(chunk[0]))
-    return ends[0][2], ends[1][2]
+    return _narrowed(ends[0][2]), _narrowed(ends[1][2])
+
+
+def _narrowed(counts: np.ndarray) -> np.ndarray:
+    """As int32 where the sum of two fits."""
+    return counts.astype(np.int32) if counts.max(initial=0) < 1 << 30 else counts

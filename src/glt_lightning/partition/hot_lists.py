@@ -27,7 +27,9 @@ def hot_arrays(
         if len(layout.bounds) == 2:
             continue
         values[begin:end] = 0
-        wanted = np.flatnonzero(values > 0)
-        wanted = wanted[np.argsort(-values[wanted], kind="stable")]
-        yield hot_path(part, hotness.policy, index, "gids"), wanted + topology.offset(node_type), id_dtype
-        yield hot_path(part, hotness.policy, index, "hotness"), values[wanted], _FLOAT
+        wanted = values > 0
+        gids = (np.flatnonzero(wanted) + topology.offset(node_type)).astype(id_dtype)
+        values = values[wanted]
+        order = np.argsort(-values, kind="stable")
+        yield hot_path(part, hotness.policy, index, "gids"), gids[order], id_dtype
+        yield hot_path(part, hotness.policy, index, "hotness"), values[order], _FLOAT

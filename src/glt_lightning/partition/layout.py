@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+
+_PIECE = 1 << 20  # nodes
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,25 @@ def number_nodes(
     parts: np.ndarray, hotness: np.ndarray, degree: np.ndarray, num_parts: int, id_dtype: np.dtype
 ) -> NodeLayout:
     """Numbers nodes by (part, hotness descending, degree descending, user id). parts, hotness, degree: [N]."""
-    small = parts.astype(np.int16) if num_parts <= 1 << 15 else parts  # numpy sorts 16 bits by radix
-    by_heat = np.argsort(-degree, kind="stable")
-    by_heat = by_heat[np.argsort(-hotness[by_heat], kind="stable")]
-    order = by_heat[np.argsort(small[by_heat], kind="stable")]
-    sizes = np.bincount(parts, minlength=num_parts)
+    user_ids, bounds = _by_part(parts, num_parts, id_dtype)
+    for begin, end in pairwise(bounds):
+        ids = user_ids[begin:end]
+        user_ids[begin:end] = ids[np.lexsort((-degree[ids], -hotness[ids]))]
     new = np.empty(len(parts), id_dtype)
-    new[order] = np.arange(len(parts), dtype=id_dtype)
-    bounds = (0, *(int(b) for b in np.cumsum(sizes)))
-    return NodeLayout(bounds, order.astype(id_dtype), new)
+    new[user_ids] = np.arange(len(parts), dtype=id_dtype)
+    return NodeLayout(bounds, user_ids, new)
+
+
+def _by_part(parts: np.ndarray, num_parts: int, id_dtype: np.dtype) -> tuple[np.ndarray, tuple[int, ...]]:
+    """User ids by (part, user id), and the bounds of the parts; piece by piece, as numpy sorts with 16 bytes a node."""
+    pieces = range(0, len(parts), _PIECE)
+    counts = [np.bincount(parts[begin : begin + _PIECE], minlength=num_parts) for begin in pieces]
+    bounds = np.concatenate([[0], np.cumsum(sum(counts, start=np.zeros(num_parts, np.int64)))])
+    user_ids = np.empty(len(parts), id_dtype)
+    cursor = bounds[:-1].copy()
+    for begin, sizes in zip(pieces, counts, strict=True):
+        order = np.argsort(parts[begin : begin + _PIECE], kind="stable")
+        first = np.cumsum(sizes) - sizes  # of each part among the sorted
+        user_ids[np.repeat(cursor - first, sizes) + np.arange(len(order))] = begin + order
+        cursor += sizes
+    return user_ids, tuple(bounds.tolist())
