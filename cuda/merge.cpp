@@ -12,13 +12,14 @@ namespace {
 
 template <class Wire>
 void group(const int64_t* ids, int64_t n, int32_t num_owners, const int32_t* owner, const int64_t* first_place,
-           const int64_t* begin, Wire* grouped, int64_t* place) {
+           const int32_t* cached, const int64_t* begin, Wire* grouped, int64_t* place) {
+  const int32_t cache = cached ? num_owners - 1 : -1;
   std::vector<int64_t> at(begin, begin + num_owners);
   for (int64_t i = 0; i < n; ++i) {
     const int32_t o = owner[i];
     const int64_t k = at[o]++;
-    grouped[k] = Wire(ids[i]);
-    place[i] = o == 0 ? ids[i] : first_place[o] + (k - begin[o]);
+    grouped[k] = Wire(o == cache ? cached[i] : ids[i]);
+    place[i] = o == 0 ? ids[i] : first_place[o] + (o == cache ? cached[i] : k - begin[o]);
   }
 }
 
@@ -116,18 +117,20 @@ bool is_narrow(int64_t num_ids) { return num_ids < INT64_C(0xffffffff); }
 }  // namespace glt
 
 int32_t glt_route(const int64_t* ids, int64_t n, const int64_t* bounds, const int32_t* owner_of_shard, int32_t num_shards,
-                  int32_t num_owners, const int64_t* first_place, int32_t wire_bytes, int32_t* owner, int64_t* begin,
-                  void* grouped, int64_t* place, int64_t* detail) {
+                  int32_t num_owners, const int64_t* first_place, const int32_t* cached, int32_t wire_bytes, int32_t* owner,
+                  int64_t* begin, void* grouped, int64_t* place, int64_t* detail) {
   std::vector<int64_t> counts(num_owners, 0);
   for (int64_t i = 0; i < n; ++i) {
     if (ids[i] < bounds[0] || ids[i] >= bounds[num_shards]) return glt::fail(detail, GLT_BAD_ID, i, ids[i]);
     owner[i] = owner_of_shard[glt::shard_of(bounds, num_shards, ids[i])];
+    if (cached && owner[i] != 0 && cached[i] >= 0) owner[i] = num_owners - 1;
     ++counts[owner[i]];
   }
   begin[0] = 0;
   for (int32_t o = 0; o < num_owners; ++o) begin[o + 1] = begin[o] + counts[o];
-  if (wire_bytes == 4) glt::group(ids, n, num_owners, owner, first_place, begin, static_cast<int32_t*>(grouped), place);
-  else glt::group(ids, n, num_owners, owner, first_place, begin, static_cast<int64_t*>(grouped), place);
+  auto group = [&](auto* out) { glt::group(ids, n, num_owners, owner, first_place, cached, begin, out, place); };
+  if (wire_bytes == 4) group(static_cast<int32_t*>(grouped));
+  else group(static_cast<int64_t*>(grouped));
   return GLT_OK;
 }
 

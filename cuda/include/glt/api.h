@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 3
+#define GLT_ABI_VERSION 4
 #define GLT_MAX_HOPS 16
 
 typedef enum {
@@ -90,9 +90,20 @@ GLT_API int32_t glt_gather(const void* const* shards, const int64_t* bounds, int
 
 // Who owns ids [n]: owner [n], the ids grouped by owner in their order (wire_bytes each, group o at begin[o] of [O + 1]),
 // and place [n]: the id itself where owner is 0, else first_place[owner] + position in its group. bounds [shards + 1].
+// cached [n] or null: ids of others that have a rank >= 0 there are of the last owner, O - 1, which no shard is of: what
+// is grouped is their rank, and their place is first_place[O - 1] + rank.
 GLT_API int32_t glt_route(const int64_t* ids, int64_t n, const int64_t* bounds, const int32_t* owner_of_shard,
-                          int32_t num_shards, int32_t num_owners, const int64_t* first_place, int32_t wire_bytes,
-                          int32_t* owner, int64_t* begin, void* grouped, int64_t* place, int64_t* detail);
+                          int32_t num_shards, int32_t num_owners, const int64_t* first_place, const int32_t* cached,
+                          int32_t wire_bytes, int32_t* owner, int64_t* begin, void* grouped, int64_t* place,
+                          int64_t* detail);
+
+// A set of ids out of [first, first + num_ids), each with its rank in ascending order. blocks: glt_rank_words words,
+// aligned to 32 bytes; built from members [n], ascending, each once; found [n] -> rank or -1, also outside the range.
+GLT_API int64_t glt_rank_words(int64_t num_ids);
+GLT_API int32_t glt_rank_build(const int64_t* members, int64_t n, int64_t first, int64_t num_ids, uint64_t* blocks,
+                               int64_t* detail);
+GLT_API int32_t glt_rank_find(const uint64_t* blocks, int64_t first, int64_t num_ids, const int64_t* ids, int64_t n,
+                              int32_t* rank);
 
 // Clears a relabel table for ids below num_ids (slots as in glt_workspace) and enters lists [num_lists] -> [counts]:
 // an id's local id is its first position in its list.

@@ -16,7 +16,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA = range(6)
 
 _STATUS = c_int32
@@ -72,6 +72,7 @@ _SIGNATURES: dict[str, list[Any]] = {
         c_void_p,
         c_int32,
         c_int32,
+        c_void_p,
         c_void_p,
         c_int32,
         c_void_p,

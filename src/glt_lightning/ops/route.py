@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ID, check, library
+from glt_lightning.ops.native import BAD_ID, check, library, pointer
 
 
 @dataclass(frozen=True)
 class Route:
-    """The owners of n ids.
+    """The owners of n ids. Where some are cached, the cache counts as one more owner, behind the others.
 
     owner: int32 [n].  grouped: int32 or int64 [n], the ids owner after owner, in their order; those of owner o are
-    ``grouped[begin[o]:begin[o + 1]]``.  place: int64 [n], the id itself where owner 0 has it, else ``first[o]`` plus the
-    position in its group.
+    ``grouped[begin[o]:begin[o + 1]]``; of the cache, the ranks in it.  place: int64 [n], the id itself where owner 0 has
+    it, else ``first[o]`` plus the position in its group, or plus the rank in the cache.
     """
 
     owner: np.ndarray
@@ -42,13 +42,14 @@ class Router:
         self._owner_of_part = np.ascontiguousarray(owner_of_part, dtype=np.int32)
         self.num_owners, self._wire = num_owners, np.dtype(wire)
 
-    def __call__(self, ids: np.ndarray, first: np.ndarray) -> Route:
-        """ids: int64 [n].  first: int64 [O], where each owner's answers begin.
+    def __call__(self, ids: np.ndarray, first: np.ndarray, cached: np.ndarray | None = None) -> Route:
+        """ids: int64 [n].  first: int64 [O], where each owner's answers begin.  cached: int32 [n], the rank in a cache of
+        those that are in it, -1 for others; then ``first`` has one entry more, where the rows of the cache begin.
 
         Raises `DataError` for an id outside the graph.
         """
-        n = len(ids)
-        owner, begin = np.empty(n, dtype=np.int32), np.empty(self.num_owners + 1, dtype=np.int64)
+        n, owners = len(ids), self.num_owners + (cached is not None)
+        owner, begin = np.empty(n, dtype=np.int32), np.empty(owners + 1, dtype=np.int64)
         grouped, place = np.empty(n, dtype=self._wire), np.empty(n, dtype=np.int64)
         detail = np.zeros(4, dtype=np.int64)
         status = library().glt_route(
@@ -57,8 +58,9 @@ class Router:
             self._bounds.ctypes.data,
             self._owner_of_part.ctypes.data,
             len(self._owner_of_part),
-            self.num_owners,
+            owners,
             first.ctypes.data,
+            pointer(cached),
             self._wire.itemsize,
             owner.ctypes.data,
             begin.ctypes.data,
