@@ -45,7 +45,7 @@ def write_table(path: Path, rows: np.ndarray | list, header: str | None = None) 
         stream.write("\n".join(lines) + "\n")
 
 
-def _folder(root: Path, name: str) -> Path:
+def data_set_folder(root: Path, name: str) -> Path:
     folder = root / name.replace("-", "_")
     (folder / "mapping").mkdir(parents=True)
     (folder / f"RELEASE_v{VERSION.get(name, 1)}.txt").touch()
@@ -59,7 +59,7 @@ def _write_splits(folder: Path, splits: dict[str, np.ndarray]) -> None:
 
 def lay_out(root: Path, name: str, graph: RawGraph) -> Path:
     """A homogeneous data set; returns its folder. OGB itself adds the inverse edges of products and proteins."""
-    folder = _folder(root, name)
+    folder = data_set_folder(root, name)
     raw, nodes = folder / "raw", len(graph.x)
     write_table(raw / "edge.csv.gz", graph.edges.T)
     write_table(raw / "node-label.csv.gz", graph.y)
@@ -78,7 +78,7 @@ def lay_out(root: Path, name: str, graph: RawGraph) -> Path:
 
 def lay_out_papers(root: Path, graph: RawGraph, *, compressed: bool) -> Path:
     """A homogeneous data set in one ``data.npz``, as ogbn-papers100M; labels are floats, NaN where there is none."""
-    folder, nodes = _folder(root, "ogbn-papers100M"), len(graph.x)
+    folder, nodes = data_set_folder(root, "ogbn-papers100M"), len(graph.x)
     (folder / "raw").mkdir()
     save = np.savez_compressed if compressed else np.savez
     save(
@@ -98,7 +98,7 @@ def lay_out_papers(root: Path, graph: RawGraph, *, compressed: bool) -> Path:
 
 def lay_out_mag(root: Path, papers: RawGraph, authors: int = 40) -> Path:
     """A heterogeneous data set in the likeness of ogbn-mag with two relations."""
-    folder = _folder(root, "ogbn-mag")
+    folder = data_set_folder(root, "ogbn-mag")
     raw, nodes = folder / "raw", len(papers.x)
     write_table(raw / "num-node-dict.csv.gz", [[authors, nodes]], "author,paper")
     relations = {"author___writes___paper": papers.edges % [[authors], [nodes]], "paper___cites___paper": papers.edges}

@@ -1,12 +1,8 @@
-"""OGB node-property data sets, read by OGB's own loader, without its questions and without trusting pickles."""
+"""OGB data sets of nodes and of links, read by OGB's own loader, without its questions and without trusting pickles."""
 
 from __future__ import annotations
 
 import logging
-import pickle
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,25 +17,20 @@ from glt_lightning.partition.sources.download import fetch_zip
 from glt_lightning.partition.sources.fingerprint import file_fingerprint
 from glt_lightning.partition.sources.ogb_binary import OgbBinary, read_split
 from glt_lightning.partition.sources.ogb_layout import OgbLayout, nan_to_unlabelled
+from glt_lightning.partition.sources.ogb_saved import UNREADABLE, known_classes, load_saved
 from glt_lightning.types import NODE, NodeType
 
 _log = logging.getLogger(__name__)
 
 _LOCK_S = 6 * 3600.0
-_UNREADABLE = (
-    OSError,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    AssertionError,
-    LookupError,
-    zlib.error,
-    pickle.UnpicklingError,
-)
 
 
 class OgbSource(DelegatingSource):
-    """``ogbn-*`` below ``root``. It is downloaded when its folder does not exist at all and its content is needed."""
+    """``ogbn-*`` and ``ogbl-*`` below ``root``.
+
+    It is downloaded when its folder does not exist at all and its content is needed. Links that are to be predicted are no
+    splits of nodes: `read_edge_splits` reads them.
+    """
 
     def __init__(self, name: str, root: str | Path) -> None:
         self.name, self._root = name, Path(root)
@@ -60,24 +51,21 @@ class OgbSource(DelegatingSource):
 
     @cached_property
     def _files(self) -> list[Path]:
-        folder, url = self._layout.folder, self._layout.meta["url"].replace("http://", "https://")
-        if not folder.exists():
-            hint = f"Where there is a network, unpack that archive and put its folder at {folder}."
-            _log.info("%s is not at %s: downloading it.", self.name, folder)
-            fetch_zip(url, self._layout.meta["download_name"], folder, hint)
-            self._layout = OgbLayout(self.name, self._root)
+        self._layout = fetched(self._layout, self._root)
         return self._layout.files()
 
     def _load(self) -> GraphSource:
         if self._layout.meta["binary"] == "True" and not self._layout.hetero:
             _ = self._files
             folder = self._layout.folder
-            return OgbBinary(folder, self.name, self.fingerprint, self.num_classes, self._binary_splits(folder))
+            return OgbBinary(folder, self.name, self.fingerprint, self.num_classes, self._binary_splits())
         from glt_lightning.partition.sources.pyg import convert
 
         _ = self._files  # complete, so that OGB has nothing to ask
         data, splits = self._read()
         graph = convert(_to_hetero(data) if self._layout.hetero else data, self.name)
+        if self._layout.links:
+            return graph
         if "classification" in self._layout.meta["task type"]:
             node = {
                 t: {k: nan_to_unlabelled(v[:]) if k == "y" else v for k, v in a.items()} for t, a in graph.node.items()
@@ -87,29 +75,27 @@ class OgbSource(DelegatingSource):
         types = {t for t, _ in named.values()}
         return replace(graph, splits=named, target_type=types.pop() if len(types) == 1 else graph.target_type)
 
-    def _binary_splits(self, folder: Path) -> Splits:
-        import torch
-
-        split = folder / "split" / self._layout.meta["split"]
-        if not (saved := split / "split_dict.pt").exists():
-            ids = read_split(split)
-        else:
-            try:
-                with _known_classes():
-                    ids = torch.load(saved, weights_only=True)
-            except _UNREADABLE as error:
-                raise DataError(f"{saved}: expected a dictionary of node ids ({error}).") from None
+    def _binary_splits(self) -> Splits:
+        if self._layout.links:
+            return {}
+        split = self._layout.split_folder
+        saved = split / "split_dict.pt"
+        ids = load_saved(saved, "a dictionary of node ids") if saved.exists() else read_split(split)
         return {("val" if s == "valid" else s): (NODE, np.asarray(v)) for s, v in ids.items()}
 
     def _read(self) -> tuple[Any, dict[str, Any]]:
         processed = self._layout.folder / "processed"
         try:
-            with exclusive(processed, _LOCK_S), _known_classes():  # two runs would write the same processed file
+            with exclusive(processed, _LOCK_S), known_classes():  # two runs would write the same processed file
+                if self._layout.links:
+                    from ogb.linkproppred import PygLinkPropPredDataset
+
+                    return PygLinkPropPredDataset(self.name, root=str(self._root))[0], {}
                 from ogb.nodeproppred import PygNodePropPredDataset
 
                 dataset = PygNodePropPredDataset(self.name, root=str(self._root))
                 return dataset[0], dataset.get_idx_split()
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise DataError(
                 f"dataset: OGB cannot read {self._layout.folder} ({type(error).__name__}: {reason}). "
@@ -118,21 +104,15 @@ class OgbSource(DelegatingSource):
             ) from error
 
 
-@contextmanager
-def _known_classes() -> Iterator[None]:
-    """Lets torch read exactly the classes that OGB's processed files hold (torch >= 2.6 refuses them by default)."""
-    import torch
-    from torch_geometric.data import Data
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
-
-    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-    arrays = [np.ndarray, np.dtype, type(np.dtype(np.int64)), rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
-    needed = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage, *arrays]
-    # On leaving, torch forgets all that it was given, whether it knew it before or not.
-    known = torch.serialization.get_safe_globals()
-    with torch.serialization.safe_globals([each for each in needed if each not in known]):
-        yield
+def fetched(layout: OgbLayout, root: Path) -> OgbLayout:
+    """The layout of a data set whose folder is there: it is downloaded if it was not."""
+    if layout.folder.exists():
+        return layout
+    url = layout.meta["url"].replace("http://", "https://")
+    hint = f"Where there is a network, unpack that archive and put its folder at {layout.folder}."
+    _log.info("%s is not at %s: downloading it.", layout.name, layout.folder)
+    fetch_zip(url, layout.meta["download_name"], layout.folder, hint)
+    return OgbLayout(layout.name, root)
 
 
 def _to_hetero(data: Any) -> Any:

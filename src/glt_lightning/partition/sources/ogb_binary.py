@@ -1,4 +1,4 @@
-"""OGB data sets that come as one large ``data.npz`` (ogbn-papers100M), read piece by piece.
+"""OGB data sets that come as one large ``data.npz`` (ogbn-papers100M, ogbl-vessel), read piece by piece.
 
 OGB's own loader holds all of it in memory, twice.
 """
@@ -31,9 +31,9 @@ _COUNTS = ("num_nodes_list", "num_edges_list")
 
 @dataclass(frozen=True)
 class OgbBinary:
-    """One homogeneous graph: ``raw/data.npz`` and ``raw/node-label.npz`` in ``folder``.
+    """One homogeneous graph: ``raw/data.npz`` and, unless links are to be predicted, ``raw/node-label.npz`` in ``folder``.
 
-    name, fingerprint, num_classes, splits: of the data set.
+    name, fingerprint, num_classes, splits: of the data set; without labels, num_classes is None.
     """
 
     folder: Path
@@ -43,7 +43,10 @@ class OgbBinary:
     splits: Splits
 
     schema = GraphSchema.single()
-    target_type = NODE
+
+    @property
+    def target_type(self) -> NodeType | None:
+        return None if self.num_classes is None else NODE
 
     @cached_property
     def num_nodes(self) -> dict[NodeType, int]:
@@ -62,7 +65,7 @@ class OgbBinary:
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         attrs: dict[str, Rows] = self._named("node_", {"node_feat": "x"})
-        return attrs | {"y": self._labels}
+        return attrs if self.num_classes is None else attrs | {"y": self._labels}
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         return self._named("edge_", {"edge_feat": "edge_attr"})

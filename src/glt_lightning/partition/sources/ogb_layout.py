@@ -1,4 +1,4 @@
-"""The files of an OGB node data set on disk: which there must be, and what can be read off them cheaply.
+"""The files of an OGB data set, of nodes or of links, on disk: which there must be, and what can be read off them cheaply.
 
 OGB's loader asks on stdin when files are missing; whoever has found them all here is never asked.
 """
@@ -20,8 +20,17 @@ from glt_lightning.partition.sources.base import width
 from glt_lightning.partition.sources.npz import read_headers
 from glt_lightning.types import NODE, NodeType
 
+LINKS = "ogbl-"  # how names begin where links are to be predicted
+
 # Width of x of the published data sets, so that a model can be sized before anything is downloaded.
 _PUBLISHED: dict[str, dict[NodeType, int | None]] = {
+    "ogbl-biokg": dict.fromkeys(("disease", "drug", "function", "protein", "sideeffect")),
+    "ogbl-citation2": {NODE: 128},
+    "ogbl-collab": {NODE: 128},
+    "ogbl-ddi": {NODE: None},
+    "ogbl-ppa": {NODE: 58},
+    "ogbl-vessel": {NODE: 3},
+    "ogbl-wikikg2": {NODE: None},
     "ogbn-arxiv": {NODE: 128},
     "ogbn-mag": {"author": None, "field_of_study": None, "institution": None, "paper": 128},
     "ogbn-papers100M": {NODE: 128},
@@ -34,11 +43,12 @@ class OgbLayout:
     """Where the data set ``name`` lies below ``root``, and OGB's own description of it (its table ``master.csv``)."""
 
     def __init__(self, name: str, root: str | Path) -> None:
-        table = _master_table()
+        self.links = name.startswith(LINKS)
+        table = _master_table("linkproppred" if self.links else "nodeproppred")
         if name not in table:
             near = difflib.get_close_matches(name, table, n=3, cutoff=0.4)
             raise DataError(
-                f"dataset: OGB has no node data set {name!r}"
+                f"dataset: OGB has no {'link' if self.links else 'node'} data set {name!r}"
                 + (f"; did you mean {' or '.join(near)}?" if near else ".")
                 + f" It has: {', '.join(sorted(table))}."
             )
@@ -52,21 +62,29 @@ class OgbLayout:
         return self.meta["is hetero"] == "True"
 
     @property
-    def num_outputs(self) -> int:
-        """Classes of a single task, else the number of tasks."""
+    def num_outputs(self) -> int | None:
+        """Classes of a single task, else the number of tasks; None where links are to be predicted."""
+        if self.links:
+            return None
         tasks = int(self.meta["num tasks"])
         return int(self.meta["num classes"]) if tasks == 1 else tasks
 
+    @property
+    def split_folder(self) -> Path:
+        return self.folder / "split" / self.meta["split"]
+
     def files(self) -> list[Path]:
-        """All files that OGB's loader will read. Raises `DataError` for the first that is missing."""
+        """All files of the data set that are read. Raises `DataError` for the first that is missing."""
         release = self.folder / f"RELEASE_v{self.meta['version']}.txt"
         self._need(release)
         found = [self._need(self.folder / "raw" / name) for name in self._raw()]
         if self.hetero:
             found += [self._need(self.folder / "raw" / name) for name in self._hetero_raw()]
-        split = self.folder / "split" / self.meta["split"]
+        split = self.split_folder
         if (saved := split / "split_dict.pt").exists():
             return [*found, saved]
+        if self.links:
+            return found + [self._need(split / f"{s}.pt") for s in ("train", "valid", "test")]
         if self.hetero:
             self._need(split / "nodetype-has-split.csv.gz")
             typed = _flagged(split / "nodetype-has-split.csv.gz")
@@ -89,10 +107,11 @@ class OgbLayout:
     def _raw(self) -> list[str]:
         if self.meta["binary"] == "True":
             names = ["edge_index_dict", "num_nodes_dict", "num_edges_dict"] if self.hetero else ["data"]
-            return [f"{name}.npz" for name in (*names, "node-label")]
+            return [f"{name}.npz" for name in names + ([] if self.links else ["node-label"])]
         if self.hetero:
-            return [f"{name}.csv.gz" for name in ("num-node-dict", "triplet-type-list", "nodetype-has-label")]
-        names = ["edge", "num-node-list", "num-edge-list", "node-label"]
+            names = ["num-node-dict", "triplet-type-list", *([] if self.links else ["nodetype-has-label"])]
+            return [f"{name}.csv.gz" for name in names]
+        names = ["edge", "num-node-list", "num-edge-list", *([] if self.links else ["node-label"])]
         names += ["node-feat"] if self.meta["has_node_attr"] == "True" else []
         names += ["edge-feat"] if self.meta["has_edge_attr"] == "True" else []
         for key in ("additional node files", "additional edge files"):
@@ -108,6 +127,8 @@ class OgbLayout:
         with gzip.open(raw / "triplet-type-list.csv.gz", "rt") as stream:
             relations = ["___".join(row) for row in csv.reader(stream)]
         names = [f"relations/{r}/{name}.csv.gz" for r in relations for name in ("edge", "num-edge-list")]
+        if self.links:
+            return names
         return names + [f"node-label/{t}/node-label.csv.gz" for t in _flagged(raw / "nodetype-has-label.csv.gz")]
 
     def _need(self, path: Path) -> Path:
@@ -119,12 +140,12 @@ class OgbLayout:
         return path
 
 
-def _master_table() -> dict[str, dict[str, str]]:
-    """OGB's table, by data set. Read without importing ogb, whose import asks the network for a newer version."""
+def _master_table(task: str) -> dict[str, dict[str, str]]:
+    """OGB's table of one kind of task, by data set. Read without importing ogb, which asks the network for newer versions."""
     spec = importlib.util.find_spec("ogb")
     if spec is None or not spec.submodule_search_locations:
         raise DataError("dataset: OGB data sets need the package ogb; install it with `pip install ogb`.")
-    with open(Path(spec.submodule_search_locations[0]) / "nodeproppred" / "master.csv", newline="") as stream:
+    with open(Path(spec.submodule_search_locations[0]) / task / "master.csv", newline="") as stream:
         rows = list(csv.reader(stream))
     return {name: {row[0]: row[i] for row in rows[1:]} for i, name in enumerate(rows[0]) if i}
 

@@ -19,10 +19,14 @@ from glt_lightning.partition.sources.scipy_sparse import MatrixSource, is_matrix
 from glt_lightning.partition.sources.tables import TableSource
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_NAMES = ("demo", "ogbn-arxiv", "ogbn-mag", "ogbn-papers100M", "ogbn-products", "ogbn-proteins")
+_OGB = (
+    *("ogbn-arxiv", "ogbn-mag", "ogbn-papers100M", "ogbn-products", "ogbn-proteins"),
+    *("ogbl-biokg", "ogbl-citation2", "ogbl-collab", "ogbl-ddi", "ogbl-ppa", "ogbl-vessel", "ogbl-wikikg2"),
+)
+_NAMES = ("demo", *_OGB)
 _ACCEPTED = (
     "'demo', a path of an .npz file, a folder of .npy files, a mapping of tables (nodes, edges), an OGB name "
-    "(ogbn-*), the class path of a PyG data set (torch_geometric.datasets.KarateClub), a PyG Data, HeteroData or data "
+    "(ogbn-*, ogbl-*), the class path of a PyG data set (torch_geometric.datasets.KarateClub), a PyG Data, HeteroData or data "
     "set object, or a sparse matrix of scipy"
 )
 
@@ -54,7 +58,7 @@ def _open_text(text: str, root: Path) -> GraphSource:
         return open_demo(root)
     if path.suffix == ".npz":
         return MatrixSource(path) if is_matrix_file(path) else NpzSource(path)
-    if text.startswith("ogbn-"):
+    if text.startswith(("ogbn-", "ogbl-")):
         from glt_lightning.partition.sources.ogb import OgbSource
 
         return OgbSource(text, root)

@@ -1,0 +1,55 @@
+"""What OGB has saved with torch, read without trusting pickles."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    AssertionError,
+    LookupError,
+    zlib.error,
+    pickle.UnpicklingError,
+)
+_DTYPES = (np.bool_, np.int8, np.int16, np.int32, np.int64, np.float32, np.float64)
+
+
+def load_saved(path: Path, expected: str) -> Any:
+    """Tensors, arrays and what holds them. Raises `DataError` for a file of another kind."""
+    import torch
+
+    try:
+        with known_classes():
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        reason = [type(error).__name__, *str(error).strip().splitlines()][:2]
+        raise DataError(f"{path}: expected {expected} ({': '.join(reason)}).") from None
+
+
+@contextmanager
+def known_classes() -> Iterator[None]:
+    """Lets torch read exactly the classes that OGB's files hold (torch >= 2.6 refuses them by default)."""
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+    arrays = [np.ndarray, np.dtype, rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
+    needed = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage, *arrays, *(type(np.dtype(d)) for d in _DTYPES)]
+    # On leaving, torch forgets all that it was given, whether it knew it before or not.
+    known = torch.serialization.get_safe_globals()
+    with torch.serialization.safe_globals([each for each in needed if each not in known]):
+        yield
