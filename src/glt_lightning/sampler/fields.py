@@ -37,6 +37,11 @@ def counts(request: BatchRequest, found: Subgraph) -> list[Field]:
     ]
 
 
+def frontier_rows(found: Subgraph) -> int:
+    """Nodes of a batch whose neighbours were drawn: all but those of the last hop."""
+    return int(found.nodes_per_hop[:, :-1].sum())
+
+
 def copied(name: str, values: np.ndarray) -> Field:
     def write(out: np.ndarray) -> None:
         out[...] = values

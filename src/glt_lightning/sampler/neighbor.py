@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
+
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.sampler import fields
+from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, edge_key, node_key
 
@@ -16,7 +21,7 @@ class NeighborSampler:
     """
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig) -> None:
-        self._config = config
+        self._config, self._id_bytes = config, np.dtype(partition.manifest.id_dtype).itemsize
         self._khop = KHopOp(
             partition.view,
             config.fanouts,
@@ -35,17 +40,23 @@ class NeighborSampler:
 
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch; its attributes are gathered when the draft is written."""
-        config = self._config
+        config, begin = self._config, time.perf_counter()
         found = self._khop(request.seeds, config.seed_type, request.key)
+        counters = Counters(sample_s=time.perf_counter() - begin, frontier_rows=fields.frontier_rows(found))
         batch = fields.counts(request, found)
         for t, attrs in enumerate(self._node_attrs):
+            counters.local_rows += len(found.gid[t])
+            counters.local_bytes += len(found.gid[t]) * (self._id_bytes + sum(shards.row_bytes for _, shards in attrs))
             batch.append(fields.copied(node_key(t, "n_id"), found.uid[t]))
             batch += [fields.gathered(name, shards, found.gid[t], config.threads) for name, shards in attrs]
         for r, attrs in enumerate(self._edge_attrs):
             batch.append(fields.edge_index(r, found))
             rows = found.edge_row[r]
+            if attrs and rows is not None:
+                counters.local_rows += len(rows)
+                counters.local_bytes += len(rows) * sum(shards.row_bytes for _, shards in attrs)
             for name, shards in attrs:
                 assert rows is not None
                 make = fields.gathered_ids if name.endswith("/e_id") else fields.gathered
                 batch.append(make(name, shards, rows, config.threads))
-        return Draft(batch)
+        return Draft(batch, counters)

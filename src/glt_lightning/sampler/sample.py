@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from glt_lightning.sampler.counters import Counters
 
 _ALIGN = 64
 
@@ -26,11 +29,12 @@ class Sample:
 
     arrays: by `node_key`, `edge_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
     ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its pool when
-    the last of them is gone.
+    the last of them is gone.  counters: what it took to make them.
     """
 
     number: int
     arrays: dict[str, np.ndarray]
+    counters: Counters = field(default_factory=Counters)
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,10 @@ class Placed:
 
 
 class Draft:
-    """A batch whose sizes are known: ask for `nbytes` of memory, then `write` into it."""
+    """A batch whose sizes are known: ask for `nbytes` of memory, then `write` into it, which completes ``counters``."""
 
-    def __init__(self, fields: list[Field]) -> None:
-        self.fields = fields
+    def __init__(self, fields: list[Field], counters: Counters | None = None) -> None:
+        self.fields, self.counters = fields, counters or Counters()
         self.layout: list[Placed] = []
         offset = 0
         for f in fields:
@@ -74,9 +78,11 @@ class Draft:
 
     def write(self, memory: np.ndarray) -> dict[str, np.ndarray]:
         """Fills ``memory``, uint8 [>= nbytes], and returns the arrays in it."""
+        begin = time.perf_counter()
         arrays = {}
-        for field, place in zip(self.fields, self.layout, strict=True):
+        for each, place in zip(self.fields, self.layout, strict=True):
             out = place.view(memory)
-            field.write(out)
-            arrays[field.name] = out
+            each.write(out)
+            arrays[each.name] = out
+        self.counters.gather_s += time.perf_counter() - begin
         return arrays

@@ -1,0 +1,68 @@
+"""What batches took: where their rows came from, and where the time of their samplers went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+
+
+@dataclass
+class Counters:
+    """Of one batch, or of many added up. Rows are those of node and edge attributes, each counted once per batch; bytes
+    are as stored, so those of remote rows are what travels, without headers and compression.
+
+    Attributes:
+        local_rows, local_bytes: Read from memory that this host maps.
+        cached_rows, cached_bytes: Rows of other parts, read from a cache on this host.
+        remote_rows, remote_bytes: Asked of owners.
+        disk_rows, disk_bytes: Read from a disk of this host: rows that `CacheOptions.memory` left there, and whole pages.
+        frontier_rows: Nodes whose neighbours were drawn.
+        cached_frontier_rows, remote_frontier_rows: Those of them whose neighbour lists were cached, or at their owners.
+        sample_s: Seconds spent drawing neighbours and relabelling.
+        remote_s: Seconds spent waiting for owners.
+        disk_s: Seconds spent waiting for the disk.
+        gather_s: Seconds spent copying rows into the batch.
+    """
+
+    local_rows: int = 0
+    local_bytes: int = 0
+    cached_rows: int = 0
+    cached_bytes: int = 0
+    remote_rows: int = 0
+    remote_bytes: int = 0
+    disk_rows: int = 0
+    disk_bytes: int = 0
+    frontier_rows: int = 0
+    cached_frontier_rows: int = 0
+    remote_frontier_rows: int = 0
+    sample_s: float = 0.0
+    remote_s: float = 0.0
+    disk_s: float = 0.0
+    gather_s: float = 0.0
+
+    def add(self, other: Counters) -> None:
+        """Adds another's to these."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+    def since(self, before: Counters) -> Counters:
+        """What came on top of an earlier state."""
+        return Counters(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+
+    @property
+    def rows(self) -> int:
+        """Rows from everywhere."""
+        return self.local_rows + self.cached_rows + self.remote_rows + self.disk_rows
+
+    def to_list(self) -> list[int | float]:
+        """The fields in order, for a message."""
+        return list(astuple(self))
+
+    @classmethod
+    def from_list(cls, values: Sequence[int | float]) -> Counters:
+        """What `to_list` gave. Raises ValueError for anything else."""
+        kinds = [type(f.default) for f in fields(cls)]
+        ok = isinstance(values, (list, tuple)) and len(values) == len(kinds)
+        if not ok or any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in values):
+            raise ValueError(f"counters: expected {len(kinds)} numbers, got {values!r:.100}")
+        return cls(*(kind(v) for kind, v in zip(kinds, values, strict=True)))
