@@ -17,7 +17,7 @@ import pytest
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import assign_graph, complete_partition, partition_graph, partition_parts
 from glt_lightning.partition.folder import exclusive
@@ -30,30 +30,34 @@ from tests.helpers.partition_truth import HETERO, random_source, read_folder
 
 TIMEOUT_S = 60
 
-# Writes parts of the graph; told to stop, it waits when all is written and nothing moved.
+# Writes parts of the graph; told to, it stops before it writes edges, when all is written, or with one part moved.
 WRITER = """
-    import sys, time
+    import os, sys, time
     from pathlib import Path
     import numpy as np
     from glt_lightning.options import PartitionOptions
-    from glt_lightning.partition import partition_parts, run
+    from glt_lightning.partition import builder, partition_parts, run
     from tests.helpers.partition_truth import random_source
 
-    target, algorithm, parts, flag = sys.argv[1:]
-    if flag:
-        place = run.place
-        def stop(*args):
-            Path(flag).touch()
-            time.sleep(600)
+    target, algorithm, parts, flag, when = sys.argv[1:]
+    def stop(*args, **kwargs):
+        Path(flag).touch()
+        time.sleep(600)
+    if when == "writing":
+        builder.write_edges = stop
+    elif when == "written":
         run.place = stop
+    elif when == "moving":
+        rename = os.rename
+        os.rename = lambda old, new: stop() if str(old).endswith("part1") else rename(old, new)
     options = PartitionOptions(num_parts=3, algorithm=algorithm)
     partition_parts(random_source(np.random.default_rng(0)), target, options, list(map(int, parts.split(","))))
 """
 
 
-def writer(target: Path, algorithm: str, parts: str, flag: Path | str = "") -> subprocess.Popen[str]:
+def writer(target: Path, algorithm: str, parts: str, flag: Path | str = "", when: str = "") -> subprocess.Popen[str]:
     env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parents[2])])}
-    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(target), algorithm, parts, str(flag)]
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(target), algorithm, parts, str(flag), when]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
 
 
@@ -173,12 +177,16 @@ def test_one_part_asked_of_two_processes_is_written_once(tmp_path: Path, three: 
     assert [p.name for p in target.parent.iterdir()] == ["p"]
 
 
-def test_killed_writer_leaves_no_part_and_others_continue(
-    tmp_path: Path, source: ArraySource, three: PartitionOptions
+@pytest.mark.parametrize(
+    ("when", "left"),
+    [("writing", []), ("written", []), ("moving", ["part0"])],
+)
+def test_killed_writer_leaves_no_half_part_and_others_continue(
+    tmp_path: Path, source: ArraySource, three: PartitionOptions, when: str, left: list[str]
 ) -> None:
     target, flag = tmp_path / "out" / "p", tmp_path / "reached"
     partition_parts(source, target, three, [2])
-    process = writer(target, str(three.algorithm), "0,1", flag)
+    process = writer(target, str(three.algorithm), "0,1", flag, when)
     deadline = time.monotonic() + TIMEOUT_S
     while not flag.exists():
         assert process.poll() is None, process.communicate()
@@ -186,13 +194,42 @@ def test_killed_writer_leaves_no_part_and_others_continue(
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     ended(process)
-    assert sorted(p.name for p in target.iterdir()) == ["part2", "splits"]
+    assert sorted(p.name for p in target.iterdir()) == [*left, "part2", "splits"]
     kept = target / "part2" / "nodes" / "0" / "x.npy"
     before = kept.stat().st_mtime_ns
     partition_graph(source, target, three)  # writes what is missing
-    read_folder(target)
     assert kept.stat().st_mtime_ns == before
     assert [p.name for p in target.parent.iterdir()] == ["p"]
+    partition_graph(source, tmp_path / "one", three)
+    assert content(target) == content(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"node": np.zeros(3, np.int16)}, r"parts of node type 'node': expected integers \[\d+\], got int16 \[3\]"),
+        ({"node": None}, r"node \d+ goes to part 3, but partition\.num_parts is 3 \(0\.\.2\)"),
+        ({"paper": np.zeros(3, np.int16)}, "has an array 'paper', but the graph has node types node"),
+        ({}, "assigns no nodes of type 'node'"),
+    ],
+)
+def test_wrong_assignment_is_refused_and_leaves_nothing(
+    tmp_path: Path, source: ArraySource, arrays: dict, said: str
+) -> None:
+    given = {t: np.arange(source.num_nodes["node"]) % 4 if a is None else a for t, a in arrays.items()}
+    np.savez(tmp_path / "parts.npz", **given)
+    options = PartitionOptions(num_parts=3, algorithm=str(tmp_path / "parts.npz"))
+    with pytest.raises(DataError, match=said):
+        partition_parts(source, tmp_path / "p", options, [1])
+    assert [p.name for p in tmp_path.iterdir()] == ["parts.npz"]
+
+
+def test_parts_of_another_assignment_are_refused(tmp_path: Path, source: ArraySource, three: PartitionOptions) -> None:
+    partition_parts(source, tmp_path / "p", three, [0])
+    assign_graph(source, tmp_path / "other.npz", PartitionOptions(num_parts=3, algorithm="random"))
+    other = replace(three, algorithm=str(tmp_path / "other.npz"))
+    with pytest.raises(PartitionError, match=r"algorithm: '[0-9a-f]+' given, '[0-9a-f]+' there"):
+        partition_parts(source, tmp_path / "p", other, [1])
 
 
 @pytest.mark.parametrize(
