@@ -15,6 +15,7 @@ Normalize = Literal["none", "rows", "standardize"]
 SeedPlacement = Literal["global", "owner"]
 Placement = Literal["host", "rank"]
 Hotness = Literal["auto", "vip", "degree", "presample"]
+CachePolicy = Literal["auto", "vip", "degree", "presample", "dynamic", "none"]
 # One list for all edge types, or one per edge type (``src__rel__dst``).
 Fanouts = list[int] | dict[str, list[int]]
 
@@ -31,6 +32,7 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 ALGORITHMS = ("random", "frequency", "metis", "streaming")
 HOTNESS = ("auto", "vip", "degree", "presample")
+CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
 BALANCE = ("nodes", "seeds", "edges")
 _NUM_NEIGHBORS = [15, 10, 5]
 _BALANCE = ["nodes", "seeds"]
@@ -171,6 +173,67 @@ class SamplingOptions:
     def channel_bytes(self) -> int | None:
         """``channel_size`` in bytes."""
         return None if self.channel_size is None else parse_bytes("sampling.channel_size", self.channel_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """What is kept near the samplers. It changes how fast batches come, never what is in them.
+
+    Attributes:
+        policy: Which rows of other hosts' parts are kept: those that ``vip``, ``degree`` or ``presample`` rank highest;
+            ``dynamic`` keeps what is asked for often while training; ``none`` keeps nothing. ``auto``: by the ranking
+            that the partition folder has.
+        ratio: How many of them, as a share of all nodes of each type, such as 0.1; or a share per node type, where types
+            that are not named have none.
+        bytes: Instead of ``ratio``, the memory for them on each host, such as ``"2GiB"``.
+        topology: Memory, out of ``bytes``, for the neighbour lists of such nodes; ``auto`` divides ``bytes`` so that the
+            least has to be asked of others.
+        memory: Memory on each host for the attributes of its own parts. The hottest rows stay in it, the others are read
+            from disk for each batch. ``None``: files are mapped, and the operating system decides.
+        save: Keep the filled cache beside the partition for later runs.
+    """
+
+    policy: CachePolicy = "auto"
+    ratio: float | dict[str, float] | None = None
+    bytes: int | str | None = None
+    topology: int | str | None = None
+    memory: int | str | None = None
+    save: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("cache.policy", self.policy, CACHE_POLICIES)
+        if self.ratio is not None and self.bytes is not None:
+            raise OptionError(f"cache: give ratio or bytes, not both; got {self.ratio!r} and {self.bytes!r}.")
+        ratios = self.ratio.items() if isinstance(self.ratio, dict) else [("", self.ratio)]
+        for node_type, ratio in ratios:
+            name = f"cache.ratio[{node_type}]" if node_type else "cache.ratio"
+            number = isinstance(ratio, (int, float)) and not isinstance(ratio, bool)
+            if ratio is not None and not (number and 0 <= ratio <= 1):
+                raise OptionError(f"{name}: expected a share of the nodes from 0 to 1, such as 0.1; got {ratio!r}.")
+        if self.bytes is not None:
+            parse_bytes("cache.bytes", self.bytes)
+        if self.memory is not None:
+            parse_bytes("cache.memory", self.memory)
+        if self.topology is not None:
+            if self.topology != "auto":
+                parse_bytes("cache.topology", self.topology)
+            if self.bytes is None:
+                raise OptionError("cache.topology: a part of cache.bytes; give that, too.")
+
+    @property
+    def budget(self) -> int | None:
+        """``bytes`` as a number."""
+        return None if self.bytes is None else parse_bytes("cache.bytes", self.bytes)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """``memory`` as a number."""
+        return None if self.memory is None else parse_bytes("cache.memory", self.memory)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows of other hosts' parts are kept."""
+        return self.policy != "none" and (self.budget is not None or bool(self.ratio))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.ranked_set import RankedSet

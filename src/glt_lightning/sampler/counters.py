@@ -61,7 +61,7 @@ class Counters:
     @classmethod
     def from_list(cls, values: Sequence[int | float]) -> Counters:
         """What `to_list` gave. Raises ValueError for anything else."""
-        kinds = [type(f.default) for f in fields(cls)]
+        kinds: list[type] = [type(value) for value in astuple(cls())]
         ok = isinstance(values, (list, tuple)) and len(values) == len(kinds)
         if not ok or any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in values):
             raise ValueError(f"counters: expected {len(kinds)} numbers, got {values!r:.100}")

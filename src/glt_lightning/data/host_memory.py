@@ -1,0 +1,58 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_RESERVE = 64 << 20  # for everything else
+
+
+def available_memory() -> int:
+    """Bytes: what the host has left, or what the control group of this process allows, if that is less."""
+    return min(_host(), *_groups())
+
+
+def require_memory(nbytes: int) -> None:
+    """Raises MemoryError unless this process can take so many bytes more."""
+    free = available_memory()
+    if nbytes + _RESERVE > free:
+        raise MemoryError(f"{nbytes:,} bytes are needed, {free:,} are available on this host")
+
+
+def _host() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def _groups() -> list[int]:
+    """What each memory control group of this process, of version 1 or 2, leaves; caches of files count as free."""
+    left = [1 << 62]
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = Path("/sys/fs/cgroup/memory")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        folder = root / group.lstrip("/")
+        while True:
+            left += _left(folder if folder.exists() else root, *names)
+            if folder in (root, folder.parent):
+                break
+            folder = folder.parent
+    return left
+
+
+def _left(folder: Path, limit: str, used: str, cached: str) -> list[int]:
+    try:
+        most = (folder / limit).read_text().strip()
+        if most == "max":
+            return []
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return [int(most) - int((folder / used).read_text()) + int(stat.get(cached, 0))]
+    except OSError:
+        return []  # not mounted here, or the root group, which has no limit

@@ -1,0 +1,147 @@
+"""Named arrays that all processes of a host map: one copy, in memory without a name, or in a file to keep."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.arrays import disk_full_speaks
+from glt_lightning.data.host_memory import require_memory
+from glt_lightning.errors import DataError
+
+_MAGIC = b"GLTARRAY"
+_PAGE = 4096
+_MOST_HEADER = 16 << 20
+
+Shapes = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+
+
+class SharedArrays:
+    """Arrays by name, each beginning at a page, and a ``meta`` of plain values that says what they are.
+
+    One process makes them (`create`), fills them and calls `finish`; others `open` them by `path`, read-only. Without a
+    file they live as long as a process has them mapped, and are found while their maker has not closed them.
+
+    Attributes:
+        arrays: Name -> array.
+        meta: As given to `create`.
+        path: Where others open them.
+        nbytes: Memory that they take.
+    """
+
+    def __init__(self, fd: int, memory: mmap.mmap, header: Mapping[str, Any], path: str) -> None:
+        self._fd, self._memory = fd, memory
+        self.path, self.meta, self.nbytes = path, header["meta"], len(memory)
+        whole = np.frombuffer(memory, dtype=np.uint8)
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, dtype, shape, offset in header["arrays"]:
+            size = np.dtype(dtype).itemsize * math.prod(shape)
+            self.arrays[name] = whole[offset : offset + size].view(dtype).reshape(shape)
+
+    @classmethod
+    def create(cls, shapes: Shapes, meta: Mapping[str, Any], file: Path | None = None) -> SharedArrays:
+        """New arrays of zeros, writable. All their memory, or space on disk, is taken now.
+
+        file: where they are kept; it appears when they are finished. None: in memory.
+        Raises `PartitionError` for a disk that is full; MemoryError where the host has too little memory.
+        """
+        header, size = _header(shapes, meta)
+        if file is None:
+            fd = os.memfd_create("glt-arrays", os.MFD_CLOEXEC)
+            path = f"/proc/{os.getpid()}/fd/{fd}"
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fd, path = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        try:
+            if file is None:
+                _take_memory(fd, size)
+            else:
+                with disk_full_speaks(file.parent, size):
+                    os.posix_fallocate(fd, 0, size)
+            memory = mmap.mmap(fd, size)
+            memory[len(_MAGIC) : len(_MAGIC) + 8 + len(header)] = len(header).to_bytes(8, "little") + header
+            return cls(fd, memory, json.loads(header), path)
+        except BaseException:
+            os.close(fd)
+            if file is not None:
+                os.unlink(path)
+            raise
+
+    def finish(self, file: Path | None = None) -> None:
+        """From now on others may open them. file: as given to `create`; takes its name in one step."""
+        if file is not None:
+            self._memory.flush()
+        self._memory[: len(_MAGIC)] = _MAGIC
+        if file is not None:
+            self._memory.flush()
+            os.replace(self.path, file)
+            self.path = str(file)
+
+    @classmethod
+    def open(cls, path: str | Path) -> SharedArrays:
+        """Maps what another process has finished, read-only. Raises `DataError` where that is not what ``path`` is."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be opened ({error.strerror}).") from None
+        try:
+            size = os.fstat(fd).st_size
+            memory = mmap.mmap(fd, size, access=mmap.ACCESS_READ) if size >= _PAGE else None
+            return cls(fd, *_checked(memory, str(path)), str(path))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def close(self) -> None:
+        """Others can no longer open them; the memory goes with its last view. A file that was not finished is removed."""
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        os.close(fd)
+        if self._memory[: len(_MAGIC)] != _MAGIC and not self.path.startswith("/proc/"):
+            os.unlink(self.path)
+
+
+def _header(shapes: Shapes, meta: Mapping[str, Any]) -> tuple[bytes, int]:
+    """The header, padded to whole pages with the words before it, and the bytes of everything."""
+    sizes = {name: np.dtype(dtype).itemsize * math.prod(shape) for name, (dtype, shape) in shapes.items()}
+
+    def text(offset: int) -> bytes:
+        entries = []
+        for name, (dtype, shape) in shapes.items():
+            entries.append([name, np.dtype(dtype).str, list(shape), offset])
+            offset += -(-sizes[name] // _PAGE) * _PAGE
+        return json.dumps({"meta": meta, "arrays": entries, "end": offset}).encode()
+
+    pages = -(-(len(_MAGIC) + 8 + len(text(1 << 62))) // _PAGE)  # an offset takes no more digits than that one
+    found = text(pages * _PAGE)
+    return found, json.loads(found)["end"]
+
+
+def _take_memory(fd: int, size: int) -> None:
+    require_memory(size)
+    os.posix_fallocate(fd, 0, size)
+
+
+def _checked(memory: mmap.mmap | None, path: str) -> tuple[mmap.mmap, Mapping[str, Any]]:
+    if memory is None or memory[: len(_MAGIC)] != _MAGIC:
+        raise DataError(f"{path}: holds no finished arrays.")
+    size = int.from_bytes(memory[len(_MAGIC) : len(_MAGIC) + 8], "little")
+    begin = len(_MAGIC) + 8
+    try:
+        header = json.loads(memory[begin : begin + min(size, _MOST_HEADER)])
+        ends = [o + np.dtype(d).itemsize * math.prod(s) for _, d, s, o in header["arrays"]]
+        whole = header["end"] == len(memory) and all(0 < e <= len(memory) for e in ends)
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise DataError(f"{path}: damaged. Delete it.")
+    return memory, header

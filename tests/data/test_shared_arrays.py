@@ -1,0 +1,106 @@
+"""Arrays that several processes map."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from glt_lightning.data import host_memory
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.errors import DataError
+
+SHAPES = {"a": (np.dtype(np.float32), (3, 5)), "b": (np.dtype(np.int64), (0,)), "c": (np.dtype(np.uint8), (5000,))}
+
+
+def _filled(file=None):
+    made = SharedArrays.create(SHAPES, {"what": "test", "n": 3}, file)
+    made.arrays["a"][:] = np.arange(15).reshape(3, 5)
+    made.arrays["c"][:] = 7
+    return made
+
+
+def _check(opened):
+    assert opened.meta == {"what": "test", "n": 3}
+    assert {n: (a.dtype, a.shape) for n, a in opened.arrays.items()} == SHAPES
+    assert opened.arrays["a"].tolist() == np.arange(15.0).reshape(3, 5).tolist()
+    assert (opened.arrays["c"] == 7).all()
+    assert all(a.ctypes.data % 4096 == 0 for a in opened.arrays.values() if a.size)
+    assert not opened.arrays["a"].flags.writeable
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_another_process_opens_what_is_finished(tmp_path, kept):
+    file = tmp_path / "deep" / "cache.bin" if kept else None
+    made = _filled(file)
+    if file is not None:
+        assert not file.exists()
+    made.finish(file)
+    code = (
+        "import sys; from glt_lightning.data.shared_arrays import SharedArrays as S; o = S.open(sys.argv[1]);"
+        "print(o.arrays['a'].sum(), o.meta['n']); o.close()"
+    )
+    said = subprocess.run([sys.executable, "-c", code, made.path], capture_output=True, text=True, timeout=60)
+    assert said.stdout.split() == ["105.0", "3"], said.stderr
+    opened = SharedArrays.open(made.path)
+    made.close()
+    _check(opened)  # the memory outlives its maker
+    opened.close()
+    if file is not None:
+        assert [p.name for p in file.parent.iterdir()] == ["cache.bin"]
+        _check(SharedArrays.open(file))
+
+
+def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path):
+    _filled(tmp_path / "cache.bin").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_finished_cannot_be_opened():
+    made = _filled()
+    with pytest.raises(DataError, match="holds no finished arrays"):
+        SharedArrays.open(made.path)
+    made.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 5000, b"GLTARRAY" + (10).to_bytes(8, "little") + b"{" * 5000])
+def test_a_file_of_something_else(tmp_path, content):
+    file = tmp_path / "cache.bin"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"holds no finished arrays|damaged"):
+        SharedArrays.open(file)
+
+
+def test_a_file_that_was_cut(tmp_path):
+    file = tmp_path / "cache.bin"
+    made = _filled(file)
+    made.finish(file)
+    made.close()
+    os.truncate(file, file.stat().st_size - 4096)
+    with pytest.raises(DataError, match="damaged"):
+        SharedArrays.open(file)
+
+
+def test_more_memory_than_there_is():
+    shapes = {"a": (np.dtype(np.uint8), (1 << 45,))}
+    with pytest.raises(MemoryError, match=r"bytes are needed, [\d,]+ are available"):
+        SharedArrays.create(shapes, {})
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_control_group_limits_memory(tmp_path, monkeypatch, version):
+    files = {"memory.max": "1000000", "memory.current": "300000", "memory.stat": "anon 5\ninactive_file 100000\n"}
+    if version == 1:
+        files = {
+            "memory.limit_in_bytes": "1000000",
+            "memory.usage_in_bytes": "300000",
+            "memory.stat": "total_inactive_file 100000\n",
+        }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    names = ("memory.max", "memory.current", "inactive_file")
+    if version == 1:
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    assert host_memory._left(tmp_path, *names) == [800_000]
+    assert 0 < host_memory.available_memory() < 1 << 50
