@@ -19,6 +19,7 @@ from glt_lightning.partition.folder import exclusive, folder_beside
 from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.space import bytes_to_assign, require_space
 from glt_lightning.partition.stored_graph import StoredGraph
 from glt_lightning.types import NodeType
 
@@ -55,8 +56,10 @@ def assign_graph(
             made = {"undirected": bool(undirected), "normalize": "none"}
             graph = StoredGraph(source, options, resolve_splits(source, splits), made, Progress(progress))
             graph.check()
+            assigner = assigner or assigner_of(options)
+            require_space(folder, bytes_to_assign(graph, assigner), "assigning the nodes of this graph")
             with graph.topology(folder, graph.count()) as topology:
-                parts = graph.assign(assigner or assigner_of(options), topology)
+                parts = graph.assign(assigner, topology)
             _save(folder / target.name, parts, np.dtype(np.int16 if options.num_parts <= 1 << 15 else np.int32))
             os.rename(folder / target.name, target)
     return {t: np.bincount(p, minlength=options.num_parts).tolist() for t, p in parts.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from glt_lightning.partition.normalize import row_bytes, transform_for
 from glt_lightning.partition.relations import Relation
 from glt_lightning.partition.rows import write_rows
 from glt_lightning.partition.sources.base import Rows
-from glt_lightning.partition.space import require_space
+from glt_lightning.partition.space import bytes_to_number, bytes_to_write, require_space
 from glt_lightning.partition.stored_graph import StoredGraph
 from glt_lightning.partition.topology import Topology
 from glt_lightning.types import NodeType
@@ -62,8 +62,7 @@ class Builder:
 
     def build(self) -> Built:
         self._graph.check()
-        if len(self._parts) == self._options.num_parts:  # else sizes are known when nodes are numbered
-            self._require_space(self._graph.num_nodes, [self._graph.edges[r.source].num_edges for r in self._relations])
+        self._require_space_for_all()
         degrees = self._graph.count()
         layouts, hotness = self._number(degrees)
         in_degrees = [degrees.in_degree(r) for r in self._relations]
@@ -88,20 +87,21 @@ class Builder:
         """The new numbers [start, stop) that each of the parts to write owns."""
         return [(layout.bounds[p], layout.bounds[p + 1]) for p in self._parts]
 
-    def _require_space(self, nodes: Mapping[NodeType, int], edges: Sequence[int]) -> None:
-        """Raises `PartitionError` unless there is room for so many nodes per type and edges per relation."""
-        require_space(self._folder, self._least_bytes(nodes, edges))
+    def _require_space_for_all(self) -> None:
+        """What some of the parts take is known only when nodes are numbered; what comes before is for all."""
+        graph, before = self._graph, bytes_to_number(self._graph, self._assigner)
+        if len(self._parts) < self._options.num_parts:
+            return require_space(self._folder, before, "numbering the nodes of this graph")
+        edges = [graph.edges[r.source].num_edges * (2 if r.both else 1) for r in graph.relations]
+        return self._require_space(graph.num_nodes, edges, before)
 
-    def _least_bytes(self, nodes: Mapping[NodeType, int], edges: Sequence[int]) -> Iterator[int]:
-        """Sizes of arrays whose length is known; merging may leave any number of the edges it runs over."""
-        source = self._graph.source
-        for t, count in nodes.items():
-            yield count * self._id_dtype.itemsize
-            yield count * _width(source.node_attrs(t))
-        for r, count in zip(self._relations, edges, strict=True):
-            if not r.both:
-                width = self._id_dtype.itemsize + self._edge_id_dtype.itemsize + _width(source.edge_attrs(r.source))
-                yield count * width
+    def _require_space(self, nodes: Mapping[NodeType, int], edges: Sequence[int], before: int = 0) -> None:
+        """Raises `PartitionError` unless there is room for so many nodes per type and edges per relation.
+
+        before: bytes that earlier steps take, before there is any of these.
+        """
+        needed = bytes_to_write(self._graph, nodes, edges, self._id_dtype, self._edge_id_dtype)
+        require_space(self._folder, max(before, needed), "a partition of this graph")
 
     def _number(self, degrees: Degrees) -> tuple[dict[NodeType, NodeLayout], dict[str, Any]]:
         """The numbers of all nodes, and how hotness was worked out; writes hotness itself, which is large."""
