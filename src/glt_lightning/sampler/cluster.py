@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.row_cache import CachedRows, RowCache
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.merge import BatchBuilder, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.ops.sample import sample_rows
 from glt_lightning.sampler import fields
+from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, edge_key, node_key
 from glt_lightning.sampler.source import Expand, Gathered, RemoteRows, Rows, wire_dtype
@@ -23,7 +26,8 @@ from glt_lightning.sampler.source import Expand, Gathered, RemoteRows, Rows, wir
 class _Table:
     """The nodes of one type or the edges of one relation: where a batch's rows of it will be found.
 
-    stored: names in the partition.  end: first id behind those of the graph; answers of owners are placed from there on.
+    stored: names in the partition.  end: first id behind those of the graph; kept rows are placed from there on, and
+    answers of owners behind those.
     """
 
     kind: str
@@ -32,22 +36,39 @@ class _Table:
     local: dict[str, Shards]
     router: Router
     end: int
+    kept: CachedRows | None = None
     next_place: int = 0
     places: list[np.ndarray] = field(default_factory=list)  # int64, one array per step of the batch
     answers: list[tuple[int, int, Gathered, int]] = field(default_factory=list)  # (place, rows, answer, index in it)
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # rows that are local, kept, remote
+
+    def __post_init__(self) -> None:
+        self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
+        self._first_answer = self.end
+        if self.kept is not None:
+            self._first_answer += len(self.kept)
+            rows = self.kept.rows
+            self.local = {n: a.extended([(self.end, rows[n])], self._first_answer) for n, a in self.local.items()}
 
     def clear(self) -> None:
-        self.next_place = self.end
+        self.next_place = self._first_answer
         self.places.clear()
         self.answers.clear()
+        self.counts = [0, 0, 0]
 
     def route(self, ids: np.ndarray) -> Route:
-        """Finds the owners of new rows of the batch and gives the rows their places."""
+        """Finds who has new rows of the batch and gives the rows their places."""
         owners = np.arange(self.router.num_owners, dtype=np.int64)
         first = self.next_place + len(ids) * (owners - 1)  # owner 0 needs no place
-        route = self.router(ids, first)
+        if self.kept is None:
+            route = self.router(ids, first)
+        else:
+            route = self.router(ids, np.append(first, self.end), self.kept.find(ids))
         self.next_place += len(ids) * (self.router.num_owners - 1)
         self.places.append(route.place)
+        asked = route.begin[self.router.num_owners] - route.begin[1]
+        for i, n in enumerate((route.begin[1], len(ids) - route.begin[1] - asked, asked)):
+            self.counts[i] += n
         return route
 
     def shards(self, name: str) -> Shards:
@@ -69,11 +90,13 @@ class ClusterSampler:
     """Samples the batches of `neighbor.NeighborSampler`, bit for bit, where some parts are held by other processes.
 
     Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
-    attributes, which travel while the next hop is sampled. One instance serves one thread; several threads hide the
-    latency of each other's questions.
+    attributes, which travel while the next hop is sampled; rows that ``cache`` keeps are not asked for. One instance serves
+    one thread; several threads hide the latency of each other's questions.
     """
 
-    def __init__(self, partition: LocalPartition, config: SamplerConfig, remote: RemoteRows) -> None:
+    def __init__(
+        self, partition: LocalPartition, config: SamplerConfig, remote: RemoteRows, cache: RowCache | None = None
+    ) -> None:
         manifest, schema = partition.manifest, partition.schema
         self._config, self._remote, self._view = config, remote, partition.view
         self._builder = BatchBuilder(partition.view, len(config.fanouts), with_edge=config.with_edge)
@@ -85,7 +108,8 @@ class ClusterSampler:
             bounds = self._view.bounds[t * manifest.num_parts : (t + 1) * manifest.num_parts + 1]
             shards = {name: partition.node_shards(t, name) for name in stored}
             router = Router(bounds, owner_of_part, owners, wire)
-            self._nodes.append(_Table("node", t, stored, shards, router, int(bounds[-1])))
+            kept = None if cache is None else cache.tables[t]
+            self._nodes.append(_Table("node", t, stored, shards, router, int(bounds[-1]), kept))
         self._edge_names = fields.edge_names(manifest, config)
         self._edges = []
         for r, edge_names in enumerate(self._edge_names):
@@ -96,17 +120,22 @@ class ClusterSampler:
 
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch and waits for all that owners send. Raises `PeerError`, naming an owner that does not."""
+        begin, self._counters = time.perf_counter(), Counters()
         for table in (*self._nodes, *self._edges):
             table.clear()
         self._builder.start(request.seeds, self._config.seed_type)
         for hop in range(len(self._config.fanouts)):
             self._sample_hop(request.key, hop)
-        self._gather(self._nodes, self._route_frontier())
-        return self._draft(request)
+        self._gather(self._nodes, self._route_rows())
+        self._wait_for_rows()
+        draft = self._draft(request)
+        self._counters.sample_s = time.perf_counter() - begin - self._counters.remote_s
+        return draft
 
     def _sample_hop(self, key: int, hop: int) -> None:
         config, fanouts = self._config, self._config.fanouts[hop]
-        routes = self._route_frontier()
+        attributes = self._route_rows()
+        routes = self._route_frontier(attributes)
         wanted = {t for r, t in self._relations if fanouts[r]}
         asked = {}
         for owner in self._owners:
@@ -114,9 +143,11 @@ class ClusterSampler:
             if rows:
                 expand = Expand(key, hop, fanouts, config.replace, config.with_edge, rows)
                 asked[owner] = self._remote.expand(owner, expand)
-        self._gather(self._nodes, routes)
+        self._gather(self._nodes, attributes)
         local = {r: self._sample_local(key, hop, r, routes[t]) for r, t in self._relations if fanouts[r]}
+        begin = time.perf_counter()
         answers = {owner: picked() for owner, picked in asked.items()}
+        self._counters.remote_s += time.perf_counter() - begin
         edge_rows = {}
         for r, own in local.items():
             others = [answers[o].get(r, _nothing(own)) if o in answers else _nothing(own) for o in self._owners]
@@ -130,8 +161,28 @@ class ClusterSampler:
     def _owners(self) -> range:
         return range(1, self._remote.num_owners)
 
-    def _route_frontier(self) -> list[Route]:
+    def _wait_for_rows(self) -> None:
+        begin = time.perf_counter()
+        for table in (*self._nodes, *self._edges):
+            for _, _, answer, _ in table.answers:
+                answer()
+        self._counters.remote_s += time.perf_counter() - begin
+
+    def _route_rows(self) -> list[Route]:
+        """Who has the attributes of the frontier."""
         return [table.route(self._builder.frontier(t)) for t, table in enumerate(self._nodes)]
+
+    def _route_frontier(self, attributes: list[Route]) -> list[Route]:
+        """Who has the neighbours of the frontier."""
+        routes = []
+        for t, (table, route) in enumerate(zip(self._nodes, attributes, strict=True)):
+            if table.kept is not None:
+                ids = self._builder.frontier(t)
+                route = table.router(ids, np.zeros(table.router.num_owners, dtype=np.int64))
+            self._counters.frontier_rows += len(route.owner)
+            self._counters.remote_frontier_rows += len(route.owner) - route.begin[1]
+            routes.append(route)
+        return routes
 
     def _sample_local(self, key: int, hop: int, relation: int, route: Route) -> Picks:
         config = self._config
@@ -166,7 +217,16 @@ class ClusterSampler:
                     table.answers.append((first, n, answer, index))
 
     def _draft(self, request: BatchRequest) -> Draft:
-        found, threads = self._builder.result(), self._config.threads
+        found, threads, counters = self._builder.result(), self._config.threads, self._counters
+        for table in (*self._nodes, *self._edges):
+            if table.stored:
+                local, kept, asked = table.counts
+                counters.local_rows += local
+                counters.cached_rows += kept
+                counters.remote_rows += asked
+                counters.local_bytes += local * table.row_bytes
+                counters.cached_bytes += kept * table.row_bytes
+                counters.remote_bytes += asked * table.row_bytes
         batch = fields.counts(request, found)
         for t, table in enumerate(self._nodes):
             places = _joined(table.places)
@@ -179,7 +239,7 @@ class ClusterSampler:
             for public, name in self._edge_names[r].items():
                 make = fields.gathered_ids if public == "e_id" else fields.gathered
                 batch.append(make(edge_key(r, public), table.shards(name), places, threads))
-        return Draft(batch)
+        return Draft(batch, counters)
 
 
 def _nothing(like: Picks) -> Picks:

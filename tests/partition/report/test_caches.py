@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glt_lightning.data.hot_lists import stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.partition.report import TrafficOptions
-from glt_lightning.partition.report.caches import presampled_lists, stored_policies
+from glt_lightning.partition.report.caches import presampled_lists
 from glt_lightning.partition.report.traffic import predict_traffic
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan

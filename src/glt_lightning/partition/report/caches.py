@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from glt_lightning.data.arrays import open_array
+from glt_lightning.data.hot_lists import hot_list
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 
 PRESAMPLED = "presampled"
-_LISTS = re.compile(r"part0/hot/(\w+)/\d+/gids\.npy")
 
 
 class HotLists:
@@ -52,22 +50,10 @@ def cache_rows(num_nodes: int, ratio: float) -> int:
     return int(ratio * num_nodes)
 
 
-def stored_policies(manifest: Manifest) -> tuple[str, ...]:
-    """The policies of which the folder has lists, in the order of the manifest."""
-    listed = {found[1] for path in manifest.arrays if (found := _LISTS.fullmatch(path))}
-    return tuple(policy for policy in manifest.hotness if policy in listed)
-
-
 def stored_lists(partition: LocalPartition, policy: str, part: int) -> HotLists:
     """The lists that the partitioner wrote."""
-    manifest = partition.manifest
-    lists = []
-    for t in range(len(manifest.num_nodes)):
-        path = f"part{part}/hot/{policy}/{t}/gids.npy"
-        entry = manifest.arrays.get(path)
-        empty = np.empty(0, dtype=np.int64)
-        lists.append(empty if entry is None else open_array(partition.directory, path, entry))
-    return HotLists(manifest, lists)
+    types = range(len(partition.manifest.num_nodes))
+    return HotLists(partition.manifest, [hot_list(partition, policy, part, t)[0] for t in types])
 
 
 def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray], ratio: float) -> HotLists:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from glt_lightning.data.hot_lists import stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.partition.progress import Progress
-from glt_lightning.partition.report.caches import PRESAMPLED, stored_policies
+from glt_lightning.partition.report.caches import PRESAMPLED
 from glt_lightning.partition.report.contents import Contents, collect_contents
 from glt_lightning.partition.report.options import TrafficOptions
 from glt_lightning.partition.report.traffic import (

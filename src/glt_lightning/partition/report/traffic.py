@@ -8,10 +8,11 @@ from typing import get_args
 
 import numpy as np
 
+from glt_lightning.data.hot_lists import stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import SeedPlacement
-from glt_lightning.partition.report.caches import PRESAMPLED, HotLists, presampled_lists, stored_lists, stored_policies
+from glt_lightning.partition.report.caches import PRESAMPLED, HotLists, presampled_lists, stored_lists
 from glt_lightning.partition.report.contents import part_of
 from glt_lightning.partition.report.estimate import Estimate
 from glt_lightning.partition.report.options import TrafficOptions

@@ -1,0 +1,110 @@
+"""Rows of parts that other hosts own, kept here: which they are, and their attributes. One copy for all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.manifest import Manifest, node_path
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.ops.ranked_set import RankedSet
+
+
+class CachedRows:
+    """The kept rows of one node type. rows: attribute, as stored, or ``n_id`` -> [K, ...], in the order of the gids."""
+
+    def __init__(self, members: RankedSet, rows: Mapping[str, np.ndarray]) -> None:
+        self.rows, self._members = rows, members
+
+    def __len__(self) -> int:
+        return len(self.rows["n_id"])
+
+    def find(self, gids: np.ndarray) -> np.ndarray:
+        """int32 [n]: the row of each of ``gids`` (int64 [n]), -1 for those that are not kept."""
+        return self._members.find(gids)
+
+
+class RowCache:
+    """The kept rows of all node types: made and filled by one process of a host, opened by the others.
+
+    Attributes:
+        tables: For each node type its rows, or None where none are kept.
+        arrays: The memory that holds them.
+    """
+
+    def __init__(self, arrays: SharedArrays, manifest: Manifest) -> None:
+        self.arrays = arrays
+        self.tables = [self._table(t, manifest) for t in range(len(manifest.num_nodes))]
+
+    def _table(self, node_type: int, manifest: Manifest) -> CachedRows | None:
+        arrays, prefix = self.arrays.arrays, f"rows/{node_type}/"
+        if _words(node_type) not in arrays:
+            return None
+        members = RankedSet(arrays[_words(node_type)], manifest.offsets[node_type], manifest.num_nodes[node_type])
+        rows = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        return CachedRows(members, rows)
+
+    @classmethod
+    def create(
+        cls, manifest: Manifest, gids: Sequence[np.ndarray], made_by: Mapping[str, Any], file: Path | None = None
+    ) -> RowCache:
+        """A cache of these rows, ascending, for each node type (int64 [K]); its attributes are still to be filled in.
+
+        made_by: what `open` is to find.  file: where to keep it.
+        Raises MemoryError or `PartitionError` where there is no room.
+        """
+        shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
+        for t, members in enumerate(gids):
+            if len(members):
+                shapes[_words(t)] = (np.dtype(np.uint64), (RankedSet.words_for(manifest.num_nodes[t]),))
+                for name in ("n_id", *manifest.node_attrs(t)):
+                    dtype, shape = stored_row(manifest, t, name)
+                    shapes[f"rows/{t}/{name}"] = (dtype, (len(members), *shape))
+        arrays = SharedArrays.create(shapes, {"made_by": dict(made_by)}, file)
+        for t, members in enumerate(gids):
+            if len(members):
+                RankedSet.build(members, manifest.offsets[t], manifest.num_nodes[t], arrays.arrays[_words(t)])
+        return cls(arrays, manifest)
+
+    @classmethod
+    def open(cls, path: str | Path, manifest: Manifest, made_by: Mapping[str, Any]) -> RowCache:
+        """Maps a finished cache. Raises `DataError` for one that is damaged or was made otherwise."""
+        arrays = SharedArrays.open(path)
+        if arrays.meta.get("made_by") != made_by:
+            arrays.close()
+            raise DataError(f"{path}: holds a cache that was made otherwise.")
+        return cls(arrays, manifest)
+
+    @property
+    def nbytes(self) -> int:
+        return self.arrays.nbytes
+
+    def close(self) -> None:
+        self.arrays.close()
+
+
+def stored_row(manifest: Manifest, node_type: int, name: str) -> tuple[np.dtype, tuple[int, ...]]:
+    """dtype and shape of one row of a node attribute, as it is stored. Raises `PartitionError` where there is none."""
+    entry = manifest.arrays.get(node_path(0, node_type, name))
+    if entry is None:
+        raise PartitionError(f"the manifest lists no {name!r} of node type {manifest.schema.node_types[node_type]!r}.")
+    return np.dtype(entry.dtype), tuple(entry.shape[1:])
+
+
+def row_bytes(manifest: Manifest, node_type: int) -> int:
+    """Bytes that one kept row of a node type takes."""
+    rows = [stored_row(manifest, node_type, name) for name in ("n_id", *manifest.node_attrs(node_type))]
+    return sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in rows)
+
+
+def index_bytes(manifest: Manifest, node_type: int) -> int:
+    """Bytes of the index by which the kept rows of a node type are found."""
+    return 8 * RankedSet.words_for(manifest.num_nodes[node_type])
+
+
+def _words(node_type: int) -> str:
+    return f"members/{node_type}"

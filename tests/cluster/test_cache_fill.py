@@ -1,0 +1,229 @@
+"""Rows of others that are kept here: which, and that batches do not change by it."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from glt_lightning.cluster.cache_fill import make_cache
+from glt_lightning.data.cache_choice import choose_rows
+from glt_lightning.data.hot_lists import hot_list
+from glt_lightning.data.row_cache import RowCache, index_bytes, row_bytes
+from glt_lightning.errors import DataError, OptionError, PeerError
+from glt_lightning.options import CacheOptions
+from glt_lightning.sampler.cluster import ClusterSampler
+from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.owners import split_up
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+
+
+def _written(draft):
+    return draft.write(np.zeros(draft.nbytes, dtype=np.uint8))
+
+
+def _compare(whole, here, remote, cache, with_edge=False):
+    """Batches with the cache equal those of the whole graph; the counters of all."""
+    seeds = whole.split("train")
+    fanouts = ((4,) * len(whole.schema.edge_types), (3,) * len(whole.schema.edge_types))
+    config = SamplerConfig(seeds.node_type, fanouts, with_edge=with_edge)
+    local, far, total = NeighborSampler(whole, config), ClusterSampler(here, config, remote, cache), Counters()
+    for number in range(4):
+        gids = np.ascontiguousarray(seeds.gids[number * 5 : number * 5 + 12])
+        request = BatchRequest(number, 7 + number, gids, np.arange(len(gids)))
+        expected, draft = _written(local.draft(request)), far.draft(request)
+        found = _written(draft)
+        assert expected.keys() == found.keys()
+        for name in expected:
+            assert expected[name].dtype == found[name].dtype, name
+            np.testing.assert_array_equal(expected[name], found[name], err_msg=name)
+        nodes = [len(found[f"node/{t}/n_id"]) for t in range(len(whole.schema.node_types))]
+        edges = sum(len(v) for k, v in found.items() if k.endswith("/e_id"))
+        assert draft.counters.rows == sum(nodes) + edges
+        total.add(draft.counters)
+    return total
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("owners", [[[0], [1]], [[0, 2], [1], [3]]])
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_any_cache_gives_the_same_batches(tmp_path, make, owners, with_edge):
+    whole = partitioned(make(), tmp_path, sum(map(len, owners)), undirected=True)
+    here, remote = split_up(whole, owners)
+    without = _compare(whole, here, remote, None, with_edge)
+    assert without.cached_rows == 0 < without.remote_rows
+    before = without.remote_rows
+    for ratio in (0.0, 0.02, 0.1, 0.5, 1.0):
+        cache = make_cache(here, remote, CacheOptions(ratio=ratio), progress=False)
+        assert (cache is None) == (ratio == 0)
+        found = _compare(whole, here, remote, cache, with_edge)
+        assert found.cached_rows + found.remote_rows == without.remote_rows
+        assert found.local_rows == without.local_rows
+        assert found.remote_rows <= before
+        before = found.remote_rows
+        if cache is not None:
+            assert (found.cached_rows > 0) == (found.cached_bytes > 0)
+            cache.close()
+    assert found.remote_bytes == 0 or with_edge  # all nodes that have in-edges of this host's are kept
+
+
+def test_the_folders_ranking_is_followed(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 4)
+    here, _ = split_up(whole, [[2], [0, 1, 3]])
+    gids, hotness = hot_list(whole, "degree", 2, 0)
+    assert (np.diff(hotness) <= 0).all()
+    choice = choose_rows(here, CacheOptions(ratio=0.1))
+    assert choice.policy == "degree"
+    rows = int(0.1 * whole.manifest.num_nodes[0])
+    assert choice.gids[0].tolist() == sorted(gids[:rows].tolist())
+
+
+def test_several_mapped_parts_add_up(tmp_path):
+    whole = partitioned(small_hetero(), tmp_path, 4, undirected=True)
+    here, _ = split_up(whole, [[0, 2], [1, 3]])
+    choice = choose_rows(here, CacheOptions(ratio=0.2))
+    for t in range(len(whole.schema.node_types)):
+        heat = {}
+        for part in (0, 2):
+            for gid, value in zip(*hot_list(whole, "degree", part, t), strict=True):
+                heat[int(gid)] = heat.get(int(gid), 0.0) + float(value)
+        bounds = np.asarray(whole.manifest.bounds[t]) + whole.manifest.offsets[t]
+        foreign = {g: h for g, h in heat.items() if np.searchsorted(bounds, g, side="right") - 1 in (1, 3)}
+        best = sorted(foreign, key=lambda g: (-foreign[g], g))[: int(0.2 * whole.manifest.num_nodes[t])]
+        assert choice.gids[t].tolist() == sorted(best)
+
+
+def test_degrees_without_a_list(tmp_path, monkeypatch):
+    """Counted from the edges of the mapped parts."""
+    whole = partitioned(small_graph(), tmp_path, 3, undirected=True)
+    here, _ = split_up(whole, [[1], [0, 2]])
+    monkeypatch.setattr("glt_lightning.data.cache_choice.stored_policies", lambda manifest: ())
+    choice = choose_rows(here, CacheOptions(ratio=0.05))
+    indices = np.load(whole.directory / "part1/edges/0/indices.npy")
+    counts = np.bincount(indices, minlength=whole.manifest.total_nodes)
+    begin, end = whole.manifest.bounds[0][1:3]
+    counts[begin:end] = 0
+    best = np.argsort(-counts, kind="stable")[: int(0.05 * len(counts))]
+    assert choice.policy == "degree"
+    assert choice.gids[0].tolist() == sorted(best.tolist())
+
+
+def test_a_ratio_for_each_type(tmp_path):
+    whole = partitioned(small_hetero(), tmp_path, 2, undirected=True)
+    here, _ = split_up(whole, [[0], [1]])
+    name = whole.schema.node_types[1]
+    choice = choose_rows(here, CacheOptions(ratio={name: 0.3}))
+    assert len(choice.gids[0]) == 0
+    assert 0 < len(choice.gids[1]) <= int(0.3 * whole.manifest.num_nodes[1])
+
+
+def test_bytes_buy_the_hottest_rows_per_byte(tmp_path):
+    whole = partitioned(small_hetero(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    manifest = whole.manifest
+    index = sum(index_bytes(manifest, t) for t in range(len(manifest.num_nodes)))
+    for budget in (index + 1, index + 2000, index + 5000, 1 << 30):
+        choice = choose_rows(here, CacheOptions(bytes=budget))
+        spent = sum(len(g) * row_bytes(manifest, t) for t, g in enumerate(choice.gids))
+        assert spent <= budget - index
+        heat = [
+            {int(g): float(h) / row_bytes(manifest, t) for g, h in zip(*hot_list(whole, "degree", 0, t), strict=True)}
+            for t in range(len(choice.gids))
+        ]
+        kept = [heat[t][g] for t, gids in enumerate(choice.gids) for g in gids.tolist()]
+        left = [h for t, each in enumerate(heat) for g, h in each.items() if g not in set(choice.gids[t].tolist())]
+        assert not kept or not left or min(kept) >= max(left)
+        if choice.rows:
+            cache = make_cache(here, remote, CacheOptions(bytes=budget), progress=False)
+            _compare(whole, here, remote, cache)
+            cache.close()
+
+
+def test_one_line_says_what_it_comes_to(tmp_path, caplog):
+    whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    with caplog.at_level(logging.INFO, "glt_lightning"):
+        make_cache(here, remote, CacheOptions(ratio=0.1), progress=False).close()
+    (line,) = caplog.messages
+    rows = int(0.1 * whole.manifest.num_nodes[0])
+    assert line.startswith(f"cache: {rows} rows (10.0% of all nodes) of other parts, degree, ")
+    assert line.endswith(" MB.")
+
+
+def test_it_is_kept_for_the_next_run(tmp_path, caplog):
+    whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    options = CacheOptions(ratio=0.1, save=True)
+    make_cache(here, remote, options, progress=False).close()
+    (file,) = (whole.directory / "caches").iterdir()
+    remote.asked.clear()
+    with caplog.at_level(logging.INFO, "glt_lightning"):
+        cache = make_cache(here, remote, options, progress=False)
+    assert remote.asked == []
+    assert str(file) in caplog.text
+    _compare(whole, here, remote, cache)
+    cache.close()
+    remote.asked.clear()
+    other = make_cache(here, remote, CacheOptions(ratio=0.2, save=True), progress=False)  # replaces it
+    assert remote.asked
+    _compare(whole, here, remote, other)
+    other.close()
+    assert list((whole.directory / "caches").iterdir()) == [file]
+
+
+def test_another_process_opens_it(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    cache = make_cache(here, remote, CacheOptions(ratio=0.1), progress=False)
+    made_by = cache.arrays.meta["made_by"]
+    opened = RowCache.open(cache.arrays.path, whole.manifest, made_by)
+    _compare(whole, here, remote, opened)
+    with pytest.raises(DataError, match="made otherwise"):
+        RowCache.open(cache.arrays.path, whole.manifest, made_by | {"graph": "other"})
+    opened.close()
+    cache.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ratio": 1.4}, r"cache.ratio: expected a share of the nodes from 0 to 1, such as 0.1; got 1.4"),
+        ({"ratio": {"paper": -1}}, r"cache.ratio\[paper\]: expected a share"),
+        ({"ratio": 0.1, "bytes": "1GB"}, "give ratio or bytes, not both"),
+        ({"bytes": "much"}, "cache.bytes: expected bytes"),
+        ({"policy": "vipp", "ratio": 0.1}, r"cache.policy: expected auto.*Did you mean vip\?"),
+        ({"memory": "0"}, "cache.memory: expected bytes"),
+        ({"topology": "1GB"}, "cache.topology: a part of cache.bytes"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(OptionError, match=message):
+        CacheOptions(**options)
+
+
+def test_options_that_do_not_fit_the_graph(tmp_path, monkeypatch):
+    whole = partitioned(small_hetero(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    name = whole.schema.node_types[0]
+    with pytest.raises(OptionError, match=rf"no node type '{name}s'.*Did you mean {name}\?"):
+        make_cache(here, remote, CacheOptions(ratio={f"{name}s": 0.1}))
+    with pytest.raises(OptionError, match=r"cache.policy: vip, but .* \(it has: degree\).*partition.hotness: vip"):
+        make_cache(here, remote, CacheOptions(policy="vip", ratio=0.1))
+    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 1000)
+    with pytest.raises(OptionError, match=r"cache: no room for .* are available on this host. Lower cache.ratio"):
+        make_cache(here, remote, CacheOptions(ratio=0.1))
+
+
+def test_an_owner_that_fails_or_lies(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    good = remote.gather
+
+    def lie(owner, request):
+        return lambda: [{name: rows[:-1] for name, rows in good(owner, request)()[0].items()}]
+
+    remote.gather = lie
+    with pytest.raises(PeerError, match="an owner answered"):
+        make_cache(here, remote, CacheOptions(ratio=0.1, save=True), progress=False)
+    assert list((whole.directory / "caches").iterdir()) == []

@@ -1,0 +1,49 @@
+"""Owners of parts without a network."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.sample import sample_rows
+
+
+class DirectRows:
+    """Owners that answer by reading their own mapped parts, in this process."""
+
+    def __init__(self, num_parts: int, owners: list[LocalPartition], wire: type = np.int32) -> None:
+        self.num_owners, self._owners, self._wire = len(owners) + 1, owners, wire
+        self.owner_of_part = np.zeros(num_parts, dtype=np.int32)
+        for number, owner in enumerate(owners, 1):
+            self.owner_of_part[list(owner.parts)] = number
+        self.asked = []
+
+    def expand(self, owner, request):
+        self.asked.append(("expand", owner, request.hop))
+        view, found = self._owners[owner - 1].view, {}
+        for r, fanout in enumerate(request.fanouts):
+            gids = request.rows.get(int(view.dst_types[r]))
+            if fanout and gids is not None:
+                options = {"replace": request.replace, "with_edge": request.with_edge}
+                arrays = sample_rows(
+                    view, r, gids.astype(np.int64), fanout, batch_key=request.key, hop=request.hop, **options
+                )
+                found[r] = Picks(*(None if a is None else a.astype(self._wire) for a in arrays))
+        return lambda: found
+
+    def gather(self, owner, request):
+        self.asked.append(("gather", owner))
+        part = self._owners[owner - 1]
+        table = {"node": part.node_shards, "edge": part.edge_shards}
+        answer = [
+            {name: table[rows.kind](rows.type, name).gather(rows.ids.astype(np.int64)) for name in rows.names}
+            for rows in request
+        ]
+        return lambda: answer
+
+
+def split_up(partition: LocalPartition, owners: list[list[int]]) -> tuple[LocalPartition, DirectRows]:
+    """The first of ``owners`` is this process."""
+    opened = [LocalPartition.open(partition.directory, parts=parts) for parts in owners]
+    return opened[0], DirectRows(partition.manifest.num_parts, opened[1:])
