@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.producer.base import Producer
+from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.sampler.sample import Sample
 
 
 @dataclass
@@ -21,6 +23,7 @@ class LoaderStats:
     wait_s: seconds that the consumer was blocked in ``next``.
     fresh_slots: batches that came in one-off memory because every slot was held.
     restarts: sampler processes of this rank that were started again.
+    counters: where the rows of the batches came from, and what took their samplers' time.
     """
 
     batches: int = 0
@@ -30,6 +33,12 @@ class LoaderStats:
     wait_s: float = 0.0
     fresh_slots: int = 0
     restarts: int = 0
+    counters: Counters = field(default_factory=Counters)
+
+    @property
+    def deduplicated(self) -> int:
+        """Seeds and draws that named a node which the batch had already: rows that were read once instead of again."""
+        return self.seeds + self.edges - self.nodes
 
 
 class DistNeighborLoader:
@@ -101,16 +110,18 @@ class DistNeighborLoader:
                 return
             box = [self._collate(sample)]
             self._stats.wait_s += time.perf_counter() - begin
-            self._count(sample.arrays)
+            self._count(sample)
             self._delivered = sample.number + 1
             del sample  # the batch alone holds the memory from here on,
             yield box.pop()  # and only the consumer holds the batch
 
-    def _count(self, arrays: dict[str, Any]) -> None:
+    def _count(self, sample: Sample) -> None:
+        arrays = sample.arrays
         self._stats.batches += 1
         self._stats.seeds += len(arrays["input_id"])
         self._stats.nodes += int(arrays["num_sampled_nodes"].sum())
         self._stats.edges += int(arrays["num_sampled_edges"].sum())
+        self._stats.counters.add(sample.counters)
 
     def stats(self) -> LoaderStats:
         """Totals so far."""

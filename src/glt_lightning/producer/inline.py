@@ -52,7 +52,7 @@ class InlineProducer:
         draft = sampler.draft(request)
         slot = self._slots.take() or self._slots.take_fresh()
         slot.reserve(draft.nbytes)
-        return Sample(request.number, draft.write(self._slots.lend(slot, draft.nbytes)))
+        return Sample(request.number, draft.write(self._slots.lend(slot, draft.nbytes)), draft.counters)
 
     def close(self) -> None:
         self._closed = True

@@ -17,9 +17,10 @@ from glt_lightning.options import ClusterOptions, SamplingOptions
 from glt_lightning.producer.conversation import Conversation
 from glt_lightning.producer.handover import Landed
 from glt_lightning.producer.question import Question
+from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
-from glt_lightning.transport.message import Message, unpack
+from glt_lightning.transport.message import Message, WireError, unpack
 from glt_lightning.transport.peer import Peer
 
 _SLOTS = 3  # of pinned memory: the batch in use, the one just left, and one to write
@@ -121,7 +122,11 @@ class RemoteProducer:
                 "is slower.",
                 stacklevel=2,
             )
-        return Sample(number, unpack(message))
+        try:
+            counters = Counters.from_list(message.header.get("counters"))
+        except ValueError as error:
+            raise WireError(f"{self._conversation.server}: batch {number}: {error}.") from None
+        return Sample(number, unpack(message), counters)
 
     def _pinned(self, slots: SlotPool, body: np.ndarray) -> np.ndarray:
         slot = slots.take() or slots.take_fresh()

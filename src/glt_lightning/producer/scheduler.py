@@ -235,18 +235,23 @@ class Scheduler:
             return
         del job.session.making[job.question.key]
         try:
-            item = self._finished(job, nbytes, header["layout"])
+            item = self._finished(job, nbytes, header)
         except (DataError, OSError, WireError) as error:
             self._slots.give_back(job.slot)
             item = _no_batch(job.question.key, f"this batch has {nbytes} bytes: {error}")
         job.session.talk.put(item)
 
-    def _finished(self, job: Job, nbytes: int, layout: list[Any]) -> Finished:
+    def _finished(self, job: Job, nbytes: int, reply: dict[str, Any]) -> Finished:
         """A batch in its slot, which is free again when nobody views the memory any more."""
         if nbytes > MOST_BODY:
             raise DataError(f"at most {MOST_BODY} can be sent. Use a smaller batch_size or num_neighbors.")
-        header = {"run": job.question.run, "number": job.request.number, "arrays": layout}
-        if len(layout) > _FEW_ARRAYS:
+        header = {
+            "run": job.question.run,
+            "number": job.request.number,
+            "arrays": reply["layout"],
+            "counters": reply["counters"],
+        }
+        if len(reply["layout"]) > _FEW_ARRAYS:
             encode_header(header)
         job.slot.attach()
         job.session.count(nbytes)

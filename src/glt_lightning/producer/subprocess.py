@@ -19,6 +19,7 @@ from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.pool import Failure, SamplerPool
 from glt_lightning.producer.process import Task, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
+from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Placed, Sample
 
@@ -205,7 +206,8 @@ class SubprocessProducer:
         run.largest = max(run.largest, nbytes)
         memory = self._slots.lend(task.slot, nbytes)
         layout = [Placed(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in reply["layout"]]
-        return Sample(task.request.number, {p.name: p.view(memory) for p in layout})
+        counters = Counters.from_list(reply["counters"])
+        return Sample(task.request.number, {p.name: p.view(memory) for p in layout}, counters)
 
     def _sweep(self) -> None:
         """Forgets ended runs: what samplers still make for them is dropped when it comes."""

@@ -113,7 +113,8 @@ class Worker:
             sampler = samplers[job.config] = self._samplers.make(job.config)
         draft = sampler.draft(job.request)
         draft.write(job.slot.memory(draft.nbytes))
-        return {"nbytes": draft.nbytes, "layout": [[p.name, p.dtype, p.shape, p.offset] for p in draft.layout]}
+        layout = [[p.name, p.dtype, p.shape, p.offset] for p in draft.layout]
+        return {"nbytes": draft.nbytes, "layout": layout, "counters": draft.counters.to_list()}
 
     def _answer(self, header: dict[str, Any]) -> None:
         # a trainer that is gone is noticed by the reading thread

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import Any
 
 
 @dataclass
@@ -59,10 +59,14 @@ class Counters:
         return list(astuple(self))
 
     @classmethod
-    def from_list(cls, values: Sequence[int | float]) -> Counters:
+    def from_list(cls, values: Any) -> Counters:
         """What `to_list` gave. Raises ValueError for anything else."""
         kinds: list[type] = [type(value) for value in astuple(cls())]
         ok = isinstance(values, (list, tuple)) and len(values) == len(kinds)
-        if not ok or any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in values):
-            raise ValueError(f"counters: expected {len(kinds)} numbers, got {values!r:.100}")
+        if not ok or not all(map(_is_total, values, kinds)):
+            raise ValueError(f"counters: expected {len(kinds)} counts and seconds, got {values!r:.100}")
         return cls(*(kind(v) for kind, v in zip(kinds, values, strict=True)))
+
+
+def _is_total(value: object, kind: type) -> bool:
+    return type(value) in (int, kind) and 0 <= value < 1 << 63  # type: ignore[operator]  # no NaN, nothing infinite

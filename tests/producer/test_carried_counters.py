@@ -1,0 +1,99 @@
+"""What batches took reaches the loader, whoever makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from glt_lightning.errors import PeerError
+from glt_lightning.loader import LoaderContext, LoaderSpec, LoaderStats
+from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.scheduler import Scheduler
+from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.partitions import partitioned, small_graph
+from tests.helpers.servers import open_farm
+
+SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
+TIMES = ("sample_s", "remote_s", "disk_s", "gather_s")
+GOOD = Counters(local_rows=3, sample_s=0.5).to_list()
+GARBAGE: list[object] = [None, [], 7, {"local_rows": 1}, GOOD[:-1], [*GOOD, 0]]
+GARBAGE += [[bad, *GOOD[1:]] for bad in ("1", -1, True, 1.5, 1 << 63, [])]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return partitioned(small_graph(), tmp_path_factory.mktemp("graph"), 2)
+
+
+def run(context: LoaderContext) -> tuple[LoaderStats, list[int], list[int]]:
+    """Totals after an epoch, and by hand: the batches' nodes and edges."""
+    with closing(context):
+        loader = context.make_loader(SPEC)
+        sizes = [(batch.num_nodes, batch.num_edges) for batch in loader]
+        return loader.stats(), *map(list, zip(*sizes, strict=True))
+
+
+def counted(stats: LoaderStats) -> dict[str, int]:
+    """All but the times."""
+    return {f.name: getattr(stats.counters, f.name) for f in fields(Counters) if f.name not in TIMES}
+
+
+@pytest.fixture(scope="module")
+def by_hand(whole) -> LoaderStats:
+    """Made in this process: a node has its id, 3 floats and a label, an edge its id and 2 floats."""
+    stats, nodes, edges = run(LoaderContext(whole, SamplingOptions(with_edge=True), seed=3))
+    wanted = Counters(local_rows=sum(nodes) + sum(edges), local_bytes=sum(nodes) * (4 + 12 + 8) + sum(edges) * (4 + 8))
+    for name in ("local_rows", "local_bytes"):
+        assert getattr(stats.counters, name) == getattr(wanted, name), name
+    assert stats.counters.rows == wanted.rows
+    assert stats.counters.sample_s > 0
+    assert stats.counters.gather_s > 0
+    assert (stats.nodes, stats.edges) == (sum(nodes), sum(edges))
+    assert stats.deduplicated == stats.seeds + sum(edges) - sum(nodes) > 0
+    return stats
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_of_sampler_processes(whole, by_hand, workers: int) -> None:
+    stats, _, _ = run(LoaderContext(whole, SamplingOptions(num_workers=workers, with_edge=True), seed=3))
+    assert counted(stats) == counted(by_hand)
+    assert min(stats.counters.sample_s, stats.counters.gather_s) > 0
+
+
+@pytest.mark.parametrize("kind", ["in process", "flight", "handover"])
+def test_of_graph_servers(whole, by_hand, kind: str) -> None:
+    with open_farm(kind) as farm:
+        stats, _, _ = run(farm.context(farm.serve(whole).address, sampling=SamplingOptions(with_edge=True)))
+    assert counted(stats) == counted(by_hand)
+    assert min(stats.counters.sample_s, stats.counters.gather_s) > 0
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+    """Has servers say something else of their batches."""
+    inner = Scheduler._finished
+
+    def say(counters: object) -> None:
+        monkeypatch.setattr(
+            Scheduler,
+            "_finished",
+            lambda self, job, nbytes, reply: inner(self, job, nbytes, {**reply, "counters": counters}),
+        )
+
+    return say
+
+
+@pytest.mark.parametrize("kind", ["in process", "handover"])
+def test_garbage_from_a_server(whole, say, kind: str) -> None:
+    with open_farm(kind) as farm:
+        producer = farm.producer(farm.peer(farm.serve(whole).address))
+        for said in GARBAGE:
+            say(said)
+            requests = iter([BatchRequest(5, 0, np.arange(4), np.arange(4))])
+            with pytest.raises(PeerError, match="server 0: batch 5: counters: expected 15 counts and seconds, got"):
+                next(producer.stream(SamplerConfig(0, ((3,),)), requests))
