@@ -201,3 +201,9 @@ def test_spreading(seed, width, dtype, size):
         spread_rows(chunk, np.ascontiguousarray(values[chunk.first : chunk.first + len(chunk)]), out)
     want = reference.spread_rows(*tensors(rows), torch.from_numpy(values), torch.from_numpy(before))
     assert out.tolist() == want.tolist()
+
+
+def test_more_labels_than_32_bits_count() -> None:
+    """Refused before an array of that length is made."""
+    with pytest.raises(DataError, match="2,147,483,648 are too many, 2,147,483,647 are the most"):
+        Labels(np.zeros(0, np.int32), np.zeros((0, 1), np.int32), 2**31)

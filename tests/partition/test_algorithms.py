@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.data import LocalPartition
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import PartitionOptions, SamplingOptions
-from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.partition import assign_graph, open_source, partition_graph
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.types import EDGE, NODE, GraphSchema
 from tests.helpers.partition_truth import HETERO, edges_of, random_source, read_folder, single, stored_edges
@@ -170,3 +171,27 @@ def test_same_batches_for_any_partitioning(tmp_path: Path, make: Callable[[], An
         for num_parts in (2, 4):
             options = options_for(algorithm, source, num_parts, tmp_path)
             assert batches(f"{algorithm}{num_parts}", options) == expected, (algorithm, num_parts)
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_more_nodes_than_streaming_can_number(tmp_path: Path, undirected: bool) -> None:
+    """Said before anything as long as the nodes is made; other algorithms go on to the edges."""
+    source = single([], 2**31)
+    said = "streaming takes 2,147,483,647 nodes at most, and the graph has 2,147,483,648"
+    options = PartitionOptions(num_parts=2, algorithm="streaming")
+    with pytest.raises(OptionError, match=said):
+        partition_graph(source, tmp_path / "p", options, undirected=undirected)
+    with pytest.raises(OptionError, match=said):
+        assign_graph(source, tmp_path / "parts.npz", options, undirected=undirected)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("algorithm", ["random", "frequency", "metis"])
+def test_algorithms_without_a_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
+    def counting(*args: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("glt_lightning.partition.stored_graph.count_degrees", counting)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 60))
+    with pytest.raises(NotImplementedError):
+        partition_graph(single([], 2**31), tmp_path / "p", PartitionOptions(num_parts=2, algorithm=algorithm))

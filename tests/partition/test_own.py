@@ -197,3 +197,30 @@ def test_arguments_are_another_folder(tmp_path: Path, source: ArraySource) -> No
 
     assert folder(width=1) == folder(width=1) != folder(width=2)
     assert folder(width=1).name.startswith("single-Stripes-2-")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "what"),
+    [
+        (np.zeros(NODES - 1, np.int64), DataError, r"expected integers \[6\], got int64 \[5\]"),
+        (np.array([0, 0, 1, 0, 0, 0]), DataError, r"node 2 goes to part 1, but partition.num_parts is 1 \(0\.\.0\)"),
+        ({"class_path": OWN + "Returns", "init_args": {"value": None}}, DataError, "expected a dict of node type"),
+        ("gone.npy", OptionError, "there is no file"),
+    ],
+)
+def test_one_part_is_checked_as_many_are(
+    tmp_path: Path, source: ArraySource, given: Any, kind: type[GLTError], what: str
+) -> None:
+    if isinstance(given, np.ndarray):
+        np.save(tmp_path / "mine.npy", given)
+        given = str(tmp_path / "mine.npy")
+    with pytest.raises(kind, match=what):
+        partition_graph(source, tmp_path / "out" / "p", PartitionOptions(num_parts=1, algorithm=given))
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("algorithm", ["random", "frequency", "metis", "streaming"])
+def test_one_part_of_ours_is_not_asked(tmp_path: Path, source: ArraySource, algorithm: str) -> None:
+    """METIS would take its memory for nothing, and `frequency` the training seeds that this graph has not."""
+    manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=1, algorithm=algorithm))
+    assert manifest.bounds == ((0, NODES),)

@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 
+from glt_lightning.errors import DataError
 from glt_lightning.ops.native import GROW, bind, check
 
 _EMPTY = np.uint64(2**64 - 1)
@@ -101,11 +102,13 @@ class NeighborRows:
 class Labels:
     """A label for each node, and how much weight each label carries in each of C constraints.
 
-    labels: int32 [N], -1 for none.  weights: int32 [N, C].  num_labels: L.
+    labels: int32 [N], -1 for none.  weights: int32 [N, C].  num_labels: L, less than 2^31.
     loads: int64 [L, C], kept up to date by `propagate`.
     """
 
     def __init__(self, labels: np.ndarray, weights: np.ndarray, num_labels: int) -> None:
+        if num_labels >= 2**31:
+            raise DataError(f"labels are 32-bit numbers: {num_labels:,} are too many, 2,147,483,647 are the most.")
         self.labels = np.ascontiguousarray(labels, np.int32)
         self.weights = np.ascontiguousarray(weights, np.int32)
         assert self.weights.shape[0] == len(self.labels)

@@ -55,8 +55,8 @@ def assign_graph(
         with folder_beside(target) as folder:
             made = {"undirected": bool(undirected), "normalize": "none"}
             graph = StoredGraph(source, options, resolve_splits(source, splits), made, Progress(progress))
-            graph.check()
             assigner = assigner or assigner_of(options)
+            graph.check(assigner)
             require_space(folder, bytes_to_assign(graph, assigner), "assigning the nodes of this graph")
             with graph.topology(folder, graph.count()) as topology:
                 parts = graph.assign(assigner, topology)

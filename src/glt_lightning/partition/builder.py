@@ -61,7 +61,7 @@ class Builder:
         self._arrays: dict[str, ArrayEntry] = {}
 
     def build(self) -> Built:
-        self._graph.check()
+        self._graph.check(self._assigner)
         self._require_space_for_all()
         degrees = self._graph.count()
         layouts, hotness = self._number(degrees)

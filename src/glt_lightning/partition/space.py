@@ -14,19 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from glt_lightning.errors import PartitionError
-from glt_lightning.partition.assign import Assigner
-from glt_lightning.partition.assign.frequency import FrequencyAssigner
-from glt_lightning.partition.assign.metis import MetisAssigner
-from glt_lightning.partition.assign.streaming import StreamingAssigner
+from glt_lightning.partition.assign import Assigner, built_in
 from glt_lightning.partition.hotness import _policy
 from glt_lightning.partition.normalize import row_bytes
 from glt_lightning.partition.sources.base import LazyArray, Rows, in_memory
 from glt_lightning.partition.stored_graph import StoredGraph
 from glt_lightning.types import NodeType
-
-# Own classes may read anything or nothing.
-_READ_NEIGHBORS = (MetisAssigner.assign, StreamingAssigner.assign)
-_READ_SAMPLED = (FrequencyAssigner.assign,)
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
@@ -41,11 +34,10 @@ def require_space(folder: Path, needed: int, what: str) -> None:
 
 def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
     """While nodes are assigned: rows that the assigner reads, the records they are sorted from, and probabilities."""
-    if graph.options.num_parts == 1:
-        return 0
-    if type(assigner).assign in _READ_NEIGHBORS:
+    reads = _reads(graph, assigner)
+    if reads == "neighbors":
         return _worst_of(_neighbor_files(graph), graph)[1]
-    if type(assigner).assign in _READ_SAMPLED:
+    if reads == "sampled":
         return _matrix(graph) + _worst_of(_sampled_files(graph), graph)[1]
     return 0
 
@@ -56,7 +48,7 @@ def bytes_to_number(graph: StoredGraph, assigner: Assigner) -> int:
     told = type(assigner).hotness is not Assigner.hotness
     if told or not len(train) or _policy(graph.options) == "degree":
         return bytes_to_assign(graph, assigner)
-    if graph.options.num_parts > 1 and type(assigner).assign in _READ_NEIGHBORS:
+    if _reads(graph, assigner) == "neighbors":
         kept, worst = _worst_of(
             _neighbor_files(graph), graph
         )  # hotness reads the same files, if the graph is symmetric
@@ -87,6 +79,12 @@ def bytes_to_write(
         width += sum(map(row_bytes, graph.source.edge_attrs(relation.source).values()))
         files.append(_EdgeFiles(count, nodes[relation.edge_type[2]], 0 if relation.both else width, record))
     return max(worst, kept + _worst_of(files, graph)[1])
+
+
+def _reads(graph: StoredGraph, assigner: Assigner) -> str:
+    """Which rows it reads for certain: classes of the user's may read anything or nothing."""
+    known = built_in(assigner)
+    return "nothing" if known is None or graph.is_trivial(assigner) else known.reads
 
 
 class _EdgeFiles(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition.assign import Assigner, GraphToPartition, checked
+from glt_lightning.partition.assign import Assigner, GraphToPartition, built_in, checked, require_countable
 from glt_lightning.partition.checks import check_graph
 from glt_lightning.partition.degrees import Degrees, count_degrees
 from glt_lightning.partition.progress import Progress
@@ -56,8 +56,10 @@ class StoredGraph:
         """Edge ids of the stored type that has the most."""
         return max((self.edges[r.source].num_edges * (2 if r.both else 1) for r in self.relations), default=0)
 
-    def check(self) -> None:
-        """Raises `DataError` for attributes that cannot be stored."""
+    def check(self, assigner: Assigner) -> None:
+        """Raises `DataError` for attributes that cannot be stored, `OptionError` for too many nodes for the assigner."""
+        if not self.is_trivial(assigner):
+            require_countable(assigner, self.total_nodes, self.options.algorithm_name)
         check_graph(self.source, self.edges, self._normalize)
 
     def count(self) -> Degrees:
@@ -70,9 +72,16 @@ class StoredGraph:
         memory = self.options.memory_bytes
         return Topology(folder, self.edges, self.relations, self.num_nodes, degrees, memory, self.progress)
 
+    def is_trivial(self, assigner: Assigner) -> bool:
+        """Whether there is one part, and the assigner is ours, so that its answer is known."""
+        return self.options.num_parts == 1 and built_in(assigner) is not None
+
     def assign(self, assigner: Assigner, topology: Topology) -> dict[NodeType, np.ndarray]:
-        """Node type -> int32 [N], the part of each node."""
-        if self.options.num_parts == 1:
+        """Node type -> int32 [N], the part of each node.
+
+        What the user has brought is asked for one part as well: a wrong array or class shows at once, not with the second.
+        """
+        if self.is_trivial(assigner):
             return {t: np.zeros(n, np.int32) for t, n in self.num_nodes.items()}
         graph = GraphToPartition(self.source, topology, self.splits, self.options, self.progress)
         return checked(assigner.assign(graph), graph, self.options.algorithm_name)

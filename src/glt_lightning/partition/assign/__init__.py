@@ -6,13 +6,23 @@ from collections.abc import Callable
 
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
+from glt_lightning.partition.assign.built_in import BuiltIn, built_in, require_countable
 from glt_lightning.partition.assign.frequency import FrequencyAssigner
 from glt_lightning.partition.assign.metis import MetisAssigner
 from glt_lightning.partition.assign.own import FileAssigner, own_class
 from glt_lightning.partition.assign.random import RandomAssigner
 from glt_lightning.partition.assign.streaming import StreamingAssigner
 
-__all__ = ["Assigner", "Assignment", "GraphToPartition", "assigner_of", "checked"]
+__all__ = [
+    "Assigner",
+    "Assignment",
+    "BuiltIn",
+    "GraphToPartition",
+    "assigner_of",
+    "built_in",
+    "checked",
+    "require_countable",
+]
 
 _BY_NAME: dict[str, Callable[[], Assigner]] = {
     "random": RandomAssigner,

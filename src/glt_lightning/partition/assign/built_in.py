@@ -1,0 +1,49 @@
+"""What is known of our own assigners before they are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from glt_lightning.errors import OptionError
+from glt_lightning.partition.assign.base import Assigner
+from glt_lightning.partition.assign.frequency import FrequencyAssigner
+from glt_lightning.partition.assign.metis import MetisAssigner
+from glt_lightning.partition.assign.random import RandomAssigner
+from glt_lightning.partition.assign.streaming import StreamingAssigner
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """Facts of an algorithm.
+
+    Attributes:
+        reads: Which rows of the topology.
+        most_nodes: How many nodes it can take; None: any number.
+    """
+
+    reads: Literal["nothing", "sampled", "neighbors"]
+    most_nodes: int | None = None
+
+
+_BY_METHOD = {
+    RandomAssigner.assign: BuiltIn("nothing"),
+    FrequencyAssigner.assign: BuiltIn("sampled"),
+    MetisAssigner.assign: BuiltIn("neighbors"),
+    StreamingAssigner.assign: BuiltIn("neighbors", 2**31 - 1),  # a group is named by a node, as int32
+}
+
+
+def built_in(assigner: Assigner) -> BuiltIn | None:
+    """None for a file, or a class that assigns in its own way: these may do anything."""
+    return _BY_METHOD.get(type(assigner).assign)
+
+
+def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
+    """Raises `OptionError` for more nodes than the algorithm can number."""
+    known = built_in(assigner)
+    if known is not None and known.most_nodes is not None and num_nodes > known.most_nodes:
+        raise OptionError(
+            f"partition.algorithm: {name} takes {known.most_nodes:,} nodes at most, and the graph has {num_nodes:,}. "
+            "Use random, frequency or metis, or give a file of part numbers."
+        )
