@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
+from math import comb
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,13 +34,16 @@ Fanout = Callable[[EdgeType, int], int]
 
 
 def brute_force(
-    source: ArraySource, undirected: bool, seeds: dict[str, set[int]], batch_size: int, fanout: Fanout, hops: int
+    source: ArraySource, undirected: bool, seeds: dict[str, list[int]], batch_size: int, fanout: Fanout, hops: int
 ) -> dict[str, np.ndarray]:
     """Node type -> float64 [N]: probability to be in a batch; draws of different rows are independent."""
     edges = stored_edges(source, undirected)
     present = {t: np.zeros(n) for t, n in source.num_nodes.items()}
     for t, ids in seeds.items():
-        present[t][sorted(ids)] = min(1, batch_size / max(1, len(ids)))
+        for node in set(ids):  # in the batch unless all of it is drawn from the other places
+            others = len(ids) - ids.count(node)
+            size = min(batch_size, len(ids))
+            present[t][node] = 1 - comb(others, size) / comb(len(ids), size)
     new = {t: p.copy() for t, p in present.items()}
     for hop in range(hops):
         missed = {t: np.ones(n) for t, n in source.num_nodes.items()}
@@ -118,8 +123,8 @@ def test_vip(seed, edge_types, undirected, algorithm, num_parts, hops, batch_siz
         expected = brute_force(
             source,
             undirected,
-            {t: set(seeds.tolist())},
-            batch_size * len(set(seeds.tolist())) / max(1, len(seeds)),  # a seed listed twice counts twice
+            {t: seeds.tolist()},
+            batch_size,
             (lambda e, hop: table[e][hop]) if per_type else lambda e, hop: table[stored[0]][hop],
             hops,
         )
@@ -261,3 +266,17 @@ def test_damaged_lists_are_refused(tmp_path: Path, damage: Callable[[dict], None
     file.write_text(json.dumps(raw))
     with pytest.raises(PartitionError, match=what):
         Manifest.load(tmp_path / "p")
+
+
+@settings(max_examples=40, deadline=None)
+@given(ids=st.lists(st.integers(0, 4), min_size=1, max_size=7), batch_size=st.integers(1, 8))
+def test_seeds_that_are_listed_several_times(ids: list[int], batch_size: int) -> None:
+    """The share of all batches that a node is in, by going through them."""
+    batches = [set(b) for b in combinations(ids, min(batch_size, len(ids)))]
+    expected = [sum(node in batch for batch in batches) / len(batches) for node in range(5)]
+    with TemporaryDirectory() as folder:
+        source = replace(single([], 5), splits={"train": (NODE, np.array(ids))})
+        options = PartitionOptions(num_parts=1, hotness="vip", num_neighbors=[2], batch_size=batch_size)
+        partition_graph(source, folder + "/p", options)
+        _, (found,) = parts_and_hotness(Path(folder) / "p")
+    np.testing.assert_allclose(found[NODE], expected, rtol=1e-6)

@@ -48,12 +48,29 @@ def sums_on(device: str) -> Callable[[int, int], Sums]:
 
 
 def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int) -> np.ndarray:
-    """float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids)."""
+    """float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids).
+
+    A seed that is listed several times is in a batch as soon as one of its places is.
+    """
     first = np.zeros((topology.total, len(seeds)), np.float32)
     for k, (node_type, ids) in enumerate(seeds):
         if len(ids):
-            topology.split(first)[node_type][ids, k] = min(1.0, batch_size / len(ids))
+            column = topology.split(first)[node_type][:, k]
+            column[ids] = min(1.0, batch_size / len(ids))
+            _count_repeats(column, ids, batch_size)
     return first
+
+
+def _count_repeats(column: np.ndarray, ids: np.ndarray, batch_size: int) -> None:
+    """Puts in the probability of seeds that are listed more than once: places are drawn without replacement."""
+    ordered = np.sort(ids)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return
+    nodes, times = np.unique(ordered, return_counts=True)
+    places = len(ids) - np.arange(int(times.max()))  # that are left, after 0, 1, ... of the node's have been missed
+    missed = np.cumprod(np.maximum(places - batch_size, 0) / places)
+    again = times > 1
+    column[nodes[again]] = 1 - missed[times[again] - 1]
 
 
 def inclusion_of_each(
