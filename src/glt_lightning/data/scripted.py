@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError, OptionError, PartitionError
+from glt_lightning.errors import DataError, OptionError
 
 EdgeDir = Literal["in", "out"]
-EDGE_ASSIGN = "edge_assign_strategy"  # in a manifest's made_by; absent means by_dst
+EDGE_ASSIGN = "edge_assign_strategy"  # in a manifest's made_by; absent means by_dst, which is edge_dir 'in'
 
 
 class Topology:
@@ -95,14 +94,3 @@ def edge_ends(name: str, value: Any) -> np.ndarray:
             f"{name}: expected integers [2, E] (sources, destinations), got {ends.dtype} {list(ends.shape)}."
         )
     return ends if ends.size else np.zeros((2, 0), np.int64)
-
-
-def check_edge_dir(manifest: Manifest, edge_dir: EdgeDir, where: str) -> None:
-    """Raises `PartitionError` unless the rows of a partition are what ``edge_dir`` samples."""
-    by_src = manifest.made_by.get(EDGE_ASSIGN) == "by_src"
-    if by_src != (edge_dir == "out"):
-        made, needed = ("by_src", "by_dst") if by_src else ("by_dst", "by_src")
-        raise PartitionError(
-            f"{where}: holds edges {made}, for edge_dir={'out' if by_src else 'in'!r}; asked for edge_dir={edge_dir!r}. "
-            f"Use that edge_dir, or partition again with edge_assign_strategy={needed!r}."
-        )
