@@ -10,33 +10,24 @@ import pytest
 from glt_lightning.errors import NativeError
 from glt_lightning.ops import metis
 from glt_lightning.ops.metis import metis_parts
+from tests.helpers.adjacency import Adjacency, adjacency_of
 from tests.helpers.communities import community_graph
 
-Rows = tuple[np.ndarray, np.ndarray]
 
-
-def rows_of(edges: np.ndarray, num_nodes: int) -> Rows:
-    """indptr, neighbours: both directions of each edge, without loops."""
-    pairs = np.unique(np.concatenate([edges, edges[::-1]], axis=1), axis=1)
-    pairs = pairs[:, pairs[0] != pairs[1]]
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(pairs[0], minlength=num_nodes))])
-    return indptr.astype(np.int64), np.ascontiguousarray(pairs[1], np.int64)
-
-
-def cut(rows: Rows, parts: np.ndarray) -> float:
+def cut(rows: Adjacency, parts: np.ndarray) -> float:
     """Share of the edges that run between parts."""
     row = np.repeat(np.arange(len(parts)), np.diff(rows[0]))
     return float((parts[row] != parts[rows[1]]).mean())
 
 
 @pytest.fixture(scope="module")
-def graph() -> Rows:
-    return rows_of(community_graph(3000), 3000)
+def graph() -> Adjacency:
+    return adjacency_of(community_graph(3000), 3000)
 
 
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
 @pytest.mark.parametrize("imbalance", [0.05, 0.1])
-def test_every_column_is_balanced(graph: Rows, num_parts: int, imbalance: float) -> None:
+def test_every_column_is_balanced(graph: Adjacency, num_parts: int, imbalance: float) -> None:
     rng = np.random.default_rng(num_parts)
     degree = np.diff(graph[0])
     seeds = rng.random(3000) < 0.3
@@ -49,7 +40,7 @@ def test_every_column_is_balanced(graph: Rows, num_parts: int, imbalance: float)
     assert cut(graph, parts) < 0.6 * (1 - 1 / num_parts)  # a random cut has 1 - 1 / P
 
 
-def test_a_function_of_the_seed(graph: Rows) -> None:
+def test_a_function_of_the_seed(graph: Adjacency) -> None:
     weights = np.ones((3000, 1), np.int64)
     first, again, other = (metis_parts(*graph, 4, weights=weights, seed=s) for s in (1, 1, 2))
     assert (first == again).all()
@@ -58,7 +49,7 @@ def test_a_function_of_the_seed(graph: Rows) -> None:
 
 def test_edge_weights_decide() -> None:
     """A square whose heavy edges are 0-1 and 2-3, then 1-2 and 3-0."""
-    rows = rows_of(np.array([[0, 1, 2, 3], [1, 2, 3, 0]]), 4)
+    rows = adjacency_of(np.array([[0, 1, 2, 3], [1, 2, 3, 0]]), 4)
     for heavy in ({(0, 1), (2, 3)}, {(1, 2), (0, 3)}):
         row = np.repeat(np.arange(4), 2)
         weights = [
@@ -69,14 +60,14 @@ def test_edge_weights_decide() -> None:
         assert len(set(parts.tolist())) == 2
 
 
-def test_one_part(graph: Rows) -> None:
+def test_one_part(graph: Adjacency) -> None:
     assert metis_parts(*graph, 1, weights=np.ones((3000, 1), np.int64)).tolist() == [0] * 3000
 
 
 @pytest.mark.parametrize("num_nodes", [0, 1, 2, 5, 7])
 def test_no_more_nodes_than_parts(num_nodes: int, capfd: pytest.CaptureFixture[str]) -> None:
     """Each node has a part of its own, and METIS's warnings are not heard."""
-    rows = rows_of(np.array([np.arange(num_nodes), np.roll(np.arange(num_nodes), 1)]), num_nodes)
+    rows = adjacency_of(np.array([np.arange(num_nodes), np.roll(np.arange(num_nodes), 1)]), num_nodes)
     parts = metis_parts(*rows, 7, weights=np.ones((num_nodes, 2), np.int64))
     assert len(set(parts.tolist())) == len(parts) == num_nodes
     assert ((parts >= 0) & (parts < 7)).all()
@@ -88,14 +79,14 @@ def test_graph_without_edges() -> None:
     assert np.bincount(parts, minlength=4).max() <= 27
 
 
-def test_columns_of_zeros_are_left_out(graph: Rows) -> None:
+def test_columns_of_zeros_are_left_out(graph: Adjacency) -> None:
     ones, zeros = np.ones((3000, 1), np.int64), np.zeros((3000, 1), np.int64)
     expected = metis_parts(*graph, 3, weights=ones)
     assert (metis_parts(*graph, 3, weights=np.hstack([zeros, ones, zeros])) == expected).all()
     assert metis_parts(*graph, 3, weights=zeros).tolist() == [0] * 3000
 
 
-def test_without_pymetis(graph: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pymetis(graph: Adjacency, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
     metis._library.cache_clear()
     with pytest.raises(
@@ -105,7 +96,7 @@ def test_without_pymetis(graph: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in str(told.value)
 
 
-def test_pymetis_of_another_width(graph: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pymetis_of_another_width(graph: Adjacency, monkeypatch: pytest.MonkeyPatch) -> None:
     internal = pytest.importorskip("pymetis._internal")
     monkeypatch.setattr(internal, "_idx_type_width", lambda: 32)
     metis._library.cache_clear()

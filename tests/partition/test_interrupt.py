@@ -14,9 +14,9 @@ import pytest
 
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import partition_graph
-from glt_lightning.partition.interrupt import interruptible
 from glt_lightning.partition.sources.folder import FolderSource
 from tests.helpers import Run, run_script, started
+from tests.helpers.family import settle
 from tests.helpers.partition_truth import read_folder
 
 TIMEOUT_S = 60
@@ -29,18 +29,16 @@ PARTITION = """
     from pathlib import Path
     from glt_lightning.options import PartitionOptions
     from glt_lightning.partition import partition_graph
-    from glt_lightning.ops.metis import _library
-    from glt_lightning.partition.assign import metis
+    from glt_lightning.ops.metis import MetisGraph
     from glt_lightning.partition.sources.folder import FolderSource
 
-    native = metis.metis_parts
+    cut = MetisGraph.cut
     def told(*args, **options):
-        _library()  # takes a while
         Path("reached").touch()
         while Path("forever").exists():
-            native(*args, **options)
-        return native(*args, **options)
-    metis.metis_parts = told
+            cut(*args, **options)
+        return cut(*args, **options)
+    MetisGraph.cut = told
 
     algorithm = sys.argv[1]
     Path("started").touch()
@@ -68,7 +66,8 @@ FULL = """
             try:
                 partition_graph(FolderSource(Path("data")), "made/p", options, progress=False)
             except PartitionError as error:
-                assert "bytes needed" in str(error) and "free" in str(error), error
+                no_room = "bytes needed" in str(error) and "free" in str(error)
+                assert no_room or "bytes of shared memory" in str(error), error  # it has the limit of files, too
             else:
                 raise AssertionError((algorithm, limit))
             assert list(Path("made").iterdir()) == [], (algorithm, limit)
@@ -112,6 +111,7 @@ def end_in_metis(run: Run, number: int) -> int:
     run.popen.send_signal(number)
     status = run.wait(TIMEOUT_S)
     assert time.monotonic() - sent < 5
+    assert settle(run.family, 1) == []
     return status
 
 
@@ -131,7 +131,7 @@ def test_ctrl_c_in_metis() -> None:
 
 
 def test_termination_in_metis() -> None:
-    """METIS takes SIGTERM for itself, and would end the process with a crash."""
+    """The signal's handler is that of who had it before, although METIS takes SIGTERM for itself."""
     save_graph(Path("data"), 100_000, 1_500_000)
     Path("forever").touch()
     with child(PARTITION, "metis") as run:
@@ -175,19 +175,3 @@ def test_disk_full() -> None:
     run_script(FULL, cwd=Path.cwd())
     for algorithm in ALGORITHMS:
         succeeds_now(algorithm, Path(algorithm, "p"))
-
-
-def test_a_call_gives_what_it_returns_or_raises() -> None:
-    assert interruptible(lambda: 3) == 3
-    with pytest.raises(ZeroDivisionError):
-        interruptible(lambda: 1 // 0)
-
-
-def test_handlers_set_meanwhile_stay() -> None:
-    """A handler that changes the handler is not undone."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
-    try:
-        interruptible(lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(0.3)))
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, before)

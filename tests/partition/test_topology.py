@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.ops.assign import NeighborRows
+from glt_lightning.ops.metis import MetisGraph
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import GraphToPartition
-from glt_lightning.partition.assign.metis import adjacency
+from glt_lightning.partition.assign.metis import fill
 from glt_lightning.partition.degrees import count_degrees
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.relations import stored_relations
@@ -81,12 +82,13 @@ def test_rows(seed, edge_types, undirected, most, symmetric, sampled_first):
             assert listed(topology.neighbors()) == expected
             _check_sampled(source, undirected, topology)
             options = PartitionOptions(num_parts=2)
-            indptr, neighbors = adjacency(GraphToPartition(source, topology, {}, options, Progress(False)))
+            with MetisGraph(np.ones((topology.total, 1), np.int32), topology.num_neighbors) as metis:
+                fill(metis, GraphToPartition(source, topology, {}, options, Progress(False)))
             assert list(Path(name).iterdir())
         assert list(Path(name).iterdir()) == []
-    assert len(indptr) == topology.total + 1
-    assert int(indptr[-1]) == len(neighbors) <= topology.num_neighbors
-    rows = [sorted(neighbors[a:b].tolist()) for a, b in pairwise(indptr)]
+    assert len(metis.indptr) == topology.total + 1
+    assert metis.indptr[0] == 0
+    rows = [sorted(metis.neighbors[a:b].tolist()) for a, b in pairwise(metis.indptr)]
     assert rows == [[u for u in expected[v] if u != v] for v in range(topology.total)]
 
 

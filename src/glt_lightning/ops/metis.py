@@ -7,20 +7,23 @@ number at once, which is what keeps node types, seeds and edges even. So its C f
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_int64, c_void_p
+import mmap
+import os
+from contextlib import suppress
 from functools import cache
+from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 
 from glt_lightning.errors import NativeError, PartitionError
-from glt_lightning.ops.native import pointer
+from glt_lightning.ops.metis_process import NEEDS, OUT_OF_MEMORY, call_metis
 
-_OK, _MEMORY = 1, -3
-_SEED, _UFACTOR, _NUM_OPTIONS = 8, 16, 40  # METIS_OPTION_SEED, METIS_OPTION_UFACTOR, METIS_NOPTIONS of metis.h
+_OK = 1
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def _library() -> Path:
     try:
         from pymetis import _internal
     except ImportError as error:
@@ -33,9 +36,92 @@ def _library() -> ctypes.CDLL:
             f"{_internal.__file__} does not offer METIS with 64-bit ids. Install a wheel of pymetis (>= 2025.1), or use "
             "partition.algorithm: streaming."
         )
-    for name, arguments in (("METIS_SetDefaultOptions", 1), ("METIS_PartGraphKway", 13)):
-        getattr(lib, name).argtypes, getattr(lib, name).restype = [c_void_p] * arguments, ctypes.c_int
-    return lib
+    return Path(_internal.__file__)
+
+
+class MetisGraph:
+    """A graph in memory that METIS's process reads, too: there is no other copy. Fill it, then `cut` it.
+
+    weights: integers [N, C]: each column is balanced.
+    most_neighbors: room for so many; what is not used takes no memory.
+
+    Raises `NativeError` when METIS is not here.
+
+    Attributes:
+        indptr: int64 [N + 1], to be filled.
+        neighbors: int64 [most_neighbors], to be filled from the start: both directions of each edge, no loops. What is
+            listed twice counts twice.
+        edge_weights: int64 [most_neighbors], to be filled likewise with integers >= 1; None unless ``weighted``: all 1.
+    """
+
+    def __init__(self, weights: np.ndarray, most_neighbors: int, *, weighted: bool = False) -> None:
+        self._library = _library()
+        columns = weights[:, weights.sum(axis=0, dtype=np.int64) > 0]  # METIS divides by the sums
+        nodes, self._columns = columns.shape
+        counts = {"indptr": nodes + 1, "parts": nodes, "weights": columns.size, "neighbors": most_neighbors}
+        counts |= {"edge_weights": most_neighbors} if weighted else {}
+        ends = [8 * end for end in accumulate(counts.values(), initial=0)]
+        self._offsets: dict[str, int | None] = {"edge_weights": None} | dict(zip(counts, ends, strict=False))
+        self._bytes = ends[-1]
+        self._fd = os.memfd_create("glt-metis", os.MFD_CLOEXEC)
+        try:
+            memory = _map(self._fd, self._bytes)
+        except OSError as error:
+            self.close()
+            raise PartitionError(
+                f"METIS: cannot have {self._bytes:,} bytes of shared memory: {error}. Where memory is left, see the limits "
+                "of the process (`ulimit -f -v`), or use partition.algorithm: streaming."
+            ) from error
+        arrays = {
+            name: np.frombuffer(memory, np.int64, count, at)
+            for (name, count), at in zip(counts.items(), ends, strict=False)
+        }
+        arrays["weights"].reshape(columns.shape)[:] = columns
+        self.indptr, self.neighbors, self._parts = arrays["indptr"], arrays["neighbors"], arrays["parts"]
+        self.edge_weights = arrays.get("edge_weights")
+
+    def cut(self, num_parts: int, *, imbalance: float = 0.03, seed: int = 0) -> np.ndarray:
+        """int32 [N]: a part for each node, few edges between parts. It may leave parts empty when there are few nodes.
+
+        imbalance: each column of weights is balanced up to ``1 + imbalance`` times its mean over the parts.
+
+        Raises `PartitionError` when METIS runs out of memory.
+        """
+        n = len(self._parts)
+        if num_parts == 1 or n == 0 or not self._columns:
+            return np.zeros(n, np.int32)
+        if n <= num_parts:
+            return np.arange(n, dtype=np.int32)  # METIS would put all nodes into one part
+        call = {"nodes": n, "columns": self._columns, "parts": num_parts}
+        call |= {"seed": seed & 0x7FFFFFFF, "permille": max(1, round(imbalance * 1000))}
+        status = call_metis(self._library, self._fd, self._bytes, self._offsets, call)
+        if status == OUT_OF_MEMORY:
+            raise PartitionError(
+                f"METIS ran out of memory on {n:,} nodes and {int(self.indptr[-1]) // 2:,} edges; {NEEDS}"
+            )
+        if status != _OK:
+            raise NativeError(f"METIS failed with status {status} on {n:,} nodes, {num_parts} parts.")
+        return self._parts.astype(np.int32)
+
+    def close(self) -> None:
+        """The memory is free when the arrays are gone, too. Safe to call twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> MetisGraph:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _map(fd: int, nbytes: int) -> mmap.mmap:
+    os.ftruncate(fd, nbytes)
+    memory = mmap.mmap(fd, nbytes)
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def metis_parts(
@@ -48,43 +134,10 @@ def metis_parts(
     imbalance: float = 0.03,
     seed: int = 0,
 ) -> np.ndarray:
-    """int32 [N]: a part for each node, few edges between parts. It may leave parts empty when there are few nodes.
-
-    indptr, neighbors: int64 [N + 1], [E]: both directions of each edge, no loops. What is listed twice counts twice.
-    weights: int64 [N, C]: each column is balanced up to ``1 + imbalance`` times its mean over the parts.
-    edge_weights: int64 [E], >= 1; None: all 1.
-
-    Raises `PartitionError` when METIS runs out of memory.
-    """
-    lib, n = _library(), len(indptr) - 1
-    columns = np.ascontiguousarray(weights[:, weights.sum(axis=0) > 0], np.int64)  # METIS divides by the sums
-    if num_parts == 1 or n == 0 or not columns.shape[1]:
-        return np.zeros(n, np.int32)
-    if n <= num_parts:
-        return np.arange(n, dtype=np.int32)  # METIS would complain on stdout, and put all nodes into one part
-    for array in (indptr, neighbors, edge_weights):
-        assert array is None or (array.dtype == np.int64 and array.flags.c_contiguous)
-    options, parts = np.empty(_NUM_OPTIONS, np.int64), np.zeros(n, np.int64)
-    lib.METIS_SetDefaultOptions(options.ctypes.data)
-    options[_SEED], options[_UFACTOR] = seed & 0x7FFFFFFF, max(1, round(imbalance * 1000))
-    status = lib.METIS_PartGraphKway(
-        byref(c_int64(n)),
-        byref(c_int64(columns.shape[1])),
-        *map(pointer, (indptr, neighbors, columns)),
-        None,
-        pointer(edge_weights),
-        byref(c_int64(num_parts)),
-        None,
-        None,
-        options.ctypes.data,
-        byref(c_int64(0)),
-        parts.ctypes.data,
-    )
-    if status == _MEMORY:
-        raise PartitionError(
-            f"METIS ran out of memory on {n:,} nodes and {len(neighbors) // 2:,} edges; it takes about 120 bytes per "
-            "edge. Use partition.algorithm: streaming."
-        )
-    if status != _OK:
-        raise NativeError(f"METIS failed with status {status} on {n:,} nodes, {num_parts} parts.")
-    return parts.astype(np.int32)
+    """int32 [N]: the parts of a graph that is copied, for small ones; the arrays as in `MetisGraph`."""
+    with MetisGraph(weights, len(neighbors), weighted=edge_weights is not None) as graph:
+        graph.indptr[:], graph.neighbors[:] = indptr, neighbors
+        if edge_weights is not None:
+            assert graph.edge_weights is not None
+            graph.edge_weights[:] = edge_weights
+        return graph.cut(num_parts, imbalance=imbalance, seed=seed)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.metis import metis_parts
+from glt_lightning.ops.metis import MetisGraph
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.assign.refine import refine
-from glt_lightning.partition.interrupt import interruptible
 
 
 class MetisAssigner(Assigner):
@@ -19,38 +18,32 @@ class MetisAssigner(Assigner):
     deterministic = False
 
     def assign(self, graph: GraphToPartition) -> Assignment:
-        topology, options = graph.topology, graph.options
-        indptr, neighbors = adjacency(graph)
         weights = graph.weights()
-        structure = graph.weights(without="seeds")
+        parts = _cut(graph, weights)
+        return graph.topology.split(refine(graph, parts, weights))
+
+
+def _cut(graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
+    """int32 [N]: METIS's parts. The graph is in memory no longer than this takes."""
+    topology, options = graph.topology, graph.options
+    structure = graph.weights(without="seeds")
+    with MetisGraph(structure if structure.size else weights, topology.num_neighbors) as metis:
+        fill(metis, graph)
         with graph.progress.phase("METIS", topology.total, "nodes") as done:
-            parts = interruptible(
-                lambda: metis_parts(
-                    indptr,
-                    neighbors,
-                    graph.num_parts,
-                    weights=(structure if structure.size else weights).astype(np.int64),
-                    imbalance=options.imbalance,
-                    seed=options.seed,
-                )
-            )
+            parts = metis.cut(graph.num_parts, imbalance=options.imbalance, seed=options.seed)
             done(topology.total)
-        return topology.split(refine(graph, parts, weights))
+    return parts
 
 
-def adjacency(graph: GraphToPartition) -> tuple[np.ndarray, np.ndarray]:
-    """int64 indptr [N + 1] and neighbours [E]: each edge in both directions, without loops."""
-    topology = graph.topology
-    indptr = np.zeros(topology.total + 1, np.int64)
-    neighbors = np.empty(topology.num_neighbors, np.int64)
+def fill(metis: MetisGraph, graph: GraphToPartition) -> None:
+    """Each edge in both directions, without loops."""
     filled = 0
-    for rows in topology.neighbors():
+    for rows in graph.topology.neighbors():
         sizes, kept = np.diff(rows.indptr), rows.neighbors
         node = np.repeat(np.arange(rows.first, rows.first + len(rows), dtype=kept.dtype), sizes)
         if (loops := kept == node).any():
             sizes, kept = sizes - np.bincount(node[loops] - rows.first, minlength=len(rows)), kept[~loops]
-        neighbors[filled : filled + len(kept)] = kept
-        indptr[rows.first + 1 : rows.first + 1 + len(rows)] = sizes
+        metis.neighbors[filled : filled + len(kept)] = kept
+        metis.indptr[rows.first + 1 : rows.first + 1 + len(rows)] = sizes
         filled += len(kept)
-    np.cumsum(indptr, out=indptr)
-    return indptr, neighbors[:filled]
+    np.cumsum(metis.indptr, out=metis.indptr)

@@ -16,7 +16,6 @@ from glt_lightning.ops.assign import Labels, PairTable
 from glt_lightning.ops.metis import metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.assign.refine import pass_over, refine
-from glt_lightning.partition.interrupt import interruptible
 
 _CLUSTERS_PER_PART = 64  # of full size; most stay smaller
 _BYTES_PER_PAIR = 512  # METIS takes about so much for each pair of clusters
@@ -54,16 +53,14 @@ class StreamingAssigner(Assigner):
         loads = np.stack(
             [np.bincount(clusters, weights=weights[:, c], minlength=count) for c in range(weights.shape[1])], axis=1
         )
-        return interruptible(
-            lambda: metis_parts(
-                indptr,
-                neighbors,
-                graph.num_parts,
-                weights=loads.astype(np.int64),
-                edge_weights=edge_weights,
-                imbalance=graph.options.imbalance,
-                seed=graph.options.seed,
-            )
+        return metis_parts(
+            indptr,
+            neighbors,
+            graph.num_parts,
+            weights=loads.astype(np.int64),
+            edge_weights=edge_weights,
+            imbalance=graph.options.imbalance,
+            seed=graph.options.seed,
         )
 
 

@@ -1,0 +1,201 @@
+"""METIS's own process: it works as a call would, ends with whom it works for, and leaves nothing (the leak police looks)."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from glt_lightning.errors import NativeError, PartitionError
+from glt_lightning.ops import metis, metis_child
+from glt_lightning.ops.metis import MetisGraph, metis_parts
+from tests.helpers import run_script, started
+from tests.helpers.adjacency import Adjacency, random_adjacency
+from tests.helpers.family import settle
+
+NODES = 30_000  # about 0.5 s of METIS
+
+FOREVER = """
+    import numpy as np
+    from glt_lightning.ops.metis import metis_parts
+    from tests.helpers.adjacency import random_adjacency
+
+    rows = random_adjacency(30_000, 300_000)
+    while True:
+        metis_parts(*rows, 8, weights=np.ones((30_000, 1), np.int64))
+"""
+
+SHORT_OF_MEMORY = """
+    import resource
+    import numpy as np
+    from glt_lightning.errors import PartitionError
+    from glt_lightning.ops.metis import MetisGraph
+    from tests.helpers.adjacency import random_adjacency
+
+    indptr, neighbors = random_adjacency(30_000, 900_000)
+    with MetisGraph(np.ones((30_000, 1), np.int64), len(neighbors)) as graph:
+        graph.indptr[:], graph.neighbors[:] = indptr, neighbors
+        resource.setrlimit(resource.RLIMIT_DATA, (100 << 20, resource.RLIM_INFINITY))
+        try:
+            graph.cut(8)
+        except PartitionError as error:
+            print(error)
+"""
+
+ENV = {"PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parents[2])])}
+
+
+@pytest.fixture(scope="module")
+def rows() -> Adjacency:
+    return random_adjacency(NODES, 10 * NODES)
+
+
+def cut(rows: Adjacency) -> np.ndarray:
+    return metis_parts(*rows, 8, weights=np.ones((len(rows[0]) - 1, 1), np.int64))
+
+
+@pytest.fixture
+def on_sight() -> Iterator:
+    """``on_sight(act)``: calls ``act(child)``, once, some time after a child of ours has METIS loaded."""
+    threads = []
+
+    def start(act) -> None:
+        thread = threading.Thread(target=lambda: act(_child_at_work()))
+        thread.start()
+        threads.append(thread)
+
+    yield start
+    for thread in threads:
+        thread.join(10)
+
+
+def _child_at_work() -> psutil.Process:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for child in psutil.Process().children():
+            if "pymetis" in Path(f"/proc/{child.pid}/maps").read_text():
+                time.sleep(0.05)
+                return child
+        time.sleep(0.001)
+    raise AssertionError("METIS did not start")
+
+
+def test_parts_are_those_of_a_call(rows) -> None:
+    weights = np.stack([np.ones(NODES, np.int64), np.arange(NODES) % 3], axis=1)
+    edge_weights = np.minimum(rows[1], 5) + 1
+    parts = np.zeros(NODES, np.int64)
+    arrays = {"indptr": rows[0], "neighbors": rows[1], "weights": weights, "edge_weights": edge_weights, "parts": parts}
+    call = {"nodes": NODES, "columns": 2, "parts": 8, "permille": 30, "seed": 5}
+    with MetisGraph(weights, len(rows[1])) as graph:
+        library = graph._library
+    assert metis_child.part_graph(str(library), {name: a.ctypes.data for name, a in arrays.items()}, call) == 1
+    made = metis_parts(*rows, 8, weights=weights, edge_weights=edge_weights, imbalance=0.03, seed=5)
+    assert (made == parts).all()
+    assert np.bincount(made).min() > 0
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_ends_it(rows, on_sight, number: signal.Signals, raised: type[BaseException]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    sent = []
+
+    def act(child: psutil.Process) -> None:
+        sent.append((time.monotonic(), child.pid))
+        os.kill(os.getpid(), number)
+
+    on_sight(act)
+    try:
+        with pytest.raises(raised):
+            while True:
+                cut(rows)
+        when, pid = sent[0]
+        assert time.monotonic() - when < 1
+        assert not psutil.pid_exists(pid)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "text"),
+    [
+        (signal.SIGKILL, PartitionError, "killed by SIGKILL, most likely .* memory ran out.*algorithm: streaming"),
+        (signal.SIGSEGV, NativeError, "the process of METIS was killed by SIGSEGV"),
+    ],
+)
+def test_its_death_is_told(rows, on_sight, number: signal.Signals, kind: type[Exception], text: str) -> None:
+    on_sight(lambda child: child.send_signal(number))
+    with pytest.raises(kind, match=text) as told:
+        while True:
+            cut(rows)
+    assert "\n" not in str(told.value)
+
+
+def test_it_dies_with_its_parent() -> None:
+    with started([sys.executable, "-c", "if True:" + FOREVER], env=ENV) as run:
+        deadline = time.monotonic() + 30
+        while not any("metis_child" in " ".join(p.cmdline()) for p in run.family()):
+            assert time.monotonic() < deadline, run.output
+        run.popen.kill()
+        run.popen.wait(10)
+        assert settle(run.family, 1) == []
+        assert run.output == ""
+
+
+def test_memory_runs_out() -> None:
+    assert "METIS ran out of memory on 30,000 nodes" in run_script(SHORT_OF_MEMORY, env=ENV).stdout
+
+
+@pytest.mark.parametrize("request_", ["", '{"parent": 1}'])
+def test_without_a_parent_nothing_is_done(request_: str) -> None:
+    """The parent was interrupted before it asked, or has ended since."""
+    ended = subprocess.run([sys.executable, metis_child.__file__], input=request_, text=True, capture_output=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
+
+
+def test_what_metis_prints_is_not_heard(rows, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NativeError, match="METIS failed with status -2"):
+        metis_parts(*rows, 0, weights=np.ones((NODES, 1), np.int64))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_of_the_child_is_told(rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metis, "_library", lambda: Path("/no/such/library.so"))
+    with pytest.raises(NativeError, match=r"ended with exit code 1: OSError: /no/such/library.so") as told:
+        cut(rows)
+    assert "\n" not in str(told.value)
+
+
+def test_it_needs_the_standard_library_alone() -> None:
+    """What starts in 20 ms, without torch or numpy, and wherever the package lies."""
+    nodes = ast.walk(ast.parse(Path(metis_child.__file__).read_text()))
+    names = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
+    nodes = ast.walk(ast.parse(Path(metis_child.__file__).read_text()))
+    names |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module}
+    assert names <= sys.stdlib_module_names | {"__future__"}
+
+
+def test_limits_of_shared_memory_are_told() -> None:
+    code = """
+        import resource
+        import numpy as np
+        from glt_lightning.errors import PartitionError
+        from glt_lightning.ops.metis import MetisGraph
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        try:
+            MetisGraph(np.ones((100, 1), np.int64), 1000)
+        except PartitionError as error:
+            print(error)
+    """
+    assert "METIS: cannot have 10,408 bytes of shared memory: [Errno 27]" in run_script(code, env=ENV).stdout
