@@ -96,7 +96,7 @@ class Owner:
 
     def _open_shards(self, kind: str, index: int, name: str) -> Shards:
         open_ = self._partition.node_shards if kind == "node" else self._partition.edge_shards
-        return open_(index, name)
+        return open_(index, name).raw  # who asks decodes
 
 
 def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:

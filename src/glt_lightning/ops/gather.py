@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import c_int32, c_int64, c_void_p
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import check, library, pointers
+from glt_lightning.ops.encoding import Encoding
+from glt_lightning.ops.native import bind, check, library, pointers
+
+_SIGNATURES: dict[str, list[Any]] = {
+    "glt_gather_decode": [
+        c_void_p,
+        c_void_p,
+        c_int32,
+        c_int32,
+        c_int64,
+        c_void_p,
+        c_int64,
+        c_void_p,
+        c_int32,
+        c_void_p,
+    ],
+}
 
 
 class Shards:
@@ -16,10 +35,20 @@ class Shards:
     shards: P C-contiguous arrays [rows, ...] of one dtype and one row shape, or None where a shard is not local.
     start: id of the first row of the first shard.
     bounds: int64 [P + 1], needed when a shard is None; else derived.
+    encoding: how the shards store their values; a gather decodes them to float32. None: they hold what is given.
+
+    Attributes:
+        dtype, row_shape: What a gather gives.
+        stored_dtype, stored_row_shape, row_bytes: What lies in the shards, and is kept and sent.
     """
 
     def __init__(
-        self, shards: Sequence[np.ndarray | None], *, start: int = 0, bounds: np.ndarray | None = None
+        self,
+        shards: Sequence[np.ndarray | None],
+        *,
+        start: int = 0,
+        bounds: np.ndarray | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         present = [s for s in shards if s is not None]
         if not present:
@@ -33,23 +62,37 @@ class Shards:
                     f"shards: expected C-contiguous {first.dtype} rows of shape {first.shape[1:]}, "
                     f"got {s.dtype} rows of shape {s.shape[1:]}."
                 )
+        self.stored_dtype, self.stored_row_shape = first.dtype, first.shape[1:]
         self.dtype, self.row_shape = first.dtype, first.shape[1:]
-        self.row_bytes = int(first.dtype.itemsize * np.prod(self.row_shape, dtype=np.int64))
+        if encoding is not None:
+            self._require_stored_as(encoding)
+            self.dtype, self.row_shape = np.dtype(np.float32), encoding.row_shape(self.stored_row_shape)
+        self.row_bytes = int(first.dtype.itemsize * np.prod(self.stored_row_shape, dtype=np.int64))
         self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+        self._encoding = encoding
         self._keep = list(shards)
         self._pointers = pointers(self._keep)
-        self._detail = np.zeros(4, dtype=np.int64)
+
+    def _require_stored_as(self, encoding: Encoding) -> None:
+        dtype, shape = self.stored_dtype, self.stored_row_shape
+        if dtype != encoding.dtype or (encoding.head and (len(shape) != 1 or shape[0] < encoding.head)):
+            raise DataError(f"shards: {dtype} rows of shape {shape} do not hold {encoding.name}.")
 
     def __len__(self) -> int:
         return int(self.bounds[-1] - self.bounds[0])
 
+    @cached_property
+    def raw(self) -> Shards:
+        """The same rows as they are stored."""
+        return self if self._encoding is None else Shards(self._keep, bounds=self.bounds)
+
     def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
-        """With further shards behind these: (id of the first row, rows of the same dtype and shape), ascending; ids up to
-        ``end`` may be asked for, as far as there are rows for them."""
+        """With further shards behind these: (id of the first row, rows as they are stored), ascending; ids up to ``end``
+        may be asked for, as far as there are rows for them."""
         if not more:
             return self
         bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
-        return Shards([*self._keep, *(rows for _, rows in more)], bounds=bounds)
+        return Shards([*self._keep, *(rows for _, rows in more)], bounds=bounds, encoding=self._encoding)
 
     def gather(self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1) -> np.ndarray:
         """Rows ``ids`` (int64 [n]) as a [n, ...] array; into ``out`` (C-contiguous) where given.
@@ -58,17 +101,18 @@ class Shards:
         """
         if out is None:
             out = np.empty((len(ids), *self.row_shape), dtype=self.dtype)
+        table = (self._pointers.ctypes.data, self.bounds.ctypes.data, len(self._keep))
         detail = np.zeros(4, dtype=np.int64)
-        status = library().glt_gather(
-            self._pointers.ctypes.data,
-            self.bounds.ctypes.data,
-            len(self._keep),
-            self.row_bytes,
-            ids.ctypes.data,
-            len(ids),
-            out.ctypes.data,
-            threads,
-            detail.ctypes.data,
-        )
+        rest = (ids.ctypes.data, len(ids), out.ctypes.data, threads, detail.ctypes.data)
+        if self._encoding is None:
+            status = library().glt_gather(*table, self.row_bytes, *rest)
+        else:
+            values = int(np.prod(self.row_shape, dtype=np.int64))
+            status = _decoding().glt_gather_decode(*table, self._encoding.number, values, *rest)
         check(status, detail, "gather")
         return out
+
+
+@cache
+def _decoding() -> Any:
+    return bind(_SIGNATURES)

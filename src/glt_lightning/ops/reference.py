@@ -115,6 +115,14 @@ def gather(shards: list[Tensor], ids: Tensor) -> Tensor:
     return torch.cat(shards).index_select(0, ids)
 
 
+def decode(stored: Tensor, encoding: str) -> Tensor:
+    """float32 of rows as they are stored: float16 [n, ...], bfloat16 [n, ...], or int8 as uint8 [n, 4 + D], scale first."""
+    if encoding == "int8":
+        scale = stored[:, :4].clone(memory_format=torch.contiguous_format).view(torch.float32)
+        return scale * stored[:, 4:].contiguous().view(torch.int8).float()
+    return stored.float()
+
+
 @dataclass(frozen=True)
 class ReferenceRelation:
     """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id."""

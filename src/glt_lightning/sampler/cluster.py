@@ -80,7 +80,7 @@ class _Table:
     def _checked(self, answer: object, name: str, rows: int) -> np.ndarray:
         array = answer.get(name) if isinstance(answer, dict) else None
         local = self.local[name]
-        if array is None or array.dtype != local.dtype or array.shape != (rows, *local.row_shape):
+        if array is None or array.dtype != local.stored_dtype or array.shape != (rows, *local.stored_row_shape):
             got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise PeerError(f"an owner answered {got} for {rows} rows of {self.kind} attribute {name!r}.")
         return array
