@@ -34,7 +34,22 @@ def make_cache(
     With ``options.save`` they are read from a file beside the partition if an earlier run has left one.
 
     progress: show it; None: on a terminal.
-    Raises `OptionError` for options that do not fit the graph or this host, `PeerError` for an owner that does not answer.
+    Raises as `prepare_cache`, and `PeerError` for an owner that does not answer.
+    """
+    prepared = prepare_cache(partition, options)
+    if prepared is None:
+        return None
+    try:
+        return prepared.fill(remote, progress)
+    except BaseException:
+        prepared.close()
+        raise
+
+
+def prepare_cache(partition: LocalPartition, options: CacheOptions) -> PreparedCache | None:
+    """Room for the rows of other parts that the options ask for; None where there are none to keep.
+
+    Raises `OptionError` for options that do not fit the graph or this host.
     """
     choice = choose_rows(partition, options)
     if not choice.rows:
@@ -42,26 +57,39 @@ def make_cache(
     made_by = _made_by(partition, options, choice)
     file = _file(partition, options) if options.save else None
     cache = None if file is None else _kept(file, partition, made_by)
-    found = cache is not None
-    if cache is None:
-        cache = _create(partition, choice, made_by, file)
-        try:
-            _fill(cache, choice, partition, remote, Progress(progress))
-            cache.arrays.finish(file)
-        except BaseException:
-            cache.close()
-            raise
-    _log.info("%s", _said(partition, choice, cache, file if found else None))
-    return cache
-
-
-def _create(partition: LocalPartition, choice: CacheChoice, made_by: Mapping[str, Any], file: Path | None) -> RowCache:
+    if cache is not None:
+        return PreparedCache(partition, choice, cache, file, filled=True)
     try:
-        return RowCache.create(partition.manifest, choice.gids, made_by, file)
+        cache = RowCache.create(partition.manifest, choice.gids, made_by, file)
     except MemoryError as error:
         raise OptionError(
             f"cache: no room for {choice.rows:,} rows: {error}. Lower cache.ratio or cache.bytes."
         ) from None
+    return PreparedCache(partition, choice, cache, file, filled=False)
+
+
+@dataclass
+class PreparedCache:
+    """A cache that has its memory, and its rows once it is filled. Close it."""
+
+    partition: LocalPartition
+    choice: CacheChoice
+    cache: RowCache
+    file: Path | None
+    filled: bool
+
+    def fill(self, remote: RemoteRows, progress: bool | None = None) -> RowCache:
+        """Fetches the rows. Raises `PeerError` for an owner that does not answer; it may be tried again."""
+        found = self.file if self.filled else None
+        if not self.filled:
+            _fill(self.cache, self.choice, self.partition, remote, Progress(progress))
+            self.cache.arrays.finish(self.file)
+            self.filled = True
+        _log.info("%s", _said(self.partition, self.choice, self.cache, found))
+        return self.cache
+
+    def close(self) -> None:
+        self.cache.close()
 
 
 def _fill(

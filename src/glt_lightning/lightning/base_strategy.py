@@ -26,10 +26,10 @@ from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.lightning.peers import PeerWatch, RankError
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.context import MakeProducer
-from glt_lightning.options import ClusterOptions, SamplingOptions
+from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
-_CLUSTER = ClusterOptions()
+_CLUSTER, _CACHE = ClusterOptions(), CacheOptions()
 
 
 class GLTStrategy(DDPStrategy):
@@ -80,7 +80,7 @@ class GLTStrategy(DDPStrategy):
         """The graph as this rank sees it. ``folder``: of its partition; None where servers have it. A collective call."""
 
     @abstractmethod
-    def _maker(self, graph: Graph, sampling: SamplingOptions) -> MakeProducer | None:
+    def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
         """Who makes batches of a graph; None for this rank alone."""
 
     def setup_environment(self) -> None:
@@ -126,8 +126,11 @@ class GLTStrategy(DDPStrategy):
     def has_context(self) -> bool:
         return self._contexts.is_open
 
-    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int) -> None:
-        """Starts sampling from ``graph`` on this rank; ``seed`` must be the same on all ranks. A collective call."""
+    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
+        """Starts sampling from ``graph`` on this rank; ``seed`` must be the same on all ranks. A collective call.
+
+        cache: which rows of other parts are kept on this host.
+        """
         self._contexts.open(
             graph,
             sampling,
@@ -135,8 +138,9 @@ class GLTStrategy(DDPStrategy):
             rank=self.global_rank,
             world_size=self.world_size,
             device=self.root_device,
+            cache=cache,
             gather_counts=self._gather_counts,
-            make_producer=self._maker(graph, sampling),
+            make_producer=self._maker(graph, sampling, cache),
         )
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:

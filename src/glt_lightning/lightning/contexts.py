@@ -12,7 +12,7 @@ from glt_lightning.data.graph import Graph
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.context import MakeProducer
-from glt_lightning.options import SamplingOptions
+from glt_lightning.options import CacheOptions, SamplingOptions
 
 
 class ContextOwner:
@@ -35,6 +35,7 @@ class ContextOwner:
         rank: int,
         world_size: int,
         device: torch.device,
+        cache: CacheOptions,
         gather_counts: Callable[[int], list[int]] | None = None,
         make_producer: MakeProducer | None = None,
     ) -> None:
@@ -49,6 +50,7 @@ class ContextOwner:
             pin_memory=wants_pinned(sampling, device),
             gather_counts=gather_counts,
             make_producer=make_producer,
+            cache=cache,
         )
         self._context = context
         self._closer = weakref.finalize(self, _close, context)  # also when this owner is forgotten, and at exit

@@ -21,24 +21,33 @@ from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.lightning.graph_facts import GraphFacts
+from glt_lightning.lightning.monitor import add_monitor
 from glt_lightning.lightning.own_splits import read_split
 from glt_lightning.lightning.server_facts import ask_manifest
 from glt_lightning.lightning.standalone import GraphHost, Standalone
 from glt_lightning.lightning.transfer import InFlight
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
-from glt_lightning.options import ClusterOptions, Fanouts, Normalize, PartitionOptions, SamplingOptions, parse_fanouts
+from glt_lightning.options import (
+    CacheOptions,
+    ClusterOptions,
+    Fanouts,
+    Normalize,
+    PartitionOptions,
+    SamplingOptions,
+    parse_fanouts,
+)
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
 
 PredictSplit = Literal["all", "train", "val", "test"]
 
 _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
 _PARTITION = PartitionOptions()
-_SAMPLING = SamplingOptions()
+_SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 _SPLITS = ("train", "val", "test")
 _NO_GRAPH = (
     "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."
 )
-_Options = TypeVar("_Options", PartitionOptions, SamplingOptions)
+_Options = TypeVar("_Options", PartitionOptions, SamplingOptions, CacheOptions)
 
 
 class GLTDataModule(LightningDataModule):
@@ -61,6 +70,7 @@ class GLTDataModule(LightningDataModule):
         batch_size: Seeds per batch and rank.
         partition: How the graph is cut into parts.
         sampling: How batches are made.
+        cache: What is kept near the samplers.
         eval_num_neighbors: Fan-outs of validation, test and prediction. ``None``: as in training.
         eval_batch_size: Seeds per batch and rank there. ``None``: as in training.
         splits: Own seeds by name (``train``, ``val``, ``test``), in place of those of the data set: a path of an ``.npy``,
@@ -94,12 +104,14 @@ class GLTDataModule(LightningDataModule):
         input_type: str | None = None,
         predict_split: PredictSplit = "all",
         cluster: ClusterOptions | None = None,
+        cache: CacheOptions = _CACHE,
     ) -> None:
         super().__init__()
         self.dataset, self.root = dataset, root
         self.undirected, self.normalize = undirected, normalize
         self.partition = _as_options(PartitionOptions, "partition", partition)
         self.sampling = _as_options(SamplingOptions, "sampling", sampling)
+        self.cache = _as_options(CacheOptions, "cache", cache)
         self.num_neighbors, self.batch_size = num_neighbors, batch_size
         self.eval_num_neighbors = num_neighbors if eval_num_neighbors is None else eval_num_neighbors
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
@@ -239,6 +251,8 @@ class GLTDataModule(LightningDataModule):
         host = self._host()
         self._graph = host.open_graph(None if self._servers else self.partition_dir)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
+        if stage == "fit" and self.trainer is not None:
+            add_monitor(self.trainer)
 
     def train_dataloader(self) -> DistNeighborLoader:
         # Lightning says that it turns shuffling off when overfitting, but can only do so for torch's DataLoader.
@@ -336,7 +350,7 @@ class GLTDataModule(LightningDataModule):
         graph, host = self._opened(), self._host()
         assert self._seed is not None
         if not host.has_context:
-            host.open_context(graph, self.sampling, self._seed)
+            host.open_context(graph, self.sampling, self._seed, self.cache)
         return host
 
     def _opened(self) -> Graph:

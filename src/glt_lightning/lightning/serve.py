@@ -109,7 +109,7 @@ def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
         raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
     with _Told() as told:
         _prepare(data, plan)
-        server = HostedServer(replace(plan, directory=str(data.partition_dir.resolve())))
+        server = HostedServer(replace(plan, directory=str(data.partition_dir.resolve()), cache=data.cache))
         try:
             print(_announcement(plan, server), flush=True)
             told.wait()

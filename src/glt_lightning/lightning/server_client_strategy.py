@@ -14,7 +14,7 @@ from glt_lightning.data.graph import Graph
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.loader.context import MakeProducer
-from glt_lightning.options import SamplingOptions, SecurityOptions
+from glt_lightning.options import CacheOptions, SamplingOptions, SecurityOptions
 from glt_lightning.producer.hosted import ServerPlan
 from glt_lightning.producer.remote import RemoteProducer
 from glt_lightning.producer.server_process import ServerProcess
@@ -105,14 +105,25 @@ class GLTServerClientStrategy(GLTStrategy):
         options = self.options
         cluster = replace(options, servers=[], server_rank="auto", security=_local(options.security))
         plan = ServerPlan(
-            directory=os.path.abspath(folder), cluster=cluster, address="127.0.0.1:0", token=self._secret()
+            directory=os.path.abspath(folder),
+            cluster=cluster,
+            address="127.0.0.1:0",
+            token=self._secret(),
+            cache=self._cache_options(),
         )
         self._server = ServerProcess(plan, self._max_restarts(), self._give_up)
         return self._server.address
 
     def _max_restarts(self) -> int:
-        data = getattr(self.lightning_module and self.lightning_module.trainer, "datamodule", None)
-        return getattr(getattr(data, "sampling", None), "max_restarts", _MAX_RESTARTS)
+        return getattr(getattr(self._data, "sampling", None), "max_restarts", _MAX_RESTARTS)
+
+    def _cache_options(self) -> CacheOptions:
+        given = getattr(self._data, "cache", None)
+        return given if isinstance(given, CacheOptions) else CacheOptions()
+
+    @property
+    def _data(self) -> object:
+        return getattr(self.lightning_module and self.lightning_module.trainer, "datamodule", None)
 
     def _give_up(self, reason: str) -> None:
         """The server of this run is gone for good: whatever waits for it ends now."""
@@ -125,7 +136,7 @@ class GLTServerClientStrategy(GLTStrategy):
         if peer is not None:
             peer.close()
 
-    def _maker(self, graph: Graph, sampling: SamplingOptions) -> MakeProducer:
+    def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer:
         if self._peer is None or not isinstance(graph, RemoteGraph):
             raise OptionError(
                 "strategy glt_server_client: batches are made from the graph that strategy.open_graph() gives, got "

@@ -14,7 +14,9 @@ from glt_lightning.errors import OptionError
 from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
-from glt_lightning.options import SamplingOptions
+from glt_lightning.options import CacheOptions, SamplingOptions
+
+_CACHE = CacheOptions()
 
 
 class GraphHost(Protocol):
@@ -25,7 +27,7 @@ class GraphHost(Protocol):
 
     def open_graph(self, folder: str | Path | None) -> Graph: ...
 
-    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int) -> None: ...
+    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = ...) -> None: ...
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader: ...
 
@@ -58,7 +60,7 @@ class Standalone:
             )
         return LocalPartition.open(folder)
 
-    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int) -> None:
+    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
         trainer = self._trainer
         self._contexts.open(
             graph,
@@ -67,6 +69,7 @@ class Standalone:
             rank=0 if trainer is None else trainer.global_rank,
             world_size=1 if trainer is None else trainer.world_size,
             device=torch.device("cpu") if trainer is None else trainer.strategy.root_device,
+            cache=cache,
         )
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:

@@ -18,7 +18,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.loader.context import MakeProducer
-from glt_lightning.options import SamplingOptions
+from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
 
 _LOOPBACK = "127.0.0.1"
@@ -88,7 +88,7 @@ class GLTWorkerStrategy(GLTStrategy):
                     "folder to all hosts, or partition with the same options and seed."
                 )
 
-    def _maker(self, graph: Graph, sampling: SamplingOptions) -> MakeProducer | None:
+    def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
         if isinstance(graph, LocalPartition):
             graph = _seen_whole(graph)
         self._serves = isinstance(graph, ClusterGraph)
@@ -96,7 +96,14 @@ class GLTWorkerStrategy(GLTStrategy):
             return None
         link = self._link("worker", self._secret())
         return partial(
-            WorkerGroup, graph, sampling, link, self._host(), self._gather_text, on_loss=self._end_by_deadline
+            WorkerGroup,
+            graph,
+            sampling,
+            link,
+            self._host(),
+            self._gather_text,
+            on_loss=self._end_by_deadline,
+            cache=cache,
         )
 
     def _end_by_deadline(self, reason: str, left: threading.Event) -> None:

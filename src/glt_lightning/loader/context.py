@@ -20,7 +20,7 @@ from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.options import SamplingOptions
+from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.subprocess import SubprocessProducer
@@ -45,6 +45,7 @@ class LoaderContext:
         pin_memory: Page-lock the memory of batches for copies to a GPU.
         gather_counts: Gives every rank the number that each rank puts in, in rank order; needed for loaders with
             ``per_rank`` seeds on more than one rank.
+        cache: What is kept in memory.
         make_producer: Who makes the batches, if not this process or its own sampler processes from a mapped graph.
     """
 
@@ -59,8 +60,10 @@ class LoaderContext:
         pin_memory: bool = False,
         gather_counts: Callable[[int], list[int]] | None = None,
         make_producer: MakeProducer | None = None,
+        cache: CacheOptions | None = None,
     ) -> None:
         self.graph, self.sampling = graph, sampling or SamplingOptions()
+        self.cache = cache or CacheOptions()
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.pin_memory = pin_memory
         self._gather_counts = gather_counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from glt_lightning.channel.slots import PinMemory
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Holder, ask_holders
-from glt_lightning.cluster.remote_rows import Traffic
+from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.errors import OptionError, PartitionError, PeerError
-from glt_lightning.options import SamplingOptions
+from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.host_cache import Exchange, HostCache
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
@@ -23,8 +24,6 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
 _LOOK_S = 0.2  # between looks at whether samplers live
-
-Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks, in rank order; a collective call
 
 
 class WorkerGroup:
@@ -40,6 +39,7 @@ class WorkerGroup:
         host: Name or address of this host for the others.
         exchange: Spreads the addresses.
         pin: Page-locks the memory of batches.
+        cache: Which rows of other parts are kept on this host; the same on all ranks.
         on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.HolderWatch`.
     """
 
@@ -52,6 +52,7 @@ class WorkerGroup:
         exchange: Exchange,
         pin: PinMemory | None = None,
         on_loss: OnLoss | None = None,
+        cache: CacheOptions | None = None,
     ) -> None:
         link = replace(link, graph=graph.manifest.options_hash)
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
@@ -66,6 +67,8 @@ class WorkerGroup:
             self._inner = SubprocessProducer(source, sampling, pin)
             addresses = self._inner.addresses()
         self._keeper = _Keeper(self._inner)
+        self._cache: HostCache | None = None
+        self._rows: PeerRows | None = None
         try:
             holders = _exchange_holders(exchange, link, source.parts, addresses)
             if self._samplers is not None:
@@ -74,11 +77,25 @@ class WorkerGroup:
                 assert isinstance(self._inner, SubprocessProducer)
                 self._inner.join(holders)
             self._rows = graph.remote = ask_holders(graph.partition, holders, link, link.open_transport())
+            if cache is not None and cache.keeps_rows:
+                self._cache = HostCache(graph.partition, self._rows, cache, exchange, link.name)
+                self._keep(self._cache.ticket)
             every_s = link.deadlines.call_s / 2
             self._watch = None if on_loss is None else HolderWatch(self._rows.peers, every_s, on_loss)
         except BaseException:
             self._close_samplers()
+            if self._rows is not None:
+                self._rows.close()
             raise
+
+    def _keep(self, ticket: Mapping[str, Any] | None) -> None:
+        if ticket is None:
+            return
+        if self._samplers is not None:
+            self._samplers.keep(ticket)
+        else:
+            assert isinstance(self._inner, SubprocessProducer)
+            self._inner.keep(ticket)
 
     @property
     def restarts(self) -> int:
@@ -100,7 +117,8 @@ class WorkerGroup:
         if self._watch is not None:
             self._watch.stop()
         self._close_samplers()
-        self._rows.close()
+        if self._rows is not None:
+            self._rows.close()
         if self._watch is not None:
             self._watch.close()
 
@@ -109,6 +127,8 @@ class WorkerGroup:
         self._inner.close()
         if self._samplers is not None:
             self._samplers.close()
+        if self._cache is not None:
+            self._cache.close()
 
 
 class _Keeper:

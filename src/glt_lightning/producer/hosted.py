@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from glt_lightning.cluster.cache_fill import PreparedCache, prepare_cache
 from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.cluster.graph import ClusterGraph, GraphDesk
 from glt_lightning.cluster.link import Link
@@ -17,10 +20,15 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import OptionError
-from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.options import CacheOptions, ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.server import GraphServer
+from glt_lightning.sampler.source import RemoteRows
+
+_CACHE = CacheOptions()
+_AGAIN_S = 1.0  # between attempts to reach other servers, beyond those of the deadlines
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +37,7 @@ class ServerPlan:
 
     directory: the partition folder.  rank: number among ``cluster.servers``.  address: where to listen.
     parts: those to map; None: as `placed_parts` says.
-    token: the secret where it does not come from ``security.token_file``.
+    token: the secret where it does not come from ``security.token_file``.  cache: what is kept in memory.
     """
 
     directory: str
@@ -38,6 +46,7 @@ class ServerPlan:
     rank: int = 0
     parts: tuple[int, ...] | None = None
     token: str | None = None
+    cache: CacheOptions = _CACHE
 
     @property
     def num_servers(self) -> int:
@@ -53,7 +62,8 @@ class ServerPlan:
         for name, kind in (("deadlines", DeadlineOptions), ("retry", RetryOptions), ("security", SecurityOptions)):
             cluster[name] = kind(**cluster[name])
         parts = None if raw["parts"] is None else tuple(raw["parts"])
-        return cls(**dict(raw) | {"cluster": ClusterOptions(**cluster), "parts": parts})
+        changed = {"cluster": ClusterOptions(**cluster), "parts": parts, "cache": CacheOptions(**raw["cache"])}
+        return cls(**dict(raw) | changed)
 
     def other_servers(self, num_parts: int) -> list[Holder]:
         """The servers of the job but this one, those with the same parts together."""
@@ -67,6 +77,42 @@ class ServerPlan:
         ]
 
 
+class _Filling:
+    """Fills the cache of a server while it serves: the servers it asks may start later than it does. Close it, after the
+    connections to them."""
+
+    def __init__(self, partition: LocalPartition, options: CacheOptions) -> None:
+        self._prepared = prepare_cache(partition, options) if options.keeps_rows else None
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self.is_done = False
+
+    def begin(self, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
+        if self._prepared is not None:
+            args = (self._prepared, remote, keep)
+            self._thread = threading.Thread(target=self._run, args=args, name="glt-cache", daemon=True)
+            self._thread.start()
+
+    def _run(self, prepared: PreparedCache, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
+        while not self._closed.is_set():
+            try:
+                prepared.fill(remote)
+            except PeerError as error:
+                if not self._closed.wait(_AGAIN_S):
+                    _log.warning("cache: not filled yet: %s", error)
+            else:
+                keep(prepared.cache.ticket)
+                self.is_done = True
+                return
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._prepared is not None:
+            self._prepared.close()
+
+
 class HostedServer:
     """A `GraphServer` with all that it needs, in this process. Close it.
 
@@ -75,6 +121,7 @@ class HostedServer:
 
     def __init__(self, plan: ServerPlan) -> None:
         self._closing = ExitStack()
+        self._filling: _Filling | None = None
         try:
             self._open(plan)
         except BaseException:
@@ -108,6 +155,8 @@ class HostedServer:
         )
         graph = ClusterGraph(partition)
         if not whole:
+            self._filling = _Filling(partition, plan.cache)
+            self._closing.callback(self._filling.close)
             graph.remote = ask_holders(partition, holders, link, transport)
             self._closing.callback(graph.remote.close)
         owner = Owner(partition)
@@ -124,6 +173,13 @@ class HostedServer:
             greet=link.greet,
         )
         self._closing.callback(self.server.close)
+        if self._filling is not None and graph.remote is not None:
+            self._filling.begin(graph.remote, self.server.keep)
+
+    @property
+    def cache_is_filled(self) -> bool:
+        """Whether batches take the rows from it that ``plan.cache`` keeps."""
+        return self._filling is not None and self._filling.is_done
 
     @property
     def address(self) -> str:

@@ -6,7 +6,7 @@ import select
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,6 +71,7 @@ class SamplerPool:
         self._addresses: dict[int, str] = {}  # by index of the process
         self._opened: set[int] = set()
         self._holders: Sequence[Holder] = ()
+        self._ticket: Mapping[str, Any] | None = None
         self._waiting: deque[Task] = deque()
         self._reserved: SamplerProcess | None = None  # gets nothing new, so that a task can be made alone
         self._in_vain = [0] * num_workers  # processes in a row that ended without having made anything
@@ -112,6 +113,12 @@ class SamplerPool:
         self._holders = holders
         for process in self.processes:
             process.join(holders)
+
+    def keep(self, ticket: Mapping[str, Any]) -> None:
+        """Tells all processes, also those that are started later, of the cache that batches may take rows from."""
+        self._ticket = ticket
+        for process in self.processes:
+            process.keep(ticket)
 
     def submit(self, task: Task) -> None:
         """Gives a task to the least busy process."""
@@ -265,6 +272,8 @@ class SamplerPool:
             self._processes[index] = process
             if self._holders:
                 process.join(self._holders)
+            if self._ticket is not None:
+                process.keep(self._ticket)
 
 
 def _stop_all(processes: list[SamplerProcess | None]) -> None:

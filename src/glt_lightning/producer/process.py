@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -131,6 +131,11 @@ class SamplerProcess:
         """Tells the process who has the parts that it does not map."""
         with suppress(ClosedError, TimeoutError):
             send(self.sock, {"op": "join", "holders": [holder.to_json() for holder in holders]})
+
+    def keep(self, ticket: Mapping[str, Any]) -> None:
+        """Tells the process of the cache that its batches may take rows from."""
+        with suppress(ClosedError, TimeoutError):
+            send(self.sock, {"op": "keep", "ticket": ticket})
 
     def drop(self, run: int) -> None:
         """Tells the process that queued batches of a run are no longer wanted."""

@@ -10,6 +10,7 @@ from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Holder, Member, ask_holders
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.row_cache import RowCache
 from glt_lightning.errors import PartitionError, SamplerError
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.neighbor import NeighborSampler
@@ -78,6 +79,8 @@ class Samplers:
             raise PartitionError(f"{source.directory} was replaced by another partition while training.")
         self._member: Member | None = None
         self._rows: PeerRows | None = None
+        self._cache: RowCache | None = None
+        self.version = 0
         link = source.link
         if link is not None and source.serve is not None:
             self._member = Member(self._partition, link.named(f"{link.name}, sampler {index}"), source.serve)
@@ -94,13 +97,21 @@ class Samplers:
         assert self._member is not None
         self._rows = self._member.join(holders, self._index)
 
+    def keep(self, ticket: Mapping[str, Any]) -> None:
+        """Samplers made from now on, in a new `version`, take rows from this `RowCache`."""
+        cache = RowCache.of_ticket(ticket, self._partition.manifest)
+        before, self._cache = self._cache, cache
+        self.version += 1
+        if before is not None:
+            before.close()
+
     def make(self, config: SamplerConfig) -> Sampler:
         """A sampler for one thread."""
         if len(self._partition.parts) == self._partition.manifest.num_parts:
             return NeighborSampler(self._partition, config)
         if self._rows is None:
             raise SamplerError("this sampler was not told who has the other parts.")
-        return ClusterSampler(self._partition, config, self._rows)
+        return ClusterSampler(self._partition, config, self._rows, self._cache)
 
     @property
     def traffic(self) -> Traffic:
@@ -108,6 +119,8 @@ class Samplers:
         return Traffic() if self._rows is None else self._rows.traffic
 
     def close(self) -> None:
+        if self._cache is not None:
+            self._cache.close()
         if self._member is not None:
             self._member.close()
         elif self._rows is not None:

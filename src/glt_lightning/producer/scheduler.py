@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, TimeoutError as LateError
 from functools import partial
 from typing import Any, TypeVar
@@ -118,6 +118,10 @@ class Scheduler:
                 session.talk.end()
 
         self._mailbox.post(end)
+
+    def keep(self, ticket: Mapping[str, Any]) -> None:
+        """Batches may take rows from this cache from now on. Does not wait for it."""
+        self._mailbox.post(lambda: self._pool.keep(ticket))
 
     def taken(self, item: Finished) -> None:
         """A batch is handed over: the client's buffer has room for another one. Does not wait for it."""

@@ -104,6 +104,10 @@ class GraphServer:
             "batches_per_s": round(sum(client["batches_per_s"] for client in clients), 2),
         }
 
+    def keep(self, ticket: Mapping[str, Any]) -> None:
+        """Batches may take rows from this `RowCache` from now on."""
+        self._scheduler.keep(ticket)
+
     def close(self) -> None:
         """Ends all sessions, the samplers and every connection. Safe to call twice."""
         if not self._closed:

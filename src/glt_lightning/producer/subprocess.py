@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -83,6 +83,10 @@ class SubprocessProducer:
     def join(self, holders: Sequence[Holder]) -> None:
         """Tells all processes who has the parts that they do not map."""
         self._pool.join(holders)
+
+    def keep(self, ticket: Mapping[str, Any]) -> None:
+        """Tells all processes of the cache that batches may take rows from."""
+        self._pool.keep(ticket)
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         run = _Run(next(self._ids), config, requests)

@@ -69,6 +69,14 @@ class Worker:
         assert self._samplers is not None
         self._samplers.join([Holder.from_json(holder) for holder in header["holders"]])
 
+    def _on_keep(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
+        assert self._samplers is not None
+        try:
+            self._samplers.keep(header["ticket"])
+        except Exception as error:
+            self._answer({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+            raise ClosedError from None
+
     def _on_make(self, header: dict[str, Any], body: bytes, fds: list[int]) -> None:
         if "config" in header:
             given = header["config"]
@@ -92,8 +100,12 @@ class Worker:
 
     def _work(self) -> None:
         samplers: dict[SamplerConfig, Sampler] = {}
+        version = 0
         while True:
             job = self._jobs.get()
+            if self._samplers is not None and version != self._samplers.version:
+                version = self._samplers.version
+                samplers.clear()
             name = {"run": job.run, "number": job.request.number}
             try:
                 answer = name | ({} if job.run in self._dropped else self._make(samplers, job))

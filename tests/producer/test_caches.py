@@ -1,0 +1,159 @@
+"""Caches of ranks and servers: one copy for each host, and the same batches."""
+
+import os
+import signal
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer.hosted import HostedServer, ServerPlan
+from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.ranks import run_ranks
+from tests.helpers.servers import cluster, inline, open_farm
+from tests.lightning.serving import free_addresses
+from tests.producer.test_group import link
+
+SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
+OPTIONS = SamplingOptions(num_workers=2, concurrency=2)
+
+
+def open_rank(partition, rank, count, exchange, parts, cache, options=OPTIONS, opened=None):
+    graph = ClusterGraph(LocalPartition.open(partition.directory, parts=parts))
+
+    def make(pin):
+        group = WorkerGroup(graph, options, link(rank), "127.0.0.1", exchange, pin, cache=cache)
+        if opened is not None:
+            opened[rank] = group
+        return group
+
+    return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, make_producer=make)
+
+
+def digests(context, epochs=2):
+    loader = context.make_loader(SPEC)
+    found = []
+    for epoch in range(epochs):
+        loader.set_epoch(epoch)
+        found += [digest(batch) for batch in loader]
+    return found, loader.stats().counters
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers):
+    whole = partitioned(make(), tmp_path, 4, undirected=True)
+    options = SamplingOptions(num_workers=workers, concurrency=2)
+    count, parts, opened = 4, [[0, 1], [2, 3], [0, 1], [2, 3]], {}
+
+    def rank_of(ratio):
+        def run(rank, exchange):
+            cache = CacheOptions(ratio=ratio)
+            with open_rank(whole, rank, count, exchange, parts[rank], cache, options, opened) as context:
+                found = digests(context)
+                ticket = None if opened[rank]._cache is None else opened[rank]._cache.ticket
+                exchange("all done")
+                return *found, ticket
+
+        return run
+
+    expected = []
+    for rank in range(count):
+        with LoaderContext(whole, SamplingOptions(), seed=3, rank=rank, world_size=count) as context:
+            expected.append(digests(context)[0])
+    without = run_ranks(count, rank_of(0.0))
+    found = run_ranks(count, rank_of(0.1))
+    for rank in range(count):
+        assert found[rank][0] == without[rank][0] == expected[rank]
+        before, after = without[rank][1], found[rank][1]
+        assert 0 < after.cached_rows < before.remote_rows
+        assert after.cached_rows + after.remote_rows == before.remote_rows
+    tickets = [each[2] for each in found]
+    assert tickets[0] == tickets[2] != tickets[1] == tickets[3]
+
+
+def test_a_sampler_that_is_restarted_keeps_the_cache(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+
+    def run(rank, exchange):
+        with open_rank(whole, rank, 2, exchange, [rank], CacheOptions(ratio=1.0)) as context:
+            first = digests(context)
+            for pid in context._producer._inner.pids:
+                os.kill(pid, signal.SIGKILL)
+            second = digests(context)
+            exchange("all done")
+            return first, second
+
+    for (first, before), (second, after) in run_ranks(2, run):
+        assert first == second
+        assert before.cached_rows == after.cached_rows > 0
+
+
+def test_all_ranks_hear_of_options_that_do_not_fit(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    options = SamplingOptions()
+
+    def run(rank, exchange):
+        with pytest.raises((OptionError, PeerError)) as raised:
+            open_rank(whole, rank, 2, exchange, [rank], CacheOptions(policy="vip", ratio=0.1), options)
+        return str(raised.value)
+
+    for said in run_ranks(2, run):
+        assert "has no such lists of hot rows" in said
+
+
+def _wait(what, seconds=30):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_servers_fill_theirs_while_they_serve(tmp_path):
+    """The first of two servers is asked for batches when the other one is not there yet."""
+    whole = partitioned(small_graph(), tmp_path, 2)
+    where, cache = cluster(servers=free_addresses(2)), CacheOptions(ratio=1.0)
+
+    def hosted(rank):
+        address = where.servers[rank]
+        plan = ServerPlan(directory=str(whole.directory), cluster=where, address=address, rank=rank, cache=cache)
+        server = HostedServer(plan)
+        stack.callback(server.close)
+        return server
+
+    with open_farm("flight") as farm, ExitStack() as stack:
+        first = hosted(0)
+        assert not first.cache_is_filled
+        context = farm.context(first.address, rank=0, world_size=2)
+        second = hosted(1)
+        found, _ = digests(context)
+        _wait(lambda: first.cache_is_filled and second.cache_is_filled)
+        again, counters = digests(context)
+        assert found == again == inline(whole, SPEC, epochs=2, rank=0, world_size=2)
+        assert counters.cached_rows > 0
+
+
+def test_a_server_that_cannot_have_its_cache_does_not_start(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    where = cluster(servers=free_addresses(2))
+    cache = CacheOptions(policy="vip", ratio=0.1)
+    with pytest.raises(OptionError, match="has no such lists of hot rows"):
+        HostedServer(ServerPlan(directory=str(whole.directory), cluster=where, address=where.servers[0], cache=cache))
+
+
+def test_a_server_ends_while_it_waits_for_another(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    where = cluster(servers=free_addresses(2))
+    plan = ServerPlan(
+        directory=str(whole.directory), cluster=where, address=where.servers[0], cache=CacheOptions(ratio=0.5)
+    )
+    server, begin = HostedServer(plan), time.monotonic()
+    server.close()
+    assert time.monotonic() - begin < 10
+    assert not server.cache_is_filled
