@@ -1,0 +1,26 @@
+"""What an epoch was bound by."""
+
+from __future__ import annotations
+
+from glt_lightning.sampler.counters import Counters
+
+MOST_WAIT = 0.1  # share of training time; below it, faster samplers would hardly shorten an epoch
+
+
+def stages(counters: Counters) -> dict[str, float]:
+    """Seconds that samplers spent, by what they spent them on."""
+    return {
+        "sampling": counters.sample_s,
+        "network": counters.remote_s,
+        "disk": counters.disk_s,
+        "copy": counters.gather_s,
+    }
+
+
+def verdict(wait_share: float, counters: Counters) -> str:
+    """``compute`` where the trainer hardly waits for batches, else what the samplers spent most time on: ``sampling``,
+    ``network``, ``disk`` or ``copy``."""
+    if wait_share < MOST_WAIT:
+        return "compute"
+    spent = stages(counters)
+    return max(spent, key=lambda stage: spent[stage])
