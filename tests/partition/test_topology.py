@@ -19,7 +19,7 @@ from glt_lightning.partition.assign import GraphToPartition
 from glt_lightning.partition.assign.metis import fill
 from glt_lightning.partition.degrees import count_degrees
 from glt_lightning.partition.progress import Progress
-from glt_lightning.partition.relations import stored_relations
+from glt_lightning.partition.relations import Relation, stored_relations
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.partition.topology import Topology
 from glt_lightning.types import EDGE
@@ -90,6 +90,32 @@ def test_rows(seed, edge_types, undirected, most, symmetric, sampled_first):
     assert metis.indptr[0] == 0
     rows = [sorted(metis.neighbors[a:b].tolist()) for a, b in pairwise(metis.indptr)]
     assert rows == [[u for u in expected[v] if u != v] for v in range(topology.total)]
+
+
+@pytest.mark.parametrize("sampled_first", [True, False])
+@pytest.mark.parametrize(
+    ("edges", "sorts"),
+    [
+        ([(0, 1), (1, 0), (1, 2), (2, 1), (2, 2)], 1),
+        ([(0, 1), (1, 0), (1, 2)], 2),
+        ([(0, 1), (1, 2), (2, 0)], 2),  # as many edges in as out
+        ([(0, 1), (1, 0), (0, 1), (1, 0)], 2),  # merged in one of the two
+    ],
+)
+def test_symmetric_edges_are_sorted_once(tmp_path: Path, edges, sorts: int, sampled_first: bool) -> None:
+    source = random_source(np.random.default_rng(0), (EDGE,), nodes=4)
+    source.edge_index[EDGE] = np.array(edges, np.int64).T
+    reverse = [(v, u) for u, v in edges]
+    with topology_of(source, False, tmp_path) as topology:
+        if sampled_first:
+            list(topology.sampled(Relation(EDGE, EDGE)))
+        both = listed(topology.neighbors())
+        assert both == {v: sorted({u for u, w in edges + reverse if w == v}) for v in both}
+        rows = listed(topology.sampled(Relation(EDGE, EDGE)))
+        assert rows == {v: sorted(u for u, w in edges if w == v) for v in rows}
+        assert len(list(tmp_path.iterdir())) == sorts
+        rows = listed(topology.sampled(Relation(EDGE, EDGE, flip=True)))
+        assert rows == {v: sorted(u for u, w in reverse if w == v) for v in rows}
 
 
 def _check_sampled(source: ArraySource, undirected: bool, topology: Topology) -> None:

@@ -7,7 +7,7 @@ types are counted through: the number of a node is its user's id plus the number
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.types import EdgeType, NodeType
 
 _MOST_EDGES = 1 << 22  # of a chunk
+_CACHED_EDGES = 1 << 15  # of a chunk that stays in the cache while it is looked at
 
 
 class Topology:
@@ -97,24 +98,34 @@ class Topology:
     def _rows(self, relation: Relation) -> _RowFiles:
         key = (relation.source, relation.flip, relation.both)
         if key not in self._files:
-            both = self._files.get((relation.source, False, True))
-            if both is None or not self._is_symmetric(relation, both):
-                both = self._build(relation, self.folder / f"topology{len(self._files)}")
-            self._files[key] = both
+            same = self._same_rows(relation)
+            self._files[key] = same or self._build(relation, self.folder / f"topology{len(self._files)}")
         return self._files[key]
 
-    def _is_symmetric(self, relation: Relation, both: _RowFiles) -> bool:
-        """Whether adding each edge's reverse added nothing, so that rows of both directions are those of one.
+    def _same_rows(self, relation: Relation) -> _RowFiles | None:
+        """Where each edge has its reverse and none is there twice, rows of one direction are those of both.
 
-        Told by the numbers of each node's edges, and then by a checksum of the edges: parallel edges may hide one-way ones.
+        Those of one are sorted first where that may be so: it takes half the time and half the space.
         """
-        into, out = self.degrees.into[relation.source], self.degrees.out[relation.source]
-        if not (np.array_equal(np.diff(both.indptr), into) and np.array_equal(into, out)):
-            return False
-        edges = self._edges[relation.source].chunks(self._chunk)
-        offset = self._offsets[relation.edge_type[0]]
-        rows = _merged([both], 0, self.total, self._chunk)
-        return _checksum(edges) == _checksum((r.neighbors - offset, _row_of_each(r)) for r in rows)
+        source, files = relation.source, self._files
+        one_way = files.get((source, False, False)) or files.get((source, True, False))
+        if not relation.both:
+            both = files.get((source, False, True))
+            return both if both is one_way else None
+        if not np.array_equal(self.degrees.into[source], self.degrees.out[source]):
+            return None
+        one_way = one_way or self._rows(Relation(source, source))
+        return one_way if self._is_symmetric(one_way, self._offsets[source[0]]) else None
+
+    def _is_symmetric(self, files: _RowFiles, offset: int) -> bool:
+        """Whether each edge has its reverse, told by a checksum of both, and none is there twice."""
+        difference = 0
+        for rows in _merged([files], 0, self.total, min(self._chunk, _CACHED_EDGES)):
+            src, dst = rows.neighbors.astype(np.uint64) - np.uint64(offset), _row_of_each(rows).astype(np.uint64)
+            if ((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])).any():  # sources are sorted within a row
+                return False
+            difference += _checksum(src, dst) - _checksum(dst, src)
+        return difference % 2**64 == 0
 
     def _build(self, relation: Relation, folder: Path) -> _RowFiles:
         src, _, dst = relation.edge_type
@@ -147,16 +158,13 @@ class Topology:
             shutil.rmtree(folder)
 
 
-def _checksum(edges: Iterable[tuple[np.ndarray, np.ndarray]]) -> int:
-    """64 bits that depend on the edges, in chunks of (sources, destinations), and not on their order."""
-    total = 0
-    for src, dst in edges:
-        z = src.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + dst.astype(np.uint64)
-        z ^= z >> np.uint64(32)
-        z *= np.uint64(0xBF58476D1CE4E5B9)
-        z ^= z >> np.uint64(29)
-        total += int(z.sum(dtype=np.uint64))
-    return total & (2**64 - 1)
+def _checksum(src: np.ndarray, dst: np.ndarray) -> int:
+    """64 bits that depend on the edges (uint64 [E] each) and not on their order; those of pieces add up."""
+    z = src * np.uint64(0x9E3779B97F4A7C15) + dst
+    z ^= z >> np.uint64(32)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(29)
+    return int(z.sum(dtype=np.uint64))
 
 
 def _row_of_each(rows: NeighborRows) -> np.ndarray:
