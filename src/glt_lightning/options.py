@@ -34,6 +34,7 @@ ALGORITHMS = ("random", "frequency", "metis", "streaming")
 HOTNESS = ("auto", "vip", "degree", "presample")
 CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
 BALANCE = ("nodes", "seeds", "edges")
+STORAGE = ("float16", "bfloat16", "int8")
 _NUM_NEIGHBORS = [15, 10, 5]
 _BALANCE = ["nodes", "seeds"]
 
@@ -61,6 +62,8 @@ class PartitionOptions:
             ``vip``. Without training seeds it is always ``degree``.
         num_neighbors: Fan-outs that ``vip``, ``presample`` and ``frequency`` assume, as for sampling.
         batch_size: Batch size that they assume.
+        storage: Attributes of nodes and edges that are stored, cached and sent in fewer bytes, and given as float32:
+            ``{x: float16}``, ``bfloat16``, or ``int8`` with a scale per row.
         device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that works out ``vip`` and ``frequency``: the same
             numbers, sooner.
     """
@@ -77,6 +80,7 @@ class PartitionOptions:
     hotness: Hotness = "auto"
     num_neighbors: Fanouts = field(default_factory=lambda: list(_NUM_NEIGHBORS))
     batch_size: int = 1024
+    storage: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -89,6 +93,8 @@ class PartitionOptions:
         for name in self.balance:
             _one_of("partition.balance", name, BALANCE)
         _one_of("partition.hotness", self.hotness, HOTNESS)
+        for name, kind in self.storage.items():
+            _one_of(f"partition.storage.{name}", kind, STORAGE)
         if isinstance(self.imbalance, bool) or not isinstance(self.imbalance, (int, float)) or not self.imbalance > 0:
             raise OptionError(f"partition.imbalance: expected a fraction > 0 such as 0.05, got {self.imbalance!r}.")
         if re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)) is None:

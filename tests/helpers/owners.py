@@ -37,7 +37,7 @@ class DirectRows:
         part = self._owners[owner - 1]
         table = {"node": part.node_shards, "edge": part.edge_shards}
         answer = [
-            {name: table[rows.kind](rows.type, name).gather(rows.ids.astype(np.int64)) for name in rows.names}
+            {name: table[rows.kind](rows.type, name).raw.gather(rows.ids.astype(np.int64)) for name in rows.names}
             for rows in request
         ]
         return lambda: answer

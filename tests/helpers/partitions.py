@@ -51,12 +51,18 @@ def small_hetero(seed: int = 0) -> HeteroData:
 
 
 def partitioned(
-    data: Data | HeteroData, folder: Path, parts: int = 1, *, undirected: bool | None = None
+    data: Data | HeteroData,
+    folder: Path,
+    parts: int = 1,
+    *,
+    undirected: bool | None = None,
+    storage: dict[str, str] | None = None,
 ) -> LocalPartition:
     source = open_source(data, str(folder))
-    options = PartitionOptions(num_parts=parts)
-    partition_graph(source, folder / f"parts{parts}", options, undirected=undirected, normalize="none", progress=False)
-    return LocalPartition.open(folder / f"parts{parts}")
+    options = PartitionOptions(num_parts=parts, storage=storage or {})
+    target = folder / f"parts{parts}"
+    partition_graph(source, target, options, undirected=undirected, normalize="none", progress=False)
+    return LocalPartition.open(target)
 
 
 def digest(batch: Data | HeteroData) -> str:
@@ -67,7 +73,8 @@ def digest(batch: Data | HeteroData) -> str:
         for name, value in store.items():
             if isinstance(value, torch.Tensor):
                 said.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
-                said.update(value.contiguous().numpy().tobytes())
+                bits = value.view(torch.int16) if value.dtype == torch.bfloat16 else value
+                said.update(bits.contiguous().numpy().tobytes())
             else:
                 said.update(f"{name}{value!r}".encode())
     return said.hexdigest()

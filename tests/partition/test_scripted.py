@@ -336,7 +336,7 @@ class TestOwnClass:
         ({"edge_index": ([1, 2], [3])}, "edge_index: .* sources and .* destinations"),
         ({"node_feat": torch.rand(9, 2)}, r"node_feat: expected one row for each of 300 nodes, got \[9, 2\]"),
         ({"node_feat": {"node": torch.rand(9, 2)}}, "node_feat: got dict, but num_nodes is int"),
-        ({"node_feat_dtype": torch.bfloat16}, "node_feat_dtype: expected a dtype that numpy has"),
+        ({"node_feat_dtype": "float17"}, "node_feat_dtype: expected a dtype of torch or numpy"),
         ({"edge_feat": torch.rand(9, 2)}, r"edge_feat: expected one row for each of 1500 edges, got \[9, 2\]"),
         ({"edge_weights": torch.rand(9)}, r"edge_weights: expected one row for each of 1500 edges, got \[9\]"),
         ({"edge_assign_strategy": "by_edge"}, "edge_assign_strategy: expected 'by_src' or 'by_dst', got 'by_edge'"),

@@ -82,12 +82,14 @@ class LocalPartition:
         """A node attribute, addressed by gid."""
         arrays = self._node_arrays(node_type, name)
         first = node_type * self.manifest.num_parts
-        return Shards(arrays, bounds=self.view.bounds[first : first + self.manifest.num_parts + 1])
+        bounds = self.view.bounds[first : first + self.manifest.num_parts + 1]
+        return Shards(arrays, bounds=bounds, encoding=self.manifest.decoded_by("nodes", node_type, name))
 
     def edge_shards(self, edge_type: int, name: str) -> Shards:
         """An edge attribute (or ``edge_ids``), addressed by edge row."""
         arrays = [self._open(edge_path(p, edge_type, name)) if p in self.parts else None for p in self._all_parts]
-        return Shards(arrays, bounds=self.view.edge_bounds[edge_type])
+        encoding = self.manifest.decoded_by("edges", edge_type, name)
+        return Shards(arrays, bounds=self.view.edge_bounds[edge_type], encoding=encoding)
 
     def split(self, name: str) -> Seeds:
         """The seeds of a split. Raises `DataError` naming the splits there are."""

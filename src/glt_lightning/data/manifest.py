@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from glt_lightning.data.manifest_checks import checked, require
 from glt_lightning.errors import PartitionError
+from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.types import EdgeType, GraphSchema, NodeType
 
 FORMAT = "glt_lightning.partition"
@@ -35,6 +36,15 @@ class ArrayEntry:
 
 
 @dataclass(frozen=True)
+class EncodingEntry:
+    """How an attribute is stored otherwise than it is given: ``stored`` is the name of an `ops.encoding.Encoding`,
+    ``given`` what is in batches: ``float32`` after decoding, or ``bfloat16`` as it is stored."""
+
+    stored: str
+    given: str
+
+
+@dataclass(frozen=True)
 class SplitEntry:
     """Seeds of one split: their node type and how many there are."""
 
@@ -50,6 +60,11 @@ def node_path(part: int, node_type: int, name: str) -> str:
 def edge_path(part: int, edge_type: int, name: str) -> str:
     """Relative path of an edge array; ``edge_type`` is the index in the schema."""
     return f"part{part}/edges/{edge_type}/{name}.npy"
+
+
+def attr_key(kind: str, index: int, name: str) -> str:
+    """What ``Manifest.encodings`` calls an attribute; ``kind`` is nodes or edges, ``index`` the type's in the schema."""
+    return f"{kind}/{index}/{name}"
 
 
 def hot_path(part: int, policy: str, node_type: int, name: str) -> str:
@@ -97,6 +112,7 @@ class Manifest:
         arrays: Relative path -> array.
         made_by: How the partition was made.
         hotness: Ranking (``vip``, ``presample``, ``degree``) -> what it was worked out for; the first orders the rows.
+        encodings: `attr_key` of each attribute that is not stored as it is given -> how it is.
     """
 
     schema: GraphSchema
@@ -112,6 +128,7 @@ class Manifest:
     arrays: Mapping[str, ArrayEntry]
     made_by: Mapping[str, Any] = field(default_factory=dict)
     hotness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
 
     @property
     def options_hash(self) -> str:
@@ -150,12 +167,26 @@ class Manifest:
         """Names of the edge attributes of a type, without the three structure arrays."""
         return self._names(edge_path(0, edge_type, ""), {"indptr", "indices", "edge_ids"})
 
+    def decoded_by(self, kind: str, index: int, name: str) -> Encoding | None:
+        """How the rows of an attribute are decoded when they are gathered; None where they are given as they are stored.
+        ``kind`` is nodes or edges, ``index`` the type's in the schema."""
+        entry = self.encodings.get(attr_key(kind, index, name))
+        return ENCODINGS[entry.stored] if entry is not None and entry.given == "float32" else None
+
+    def is_bfloat16(self, kind: str, index: int, name: str) -> bool:
+        """Whether the uint16 that are gathered are bfloat16."""
+        entry = self.encodings.get(attr_key(kind, index, name))
+        return entry is not None and entry.given == "bfloat16"
+
     def num_features(self, node_type: NodeType) -> int | None:
         """Width of ``x``, ``None`` for a type without it; 1 for a one-dimensional ``x``."""
-        entry = self.arrays.get(node_path(0, self.schema.node_index(node_type), "x"))
+        t = self.schema.node_index(node_type)
+        entry = self.arrays.get(node_path(0, t, "x"))
         if entry is None:
             return None
-        return entry.shape[1] if len(entry.shape) > 1 else 1
+        encoding = self.decoded_by("nodes", t, "x")
+        shape = entry.shape[1:] if encoding is None else encoding.row_shape(entry.shape[1:])
+        return shape[0] if shape else 1
 
     def _names(self, pattern: str, reserved: set[str]) -> tuple[str, ...]:
         folder = pattern.removesuffix(".npy")
@@ -182,6 +213,7 @@ class Manifest:
             "arrays": entries_to_json(self.arrays),
             "made_by": dict(self.made_by),
             "hotness": {k: dict(v) for k, v in self.hotness.items()},
+            **({"encodings": {k: asdict(e) for k, e in sorted(self.encodings.items())}} if self.encodings else {}),
             "options_hash": self.options_hash,
         }
 
@@ -235,6 +267,7 @@ class Manifest:
             arrays=entries_from_json(raw["arrays"]),
             made_by=raw["made_by"],
             hotness=raw["hotness"],
+            encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},
         )
 
 

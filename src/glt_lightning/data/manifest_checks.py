@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import PartitionError
+from glt_lightning.ops.encoding import ENCODINGS
 
 _ARRAY_PATH = re.compile(r"(splits|part\d+/(nodes|edges|hot/[a-z]+)/\d+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
 _Folders = dict[str, dict[str, Any]]
+_STRUCTURE = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
 _ID_DTYPES = {"int32": "<i4", "int64": "<i8"}
 
 
@@ -34,6 +36,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_edges(raw, folders)
     _check_splits(raw, folders.get("splits", {}))
     _check_hot(raw, folders)
+    _check_encodings(raw, folders)
 
 
 def _count(value: object) -> bool:
@@ -164,6 +167,24 @@ def _check_hot(raw: Mapping[str, Any], arrays: _Folders) -> None:
             rows = files["gids"]["shape"][0]
             _check_vector(f"{folder}/gids.npy", files["gids"], _ID_DTYPES[raw["id_dtype"]], rows)
             _check_vector(f"{folder}/hotness.npy", files["hotness"], "<f4", rows)
+
+
+def _check_encodings(raw: Mapping[str, Any], arrays: _Folders) -> None:
+    encodings = raw.get("encodings", {})
+    require(isinstance(encodings, dict), f"encodings: expected an object, found {_short(encodings)}")
+    for key, entry in encodings.items():
+        folder, _, name = key.rpartition("/")
+        array = arrays.get(f"part0/{folder}", {}).get(name, {})
+        attribute = bool(array) and name not in _STRUCTURE and not folder.startswith("hot")
+        require(attribute, f"encodings: {_short(key)} is no attribute")
+        stored, given = (entry.get("stored"), entry.get("given")) if isinstance(entry, dict) else (None, None)
+        encoding = ENCODINGS.get(str(stored))
+        if encoding is None or not (given == "float32" or given == stored == "bfloat16"):
+            raise PartitionError(f"encodings: the entry of {key} is not one of this format: {_short(entry)}")
+        row = array["shape"][1:]
+        good = array["dtype"] == encoding.dtype.str
+        good = good and (not encoding.head or (len(row) == 1 and row[0] >= encoding.head))
+        require(good, f"encodings: {key} is {array['dtype']} {array['shape']}, which does not hold {stored}")
 
 
 def _by_folder(arrays: dict[str, Any]) -> _Folders:

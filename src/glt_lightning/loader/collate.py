@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
@@ -21,6 +23,10 @@ class Collate:
         self._schema, self._seed_type, self._with_edge = schema, seed_type, with_edge
         self._node_attrs = [_in_order(manifest.node_attrs(t)) for t in range(len(schema.node_types))]
         self._edge_attrs = [manifest.edge_attrs(r) if with_edge else () for r in range(len(schema.edge_types))]
+        node_attrs = [("nodes", node_key(t, n), t, n) for t, names in enumerate(self._node_attrs) for n in names]
+        edge_attrs = [("edges", edge_key(r, n), r, n) for r, names in enumerate(self._edge_attrs) for n in names]
+        attrs = [*node_attrs, *edge_attrs]
+        self._bfloat16 = {key for kind, key, index, name in attrs if manifest.is_bfloat16(kind, index, name)}
 
     def __call__(self, sample: Sample) -> Batch:
         return self._homogeneous(sample) if self._schema.homogeneous else self._heterogeneous(sample)
@@ -30,12 +36,12 @@ class Collate:
         data = Data()
         before, after = self._split_attrs(0)
         for name in before:
-            data[name] = torch.from_numpy(a[node_key(0, name)])
+            data[name] = self._tensor(a, node_key(0, name))
         data.edge_index = torch.from_numpy(a[edge_key(0, "edge_index")])
         for name in self._edge_attrs[0]:
-            data[name] = torch.from_numpy(a[edge_key(0, name)])
+            data[name] = self._tensor(a, edge_key(0, name))
         for name in after:
-            data[name] = torch.from_numpy(a[node_key(0, name)])
+            data[name] = self._tensor(a, node_key(0, name))
         data.n_id = torch.from_numpy(a[node_key(0, "n_id")])
         if not self._node_attrs[0]:
             data.num_nodes = len(data.n_id)
@@ -53,7 +59,7 @@ class Collate:
         for t, node_type in enumerate(self._schema.node_types):
             store = data[node_type]
             for name in self._node_attrs[t]:
-                store[name] = torch.from_numpy(a[node_key(t, name)])
+                store[name] = self._tensor(a, node_key(t, name))
             store.n_id = torch.from_numpy(a[node_key(t, "n_id")])
             if not self._node_attrs[t]:
                 store.num_nodes = len(store.n_id)
@@ -62,7 +68,7 @@ class Collate:
             store = data[edge_type]
             store.edge_index = torch.from_numpy(a[edge_key(r, "edge_index")])
             for name in self._edge_attrs[r]:
-                store[name] = torch.from_numpy(a[edge_key(r, name)])
+                store[name] = self._tensor(a, edge_key(r, name))
             if self._with_edge:
                 store.e_id = torch.from_numpy(a[edge_key(r, "e_id")])
             store.num_sampled_edges = a["num_sampled_edges"][r].tolist()
@@ -70,6 +76,12 @@ class Collate:
         seeds.input_id = torch.from_numpy(a["input_id"])
         seeds.batch_size = len(a["input_id"])
         return data
+
+    def _tensor(self, arrays: Mapping[str, np.ndarray], key: str) -> torch.Tensor:
+        """An attribute; bfloat16, which numpy lacks, comes as uint16."""
+        if key in self._bfloat16:
+            return torch.from_numpy(arrays[key].view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(arrays[key])
 
     def _split_attrs(self, node_type: int) -> tuple[list[str], list[str]]:
         names = self._node_attrs[node_type]

@@ -152,7 +152,7 @@ class LoaderContext:
 def graph_identity(manifest: Manifest) -> list[Any]:
     """What makes two partition folders hold the same graph, however it is cut."""
     made_by = manifest.made_by
-    return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize")] + [list(manifest.num_edges)]
+    return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
 
 
 def local_producer(graph: Graph, options: SamplingOptions, pin: PinMemory | None) -> Producer:

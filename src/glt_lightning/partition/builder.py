@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.data.manifest import ArrayEntry, Manifest, SplitEntry, node_path, split_path
+from glt_lightning.data.manifest import (
+    ArrayEntry,
+    EncodingEntry,
+    Manifest,
+    SplitEntry,
+    attr_key,
+    node_path,
+    split_path,
+)
 from glt_lightning.partition.assign import Assigner
 from glt_lightning.partition.degrees import Degrees
 from glt_lightning.partition.edges import EdgeJob, write_edges
@@ -148,6 +156,7 @@ class Builder:
                         layout,
                         self._parts,
                         transform,
+                        self._graph.storage.nodes[node_type][name],
                         self._options.memory_bytes,
                         done,
                     )
@@ -177,6 +186,7 @@ class Builder:
                     id_dtype=self._id_dtype,
                     edge_id_dtype=self._edge_id_dtype,
                     parts=self._parts,
+                    stored=self._graph.storage.edges[relation.source],
                 )
                 self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
 
@@ -206,7 +216,19 @@ class Builder:
             arrays=self._arrays,
             made_by=self._made,
             hotness=hotness,
+            encodings=self._encodings(),
         )
+
+    def _encodings(self) -> dict[str, EncodingEntry]:
+        storage = self._graph.storage
+        attrs = [("nodes", t, storage.nodes[node_type]) for t, node_type in enumerate(self._graph.num_nodes)]
+        attrs += [("edges", r, storage.edges[relation.source]) for r, relation in enumerate(self._relations)]
+        return {
+            attr_key(kind, index, name): stored.entry
+            for kind, index, each in attrs
+            for name, stored in each.items()
+            if stored.entry is not None
+        }
 
 
 def _width(attrs: Mapping[str, Rows]) -> int:

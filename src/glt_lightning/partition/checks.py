@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16
 from glt_lightning.partition.normalize import row_chunks
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
 from glt_lightning.types import EdgeType, NodeType, edge_type_str
@@ -22,7 +23,7 @@ def check_graph(source: GraphSource, edges: Mapping[EdgeType, EdgeList], normali
             _check_attr(f"{name} of node type {t!r}", name, rows, source.num_nodes[t], "nodes")
         if "y" in attrs:
             _check_labels(attrs["y"], t)
-        if normalize != "none" and "x" in attrs and (attrs["x"].dtype.kind != "f" or len(attrs["x"].shape) != 2):
+        if normalize != "none" and "x" in attrs and (not _is_float(attrs["x"]) or len(attrs["x"].shape) != 2):
             x = attrs["x"]
             raise DataError(
                 f"normalize: expected x as floats [N, D], but x of node type {t!r} is {x.dtype} {list(x.shape)}. "
@@ -38,15 +39,21 @@ def _check_attr(what: str, name: str, rows: Rows, count: int, things: str) -> No
         raise DataError(f"{what}: this name cannot be used for an attribute; rename it.")
     if not rows.shape or rows.shape[0] != count:
         raise DataError(f"{what}: has {rows.shape[0] if rows.shape else 0} rows, but there are {count} {things}.")
-    if rows.dtype.kind not in "biuf":
+    if rows.dtype.kind not in "biuf" and rows.dtype != BFLOAT16:
         raise DataError(f"{what}: expected numbers or booleans, got {rows.dtype}.")
 
 
+def _is_float(rows: Rows) -> bool:
+    return rows.dtype.kind == "f" or rows.dtype == BFLOAT16
+
+
 def _check_labels(y: Rows, node_type: NodeType) -> None:
-    if y.dtype.kind != "f":
+    if not _is_float(y):
         return
     begin = 0
     for chunk in row_chunks(y):
+        if y.dtype == BFLOAT16:
+            chunk = from_bfloat16(chunk.view("<u2"))
         bad = np.isnan(chunk).reshape(len(chunk), -1).any(axis=1)
         if bad.any():
             raise DataError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from glt_lightning.partition.layout import NodeLayout
 from glt_lightning.partition.relations import Relation
 from glt_lightning.partition.scratch import Scratch
 from glt_lightning.partition.sources.base import EdgeList, Rows
+from glt_lightning.partition.storage import StoredAs
 
 # Edges of a bucket: records, keys and results of so many take 7 MB, which stays in the last-level cache.
 _BUCKET_EDGES = 1 << 18
@@ -40,6 +41,7 @@ class EdgeJob:
         sources, destinations: Numbering of the two node types.
         offset: First gid of the source type.
         parts: The parts to write, ascending.
+        stored: As what each of the attributes is stored.
         structure_only: Leave out edge ids and attributes.
     """
 
@@ -54,6 +56,7 @@ class EdgeJob:
     id_dtype: np.dtype
     edge_id_dtype: np.dtype
     parts: Sequence[int]
+    stored: Mapping[str, StoredAs] = field(default_factory=dict)
     structure_only: bool = False
 
     @property
@@ -200,7 +203,7 @@ class _PartWriter:
         }
         if not job.structure_only:
             kinds |= {"edge_ids": (job.edge_id_dtype, ())}
-            kinds |= {name: (rows.dtype, rows.shape[1:]) for name, rows in job.attrs.items()}
+            kinds |= {name: (job.stored[name].dtype, job.stored[name].row_shape) for name in job.attrs}
         with self._stack:  # closes what was opened when a later one cannot be
             self._writers = {
                 name: self._stack.enter_context(ArrayWriter(folder, edge_path(part, job.index, name), dtype, shape))
@@ -223,7 +226,7 @@ class _PartWriter:
         if job.attrs and len(edge_ids):
             columns = edge_ids % job.edges.num_edges  # an added reverse edge has the attributes of its edge
             for name, rows in job.attrs.items():
-                self._writers[name].write(rows[columns])
+                self._writers[name].write(job.stored[name].encode(rows[columns], columns))
 
     def __enter__(self) -> _PartWriter:
         return self

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16, to_bfloat16
 from glt_lightning.partition.sources.base import Rows
 
 Transform = Callable[[np.ndarray], np.ndarray]
@@ -27,7 +28,10 @@ def row_bytes(rows: Rows) -> int:
 
 
 def transform_for(mode: str, rows: Rows) -> Transform | None:
-    """What to do with each row of floats [N, D] for ``normalize: mode``; None for nothing."""
+    """What to do with each row of floats [N, D] for ``normalize: mode``; None for nothing.
+
+    Half precision is worked with as float32, and comes back as it was.
+    """
     if mode == "none" or len(rows) == 0:
         return None
     return _rows(rows) if mode == "rows" else _standardize(rows)
@@ -35,11 +39,11 @@ def transform_for(mode: str, rows: Rows) -> Transform | None:
 
 def _rows(rows: Rows) -> Transform:
     """As PyG's ``NormalizeFeatures``: the least value becomes 0, then each row is divided by its sum (at least 1)."""
-    least = min((chunk.min() for chunk in row_chunks(rows) if chunk.size), default=rows.dtype.type(0))
+    least = min((_wide(chunk).min() for chunk in row_chunks(rows) if chunk.size), default=np.float32(0))
 
     def apply(chunk: np.ndarray) -> np.ndarray:
-        chunk = chunk - least
-        return chunk / np.maximum(chunk.sum(axis=1, keepdims=True), 1)
+        values = _wide(chunk) - least
+        return _like(values / np.maximum(values.sum(axis=1, keepdims=True), 1), chunk.dtype)
 
     return apply
 
@@ -48,7 +52,7 @@ def _standardize(rows: Rows) -> Transform:
     """Columns get mean 0 and standard deviation 1; constant columns become 0."""
     count, mean, square = 0, np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     for chunk in row_chunks(rows):  # Chan, Golub, LeVeque (1979): merge (count, mean, sum of squared deviations)
-        wide = chunk.astype(np.float64)
+        wide = _wide(chunk).astype(np.float64)
         total = count + len(chunk)
         delta = wide.mean(axis=0) - mean
         square += wide.var(axis=0) * len(chunk) + delta**2 * (count * len(chunk) / total)
@@ -60,6 +64,16 @@ def _standardize(rows: Rows) -> Transform:
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
 
     def apply(chunk: np.ndarray) -> np.ndarray:
-        return ((chunk.astype(np.float64) - mean) * scale).astype(chunk.dtype)
+        return _like((_wide(chunk).astype(np.float64) - mean) * scale, chunk.dtype)
 
     return apply
+
+
+def _wide(chunk: np.ndarray) -> np.ndarray:
+    if chunk.dtype == BFLOAT16:
+        return from_bfloat16(chunk.view("<u2"))
+    return chunk.astype(np.float32) if chunk.dtype == np.float16 else chunk
+
+
+def _like(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return to_bfloat16(values).view(BFLOAT16) if dtype == BFLOAT16 else values.astype(dtype, copy=False)

@@ -13,6 +13,7 @@ from glt_lightning.partition.layout import NodeLayout
 from glt_lightning.partition.normalize import Transform, row_bytes, row_chunks
 from glt_lightning.partition.scratch import Scratch
 from glt_lightning.partition.sources.base import Rows, in_memory
+from glt_lightning.partition.storage import StoredAs
 
 _CHUNK_BYTES = 2 << 20  # gathered, checksummed and written while in the cache
 
@@ -25,6 +26,7 @@ def write_rows(
     layout: NodeLayout,
     parts: Sequence[int],
     transform: Transform | None,
+    stored: StoredAs,
     memory_bytes: int,
     done: Callable[[int], object],
 ) -> dict[str, ArrayEntry]:
@@ -34,10 +36,11 @@ def write_rows(
     with _reader(folder, rows, layout, parts, memory_bytes) as reader:
         for part in parts:
             begin, end = layout.bounds[part : part + 2]
-            with ArrayWriter(folder, node_path(part, index, name), rows.dtype, rows.shape[1:]) as writer:
+            with ArrayWriter(folder, node_path(part, index, name), stored.dtype, stored.row_shape) as writer:
                 while begin < end:
                     piece = reader.read(begin, min(begin + step, end))
-                    writer.write(piece if transform is None else transform(piece))
+                    ids = layout.user_ids[begin : begin + len(piece)]
+                    writer.write(stored.encode(piece if transform is None else transform(piece), ids))
                     done(piece.nbytes)
                     begin += len(piece)
             entries[writer.path] = writer.close()

@@ -68,15 +68,15 @@ def bytes_to_write(
     memory = graph.options.memory_bytes
     for node_type, count in nodes.items():
         kept += count * id_dtype.itemsize
-        for rows in graph.source.node_attrs(node_type).values():
+        for name, rows in graph.source.node_attrs(node_type).items():
             size = count * row_bytes(rows)
-            kept += size
+            kept += count * graph.storage.nodes[node_type][name].row_bytes
             worst = max(worst, kept + (size if _goes_through_a_file(rows, memory) else 0))
     record = 12 if id_dtype.itemsize == edge_id_dtype.itemsize == 4 else 24
     files = []
     for relation, count in zip(graph.relations, edges, strict=True):
         width = id_dtype.itemsize + edge_id_dtype.itemsize
-        width += sum(map(row_bytes, graph.source.edge_attrs(relation.source).values()))
+        width += sum(stored.row_bytes for stored in graph.storage.edges[relation.source].values())
         files.append(_EdgeFiles(count, nodes[relation.edge_type[2]], 0 if relation.both else width, record))
     return max(worst, kept + _worst_of(files, graph)[1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from glt_lightning.partition.degrees import Degrees, count_degrees
 from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.relations import stored_relations
 from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.storage import Storage
 from glt_lightning.partition.topology import Topology
 from glt_lightning.types import NodeType
 
@@ -56,11 +58,17 @@ class StoredGraph:
         """Edge ids of the stored type that has the most."""
         return max((self.edges[r.source].num_edges * (2 if r.both else 1) for r in self.relations), default=0)
 
+    @cached_property
+    def storage(self) -> Storage:
+        """As what attributes are stored. Raises `OptionError` for a wish that does not fit them."""
+        return Storage(self.source, self.options.storage)
+
     def check(self, assigner: Assigner) -> None:
         """Raises `DataError` for attributes that cannot be stored, `OptionError` for too many nodes for the assigner."""
         if not self.is_trivial(assigner):
             require_countable(assigner, self.total_nodes, self.options.algorithm_name)
         check_graph(self.source, self.edges, self._normalize)
+        _ = self.storage
 
     def count(self) -> Degrees:
         total = sum(e.num_edges for e in self.edges.values())

@@ -63,7 +63,7 @@ def test_homogeneous_npz(tmp_path: Path) -> None:
     assert source.num_classes == 3
     attrs = source.node_attrs(NODE)
     assert sorted(attrs) == ["x", "y", "year"]
-    assert attrs["x"].dtype == attrs["x"][:].dtype == np.float32
+    assert attrs["x"].dtype == attrs["x"][:].dtype == np.float16
     assert sorted(source.edge_attrs(EDGE)) == ["edge_type"]
     assert {name: ids.tolist() for name, (_, ids) in source.splits.items()} == {
         "train": [4, 0],

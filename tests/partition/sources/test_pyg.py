@@ -79,7 +79,7 @@ def test_heterodata(tmp_path: Path) -> None:
     assert source.num_features == {"author": None, "paper": 3}
     assert source.target_type == "paper"
     assert source.num_classes == 2
-    assert source.node_attrs("paper")["x"].dtype == np.float32
+    assert source.node_attrs("paper")["x"].dtype == np.float16
     assert sorted(source.edge_attrs(("author", "writes", "paper"))) == ["order"]
     manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=2))
     assert manifest.splits["train"].count == 2

@@ -151,11 +151,11 @@ class NpzSource:
     def _lazy(self, key: str) -> LazyArray | NpyFile:
         """Reads pieces of an array that is stored as it is (``numpy.savez``); one that is compressed comes whole."""
         shape, dtype = self._shapes[key]
-        if key in self._stored and dtype != np.float16 and dtype.kind in "biuf" and shape:
+        if key in self._stored and dtype.kind in "biuf" and shape:
             file = NpyFile(self.path, *self._stored[key])
             if not file.transposed or key.endswith("edge_index"):
                 return file
-        return LazyArray(shape, np.dtype(np.float32) if dtype == np.float16 else dtype, lambda: self._read(key))
+        return LazyArray(shape, dtype, lambda: self._read(key))
 
     @cached_property
     def _stored(self) -> dict[str, tuple[int, int]]:
@@ -164,10 +164,9 @@ class NpzSource:
     def _read(self, key: str) -> np.ndarray:
         try:
             with np.load(self.path, allow_pickle=False) as file:
-                array = file[key]
+                return file[key]
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{self.path}: cannot read {key!r} ({error}).") from None
-        return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

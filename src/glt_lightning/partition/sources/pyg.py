@@ -20,6 +20,7 @@ from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, classes_of, pick_target
 from glt_lightning.partition.sources.fingerprint import array_fingerprint, folder_name
 from glt_lightning.partition.sources.npz import SPLIT_KEYS
+from glt_lightning.partition.sources.torch_arrays import array_of
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
 _LOCK_S = 3600.0
@@ -176,12 +177,10 @@ def _splits(store: Any, num_nodes: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def to_numpy(tensor: torch.Tensor, name: str) -> np.ndarray:
-    """The tensor as an array; half precision becomes float32."""
+    """The tensor as an array; bfloat16 as `ops.encoding.BFLOAT16`."""
     if tensor.layout != torch.strided:
         raise DataError(f"dataset: {name} is a sparse tensor; make it dense (to_dense()).")
-    if tensor.dtype in (torch.float16, torch.bfloat16):
-        tensor = tensor.float()
-    return tensor.detach().cpu().numpy()
+    return array_of(tensor)
 
 
 def _named_arrays(graph: ArraySource) -> Iterator[tuple[str, np.ndarray]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from glt_lightning.data.scripted import edge_ends, host_array
 from glt_lightning.errors import DataError, OptionError
+from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16, to_bfloat16
 from glt_lightning.partition.sources.base import ArraySource, classes_of, pick_target
 from glt_lightning.partition.sources.fingerprint import array_fingerprint
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
@@ -50,7 +51,7 @@ class TensorGraph:
         dtype = _dtype("node_feat_dtype", self.node_feat_dtype)
         node: dict[NodeType, dict[str, np.ndarray]] = {t: {} for t in counts}
         for t, array in self._arrays("node_feat", self.node_feat, counts, NODE).items():
-            node[t]["x"] = array if dtype is None else array.astype(dtype, copy=False)
+            node[t]["x"] = _cast(array, dtype)
         for t, array in self._arrays("node_label", self.node_label, counts, NODE).items():
             node[t]["y"] = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
         labelled = [t for t in counts if "y" in node[t]]
@@ -96,9 +97,9 @@ class TensorGraph:
         dtype = _dtype("edge_feat_dtype", self.edge_feat_dtype)
         attrs: dict[EdgeType, dict[str, np.ndarray]] = {e: {} for e in ends}
         for e, array in self._arrays("edge_feat", self.edge_feat, counts, EDGE).items():
-            attrs[e]["edge_attr"] = array if dtype is None else array.astype(dtype, copy=False)
+            attrs[e]["edge_attr"] = _cast(array, dtype)
         for e, array in self._arrays("edge_weights", self.edge_weights, counts, EDGE).items():
-            attrs[e]["edge_weight"] = array.astype(np.float32, copy=False)
+            attrs[e]["edge_weight"] = _cast(array, np.dtype(np.float32))
         return attrs
 
     def _arrays(self, name: str, value: Any, counts: Mapping[Any, int], only: Hashable) -> dict[Any, np.ndarray]:
@@ -107,7 +108,7 @@ class TensorGraph:
             label = f"{name}[{key!r}]" if self.hetero else name
             if key not in counts:
                 raise DataError(f"{label}: no such type; known: {', '.join(map(str, counts))}.")
-            array = arrays[key] = host_array(label, given)
+            array = arrays[key] = _as_given(label, given)
             if array.ndim < 1 or len(array) != counts[key]:
                 things = "nodes" if only == NODE else "edges"
                 raise DataError(
@@ -141,10 +142,28 @@ def _count(given: Any) -> int:
     return int(given)
 
 
+def _as_given(label: str, given: Any) -> np.ndarray:
+    if str(getattr(given, "dtype", "")) == "torch.bfloat16" and str(given.layout) == "torch.strided":
+        from glt_lightning.partition.sources.torch_arrays import array_of
+
+        return array_of(given)
+    return host_array(label, given)
+
+
+def _cast(array: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
+    if dtype is None or array.dtype == dtype:
+        return array
+    if array.dtype == BFLOAT16:
+        array = from_bfloat16(array.view("<u2"))
+    return to_bfloat16(array).view(BFLOAT16) if dtype == BFLOAT16 else array.astype(dtype, copy=False)
+
+
 def _dtype(name: str, given: Any) -> np.dtype | None:
     if given is None:
         return None
+    if str(given).removeprefix("torch.") == "bfloat16":
+        return BFLOAT16
     try:
         return np.dtype(str(given).removeprefix("torch.") if "torch." in str(given) else given)
     except TypeError:
-        raise OptionError(f"{name}: expected a dtype that numpy has, such as torch.float32; got {given}.") from None
+        raise OptionError(f"{name}: expected a dtype of torch or numpy, such as torch.float32; got {given}.") from None

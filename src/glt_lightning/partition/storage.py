@@ -1,0 +1,111 @@
+"""As what the attributes of a graph are stored: as they are, or in fewer bytes (``partition.storage``)."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.data.manifest import EncodingEntry
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS
+from glt_lightning.partition.sources.base import GraphSource, Rows
+from glt_lightning.types import edge_type_str
+
+
+@dataclass(frozen=True)
+class StoredAs:
+    """How one attribute is stored: numbers of ``dtype`` in rows of ``row_shape``.
+
+    what: the attribute, for people.  entry: what the manifest says of it; None: it is stored as it is.
+    """
+
+    what: str
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+    entry: EncodingEntry | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.row_shape)
+
+    def encode(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """The rows as they are stored. ids: int [n], the user's numbers of the rows.
+
+        Raises `DataError`, naming the first row that cannot be stored so.
+        """
+        if self.entry is None:
+            return rows
+        if self.entry.given == "bfloat16":
+            return rows.view(self.dtype)
+        with np.errstate(over="ignore"):
+            values = np.ascontiguousarray(rows, dtype=np.float32)
+        stored = ENCODINGS[self.entry.stored].encode(values)
+        self._require_finite(rows, values, "float32", ids)
+        if self.entry.stored == "float16":
+            self._require_finite(rows, stored, "float16, which ends at 65504: take bfloat16", ids)
+        elif self.entry.stored == "bfloat16":
+            self._require_finite(rows, stored.view(np.int16) & 0x7F80 != 0x7F80, "bfloat16", ids)
+        return stored
+
+    def _require_finite(self, rows: np.ndarray, found: np.ndarray, kind: str, ids: np.ndarray) -> None:
+        bad = ~(found if found.dtype == np.bool_ else np.isfinite(found))
+        if bad.any():
+            at = np.unravel_index(int(bad.argmax()), bad.shape)
+            assert self.entry is not None
+            value = rows[at]
+            fault = f"does not fit {kind}" if np.isfinite(value) else f"cannot be stored as {self.entry.stored}"
+            raise DataError(
+                f"{self.what}: row {ids[at[0]]} holds {value}, which {fault}. Mend the data or leave "
+                f"{self._name} out of partition.storage."
+            )
+
+    @property
+    def _name(self) -> str:
+        return self.what.partition(" ")[0]
+
+
+class Storage:
+    """How all attributes of a source are stored. wanted: attribute -> name of an encoding."""
+
+    def __init__(self, source: GraphSource, wanted: Mapping[str, str]) -> None:
+        self._wanted = dict(wanted)
+        self.nodes = {t: self._all(source.node_attrs(t), f"node type {t!r}") for t in source.schema.node_types}
+        self.edges = {
+            e: self._all(source.edge_attrs(e), f"edge type {edge_type_str(e)}") for e in source.schema.edge_types
+        }
+        known = sorted({name for attrs in (*self.nodes.values(), *self.edges.values()) for name in attrs})
+        for name in self._wanted:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                raise OptionError(
+                    f"partition.storage: no attribute {name!r}; the graph has {', '.join(known) or 'none'}.{hint}"
+                )
+
+    def _all(self, attrs: Mapping[str, Rows], owner: str) -> dict[str, StoredAs]:
+        return {name: self._one(name, rows, f"{name} of {owner}") for name, rows in attrs.items()}
+
+    def _one(self, name: str, rows: Rows, what: str) -> StoredAs:
+        row_shape = tuple(rows.shape[1:])
+        kind = self._wanted.get(name)
+        if kind is None:
+            if rows.dtype == BFLOAT16:
+                return StoredAs(what, ENCODINGS["bfloat16"].dtype, row_shape, EncodingEntry("bfloat16", "bfloat16"))
+            return StoredAs(what, rows.dtype, row_shape)
+        encoding = ENCODINGS[kind]
+        if rows.dtype.kind != "f" or rows.dtype.itemsize < 4:
+            found = "bfloat16" if rows.dtype == BFLOAT16 else rows.dtype
+            raise OptionError(
+                f"partition.storage.{name}: {kind} needs float32 or float64, but {what} is {found}. Leave it out: other "
+                "types are stored as they are."
+            )
+        if not encoding.fits(row_shape):
+            raise OptionError(
+                f"partition.storage.{name}: {kind} needs rows of one dimension, but {what} is {list(rows.shape)}. Take "
+                "float16 or bfloat16."
+            )
+        return StoredAs(what, encoding.dtype, encoding.stored_shape(row_shape), EncodingEntry(kind, "float32"))
