@@ -12,8 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.manifest import ArrayEntry, Manifest, SplitEntry, edge_path, node_path, options_hash, split_path
+from glt_lightning.data.manifest import (
+    ArrayEntry,
+    EncodingEntry,
+    Manifest,
+    SplitEntry,
+    edge_path,
+    node_path,
+    options_hash,
+    split_path,
+)
 from glt_lightning.errors import PartitionError
+from glt_lightning.ops.encoding import ENCODINGS
 from glt_lightning.types import GraphSchema
 
 LIKES, NEAR = ("a", "likes", "b"), ("b", "near", "b")
@@ -71,6 +81,46 @@ def test_questions() -> None:
     assert (manifest.node_attrs(0), manifest.node_attrs(1)) == ((), ("x", "y"))
     assert (manifest.edge_attrs(0), manifest.edge_attrs(1)) == (("weight",), ())
     assert (manifest.num_features("a"), manifest.num_features("b")) == (None, 3)
+
+
+def test_encodings(tmp_path: Path) -> None:
+    """Stored as int8, x has four bytes more than features."""
+    arrays = {
+        path: entry("|u1", e.shape[0], 7) if path.endswith("x.npy") else e for path, e in example().arrays.items()
+    }
+    encodings = {"nodes/1/x": EncodingEntry("int8", "float32")}
+    manifest = replace(example(), arrays=arrays, encodings=encodings)
+    manifest.save(tmp_path)
+    assert Manifest.load(tmp_path) == manifest
+    assert manifest.num_features("b") == 3
+    assert manifest.decoded_by("nodes", 1, "x") is ENCODINGS["int8"]
+    assert manifest.decoded_by("edges", 0, "weight") is None
+
+
+ENCODED = {"stored": "bfloat16", "given": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("encodings", "said"),
+    [
+        ([], "encodings: expected an object"),
+        ({"nodes/1/z": ENCODED}, "encodings: 'nodes/1/z' is no attribute"),
+        ({"nodes/1/n_id": ENCODED}, "'nodes/1/n_id' is no attribute"),
+        ({"part0/nodes/1/x": ENCODED}, "'part0/nodes/1/x' is no attribute"),
+        ({"nodes/1/x": None}, "the entry of nodes/1/x is not one of this format: None"),
+        ({"nodes/1/x": {"stored": "int4", "given": "float32"}}, "is not one of this format"),
+        ({"nodes/1/x": {"stored": ["int8"], "given": "float32"}}, "is not one of this format"),
+        ({"nodes/1/x": {"stored": "int8", "given": "bfloat16"}}, "is not one of this format"),
+        ({"nodes/1/x": {"stored": "float16", "given": "float64"}}, "is not one of this format"),
+        ({"nodes/1/x": ENCODED}, r"nodes/1/x is <f4 \[4, 3\], which does not hold bfloat16"),
+        ({"nodes/1/x": {"stored": "int8", "given": "float32"}}, "does not hold int8"),
+    ],
+)
+def test_damaged_encodings(tmp_path: Path, encodings: Any, said: str) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(example().to_json() | {"encodings": encodings}))
+    with pytest.raises(PartitionError, match=said):
+        Manifest.load(tmp_path)
 
 
 def test_hash_is_of_the_content() -> None:

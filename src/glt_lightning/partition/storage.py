@@ -43,29 +43,25 @@ class StoredAs:
             return rows.view(self.dtype)
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(rows, dtype=np.float32)
+        self._require(np.isfinite(values), rows, "float32", ids)
         stored = ENCODINGS[self.entry.stored].encode(values)
-        self._require_finite(rows, values, "float32", ids)
         if self.entry.stored == "float16":
-            self._require_finite(rows, stored, "float16, which ends at 65504: take bfloat16", ids)
+            self._require(np.isfinite(stored), rows, "float16, which ends at 65504: take bfloat16", ids)
         elif self.entry.stored == "bfloat16":
-            self._require_finite(rows, stored.view(np.int16) & 0x7F80 != 0x7F80, "bfloat16", ids)
+            self._require(stored & 0x7F80 != 0x7F80, rows, "bfloat16", ids)
         return stored
 
-    def _require_finite(self, rows: np.ndarray, found: np.ndarray, kind: str, ids: np.ndarray) -> None:
-        bad = ~(found if found.dtype == np.bool_ else np.isfinite(found))
-        if bad.any():
-            at = np.unravel_index(int(bad.argmax()), bad.shape)
-            assert self.entry is not None
-            value = rows[at]
-            fault = f"does not fit {kind}" if np.isfinite(value) else f"cannot be stored as {self.entry.stored}"
-            raise DataError(
-                f"{self.what}: row {ids[at[0]]} holds {value}, which {fault}. Mend the data or leave "
-                f"{self._name} out of partition.storage."
-            )
-
-    @property
-    def _name(self) -> str:
-        return self.what.partition(" ")[0]
+    def _require(self, good: np.ndarray, rows: np.ndarray, kind: str, ids: np.ndarray) -> None:
+        if good.all():
+            return
+        at = np.unravel_index(int(good.argmin()), good.shape)
+        assert self.entry is not None
+        fault = f"does not fit {kind}" if np.isfinite(rows[at]) else f"cannot be stored as {self.entry.stored}"
+        name = self.what.partition(" ")[0]
+        raise DataError(
+            f"{self.what}: row {ids[at[0]]} holds {rows[at]}, which {fault}. Mend the data or leave {name} out of "
+            "partition.storage."
+        )
 
 
 class Storage:
