@@ -5,8 +5,9 @@
     options of both: [--tls] [--delay-ms 5] [--batches 40]
 
 A row is a node of a batch with its features and label, [15, 10, 5] x 1024. In worker mode the ranks start and stop their
-clocks together; remote rows, bytes and questions are counted by the processes that ask. ``--tls`` makes certificates and
-uses mutual TLS. ``--delay-ms`` puts a proxy between the processes that holds every message back by that time.
+clocks together. Where rows come from, and the time of samplers per batch, are what loaders count; with ``--workers 0`` the
+rank itself asks, and tells bytes on the wire and questions. ``--tls`` makes certificates and uses mutual TLS. ``--delay-ms``
+puts a proxy between the processes that holds every message back by that time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +85,22 @@ def rank_main(args: argparse.Namespace) -> None:
     proxies = Proxies(args.delay_ms)
     context = LoaderContext(graph, options, rank=args.rank, world_size=parts, make_producer=make)
     with context:
-        stream = endless(context.make_loader(SPEC))
+        loader = context.make_loader(SPEC)
+        stream = endless(loader)
         for _ in range(4 + 2 * args.workers * args.concurrency):
             next(stream)
         barrier.exchange("warm")
         pids = own_processes()
+        counted = replace(loader.stats().counters)
         before, traffic, start = cpu_s(pids), made[0].traffic, time.perf_counter()
         rows = sum(next(stream).num_nodes for _ in range(args.batches))
         wall = time.perf_counter() - start
         barrier.exchange("done")
         cpu, asked = cpu_s(pids) - before, made[0].traffic
-        spent = {name: getattr(asked, name) - getattr(traffic, name) for name in vars(asked)}
+        spent = {
+            name: getattr(asked, name) - getattr(traffic, name) for name in ("bytes_in", "bytes_out", "round_trips")
+        }
+        spent |= asdict(loader.stats().counters.since(counted))
         barrier.exchange("measured")
         print(json.dumps({"rows": rows, "cpu": cpu, "wall": wall} | spent), flush=True)
     proxies.close()
@@ -147,16 +154,27 @@ def worker(args: argparse.Namespace) -> dict[str, Any]:
     found = [json.loads(line) for line in lines]
     total = {name: sum(f[name] for f in found) for name in found[0]}
     batches = args.batches * parts
+    wire = {
+        "mb_in": total["bytes_in"] / batches / 1e6,
+        "mb_out": total["bytes_out"] / batches / 1e6,
+        "questions": total["round_trips"] / batches,
+    }
     return {
         "m_rows_per_cpu_s": total["rows"] / total["cpu"] / 1e6,
         "batches_per_cpu_s": batches / total["cpu"],
         "batches_per_s": batches / (total["wall"] / parts),
         "rows": total["rows"] // batches,
-        "remote_share": total["remote_rows"] / total["rows"],
-        "mb_in": total["bytes_in"] / batches / 1e6,
-        "mb_out": total["bytes_out"] / batches / 1e6,
-        "questions": total["round_trips"] / batches,
+        **of_batches(total, batches),
+        **(wire if args.workers == 0 else {}),
     }
+
+
+def of_batches(counted: dict[str, Any], batches: int) -> dict[str, float]:
+    """Where rows came from, MB as stored, and milliseconds of samplers per batch."""
+    rows = sum(counted[f"{source}_rows"] for source in ("local", "cached", "remote", "disk"))
+    found = {f"{source}_share": counted[f"{source}_rows"] / rows for source in ("cached", "remote")}
+    found["remote_mb"] = counted["remote_bytes"] / batches / 1e6
+    return found | {f"{stage}_ms": 1e3 * counted[f"{stage}_s"] / batches for stage in ("sample", "remote", "gather")}
 
 
 def server(args: argparse.Namespace) -> dict[str, Any]:
@@ -175,14 +193,17 @@ def server(args: argparse.Namespace) -> dict[str, Any]:
 
     try:
         with LoaderContext(RemoteGraph(peer), sampling, make_producer=make) as context:
-            stream = endless(context.make_loader(SPEC))
+            loader = context.make_loader(SPEC)
+            stream = endless(loader)
             for _ in range(4 + 4 * args.workers * args.concurrency):
                 next(stream)
             pids = own_processes()
+            counted = replace(loader.stats().counters)
             before, received, start = cpu_s(pids), peer.stats.bytes_in, time.perf_counter()
             rows = sum(next(stream).num_nodes for _ in range(args.batches))
             cpu, wall = cpu_s(pids) - before, time.perf_counter() - start
             received = peer.stats.bytes_in - received
+            counted = loader.stats().counters.since(counted)
     finally:
         peer.close()
         served.close()
@@ -192,6 +213,7 @@ def server(args: argparse.Namespace) -> dict[str, Any]:
         "batches_per_cpu_s": args.batches / cpu,
         "batches_per_s": args.batches / wall,
         "rows": rows // args.batches,
+        **of_batches(asdict(counted), args.batches),
         "mb_in": received / args.batches / 1e6,
     }
 
