@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -42,12 +42,12 @@ class Counters:
 
     def add(self, other: Counters) -> None:
         """Adds another's to these."""
-        for f in fields(self):
-            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+        for name in _KINDS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def since(self, before: Counters) -> Counters:
         """What came on top of an earlier state."""
-        return Counters(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+        return Counters(**{name: getattr(self, name) - getattr(before, name) for name in _KINDS})
 
     @property
     def rows(self) -> int:
@@ -56,16 +56,19 @@ class Counters:
 
     def to_list(self) -> list[int | float]:
         """The fields in order, for a message."""
-        return list(astuple(self))
+        return [getattr(self, name) for name in _KINDS]
 
     @classmethod
     def from_list(cls, values: Any) -> Counters:
         """What `to_list` gave. Raises ValueError for anything else."""
-        kinds: list[type] = [type(value) for value in astuple(cls())]
+        kinds = _KINDS.values()
         ok = isinstance(values, (list, tuple)) and len(values) == len(kinds)
         if not ok or not all(map(_is_total, values, kinds)):
             raise ValueError(f"counters: expected {len(kinds)} counts and seconds, got {values!r:.100}")
         return cls(*(kind(v) for kind, v in zip(kinds, values, strict=True)))
+
+
+_KINDS: dict[str, type] = {f.name: type(f.default) for f in fields(Counters)}
 
 
 def _is_total(value: object, kind: type) -> bool:
