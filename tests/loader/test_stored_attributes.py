@@ -104,12 +104,12 @@ def test_stored_in_fewer_bytes(tmp_path, kind):
     assert all(hashes == made[0] for hashes in made)
 
 
-@pytest.mark.parametrize("kind", [*STORAGE, "given bfloat16"])
+@pytest.mark.parametrize("kind", [*STORAGE, "every dtype"])
 def test_worker_mode_and_servers(tmp_path, kind):
     """The same batches whether rows are read here, at another rank, or at a server."""
     data, storage = small_graph(), {"x": kind, "edge_attr": kind}
-    if kind == "given bfloat16":
-        data.x, data.edge_attr, storage = data.x.bfloat16(), data.edge_attr.bfloat16(), {}
+    if kind == "every dtype":
+        data, storage = every_dtype(), {}
     whole = partitioned(data, tmp_path, 1, storage=storage)
     halves = partitioned(data, tmp_path, 2, storage=storage)
     specs = [TRAIN, LoaderSpec(name="all", num_neighbors=[3, -1], batch_size=64, exact=True)]

@@ -64,6 +64,21 @@ def test_rows_are_those_of_the_user_encoded(tmp_path: Path, kind: str, undirecte
     verify_partition(tmp_path / "p", Progress(False))
 
 
+@pytest.mark.parametrize("kind", STORAGE)
+def test_half_precision_is_given_as_float32_where_asked(tmp_path: Path, kind: str) -> None:
+    x = RNG.standard_normal((60, 4)).astype(np.float32)
+    half, brain = x.astype(np.float16), to_bfloat16(x)
+    source = graph(x=half, brain=brain.view(BFLOAT16))
+    manifest = partition_graph(
+        source, tmp_path / "p", PartitionOptions(storage={"x": kind, "brain": kind}), progress=False
+    )
+    n_id = np.load(tmp_path / "p/part0/nodes/0/n_id.npy")
+    for name, values in (("x", half.astype(np.float32)), ("brain", from_bfloat16(brain))):
+        assert manifest.encodings[f"nodes/0/{name}"] == EncodingEntry(kind, "float32")
+        stored = np.load(tmp_path / f"p/part0/nodes/0/{name}.npy")
+        np.testing.assert_array_equal(stored, ENCODINGS[kind].encode(values)[n_id])
+
+
 def test_normalised_first(tmp_path: Path) -> None:
     x = RNG.standard_normal((60, 7)).astype(np.float32) * 1e6
     plain, small = (
@@ -170,17 +185,15 @@ def test_the_largest_float16_fits(tmp_path: Path) -> None:
             r"x: int8 needs rows of one dimension, but x of node type 'node' is \[60, 2, 2\]. Take float16",
         ),
         ({"edge_weight": "int8"}, r"edge_weight: int8 needs rows of one dimension, .* is \[200\]"),
-        ({"y": "float16"}, "y: float16 needs float32 or float64, but y of node type 'node' is int64. Leave it out"),
-        ({"half": "int8"}, "half: int8 needs float32 or float64, but half of node type 'node' is float16"),
-        ({"brain": "float16"}, "brain: float16 needs float32 or float64, but brain of node type 'node' is bfloat16"),
+        ({"y": "float16"}, "y: float16 is for floats, but y of node type 'node' is int64. Leave it out"),
+        ({"seen": "int8"}, "seen: int8 is for floats, but seen of node type 'node' is bool"),
     ],
 )
 def test_wishes_that_do_not_fit(tmp_path: Path, storage: dict[str, str], said: str) -> None:
     source = graph(
         x=np.ones((60, 2, 2), np.float32),
         y=np.arange(60),
-        half=np.ones((60, 2), np.float16),
-        brain=np.ones((60, 2), np.uint16).view(BFLOAT16),
+        seen=np.ones((60, 2), np.bool_),
     )
     with pytest.raises(OptionError, match=said):
         partition_graph(source, tmp_path / "p", PartitionOptions(storage=storage), progress=False)

@@ -11,7 +11,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import EncodingEntry
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS
+from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16
 from glt_lightning.partition.sources.base import GraphSource, Rows
 from glt_lightning.types import edge_type_str
 
@@ -41,6 +41,8 @@ class StoredAs:
             return rows
         if self.entry.given == "bfloat16":
             return rows.view(self.dtype)
+        if rows.dtype == BFLOAT16:
+            rows = from_bfloat16(rows.view("<u2"))
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(rows, dtype=np.float32)
         self._require(np.isfinite(values), rows, "float32", ids)
@@ -93,11 +95,10 @@ class Storage:
                 return StoredAs(what, ENCODINGS["bfloat16"].dtype, row_shape, EncodingEntry("bfloat16", "bfloat16"))
             return StoredAs(what, rows.dtype, row_shape)
         encoding = ENCODINGS[kind]
-        if rows.dtype.kind != "f" or rows.dtype.itemsize < 4:
-            found = "bfloat16" if rows.dtype == BFLOAT16 else rows.dtype
+        if rows.dtype.kind != "f" and rows.dtype != BFLOAT16:
             raise OptionError(
-                f"partition.storage.{name}: {kind} needs float32 or float64, but {what} is {found}. Leave it out: other "
-                "types are stored as they are."
+                f"partition.storage.{name}: {kind} is for floats, but {what} is {rows.dtype}. Leave it out: it is stored "
+                "as it is."
             )
         if not encoding.fits(row_shape):
             raise OptionError(

@@ -14,7 +14,7 @@ from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.remote_rows import Traffic as Measured
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
+from glt_lightning.options import STORAGE, SamplingOptions
 from glt_lightning.partition.report import TrafficOptions
 from glt_lightning.partition.report.traffic import PartTraffic, predict_traffic
 from glt_lightning.producer.group import WorkerGroup
@@ -98,6 +98,15 @@ def test_the_same_batches_ask_for_exactly_that(tmp_path: Path, make: Callable[[]
         for part, (measured, batches) in enumerate(measure(partition, options, traffic.placement, seed=3, epochs=1)):
             assert batches == traffic.parts[part].batches == traffic.steps
             assert max(errors(traffic.parts[part], measured, batches).values()) < 1e-12
+
+
+@pytest.mark.parametrize("kind", STORAGE)
+def test_rows_in_fewer_bytes(tmp_path: Path, kind: str) -> None:
+    partition = partitioned(small_graph(), tmp_path, 2, storage={"x": kind, "edge_attr": kind})
+    options = TrafficOptions(num_neighbors=[4, 3], batch_size=8, batches=1000, seed=3)
+    (_, traffic) = predict_traffic(partition, options)
+    for part, (measured, batches) in enumerate(measure(partition, options, "global", seed=3, epochs=1)):
+        assert max(errors(traffic.parts[part], measured, batches).values()) < 1e-12
 
 
 def test_fan_outs_by_edge_type(tmp_path: Path) -> None:
