@@ -43,7 +43,7 @@ options = {"accelerator": "cpu", "devices": 2, "logger": False, "enable_progress
 
 class Counting(Noting):
     def on_train_epoch_start(self):
-        self.counts = dict.fromkeys(["batches", "local", "remote", "seeds", "nodes", "edges"], 0)
+        self.counts = dict.fromkeys(["batches", "local", "others", "seeds", "nodes", "edges"], 0)
 
     def on_fit_start(self):
         whole = LocalPartition.open(self.trainer.datamodule.partition_dir)
@@ -54,7 +54,7 @@ class Counting(Noting):
 
     def training_step(self, batch, batch_idx):
         local = int(torch.isin(batch.n_id, self.mine).sum())
-        found = {"batches": 1, "local": local, "remote": len(batch.n_id) - local, "seeds": batch.batch_size,
+        found = {"batches": 1, "local": local, "others": len(batch.n_id) - local, "seeds": batch.batch_size,
             "nodes": len(batch.n_id), "edges": batch.edge_index.shape[1]}
         self.counts = {name: n + found[name] for name, n in self.counts.items()}
         return super().training_step(batch, batch_idx)
@@ -129,36 +129,41 @@ def test_metrics_reach_the_users_callbacks(make_data, make_model, make_trainer) 
     assert isinstance(trainer.callback_metrics["glt/wait_share"], torch.Tensor)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_two_ranks_with_a_part_each(graph_npz: Path, tmp_path: Path, workers: int) -> None:
-    data = {"dataset": str(graph_npz), "root": "root", "partition": {"num_parts": 2}}
-    output = run_script(
-        TWO_RANKS, json.dumps(data | {"sampling": {"num_workers": workers}}), cwd=tmp_path, env=WITH_TESTS
-    ).stdout
+@pytest.mark.parametrize(
+    ("workers", "cache"), [pytest.param(0, {}, marks=pytest.mark.slow), (1, {"policy": "degree", "ratio": 0.1})]
+)
+def test_two_ranks_with_a_part_each(graph_npz: Path, tmp_path: Path, workers: int, cache: dict[str, Any]) -> None:
+    data = {"dataset": str(graph_npz), "root": "root", "partition": {"num_parts": 2}, "cache": cache}
+    data["sampling"] = {"num_workers": workers}
+    output = run_script(TWO_RANKS, json.dumps(data), cwd=tmp_path, env=WITH_TESTS).stdout
     results = sorted(json.loads(line) for line in re.findall(r"RESULT (.*)", output))
     assert [rank for rank, _, _ in results] == [0, 1]
     total = {name: sum(counts[name] for _, counts, _ in results) for name in results[0][1]}
     assert min(total.values()) > 0
+    for _, _, logged in results:
+        assert logged.keys() == KEYS | {"glt/cache_hit_rate"}
+        assert logged == results[0][2]
+    hit_rate = logged["glt/cache_hit_rate"]
+    assert 0.05 < hit_rate < 0.95 if cache else hit_rate == 0
+    asked = round(total["others"] * (1 - hit_rate))
     row_bytes = 4 + 4 * WIDTH + 8  # its id, x, y
     wanted = {
+        "glt/cache_hit_rate": 1 - asked / total["others"],
         "glt/local_share": total["local"] / total["nodes"],
-        "glt/cache_hit_rate": 0.0,
-        "glt/remote_rows_per_batch": total["remote"] / total["batches"],
-        "glt/remote_mb_per_batch": total["remote"] * row_bytes / 1e6 / total["batches"],
+        "glt/remote_rows_per_batch": asked / total["batches"],
+        "glt/remote_mb_per_batch": asked * row_bytes / 1e6 / total["batches"],
         "glt/disk_rows_per_batch": 0.0,
         "glt/deduplicated_share": 1 - total["nodes"] / (total["seeds"] + total["edges"]),
     }
-    for _, _, logged in results:
-        assert logged.keys() == KEYS | {"glt/cache_hit_rate"}
-        assert {name: logged[name] for name in wanted} == pytest.approx(wanted)
-        assert logged == results[0][2]
+    assert {name: logged[name] for name in wanted} == pytest.approx(wanted)
     said = re.findall(r"glt: epoch \d: .*", output)
-    assert [line[:24] for line in said] == [
+    assert [line.split(", ")[0] for line in said] == [
         "glt: epoch 0: 10 batches",
         "glt: epoch 1: 10 batches",
-        "glt: epoch 0: 5 batches,",
+        "glt: epoch 0: 5 batches",
     ]
-    assert f"% local, {total['remote'] / total['nodes']:.0%} remote; " in said[1]
+    assert f" cached (hit rate {hit_rate:.2f}), " in said[1] if cache else "cached" not in said[1]
+    assert f", {asked / total['nodes']:.0%} remote; " in said[1]
     mixed = sorted(json.loads(line) for line in re.findall(r"MIXED (.*)", output))
     assert mixed == [[0, 1.0], [1, 1.0]]
 

@@ -16,7 +16,9 @@ from glt_lightning.producer.scheduler import Scheduler
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.partitions import partitioned, small_graph
+from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
+from tests.producer.test_group import open_rank
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
 TIMES = ("sample_s", "remote_s", "disk_s", "gather_s")
@@ -71,6 +73,28 @@ def test_of_graph_servers(whole, by_hand, kind: str) -> None:
         stats, _, _ = run(farm.context(farm.serve(whole).address, sampling=SamplingOptions(with_edge=True)))
     assert counted(stats) == counted(by_hand)
     assert min(stats.counters.sample_s, stats.counters.gather_s) > 0
+
+
+def test_of_ranks_with_a_part_each(whole) -> None:
+    """Made by the ranks themselves or by their sampler processes."""
+
+    def count(workers: int) -> list[dict[str, int]]:
+        options = SamplingOptions(num_workers=workers, with_edge=True)
+
+        def rank_main(rank, exchange):
+            with open_rank(whole, rank, 2, exchange, options) as context:
+                loader = context.make_loader(SPEC)
+                rows = sum(batch.num_nodes + batch.num_edges for batch in loader)
+                exchange("all done")
+                assert loader.stats().counters.rows == rows
+                assert loader.stats().counters.remote_s > 0
+                return counted(loader.stats())
+
+        return run_ranks(2, rank_main)
+
+    inline = count(0)
+    assert count(2) == inline
+    assert all(min(found["local_rows"], found["remote_rows"], found["remote_frontier_rows"]) > 0 for found in inline)
 
 
 @pytest.fixture
