@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -197,6 +197,8 @@ class CacheOptions:
         memory: Memory on each host for the attributes of its own parts. The hottest rows stay in it, the others are read
             from disk for each batch. ``None``: files are mapped, and the operating system decides.
         save: Keep the filled cache beside the partition for later runs.
+        num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: those of training.
+        batch_size: Batch size that they assume. ``None``: that of training.
     """
 
     policy: CachePolicy = "auto"
@@ -205,6 +207,8 @@ class CacheOptions:
     topology: int | str | None = None
     memory: int | str | None = None
     save: bool = False
+    num_neighbors: Fanouts | None = None
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("cache.policy", self.policy, CACHE_POLICIES)
@@ -223,13 +227,31 @@ class CacheOptions:
         if self.topology is not None:
             if self.topology != "auto":
                 parse_bytes("cache.topology", self.topology)
-            if self.bytes is None:
-                raise OptionError("cache.topology: a part of cache.bytes; give that, too.")
+            if self.budget is None or self.topology_bytes > self.budget:
+                raise OptionError(
+                    f"cache.topology: a part of cache.bytes, which has to be as large; got {self.topology!r} of "
+                    f"{self.bytes!r}."
+                )
+        if self.batch_size is not None:
+            _at_least("cache.batch_size", self.batch_size, 1)
+
+    def assuming(self, num_neighbors: Fanouts, batch_size: int) -> CacheOptions:
+        """With these where none are given."""
+        return replace(
+            self,
+            num_neighbors=num_neighbors if self.num_neighbors is None else self.num_neighbors,
+            batch_size=batch_size if self.batch_size is None else self.batch_size,
+        )
 
     @property
     def budget(self) -> int | None:
         """``bytes`` as a number."""
         return None if self.bytes is None else parse_bytes("cache.bytes", self.bytes)
+
+    @property
+    def topology_bytes(self) -> int:
+        """``topology`` as a number; 0 for none, and for ``auto``."""
+        return 0 if self.topology in (None, "auto") else parse_bytes("cache.topology", self.topology)
 
     @property
     def memory_bytes(self) -> int | None:

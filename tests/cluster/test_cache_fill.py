@@ -5,18 +5,34 @@ import logging
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.cache_fill import make_cache
-from glt_lightning.data.cache_choice import choose_rows
+from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.hot_lists import hot_list
-from glt_lightning.data.row_cache import RowCache, index_bytes, row_bytes
+from glt_lightning.data.kept import Kept
+from glt_lightning.data.row_cache import index_bytes, row_bytes
 from glt_lightning.errors import DataError, OptionError, PeerError
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.neighbor import NeighborSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
+
+
+def make_cache(here, remote, options):
+    maker = CacheMaker(here, options)
+    try:
+        return maker.make(remote, progress=False)
+    except BaseException:
+        maker.close()
+        raise
+
+
+def chosen(here, options):
+    """Policy, and for each node type the nodes that are kept."""
+    maker = CacheMaker(here, options)
+    maker.close()
+    return maker._policy, maker._gids
 
 
 def _written(draft):
@@ -55,16 +71,15 @@ def test_any_cache_gives_the_same_batches(tmp_path, make, owners, with_edge):
     assert without.cached_rows == 0 < without.remote_rows
     before = without.remote_rows
     for ratio in (0.0, 0.02, 0.1, 0.5, 1.0):
-        cache = make_cache(here, remote, CacheOptions(ratio=ratio), progress=False)
-        assert (cache is None) == (ratio == 0)
+        cache = make_cache(here, remote, CacheOptions(ratio=ratio))
+        assert (cache.rows is None) == (ratio == 0)
         found = _compare(whole, here, remote, cache, with_edge)
         assert found.cached_rows + found.remote_rows == without.remote_rows
         assert found.local_rows == without.local_rows
         assert found.remote_rows <= before
         before = found.remote_rows
-        if cache is not None:
-            assert (found.cached_rows > 0) == (found.cached_bytes > 0)
-            cache.close()
+        assert (found.cached_rows > 0) == (found.cached_bytes > 0)
+        cache.close()
     assert found.remote_bytes == 0 or with_edge  # all nodes that have in-edges of this host's are kept
 
 
@@ -73,16 +88,16 @@ def test_the_folders_ranking_is_followed(tmp_path):
     here, _ = split_up(whole, [[2], [0, 1, 3]])
     gids, hotness = hot_list(whole, "degree", 2, 0)
     assert (np.diff(hotness) <= 0).all()
-    choice = choose_rows(here, CacheOptions(ratio=0.1))
-    assert choice.policy == "degree"
+    policy, kept = chosen(here, CacheOptions(ratio=0.1))
+    assert policy == "degree"
     rows = int(0.1 * whole.manifest.num_nodes[0])
-    assert choice.gids[0].tolist() == sorted(gids[:rows].tolist())
+    assert kept[0].tolist() == sorted(gids[:rows].tolist())
 
 
 def test_several_mapped_parts_add_up(tmp_path):
     whole = partitioned(small_hetero(), tmp_path, 4, undirected=True)
     here, _ = split_up(whole, [[0, 2], [1, 3]])
-    choice = choose_rows(here, CacheOptions(ratio=0.2))
+    _, kept = chosen(here, CacheOptions(ratio=0.2))
     for t in range(len(whole.schema.node_types)):
         heat = {}
         for part in (0, 2):
@@ -91,7 +106,7 @@ def test_several_mapped_parts_add_up(tmp_path):
         bounds = np.asarray(whole.manifest.bounds[t]) + whole.manifest.offsets[t]
         foreign = {g: h for g, h in heat.items() if np.searchsorted(bounds, g, side="right") - 1 in (1, 3)}
         best = sorted(foreign, key=lambda g: (-foreign[g], g))[: int(0.2 * whole.manifest.num_nodes[t])]
-        assert choice.gids[t].tolist() == sorted(best)
+        assert kept[t].tolist() == sorted(best)
 
 
 def test_degrees_without_a_list(tmp_path, monkeypatch):
@@ -99,23 +114,23 @@ def test_degrees_without_a_list(tmp_path, monkeypatch):
     whole = partitioned(small_graph(), tmp_path, 3, undirected=True)
     here, _ = split_up(whole, [[1], [0, 2]])
     monkeypatch.setattr("glt_lightning.data.cache_choice.stored_policies", lambda manifest: ())
-    choice = choose_rows(here, CacheOptions(ratio=0.05))
+    policy, kept = chosen(here, CacheOptions(ratio=0.05))
     indices = np.load(whole.directory / "part1/edges/0/indices.npy")
     counts = np.bincount(indices, minlength=whole.manifest.total_nodes)
     begin, end = whole.manifest.bounds[0][1:3]
     counts[begin:end] = 0
     best = np.argsort(-counts, kind="stable")[: int(0.05 * len(counts))]
-    assert choice.policy == "degree"
-    assert choice.gids[0].tolist() == sorted(best.tolist())
+    assert policy == "degree"
+    assert kept[0].tolist() == sorted(best.tolist())
 
 
 def test_a_ratio_for_each_type(tmp_path):
     whole = partitioned(small_hetero(), tmp_path, 2, undirected=True)
     here, _ = split_up(whole, [[0], [1]])
     name = whole.schema.node_types[1]
-    choice = choose_rows(here, CacheOptions(ratio={name: 0.3}))
-    assert len(choice.gids[0]) == 0
-    assert 0 < len(choice.gids[1]) <= int(0.3 * whole.manifest.num_nodes[1])
+    _, kept = chosen(here, CacheOptions(ratio={name: 0.3}))
+    assert len(kept[0]) == 0
+    assert 0 < len(kept[1]) <= int(0.3 * whole.manifest.num_nodes[1])
 
 
 def test_bytes_buy_the_hottest_rows_per_byte(tmp_path):
@@ -124,27 +139,26 @@ def test_bytes_buy_the_hottest_rows_per_byte(tmp_path):
     manifest = whole.manifest
     index = sum(index_bytes(manifest, t) for t in range(len(manifest.num_nodes)))
     for budget in (index + 1, index + 2000, index + 5000, 1 << 30):
-        choice = choose_rows(here, CacheOptions(bytes=budget))
-        spent = sum(len(g) * row_bytes(manifest, t) for t, g in enumerate(choice.gids))
+        _, gids = chosen(here, CacheOptions(bytes=budget))
+        spent = sum(len(g) * row_bytes(manifest, t) for t, g in enumerate(gids))
         assert spent <= budget - index
         heat = [
             {int(g): float(h) / row_bytes(manifest, t) for g, h in zip(*hot_list(whole, "degree", 0, t), strict=True)}
-            for t in range(len(choice.gids))
+            for t in range(len(gids))
         ]
-        kept = [heat[t][g] for t, gids in enumerate(choice.gids) for g in gids.tolist()]
-        left = [h for t, each in enumerate(heat) for g, h in each.items() if g not in set(choice.gids[t].tolist())]
+        kept = [heat[t][g] for t, each in enumerate(gids) for g in each.tolist()]
+        left = [h for t, each in enumerate(heat) for g, h in each.items() if g not in set(gids[t].tolist())]
         assert not kept or not left or min(kept) >= max(left)
-        if choice.rows:
-            cache = make_cache(here, remote, CacheOptions(bytes=budget), progress=False)
-            _compare(whole, here, remote, cache)
-            cache.close()
+        cache = make_cache(here, remote, CacheOptions(bytes=budget))
+        _compare(whole, here, remote, cache)
+        cache.close()
 
 
 def test_one_line_says_what_it_comes_to(tmp_path, caplog):
     whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
     here, remote = split_up(whole, [[0], [1]])
     with caplog.at_level(logging.INFO, "glt_lightning"):
-        make_cache(here, remote, CacheOptions(ratio=0.1), progress=False).close()
+        make_cache(here, remote, CacheOptions(ratio=0.1)).close()
     (line,) = caplog.messages
     rows = int(0.1 * whole.manifest.num_nodes[0])
     assert line.startswith(f"cache: {rows} rows (10.0% of all nodes) of other parts, degree, ")
@@ -155,17 +169,17 @@ def test_it_is_kept_for_the_next_run(tmp_path, caplog):
     whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
     here, remote = split_up(whole, [[0], [1]])
     options = CacheOptions(ratio=0.1, save=True)
-    make_cache(here, remote, options, progress=False).close()
+    make_cache(here, remote, options).close()
     (file,) = (whole.directory / "caches").iterdir()
     remote.asked.clear()
     with caplog.at_level(logging.INFO, "glt_lightning"):
-        cache = make_cache(here, remote, options, progress=False)
+        cache = make_cache(here, remote, options)
     assert remote.asked == []
     assert str(file) in caplog.text
     _compare(whole, here, remote, cache)
     cache.close()
     remote.asked.clear()
-    other = make_cache(here, remote, CacheOptions(ratio=0.2, save=True), progress=False)  # replaces it
+    other = make_cache(here, remote, CacheOptions(ratio=0.2, save=True))  # replaces it
     assert remote.asked
     _compare(whole, here, remote, other)
     other.close()
@@ -175,14 +189,89 @@ def test_it_is_kept_for_the_next_run(tmp_path, caplog):
 def test_another_process_opens_it(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
     here, remote = split_up(whole, [[0], [1]])
-    cache = make_cache(here, remote, CacheOptions(ratio=0.1), progress=False)
-    made_by = cache.arrays.meta["made_by"]
-    opened = RowCache.open(cache.arrays.path, whole.manifest, made_by)
+    cache = make_cache(here, remote, CacheOptions(ratio=0.1))
+    opened = Kept.of_ticket(cache.ticket, whole.manifest)
     _compare(whole, here, remote, opened)
+    other = {"rows": cache.ticket["rows"] | {"made_by": {"graph": "other"}}, "topology": None}
     with pytest.raises(DataError, match="made otherwise"):
-        RowCache.open(cache.arrays.path, whole.manifest, made_by | {"graph": "other"})
+        Kept.of_ticket(other, whole.manifest)
     opened.close()
     cache.close()
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("owners", [[[0], [1]], [[0, 2], [1], [3]]])
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_neighbour_lists_of_others(tmp_path, make, owners, with_edge):
+    whole = partitioned(make(), tmp_path, sum(map(len, owners)), undirected=True)
+    here, remote = split_up(whole, owners)
+    before = _compare(whole, here, remote, None, with_edge).remote_frontier_rows
+    asked = before
+    assert before > 0
+    for budget in (2000, 10_000, 1 << 24):
+        kept = make_cache(here, remote, CacheOptions(bytes=1 << 25, topology=budget))
+        assert kept.topology is None or kept.topology.nbytes <= budget + 4096 * len(kept.topology.arrays.arrays) + 8192
+        remote.asked.clear()
+        found = _compare(whole, here, remote, kept, with_edge)
+        assert found.cached_frontier_rows + found.remote_frontier_rows == before
+        assert found.remote_frontier_rows <= asked
+        asked = found.remote_frontier_rows
+        again = Kept.of_ticket(kept.ticket, whole.manifest)
+        _compare(whole, here, remote, again, with_edge)
+        again.close()
+        kept.close()
+    assert asked == 0
+    assert not any(said[0] == "expand" for said in remote.asked)
+
+
+def test_a_node_without_neighbours_is_kept_too(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)  # directed: some nodes have no in-edges
+    here, remote = split_up(whole, [[0], [1]])
+    kept = make_cache(here, remote, CacheOptions(bytes=1 << 25, topology=1 << 24))
+    assert _compare(whole, here, remote, kept, True).remote_frontier_rows == 0
+    kept.close()
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make):
+    """What 64 batches of this host's seeds use, counted again here."""
+    whole = partitioned(make(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    edge_types = len(whole.schema.edge_types)
+    options = CacheOptions(policy="presample", ratio=0.1, num_neighbors=[4, 3], batch_size=8)
+    maker = CacheMaker(here, options)
+    kept = maker.make(remote, progress=False)
+    seeds = whole.split("train")
+    bounds = np.asarray(whole.manifest.bounds[seeds.node_type]) + whole.manifest.offsets[seeds.node_type]
+    own = np.random.default_rng(0).permutation(seeds.gids[(seeds.gids >= bounds[0]) & (seeds.gids < bounds[1])])
+    sampler = NeighborSampler(whole, SamplerConfig(seeds.node_type, ((4,) * edge_types, (3,) * edge_types)))
+    counts = np.zeros(whole.manifest.total_nodes, dtype=np.int64)
+    for number, first in enumerate(range(0, len(own), 8)):
+        gids = np.ascontiguousarray(own[first : first + 8])
+        for found in sampler._khop(gids, seeds.node_type, batch_key(0, "presample", 0, number)).gid:
+            counts[found] += 1
+    for t, members in enumerate(maker._gids):
+        begin, end = whole.manifest.offsets[t : t + 2]
+        foreign = counts.copy()
+        foreign[:begin] = foreign[end:] = 0
+        foreign[begin : begin + whole.manifest.bounds[t][1]] = 0
+        best = np.argsort(-foreign, kind="stable")[: int(0.1 * whole.manifest.num_nodes[t])]
+        assert members.tolist() == sorted(best[foreign[best] > 0].tolist())
+    _compare(whole, here, remote, kept)
+    kept.close()
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+def test_the_budget_is_divided_by_what_it_saves(tmp_path, make):
+    whole = partitioned(make(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    for budget in (4000, 20_000, 1 << 24):
+        options = CacheOptions(bytes=budget, topology="auto", num_neighbors=[4, 3], batch_size=8)
+        kept = make_cache(here, remote, options)
+        _compare(whole, here, remote, kept)
+        kept.close()
+    assert kept.rows is not None  # there is room for everything
+    assert kept.topology is not None
 
 
 @pytest.mark.parametrize(
@@ -195,6 +284,8 @@ def test_another_process_opens_it(tmp_path):
         ({"policy": "vipp", "ratio": 0.1}, r"cache.policy: expected auto.*Did you mean vip\?"),
         ({"memory": "0"}, "cache.memory: expected bytes"),
         ({"topology": "1GB"}, "cache.topology: a part of cache.bytes"),
+        ({"topology": "2GB", "bytes": "1GB"}, "which has to be as large; got '2GB' of '1GB'"),
+        ({"batch_size": 0, "ratio": 0.1}, "cache.batch_size: expected an integer >= 1"),
     ],
 )
 def test_options_that_make_no_sense(options, message):
@@ -225,5 +316,5 @@ def test_an_owner_that_fails_or_lies(tmp_path):
 
     remote.gather = lie
     with pytest.raises(PeerError, match="an owner answered"):
-        make_cache(here, remote, CacheOptions(ratio=0.1, save=True), progress=False)
+        make_cache(here, remote, CacheOptions(ratio=0.1, save=True))
     assert list((whole.directory / "caches").iterdir()) == []

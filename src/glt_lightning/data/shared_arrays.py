@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
@@ -59,7 +60,7 @@ class SharedArrays:
             path = f"/proc/{os.getpid()}/fd/{fd}"
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
-            fd, path = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+            fd, path = _nameless(file)
         try:
             if file is None:
                 _take_memory(fd, size)
@@ -71,8 +72,7 @@ class SharedArrays:
             return cls(fd, memory, json.loads(header), path)
         except BaseException:
             os.close(fd)
-            if file is not None:
-                os.unlink(path)
+            _remove(path)
             raise
 
     def finish(self, file: Path | None = None) -> None:
@@ -82,6 +82,8 @@ class SharedArrays:
         self._memory[: len(_MAGIC)] = _MAGIC
         if file is not None:
             self._memory.flush()
+            if self.path.startswith("/proc/"):
+                self.path = _name(self.path, file.with_name(f".{file.name}.{os.getpid()}"))
             os.replace(self.path, file)
             self.path = str(file)
 
@@ -106,8 +108,34 @@ class SharedArrays:
         if fd < 0:
             return
         os.close(fd)
-        if self._memory[: len(_MAGIC)] != _MAGIC and not self.path.startswith("/proc/"):
-            os.unlink(self.path)
+        if self._memory[: len(_MAGIC)] != _MAGIC:
+            _remove(self.path)
+
+
+def _nameless(file: Path) -> tuple[int, str]:
+    """A new file beside ``file``, and its path: without a name, so that it goes with this process, where there are such."""
+    try:
+        fd = os.open(file.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise DataError(f"{file}: cannot be written ({error.strerror}).") from None
+        return tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    return fd, f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def _name(path: str, file: Path) -> str:
+    """Gives a file without a name one."""
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.link(path, file.name, dst_dir_fd=folder, follow_symlinks=True)  # without a dir_fd Python would not follow
+    finally:
+        os.close(folder)
+    return str(file)
+
+
+def _remove(path: str) -> None:
+    if not path.startswith("/proc/"):
+        os.unlink(path)
 
 
 def _header(shapes: Shapes, meta: Mapping[str, Any]) -> tuple[bytes, int]:

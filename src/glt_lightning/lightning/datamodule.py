@@ -118,6 +118,7 @@ class GLTDataModule(LightningDataModule):
         self.splits, self.input_type, self.predict_split = splits or {}, input_type, predict_split
         self.cluster = cluster
         self._check_options()
+        self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
         self._graph: Graph | None = None
         self._loaders: dict[str, DistNeighborLoader] = {}

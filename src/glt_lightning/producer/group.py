@@ -88,9 +88,7 @@ class WorkerGroup:
                 self._rows.close()
             raise
 
-    def _keep(self, ticket: Mapping[str, Any] | None) -> None:
-        if ticket is None:
-            return
+    def _keep(self, ticket: Mapping[str, Any]) -> None:
         if self._samplers is not None:
             self._samplers.keep(ticket)
         else:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.cluster.cache_fill import make_cache
+from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.row_cache import RowCache
 from glt_lightning.errors import PeerError
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.source import RemoteRows
@@ -21,15 +20,15 @@ Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks
 class HostCache:
     """The cache of this rank. All ranks make theirs at the same time, with the same options. Close it.
 
-    ticket: with what samplers open it; None where nothing is kept.
-    Raises what `make_cache` does on the rank that fills it, and `PeerError` on the others.
+    ticket: with what samplers open it.
+    Raises what `CacheMaker` does on the rank that fills it, and `PeerError` on the others.
     """
 
     def __init__(
         self, partition: LocalPartition, rows: RemoteRows, options: CacheOptions, exchange: Exchange, name: str
     ) -> None:
-        self._own: RowCache | None = None
-        self.ticket: Mapping[str, Any] | None = None
+        self._own: CacheMaker | None = None
+        self.ticket: Mapping[str, Any] = {}
         mine = [name, _host(), list(partition.parts)]
         ranks = [json.loads(text) for text in exchange(json.dumps(mine))]
         makers = {json.dumps(rank[1:]): number for number, rank in reversed(list(enumerate(ranks)))}
@@ -37,9 +36,10 @@ class HostCache:
         error: Exception | None = None
         if ranks[maker][0] == name:
             try:
-                self._own = make_cache(partition, rows, options)
-                self.ticket = None if self._own is None else self._own.ticket
+                self._own = CacheMaker(partition, options)
+                self.ticket = self._own.make(rows).ticket
             except Exception as raised:
+                self.close()
                 error = raised
         told = [json.loads(text) for text in exchange(json.dumps([self.ticket, None if error is None else str(error)]))]
         if error is not None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glt_lightning.cluster.cache_fill import PreparedCache, prepare_cache
+from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.cluster.graph import ClusterGraph, GraphDesk
 from glt_lightning.cluster.link import Link
@@ -82,26 +82,26 @@ class _Filling:
     connections to them."""
 
     def __init__(self, partition: LocalPartition, options: CacheOptions) -> None:
-        self._prepared = prepare_cache(partition, options) if options.keeps_rows else None
+        self._maker = CacheMaker(partition, options) if options.keeps_rows else None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self.is_done = False
 
     def begin(self, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
-        if self._prepared is not None:
-            args = (self._prepared, remote, keep)
+        if self._maker is not None:
+            args = (self._maker, remote, keep)
             self._thread = threading.Thread(target=self._run, args=args, name="glt-cache", daemon=True)
             self._thread.start()
 
-    def _run(self, prepared: PreparedCache, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
+    def _run(self, maker: CacheMaker, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
         while not self._closed.is_set():
             try:
-                prepared.fill(remote)
+                kept = maker.make(remote)
             except PeerError as error:
                 if not self._closed.wait(_AGAIN_S):
                     _log.warning("cache: not filled yet: %s", error)
             else:
-                keep(prepared.cache.ticket)
+                keep(kept.ticket)
                 self.is_done = True
                 return
 
@@ -109,8 +109,8 @@ class _Filling:
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
-        if self._prepared is not None:
-            self._prepared.close()
+        if self._maker is not None:
+            self._maker.close()
 
 
 class HostedServer:

@@ -9,8 +9,8 @@ from typing import Any
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Holder, Member, ask_holders
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
+from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.row_cache import RowCache
 from glt_lightning.errors import PartitionError, SamplerError
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.neighbor import NeighborSampler
@@ -79,7 +79,7 @@ class Samplers:
             raise PartitionError(f"{source.directory} was replaced by another partition while training.")
         self._member: Member | None = None
         self._rows: PeerRows | None = None
-        self._cache: RowCache | None = None
+        self._kept = Kept()
         self.version = 0
         link = source.link
         if link is not None and source.serve is not None:
@@ -98,12 +98,10 @@ class Samplers:
         self._rows = self._member.join(holders, self._index)
 
     def keep(self, ticket: Mapping[str, Any]) -> None:
-        """Samplers made from now on, in a new `version`, take rows from this `RowCache`."""
-        cache = RowCache.of_ticket(ticket, self._partition.manifest)
-        before, self._cache = self._cache, cache
+        """Samplers made from now on, in a new `version`, ask for nothing that is `Kept`."""
+        before, self._kept = self._kept, Kept.of_ticket(ticket, self._partition.manifest)
         self.version += 1
-        if before is not None:
-            before.close()
+        before.close()
 
     def make(self, config: SamplerConfig) -> Sampler:
         """A sampler for one thread."""
@@ -111,7 +109,7 @@ class Samplers:
             return NeighborSampler(self._partition, config)
         if self._rows is None:
             raise SamplerError("this sampler was not told who has the other parts.")
-        return ClusterSampler(self._partition, config, self._rows, self._cache)
+        return ClusterSampler(self._partition, config, self._rows, self._kept)
 
     @property
     def traffic(self) -> Traffic:
@@ -119,8 +117,7 @@ class Samplers:
         return Traffic() if self._rows is None else self._rows.traffic
 
     def close(self) -> None:
-        if self._cache is not None:
-            self._cache.close()
+        self._kept.close()
         if self._member is not None:
             self._member.close()
         elif self._rows is not None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.row_cache import CachedRows, RowCache
+from glt_lightning.data.row_cache import CachedRows
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import BatchBuilder, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.ops.sample import sample_rows
@@ -90,13 +92,21 @@ class ClusterSampler:
     """Samples the batches of `neighbor.NeighborSampler`, bit for bit, where some parts are held by other processes.
 
     Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
-    attributes, which travel while the next hop is sampled; rows that ``cache`` keeps are not asked for. One instance serves
-    one thread; several threads hide the latency of each other's questions.
+    attributes, which travel while the next hop is sampled; what is ``kept`` here is not asked for. One instance serves
+    one thread; several threads hide the latency of each other's questions. Without ``attributes`` it serves `sample` alone.
     """
 
     def __init__(
-        self, partition: LocalPartition, config: SamplerConfig, remote: RemoteRows, cache: RowCache | None = None
+        self,
+        partition: LocalPartition,
+        config: SamplerConfig,
+        remote: RemoteRows,
+        kept: Kept | None = None,
+        *,
+        attributes: bool = True,
     ) -> None:
+        kept = kept or Kept()
+        self._topology, self._attributes = kept.topology, attributes
         manifest, schema = partition.manifest, partition.schema
         self._config, self._remote, self._view = config, remote, partition.view
         self._builder = BatchBuilder(partition.view, len(config.fanouts), with_edge=config.with_edge)
@@ -108,8 +118,8 @@ class ClusterSampler:
             bounds = self._view.bounds[t * manifest.num_parts : (t + 1) * manifest.num_parts + 1]
             shards = {name: partition.node_shards(t, name) for name in stored}
             router = Router(bounds, owner_of_part, owners, wire)
-            kept = None if cache is None else cache.tables[t]
-            self._nodes.append(_Table("node", t, stored, shards, router, int(bounds[-1]), kept))
+            rows = None if kept.rows is None else kept.rows.tables[t]
+            self._nodes.append(_Table("node", t, stored, shards, router, int(bounds[-1]), rows))
         self._edge_names = fields.edge_names(manifest, config)
         self._edges = []
         for r, edge_names in enumerate(self._edge_names):
@@ -120,17 +130,23 @@ class ClusterSampler:
 
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch and waits for all that owners send. Raises `PeerError`, naming an owner that does not."""
-        begin, self._counters = time.perf_counter(), Counters()
+        begin = time.perf_counter()
+        found = self.sample(request)
+        self._gather(self._nodes, self._route_rows())
+        self._wait_for_rows()
+        draft = self._draft(request, found)
+        self._counters.sample_s = time.perf_counter() - begin - self._counters.remote_s
+        return draft
+
+    def sample(self, request: BatchRequest) -> Subgraph:
+        """The nodes and edges of a batch, without attributes; ``uid`` is empty. Valid until the next batch."""
+        self._counters = Counters()
         for table in (*self._nodes, *self._edges):
             table.clear()
         self._builder.start(request.seeds, self._config.seed_type)
         for hop in range(len(self._config.fanouts)):
             self._sample_hop(request.key, hop)
-        self._gather(self._nodes, self._route_rows())
-        self._wait_for_rows()
-        draft = self._draft(request)
-        self._counters.sample_s = time.perf_counter() - begin - self._counters.remote_s
-        return draft
+        return self._builder.result()
 
     def _sample_hop(self, key: int, hop: int) -> None:
         config, fanouts = self._config, self._config.fanouts[hop]
@@ -150,9 +166,11 @@ class ClusterSampler:
         self._counters.remote_s += time.perf_counter() - begin
         edge_rows = {}
         for r, own in local.items():
-            others = [answers[o].get(r, _nothing(own)) if o in answers else _nothing(own) for o in self._owners]
-            rows_owner = routes[self._relations[r][1]].owner
-            edge_rows[r] = self._builder.merge(r, [own, *others], rows_owner)
+            route = routes[self._relations[r][1]]
+            picks = [own, *(answers[o].get(r, _nothing(own)) if o in answers else _nothing(own) for o in self._owners)]
+            if len(route.begin) > len(picks) + 1:
+                picks.append(self._sample_kept(key, hop, r, route))
+            edge_rows[r] = self._builder.merge(r, picks, route.owner)
         if config.with_edge:
             self._gather(self._edges, [self._edges[r].route(rows) for r, rows in _in_order(edge_rows)], [*edge_rows])
         self._builder.end_hop()
@@ -176,11 +194,15 @@ class ClusterSampler:
         """Who has the neighbours of the frontier."""
         routes = []
         for t, (table, route) in enumerate(zip(self._nodes, attributes, strict=True)):
-            if table.kept is not None:
+            members = None if self._topology is None else self._topology.members[t]
+            owners = table.router.num_owners
+            if table.kept is not None or members is not None:
                 ids = self._builder.frontier(t)
-                route = table.router(ids, np.zeros(table.router.num_owners, dtype=np.int64))
+                found = None if members is None else members.find(ids)
+                route = table.router(ids, np.zeros(owners + 1, dtype=np.int64), found)
             self._counters.frontier_rows += len(route.owner)
-            self._counters.remote_frontier_rows += len(route.owner) - route.begin[1]
+            self._counters.cached_frontier_rows += len(route.owner) - route.begin[owners]
+            self._counters.remote_frontier_rows += route.begin[owners] - route.begin[1]
             routes.append(route)
         return routes
 
@@ -200,8 +222,24 @@ class ClusterSampler:
         )
         return Picks(*found)
 
+    def _sample_kept(self, key: int, hop: int, relation: int, route: Route) -> Picks:
+        config, topology = self._config, self._topology
+        assert topology is not None
+        return topology.sample(
+            relation,
+            route.of(self._remote.num_owners),
+            config.fanouts[hop][relation],
+            batch_key=key,
+            hop=hop,
+            replace=config.replace,
+            with_edge=config.with_edge,
+            threads=config.threads,
+        )
+
     def _gather(self, tables: list[_Table], routes: list[Route], which: Iterable[int] | None = None) -> None:
         """Asks the owners for the attributes of rows that were just routed: one question per owner."""
+        if not self._attributes:
+            return
         chosen = [tables[i] for i in which] if which is not None else tables
         for owner in self._owners:
             rows = []
@@ -216,8 +254,8 @@ class ClusterSampler:
                 for index, (table, first, n) in enumerate(of_table):
                     table.answers.append((first, n, answer, index))
 
-    def _draft(self, request: BatchRequest) -> Draft:
-        found, threads, counters = self._builder.result(), self._config.threads, self._counters
+    def _draft(self, request: BatchRequest, found: Subgraph) -> Draft:
+        threads, counters = self._config.threads, self._counters
         for table in (*self._nodes, *self._edges):
             if table.stored:
                 local, kept, asked = table.counts

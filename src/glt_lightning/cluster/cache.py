@@ -1,0 +1,167 @@
+"""What a host keeps of the parts of others: decided, reserved, fetched."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.cluster.cache_budget import divide
+from glt_lightning.cluster.cache_fill import fill_rows
+from glt_lightning.cluster.presample import Presampled, presample
+from glt_lightning.cluster.topology_fill import make_topology
+from glt_lightning.data.cache_choice import (
+    Ranked,
+    choose_policy,
+    rank_by_counts,
+    rank_by_edges,
+    rank_stored,
+    within_bytes,
+    within_ratio,
+)
+from glt_lightning.data.kept import Kept
+from glt_lightning.data.kept_topology import KeptTopology
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.row_cache import RowCache
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.options import CacheOptions
+from glt_lightning.sampler.source import RemoteRows
+
+_log = logging.getLogger(__name__)
+
+_TRAINED = ([15, 10, 5], 1024)  # fan-outs and batch size that are assumed where none are known
+
+
+class CacheMaker:
+    """Makes the cache of a host for the parts that ``partition`` maps. Close it: that is the end of the cache.
+
+    Whatever can be refused is refused here, before anyone is asked for anything, and the memory is taken; unless which
+    rows are the hottest is only known from batches that have to be sampled first.
+
+    Raises `OptionError` for options that do not fit the graph or this host.
+    """
+
+    def __init__(self, partition: LocalPartition, options: CacheOptions) -> None:
+        self._partition, self._options = partition, options
+        self._policy = choose_policy(partition, options)
+        self._ranked = rank_stored(partition, self._policy)
+        if self._ranked is None and self._policy == "degree":
+            self._ranked = rank_by_edges(partition)
+        self._gids: Sequence[np.ndarray] | None = None
+        self._topology_bytes = options.topology_bytes
+        self._rows: RowCache | None = None
+        self._topology: KeptTopology | None = None
+        self._file: Path | None = None
+        self._filled = self._topology_made = False
+        self._presampled = self._ranked is None or options.topology == "auto"
+        within_ratio(partition.manifest, self._ranked or _none(partition), options)
+        if self._ranked is not None and not self._presampled:
+            self._reserve(self._ranked)
+
+    def make(self, remote: RemoteRows, progress: bool | None = None) -> Kept:
+        """Fetches what is to be kept. Raises `PeerError` for an owner that does not answer; it may be tried again.
+
+        progress: show it; None: on a terminal.
+        """
+        if self._gids is None:
+            self._presample(remote, progress)
+        assert self._gids is not None
+        assert self._ranked is not None
+        if self._rows is not None and not self._filled:
+            fill_rows(self._rows, self._gids, self._partition, remote, progress)
+            self._rows.arrays.finish(self._file)
+        if self._topology_bytes and not self._topology_made:
+            hottest = [ranked.gids for ranked in self._ranked]
+            made_by = self._made_by("topology")
+            self._topology = make_topology(self._partition, remote, hottest, self._topology_bytes, made_by, progress)
+        origin = f", from {self._file}" if self._filled else ""
+        self._filled = self._topology_made = True
+        _log.info("%s", self._said(origin))
+        return Kept(self._rows, self._topology)
+
+    def close(self) -> None:
+        Kept(self._rows, self._topology).close()
+
+    def _presample(self, remote: RemoteRows, progress: bool | None) -> None:
+        options = self._options
+        fanouts = _TRAINED[0] if options.num_neighbors is None else options.num_neighbors
+        counted = presample(self._partition, remote, fanouts, options.batch_size or _TRAINED[1], progress)
+        if self._ranked is None:
+            self._ranked = rank_by_counts(self._partition, counted.in_batch)
+        if options.topology == "auto":
+            self._topology_bytes = self._divided(counted)
+        self._reserve(self._ranked)
+
+    def _divided(self, counted: Presampled) -> int:
+        budget = self._options.budget
+        assert budget is not None, "topology needs bytes"
+        return divide(
+            self._partition,
+            rank_by_counts(self._partition, counted.in_batch),
+            rank_by_counts(self._partition, counted.in_frontier),
+            counted,
+            budget,
+        )
+
+    def _reserve(self, ranked: Sequence[Ranked]) -> None:
+        options, manifest = self._options, self._partition.manifest
+        if options.budget is None:
+            counts = within_ratio(manifest, ranked, options)
+        else:
+            counts = within_bytes(manifest, ranked, options.budget - self._topology_bytes)
+        self._gids = [np.sort(r.gids[:k]) for r, k in zip(ranked, counts, strict=True)]
+        if not sum(counts):
+            return
+        made_by = self._made_by("rows")
+        self._file = self._kept_file() if options.save else None
+        if self._file is not None and self._file.exists():
+            try:
+                self._rows, self._filled = RowCache.open(self._file, manifest, made_by), True
+                return
+            except DataError as error:
+                _log.info("%s It is made anew.", error)
+        try:
+            self._rows = RowCache.create(manifest, self._gids, made_by, self._file)
+        except MemoryError as error:
+            raise OptionError(
+                f"cache: no room for {sum(counts):,} rows: {error}. Lower cache.ratio or cache.bytes."
+            ) from None
+
+    def _made_by(self, what: str) -> Mapping[str, Any]:
+        """What makes two caches the same."""
+        options, partition = self._options, self._partition
+        return {
+            "what": what,
+            "graph": partition.manifest.options_hash,
+            "parts": list(partition.parts),
+            "policy": self._policy,
+            "ratio": options.ratio,
+            "bytes": options.budget,
+            "topology": self._topology_bytes,
+            "batches": [options.num_neighbors, options.batch_size] if self._presampled else None,
+        }
+
+    def _kept_file(self) -> Path:
+        parts = "-".join(map(str, self._partition.parts))
+        return self._partition.directory / "caches" / f"parts-{parts}-{self._policy}.bin"
+
+    def _said(self, origin: str) -> str:
+        """One line: what the options come to."""
+        manifest, shares = self._partition.manifest, []
+        for name, n, gids in zip(manifest.schema.node_types, manifest.num_nodes, self._gids or [], strict=True):
+            of = "nodes" if manifest.schema.homogeneous else name
+            if len(gids):
+                shares.append(f"{len(gids):,} rows ({len(gids) / n:.1%} of all {of})")
+        rows = f"{', '.join(shares) or 'no rows'} of other parts, {self._policy}"
+        size = 0 if self._rows is None else self._rows.nbytes
+        lists = ""
+        if self._topology is not None:
+            lists = f"; neighbour lists of {self._topology.num_nodes:,} nodes, {self._topology.nbytes / 1e6:,.1f} MB"
+        return f"cache: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
+
+
+def _none(partition: LocalPartition) -> list[Ranked]:
+    return [Ranked(np.empty(0, dtype=np.int64), np.empty(0)) for _ in partition.schema.node_types]

@@ -1,0 +1,153 @@
+"""Fetches whole neighbour lists of others' hottest nodes, as many as fit a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.kept_topology import KeptTopology, Lists
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.ranked_set import RankedSet
+from glt_lightning.ops.route import Router
+from glt_lightning.partition.progress import Progress
+from glt_lightning.sampler.source import Expand, RemoteRows, Rows, wire_dtype
+
+_CHUNK = 1 << 12  # nodes asked for at once: the hottest ones have thousands of neighbours
+
+
+def make_topology(
+    partition: LocalPartition,
+    remote: RemoteRows,
+    hottest: Sequence[np.ndarray],
+    budget: int,
+    made_by: Mapping[str, Any],
+    progress: bool | None = None,
+) -> KeptTopology | None:
+    """Keeps the lists of the hottest nodes; None where not one fits.
+
+    hottest: for each node type gids (int64) of nodes that are not mapped here, hottest first; types share the budget
+    evenly by their numbers of rows.  budget: bytes. While it is filled, it takes twice that.
+
+    Raises `OptionError` where the host has too little memory, `PeerError` for an owner that does not answer.
+    """
+    manifest = partition.manifest
+    total = sum(len(gids) for gids in hottest)
+    gids, user_ids, found = [], [], dict[int, Lists]()
+    with Progress(progress).phase("fetching neighbour lists", total, "nodes") as done:
+        for t, order in enumerate(hottest):
+            share = budget * len(order) // max(1, total)
+            ids, names, lists = _of_type(partition, remote, t, order, share, done)
+            gids.append(ids)
+            user_ids.append(names)
+            found |= lists
+    if not any(len(ids) for ids in gids):
+        return None
+    try:
+        return KeptTopology.create(
+            manifest, gids, user_ids, [found.get(r) for r in range(len(manifest.schema.edge_types))], made_by
+        )
+    except MemoryError as error:
+        raise OptionError(f"cache.topology: no room: {error}. Lower it.") from None
+
+
+def _of_type(
+    partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, budget: int, done: Any
+) -> tuple[np.ndarray, np.ndarray, dict[int, Lists]]:
+    """Nodes of one type, ascending, their user's ids, and their lists by edge type."""
+    schema = partition.schema
+    relations = [r for r, t in enumerate(schema.destination_types()) if t == node_type]
+    pieces: list[tuple[np.ndarray, np.ndarray, dict[int, Picks]]] = []
+    spent = 8 * RankedSet.words_for(partition.manifest.num_nodes[node_type])
+    for ids, names, picks in _answers(partition, remote, node_type, order, relations):
+        sizes = np.full(len(ids), names.itemsize + 16 * len(relations), dtype=np.int64)
+        for each in picks.values():
+            sizes += each.counts.astype(np.int64) * names.itemsize
+        fits = int(np.count_nonzero(spent + np.cumsum(sizes) <= budget))
+        spent += int(sizes[:fits].sum())
+        done(len(ids))
+        if fits:
+            pieces.append((ids[:fits], names[:fits], {r: _first_rows(p, fits) for r, p in picks.items()}))
+        if fits < len(ids):
+            break
+    if not pieces or not relations:
+        empty = np.empty(0, dtype=np.int64)
+        return empty, empty, {}
+    ids = np.concatenate([piece[0] for piece in pieces])
+    by_gid = np.argsort(ids)
+    names = np.concatenate([piece[1] for piece in pieces])[by_gid]
+    lists = {r: _sorted_lists([piece[2][r] for piece in pieces], by_gid) for r in relations}
+    return ids[by_gid], names, lists
+
+
+def _answers(
+    partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, relations: Sequence[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, Picks]]]:
+    """Of some nodes after the others, in their order: gids, user's ids, all neighbours by edge type."""
+    manifest, wire = partition.manifest, wire_dtype(partition.manifest)
+    bounds = np.asarray(manifest.bounds[node_type], dtype=np.int64) + manifest.offsets[node_type]
+    router = Router(bounds, remote.owner_of_part, remote.num_owners, wire)
+    fanouts = tuple(-1 if r in relations else 0 for r in range(len(manifest.schema.edge_types)))
+    for first in range(0, len(order), _CHUNK):
+        ids = order[first : first + _CHUNK]
+        route = router(ids, np.zeros(remote.num_owners, dtype=np.int64))
+        asked = []
+        for owner in range(1, remote.num_owners):
+            if len(theirs := route.of(owner)):
+                expand = Expand(0, 0, fanouts, False, True, {node_type: theirs})
+                rows = Rows("node", node_type, ("n_id",), theirs)
+                asked.append((owner, remote.expand(owner, expand), remote.gather(owner, [rows])))
+        names = np.empty(len(ids), dtype=manifest.id_dtype)
+        parts: dict[int, list[Picks]] = {r: [] for r in relations}
+        places = []
+        for owner, picked, gathered in asked:
+            at = np.flatnonzero(route.owner == owner)
+            names[at] = gathered()[0]["n_id"]
+            answer = picked()
+            places.append(at)
+            for r in relations:
+                _check(answer.get(r), len(at), r)
+                parts[r].append(answer[r])
+        back = np.argsort(np.concatenate(places))
+        yield ids, names, {r: _reordered(_joined(parts[r]), back) for r in relations}
+
+
+def _check(picks: Picks | None, rows: int, relation: int) -> None:
+    whole = picks is not None and len(picks.counts) == rows and picks.edge_rows is not None
+    if not whole or int(picks.counts.sum()) != len(picks.neighbors):  # type: ignore[union-attr]
+        raise PeerError(f"an owner answered no whole neighbour lists of edge type {relation} for {rows} nodes.")
+
+
+def _joined(picks: Sequence[Picks]) -> Picks:
+    arrays = [(p.counts, p.neighbors, p.edge_rows) for p in picks]
+    return Picks(*(np.concatenate([a[i] for a in arrays]) for i in range(3)))
+
+
+def _first_rows(picks: Picks, rows: int) -> Picks:
+    entries = int(picks.counts[:rows].sum())
+    assert picks.edge_rows is not None
+    return Picks(picks.counts[:rows], picks.neighbors[:entries], picks.edge_rows[:entries])
+
+
+def _reordered(picks: Picks, order: np.ndarray) -> Picks:
+    """The lists in another order."""
+    counts = picks.counts.astype(np.int64)
+    begin = np.cumsum(counts) - counts
+    counts = counts[order]
+    ends = np.cumsum(counts)
+    at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin[order] - (ends - counts), counts)
+    assert picks.edge_rows is not None
+    return Picks(picks.counts[order], picks.neighbors[at], picks.edge_rows[at])
+
+
+def _sorted_lists(picks: Sequence[Picks], order: np.ndarray) -> Lists:
+    found = _reordered(_joined(picks), order)
+    assert found.edge_rows is not None
+    counts = found.counts.astype(np.int64)
+    first = np.zeros(len(counts), dtype=np.int64)
+    begin = np.cumsum(counts) - counts
+    first[counts > 0] = found.edge_rows[begin[counts > 0]]
+    return Lists(counts, found.neighbors, first)
