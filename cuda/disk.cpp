@@ -119,7 +119,7 @@ class Reader {
 }  // namespace glt
 
 int32_t glt_disk_find(const glt_disk* disk, const int64_t* ids, int64_t n, int64_t end, int64_t* places, int64_t* wanted,
-                      int64_t* num_wanted) {
+                      int64_t* counts) {
   const glt::Shards a{nullptr, disk->bounds, disk->num_shards, disk->row_bytes};
   std::vector<std::pair<int64_t, int64_t>> found;  // id, position
   for (int64_t i = 0; i < n; ++i) {
@@ -132,7 +132,7 @@ int32_t glt_disk_find(const glt_disk* disk, const int64_t* ids, int64_t n, int64
     if (!count || wanted[count - 1] != id) wanted[count++] = id;
     places[i] = end + count - 1;
   }
-  *num_wanted = count;
+  counts[0] = count, counts[1] = found.size();
   return GLT_OK;
 }
 

@@ -22,10 +22,11 @@ typedef struct {
   int64_t most_bytes;       // of one read, unless a single row takes more
 } glt_disk;
 
-// Which of ids [n] lie in files: ascending, each once, in wanted (room for n), *num_wanted of them.
-// places [n]: end + the position in wanted, or the id itself where it lies in no file.
+// Which of ids [n] lie in files: ascending, each once, in wanted (room for n).
+// places [n]: end + the position in wanted, or the id itself where it lies in no file. counts [2]: how many are wanted,
+// and how many of the ids they are.
 GLT_API int32_t glt_disk_find(const glt_disk* disk, const int64_t* ids, int64_t n, int64_t end, int64_t* places,
-                              int64_t* wanted, int64_t* num_wanted);
+                              int64_t* wanted, int64_t* counts);
 
 // Reads the rows `wanted` [n], as glt_disk_find gives them, into out [n * row_bytes], by at most `threads` reads at a
 // time. *bytes_read: those of all pages.

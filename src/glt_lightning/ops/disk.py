@@ -1,0 +1,202 @@
+"""Rows of arrays that lie in files, read for one gather past the page cache."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import PartitionError
+from glt_lightning.ops.native import bind, check
+
+READS_AT_ONCE = 16  # of one process
+
+# One read of 16 KiB takes a disk no longer than one of 4 KiB, and less than two of them.
+_GAP_BYTES = 12 << 10
+_MOST_BYTES = 128 << 10
+_IO = 16  # GLT_IO of glt/disk.h
+
+_SIGNATURES: dict[str, list[Any]] = {
+    "glt_disk_find": [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p],
+    "glt_disk_read": [c_void_p, c_void_p, c_int64, c_int32, c_void_p, c_void_p, c_void_p],
+    "glt_disk_try": [c_int32],
+}
+
+
+@cache
+def _library() -> Any:
+    return bind(_SIGNATURES)
+
+
+class _DiskStruct(ctypes.Structure):
+    """``glt_disk`` of ``glt/disk.h``."""
+
+    _fields_ = [
+        ("num_shards", c_int32),
+        ("reserved", c_int32),
+        ("row_bytes", c_int64),
+        ("bounds", c_void_p),
+        ("fds", c_void_p),
+        ("offsets", c_void_p),
+        ("direct", c_void_p),
+        ("gap_bytes", c_int64),
+        ("most_bytes", c_int64),
+    ]
+
+
+class DiskFile:
+    """A file that is open for reading while this object lives.
+
+    Attributes:
+        direct: Reads go to the disk itself. Where the file system has no such reads, they go through the page cache, from
+            which they are dropped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.fd, self.direct = _open(path)
+        except OSError as error:
+            raise PartitionError(f"{path}: cannot be read ({error.strerror}). Copy this part here again.") from None
+        weakref.finalize(self, os.close, self.fd)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    else:
+        failed = _library().glt_disk_try(fd)
+        if not failed:
+            return fd, True
+        os.close(fd)
+        if failed != errno.EINVAL:
+            raise OSError(failed, os.strerror(failed))
+    fd = os.open(path, flags)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    return fd, False
+
+
+class ReadSlots:
+    """How many reads a process has under way. Each gather takes those that are free, and waits while there are none."""
+
+    def __init__(self, count: int = READS_AT_ONCE) -> None:
+        self._free, self._changed = count, threading.Condition()
+
+    @contextmanager
+    def taken(self, most: int) -> Iterator[int]:
+        """Takes up to ``most``, at least one, for the time of the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0)
+            count = min(most, self._free)
+            self._free -= count
+        try:
+            yield count
+        finally:
+            with self._changed:
+                self._free += count
+                self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class DiskRead:
+    """rows: of a gather, that were on disk.  nbytes: of the pages that were read.  seconds: that it took, with waiting."""
+
+    rows: int
+    nbytes: int
+    seconds: float
+
+
+class DiskRows:
+    """An array in shards of which some lie in files. Any number of threads may read it.
+
+    bounds: int64 [P + 1], id of each shard's first row.  files: per shard, the file and where in it the shard's first row
+    begins; None where its rows are elsewhere.
+    """
+
+    def __init__(
+        self, bounds: np.ndarray, files: Sequence[tuple[DiskFile, int] | None], row_bytes: int, slots: ReadSlots
+    ) -> None:
+        self._files, self._slots, self.row_bytes = list(files), slots, row_bytes
+        self._bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+        self._fds = np.array([-1 if f is None else f[0].fd for f in files], dtype=np.int32)
+        self._offsets = np.array([0 if f is None else f[1] for f in files], dtype=np.int64)
+        self._direct = np.array([f is not None and f[0].direct for f in files], dtype=np.int32)
+        self._struct = _DiskStruct(
+            len(self._files),
+            0,
+            row_bytes,
+            self._bounds.ctypes.data,
+            self._fds.ctypes.data,
+            self._offsets.ctypes.data,
+            self._direct.ctypes.data,
+            _GAP_BYTES,
+            _MOST_BYTES,
+        )
+
+    def find(self, ids: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Which of ``ids``, int64 [n], lie in files.
+
+        Returns places int64 [n] (``end`` plus the position in wanted; the id itself where it lies in no file), wanted
+        int64 [m], ascending, each once, and how many of the ids these are.
+        """
+        places, wanted = np.empty_like(ids), np.empty_like(ids)
+        counts = np.zeros(2, dtype=np.int64)
+        _library().glt_disk_find(
+            ctypes.byref(self._struct),
+            ids.ctypes.data,
+            len(ids),
+            end,
+            places.ctypes.data,
+            wanted.ctypes.data,
+            counts.ctypes.data,
+        )
+        return places, wanted[: counts[0]], int(counts[1])
+
+    def read(self, wanted: np.ndarray) -> tuple[np.ndarray, DiskRead]:
+        """The rows ``wanted``, as `find` gives them: uint8 [m * row_bytes].
+
+        Raises `PartitionError`, naming the file, for one that cannot be read or ends too early.
+        """
+        begin = time.perf_counter()
+        rows = np.empty(len(wanted) * self.row_bytes, dtype=np.uint8)
+        nbytes, detail = np.zeros(1, dtype=np.int64), np.zeros(4, dtype=np.int64)
+        with self._slots.taken(len(wanted)) as threads:
+            status = _library().glt_disk_read(
+                ctypes.byref(self._struct),
+                wanted.ctypes.data,
+                len(wanted),
+                threads,
+                rows.ctypes.data,
+                nbytes.ctypes.data,
+                detail.ctypes.data,
+            )
+        if status == _IO:
+            raise self._failure(*detail.tolist())
+        check(status, detail, "disk")
+        return rows, DiskRead(len(wanted), int(nbytes[0]), time.perf_counter() - begin)
+
+    def _failure(self, shard: int, number: int, offset: int, got: int) -> PartitionError:
+        file = self._files[shard]
+        assert file is not None
+        if number:
+            return PartitionError(f"{file[0].path}: cannot be read at byte {offset:,} ({os.strerror(number)}).")
+        return PartitionError(
+            f"{file[0].path}: damaged: it was cut off at byte {offset + got:,} while in use. Delete the partition folder "
+            "and partition again."
+        )

@@ -1,0 +1,59 @@
+"""Gathering rows of an array of which a part is in memory and the rest on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from glt_lightning.ops.disk import DiskRead, DiskRows
+from glt_lightning.ops.encoding import Encoding
+from glt_lightning.ops.gather import Shards
+
+OnDisk = Callable[[DiskRead], object]
+
+
+class TieredShards(Shards):
+    """Shards of which some are None because ``disk`` has their rows, under the same ids."""
+
+    def __init__(
+        self,
+        shards: Sequence[np.ndarray | None],
+        disk: DiskRows,
+        *,
+        bounds: np.ndarray,
+        encoding: Encoding | None = None,
+    ) -> None:
+        super().__init__(shards, bounds=bounds, encoding=encoding)
+        self._disk = disk
+
+    @cached_property
+    def raw(self) -> Shards:
+        if self._encoding is None:
+            return self
+        return TieredShards(self._keep, self._disk, bounds=self.bounds)
+
+    def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
+        if not more:
+            return self
+        longer = super().extended(more, end)
+        return TieredShards(longer._keep, self._disk, bounds=longer.bounds, encoding=self._encoding)
+
+    def gather(
+        self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1, on_disk: OnDisk | None = None
+    ) -> np.ndarray:
+        """As `Shards.gather`. on_disk: hears what had to be read.
+
+        Raises `PartitionError` for a file that cannot be read, too.
+        """
+        end = int(self.bounds[-1])
+        places, wanted, count = self._disk.find(ids, end)
+        if not count:
+            return super().gather(ids, out, threads=threads)
+        stored, took = self._disk.read(wanted)
+        if on_disk is not None:
+            on_disk(replace(took, rows=count))
+        rows = stored.view(self.stored_dtype).reshape(len(wanted), *self.stored_row_shape)
+        return super().extended([(end, rows)], end + len(rows)).gather(places, out, threads=threads)
