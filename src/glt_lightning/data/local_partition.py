@@ -11,7 +11,9 @@ import numpy as np
 from glt_lightning.data.arrays import open_array, verify_array
 from glt_lightning.data.graph import Seeds, choose, gids_by_user_id, no_split
 from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
+from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import PartitionError
+from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.types import GraphSchema, edge_type_key
@@ -20,21 +22,33 @@ from glt_lightning.types import GraphSchema, edge_type_key
 class LocalPartition:
     """A partition folder, memory-mapped: topology, user ids and attributes of all its parts, or of some.
 
-    parts: the numbers of the parts that are mapped.
+    parts: the numbers of the parts that are mapped.  memory: the rows of attributes that are in memory; the others are
+    read from disk. None: attributes are mapped, too.
 
     Nothing is copied; processes of one host share the page cache. Open with `LocalPartition.open`.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest, parts: tuple[int, ...]) -> None:
-        self.directory, self.manifest, self.parts = directory, manifest, parts
+    def __init__(
+        self, directory: Path, manifest: Manifest, parts: tuple[int, ...], memory: MemoryTier | None = None
+    ) -> None:
+        self.directory, self.manifest, self.parts, self.memory = directory, manifest, parts, memory
+        if memory is not None:
+            memory.require(manifest, parts)
         self.schema: GraphSchema = manifest.schema
         self._all_parts = range(manifest.num_parts)
 
     @classmethod
-    def open(cls, directory: str | Path, *, parts: Sequence[int] | None = None, verify: bool = False) -> LocalPartition:
+    def open(
+        cls,
+        directory: str | Path,
+        *,
+        parts: Sequence[int] | None = None,
+        verify: bool = False,
+        memory: str | Path | MemoryTier | None = None,
+    ) -> LocalPartition:
         """Reads the manifest and maps the arrays of ``parts`` (None: of all), of which alone the files need be here.
 
-        ``verify`` reads every byte and compares checksums.
+        ``verify`` reads every byte and compares checksums. ``memory``: a `MemoryTier` of these parts, or its path.
 
         Raises `PartitionError`, naming the file, for a folder that is missing, foreign or damaged.
         """
@@ -44,8 +58,16 @@ class LocalPartition:
             for path, entry in manifest.arrays.items():
                 if (directory / path).exists() or parts is None:
                     verify_array(directory, path, entry)
-        partition = cls(directory, manifest, _checked(parts, directory, manifest.num_parts))
+        if isinstance(memory, (str, Path)):
+            memory = MemoryTier.open(memory)
+        partition = cls(directory, manifest, _checked(parts, directory, manifest.num_parts), memory)
         _ = partition.view  # map the topology now: a damaged folder speaks here
+        return partition
+
+    def with_memory(self, memory: MemoryTier) -> LocalPartition:
+        """The same parts, with a `MemoryTier` of them."""
+        partition = LocalPartition(self.directory, self.manifest, self.parts, memory)
+        partition.view = self.view
         return partition
 
     @cached_property
@@ -80,16 +102,24 @@ class LocalPartition:
 
     def node_shards(self, node_type: int, name: str) -> Shards:
         """A node attribute, addressed by gid."""
-        arrays = self._node_arrays(node_type, name)
         first = node_type * self.manifest.num_parts
         bounds = self.view.bounds[first : first + self.manifest.num_parts + 1]
-        return Shards(arrays, bounds=bounds, encoding=self.manifest.decoded_by("nodes", node_type, name))
+        paths = [node_path(p, node_type, name) for p in self._all_parts]
+        return self._shards(paths, bounds, self.manifest.decoded_by("nodes", node_type, name))
 
     def edge_shards(self, edge_type: int, name: str) -> Shards:
         """An edge attribute (or ``edge_ids``), addressed by edge row."""
-        arrays = [self._open(edge_path(p, edge_type, name)) if p in self.parts else None for p in self._all_parts]
+        paths = [edge_path(p, edge_type, name) for p in self._all_parts]
         encoding = self.manifest.decoded_by("edges", edge_type, name)
-        return Shards(arrays, bounds=self.view.edge_bounds[edge_type], encoding=encoding)
+        return self._shards(paths, self.view.edge_bounds[edge_type], encoding)
+
+    def _shards(self, paths: list[str], bounds: np.ndarray, encoding: Encoding | None) -> Shards:
+        """The arrays of all parts, as far as they are mapped."""
+        mapped = [path if p in self.parts else None for p, path in enumerate(paths)]
+        if self.memory is not None and self.memory.holds(paths[self.parts[0]]):
+            return self.memory.shards(self.directory, self.manifest, mapped, bounds, encoding)
+        arrays = [None if path is None else self._open(path) for path in mapped]
+        return Shards(arrays, bounds=bounds, encoding=encoding)
 
     def split(self, name: str) -> Seeds:
         """The seeds of a split. Raises `DataError` naming the splits there are."""

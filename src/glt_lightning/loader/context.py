@@ -15,12 +15,14 @@ from glt_lightning.channel.slots import PinMemory
 from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.partition.progress import Progress
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.subprocess import SubprocessProducer
@@ -46,7 +48,8 @@ class LoaderContext:
         gather_counts: Gives every rank the number that each rank puts in, in rank order; needed for loaders with
             ``per_rank`` seeds on more than one rank.
         cache: What is kept in memory.
-        make_producer: Who makes the batches, if not this process or its own sampler processes from a mapped graph.
+        make_producer: Who makes the batches, if not this process or its own sampler processes from a mapped graph. Heeds
+            the cache itself.
     """
 
     def __init__(
@@ -67,8 +70,17 @@ class LoaderContext:
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.pin_memory = pin_memory
         self._gather_counts = gather_counts
+        self._memory = memory_tier(graph, self.cache) if make_producer is None else None
+        if self._memory is not None:
+            assert isinstance(graph, LocalPartition)
+            graph = graph.with_memory(self._memory)
         make_producer = make_producer or partial(local_producer, graph, self.sampling)
-        self._producer: Producer | None = make_producer(cuda_pin if pin_memory else None)
+        try:
+            self._producer: Producer | None = make_producer(cuda_pin if pin_memory else None)
+        except BaseException:
+            if self._memory is not None:
+                self._memory.close()
+            raise
         self._loaders: WeakSet[DistNeighborLoader] = WeakSet()  # a reloaded one may go before the context does
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
@@ -141,6 +153,8 @@ class LoaderContext:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
+        if self._memory is not None:
+            self._memory.close()
 
     def __enter__(self) -> LoaderContext:
         return self
@@ -153,6 +167,16 @@ def graph_identity(manifest: Manifest) -> list[Any]:
     """What makes two partition folders hold the same graph, however it is cut."""
     made_by = manifest.made_by
     return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
+
+
+def memory_tier(graph: Graph, options: CacheOptions) -> MemoryTier | None:
+    """The rows of the mapped parts that stay in memory; None where the options set no limit. Close it.
+
+    Raises `OptionError` for more memory than this host has.
+    """
+    if options.memory_bytes is None or not isinstance(graph, LocalPartition) or graph.memory is not None:
+        return None
+    return MemoryTier.create(graph, options.memory_bytes, Progress(None).phase)
 
 
 def local_producer(graph: Graph, options: SamplingOptions, pin: PinMemory | None) -> Producer:

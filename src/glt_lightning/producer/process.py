@@ -28,9 +28,9 @@ _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); import glt_lig
 
 
 def batches_at_once(source: SamplerSource, num_workers: int, concurrency: int) -> int:
-    """Batches that one process makes at once. Where all rows are local, more than there are cores for would only cost
-    memory and delay the batch that is due; where some are not, the others go on while one waits for an answer."""
-    if not source.is_whole:
+    """Batches that one process makes at once. Where all rows are in memory, more than there are cores for would only cost
+    memory and delay the batch that is due; where some are not, the others go on while one waits for them."""
+    if source.waits:
         return concurrency
     return min(concurrency, max(1, (os.cpu_count() or 1) // num_workers))
 

@@ -26,6 +26,7 @@ class SamplerSource:
     directory, options_hash: the partition folder, and what its manifest must say.  parts: those to map.
     link: how to talk to holders of other parts; None when all are mapped.  serve: address at which the mapped parts are
     served to others; None: they are not.  holders: who has the other parts, if that is known from the start.
+    memory: path of the `MemoryTier` of the parts; None: their attributes are mapped.
     """
 
     directory: str
@@ -34,17 +35,25 @@ class SamplerSource:
     link: Link | None = None
     serve: str | None = None
     holders: tuple[Holder, ...] = ()
+    memory: str | None = None
 
     @classmethod
     def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
         """The source that maps what ``partition`` maps."""
         directory = str(partition.directory.resolve())
+        if partition.memory is not None:
+            changes = {"memory": partition.memory.path} | changes
         return cls(directory, partition.manifest.options_hash, partition.parts, link, **changes)
 
     @property
     def is_whole(self) -> bool:
         """Whether samplers never wait for other processes."""
         return self.link is None
+
+    @property
+    def waits(self) -> bool:
+        """Whether samplers wait, for other processes or for a disk."""
+        return not self.is_whole or self.memory is not None
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for a private channel: the link's token is among them."""
@@ -55,6 +64,7 @@ class SamplerSource:
             "link": None if self.link is None else self.link.to_json(),
             "serve": self.serve,
             "holders": [holder.to_json() for holder in self.holders],
+            "memory": self.memory,
         }
 
     @classmethod
@@ -66,6 +76,7 @@ class SamplerSource:
             None if raw["link"] is None else Link.from_json(raw["link"]),
             raw["serve"],
             tuple(Holder.from_json(holder) for holder in raw["holders"]),
+            raw["memory"],
         )
 
 
@@ -74,7 +85,7 @@ class Samplers:
 
     def __init__(self, source: SamplerSource, index: int = 0) -> None:
         self._index = index
-        self._partition = LocalPartition.open(source.directory, parts=source.parts)
+        self._partition = LocalPartition.open(source.directory, parts=source.parts, memory=source.memory)
         if self._partition.manifest.options_hash != source.options_hash:
             raise PartitionError(f"{source.directory} was replaced by another partition while training.")
         self._member: Member | None = None

@@ -1,0 +1,186 @@
+"""The rows of a host's own parts that stay in memory; the others are read from disk for each batch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glt_lightning.data.arrays import open_array
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.memory_choice import choose_prefixes, row_bytes
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.errors import DataError, OptionError, PartitionError
+from glt_lightning.ops.disk import DiskFile, DiskRows, ReadSlots
+from glt_lightning.ops.encoding import Encoding
+from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.tiered import TieredShards
+
+if TYPE_CHECKING:
+    from glt_lightning.data.local_partition import LocalPartition
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = 8 << 20
+
+# Shows progress: (title, total, unit) -> a block in which the function it gives is told of units done.
+Phase = Callable[[str, int, str], AbstractContextManager[Callable[[int], object]]]
+
+
+class MemoryTier:
+    """The first, hottest rows of each array of attributes. One process of a host makes it, others open it by ``path``.
+
+    Files stay open while a `Shards` reads from them. Close it: that closes none of those.
+
+    Attributes:
+        path: Where other processes of the host open it, while its maker has not closed it.
+        nbytes: Memory that it takes.
+    """
+
+    def __init__(self, arrays: SharedArrays) -> None:
+        self.path, self.nbytes = arrays.path, arrays.nbytes
+        self._arrays = arrays
+        self._files: dict[str, DiskFile] = {}
+        self._lock = threading.Lock()
+        self._slots = ReadSlots()
+
+    @classmethod
+    def create(cls, partition: LocalPartition, budget_bytes: int, progress: Phase | None = None) -> MemoryTier:
+        """Reads the hottest rows of the parts that ``partition`` maps.
+
+        Raises `OptionError` for a budget that this host does not have, `PartitionError` for a file that is damaged.
+        """
+        manifest = partition.manifest
+        kept = choose_prefixes(partition, budget_bytes)
+        shapes = {
+            path: (np.dtype(manifest.arrays[path].dtype), (rows, *manifest.arrays[path].shape[1:]))
+            for path, rows in kept.items()
+        }
+        meta = {"options_hash": manifest.options_hash, "parts": list(partition.parts)}
+        try:
+            arrays = SharedArrays.create(shapes, meta)
+        except MemoryError as error:
+            raise OptionError(f"cache.memory: {error}. Lower cache.memory.") from None
+        try:
+            total = sum(array.nbytes for array in arrays.arrays.values())
+            phase = nullcontext(lambda n: None) if progress is None else progress("reading hot rows", total, "B")
+            with phase as done:
+                for path, array in arrays.arrays.items():
+                    _fill(array, partition.directory, path, manifest, done)
+            arrays.finish()
+            tier = cls(arrays)
+            tier._say(partition, {p: manifest.arrays[p].shape[0] * row_bytes(manifest.arrays[p]) for p in kept})
+        except BaseException:
+            arrays.close()
+            raise
+        return tier
+
+    def _say(self, partition: LocalPartition, sizes: dict[str, int]) -> None:
+        held = sum(self._arrays.arrays[path].nbytes for path in sizes)
+        on_disk = [path for path, size in sizes.items() if self._arrays.arrays[path].nbytes < size]
+        if not on_disk:
+            _log.info("cache.memory: all %s bytes of attributes are in memory.", f"{held:,}")
+            return
+        total = sum(sizes.values())
+        _log.info(
+            "cache.memory: %s of %s bytes of attributes in memory (%.1f%%), the others are read from disk.",
+            *(f"{held:,}", f"{total:,}", 100 * held / total),
+        )
+        if buffered := [
+            path for path in on_disk if not self._file(partition.directory, path, partition.manifest).direct
+        ]:
+            _log.warning(
+                "cache.memory: the file system of %s has no direct reads (O_DIRECT): %d files are read through the page "
+                "cache and dropped from it. Put the partition on a local disk, such as ext4 or xfs.",
+                *(partition.directory / buffered[0], len(buffered)),
+            )
+
+    @classmethod
+    def open(cls, path: str | Path) -> MemoryTier:
+        """Maps what another process has made. Raises `DataError` where that is not what ``path`` is."""
+        arrays = SharedArrays.open(path)
+        arrays.close()  # the map stays
+        if "options_hash" not in arrays.meta:
+            raise DataError(f"{path}: holds no rows of a partition.")
+        return cls(arrays)
+
+    def require(self, manifest: Manifest, parts: Sequence[int]) -> None:
+        """Raises `PartitionError` where it was made of another partition, or of other parts."""
+        meta = self._arrays.meta
+        if meta["options_hash"] != manifest.options_hash or not set(parts) <= set(meta["parts"]):
+            raise PartitionError(f"{self.path}: holds rows of another partition, or of other parts than {list(parts)}.")
+
+    def holds(self, path: str) -> bool:
+        """Whether it is in charge of an array of the partition folder, however many rows of it are in memory."""
+        return path in self._arrays.arrays
+
+    def shards(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        paths: Sequence[str | None],
+        bounds: np.ndarray,
+        encoding: Encoding | None = None,
+    ) -> Shards:
+        """An attribute whose parts are the arrays at ``paths``, None where a part is not mapped. bounds: int64 [P + 1]."""
+        shards: list[np.ndarray | None] = []
+        files: list[tuple[DiskFile, int] | None] = []
+        starts: list[int] = []
+        for path, (begin, end) in zip(paths, pairwise(bounds.tolist()), strict=True):
+            rows = None if path is None else self._arrays.arrays[path]
+            shards.append(rows)
+            starts.append(begin)
+            files.append(None)
+            if rows is not None and path is not None and len(rows) < end - begin:
+                shards.append(None)
+                starts.append(begin + len(rows))
+                where = manifest.arrays[path].bytes - (end - begin - len(rows)) * _row_bytes(rows)
+                files.append((self._file(directory, path, manifest), where))
+        whole = np.array([*starts, bounds[-1]], dtype=np.int64)
+        memory = next(rows for rows in shards if rows is not None)
+        if not any(files):
+            return Shards(shards, bounds=whole, encoding=encoding)
+        disk = DiskRows(whole, files, _row_bytes(memory), self._slots)
+        return TieredShards(shards, disk, bounds=whole, encoding=encoding)
+
+    def _file(self, directory: Path, path: str, manifest: Manifest) -> DiskFile:
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                open_array(directory, path, manifest.arrays[path])  # whether it is what the manifest says
+                file = self._files[path] = DiskFile(directory / path)
+            return file
+
+    def close(self) -> None:
+        """Others can no longer open it; its memory goes with its last view. Safe to call twice."""
+        self._arrays.close()
+        with self._lock:
+            self._files.clear()
+
+
+def _row_bytes(rows: np.ndarray) -> int:
+    return rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
+
+
+def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, done: Callable[[int], object]) -> None:
+    """Reads the first rows of a file, which the page cache need not hold a second time."""
+    entry = manifest.arrays[path]
+    open_array(directory, path, entry)  # whether it is what the manifest says
+    memory = memoryview(array.reshape(-1).view(np.uint8))
+    begin = entry.bytes - entry.shape[0] * _row_bytes(array)
+    with open(directory / path, "rb", buffering=0) as file:
+        at = 0
+        while at < len(memory):
+            got = os.preadv(file.fileno(), [memory[at : at + _CHUNK]], begin + at)
+            if got == 0:
+                raise PartitionError(f"{file.name}: damaged: it was cut off while in use. Partition again.")
+            os.posix_fadvise(file.fileno(), begin + at, got, os.POSIX_FADV_DONTNEED)
+            at += got
+            done(got)
