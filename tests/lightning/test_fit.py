@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import Callback
+from torch_geometric.data import Data
 
-from glt_lightning import GLTDataModule, SamplingOptions
+from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
 from glt_lightning.errors import DataError
 from glt_lightning.lightning import BestCheckpoint
+from glt_lightning.options import STORAGE
 from tests.lightning.tiny import Noting, learnable_graph, save_graph
 
 TRAIN = sorted(learnable_graph()["train_idx"].tolist())
@@ -28,6 +32,19 @@ def test_learns(make_data, make_model, make_trainer, sampling: SamplingOptions) 
     trainer, model, data = make_trainer(max_epochs=8), make_model(), make_data(sampling=sampling)
     trainer.fit(model, data)
     assert trainer.callback_metrics.keys() >= {"train_loss", "val_loss", "val_acc"}
+    (result,) = trainer.test(model, data, verbose=False)
+    assert result["test_acc"] > 0.8
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16", "int8", "given float16", "given bfloat16"])
+def test_learns_from_fewer_bytes(make_data, make_model, make_trainer, tmp_path: Path, stored: str) -> None:
+    options: dict[str, Any] = {"partition": PartitionOptions(storage={"x": stored})} if stored in STORAGE else {}
+    if stored.startswith("given"):
+        arrays = {name: torch.from_numpy(array) for name, array in learnable_graph().items()}
+        arrays["x"] = arrays["x"].to(getattr(torch, stored.removeprefix("given ")))
+        options["dataset"] = Data(**arrays)
+    trainer, model, data = make_trainer(max_epochs=8), make_model(), make_data(**options)
+    trainer.fit(model, data)
     (result,) = trainer.test(model, data, verbose=False)
     assert result["test_acc"] > 0.8
 

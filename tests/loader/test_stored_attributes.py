@@ -10,6 +10,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.data import LocalPartition
+from glt_lightning.errors import OptionError
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.ops.encoding import ENCODINGS
@@ -146,6 +147,19 @@ def test_types_without_features(tmp_path, kind, parts):
         assert batch["paper"].x.dtype == expected.dtype
         assert torch.equal(batch["paper"].x, expected[batch["paper"].n_id])
         assert "x" not in batch["author"]
+
+
+def test_resume_with_other_storage_is_refused(tmp_path):
+    states = []
+    for storage in ({}, {"x": "int8"}):
+        partition = partitioned(small_graph(), tmp_path / str(len(storage)), storage=storage)
+        with LoaderContext(partition) as context:
+            loader = context.make_loader(TRAIN)
+            states.append(loader.state_dict())
+            loader.load_state_dict(states[-1])
+            if storage:
+                with pytest.raises(OptionError, match="graph"):
+                    loader.load_state_dict(states[0])
 
 
 def test_remote_bytes_shrink(tmp_path):

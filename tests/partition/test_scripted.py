@@ -192,6 +192,24 @@ def test_dtypes(homogeneous: dict[str, Any]) -> None:
     assert arrays["part0/edges/0/edge_weight.npy"].dtype == np.float32
 
 
+def test_bfloat16_as_given_and_as_asked_for(heterogeneous: dict[str, Any]) -> None:
+    graph, folder = heterogeneous, str(heterogeneous["output_dir"])
+    graph["edge_feat"] = {WRITES: torch.rand(90, 2)}
+    seeds = {"train": ("paper", torch.arange(50))}
+    options = {"edge_feat_dtype": torch.bfloat16, "edge_assign_strategy": "by_dst"}
+    glt.partition.RandomPartitioner(**graph, splits=seeds, **options).partition()
+    data = glt.GLTDataModule(partition=PartitionOptions(dir=folder), num_neighbors=[4], batch_size=50)
+    data.prepare_data()
+    data.setup()
+    (batch,) = data.train_dataloader()
+    assert torch.equal(batch["paper"].x, graph["node_feat"]["paper"][batch["paper"].n_id])
+    assert data.num_features == {"author": None, "paper": 3}
+    drawn = batch[WRITES]
+    assert drawn.edge_attr.dtype == torch.bfloat16
+    assert torch.equal(drawn.edge_attr, graph["edge_feat"][WRITES].bfloat16()[drawn.e_id])
+    data.teardown()
+
+
 class TestFrequency:
     """`FrequencyPartitioner`."""
 
