@@ -115,10 +115,15 @@ class ReadSlots:
 
 @dataclass(frozen=True)
 class DiskRead:
-    """rows: of a gather, that were on disk.  nbytes: of the pages that were read.  seconds: that it took, with waiting."""
+    """What a gather took from disk.
+
+    rows, row_bytes: Rows that were there, and bytes of each.  page_bytes: Of the pages that were read.  seconds: With
+    waiting for other reads.
+    """
 
     rows: int
-    nbytes: int
+    row_bytes: int
+    page_bytes: int
     seconds: float
 
 
@@ -189,7 +194,7 @@ class DiskRows:
         if status == _IO:
             raise self._failure(*detail.tolist())
         check(status, detail, "disk")
-        return rows, DiskRead(len(wanted), int(nbytes[0]), time.perf_counter() - begin)
+        return rows, DiskRead(len(wanted), self.row_bytes, int(nbytes[0]), time.perf_counter() - begin)
 
     def _failure(self, shard: int, number: int, offset: int, got: int) -> PartitionError:
         file = self._files[shard]

@@ -18,7 +18,7 @@ from glt_lightning.ops.merge import BatchBuilder, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.ops.sample import sample_rows
 from glt_lightning.sampler import fields
-from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.counters import Counters, DiskUse
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, edge_key, node_key
 from glt_lightning.sampler.source import Expand, Gathered, RemoteRows, Rows, wire_dtype
@@ -267,16 +267,16 @@ class ClusterSampler:
                 counters.remote_bytes += asked * table.row_bytes
         batch = fields.counts(request, found)
         for t, table in enumerate(self._nodes):
-            places = _joined(table.places)
+            places, on_disk = _joined(table.places), DiskUse(counters)
             batch.append(fields.gathered_ids(node_key(t, "n_id"), table.shards("n_id"), places, threads))
             for name in table.stored[1:]:
-                batch.append(fields.gathered(node_key(t, name), table.shards(name), places, threads))
+                batch.append(fields.gathered(node_key(t, name), table.shards(name), places, threads, on_disk))
         for r, table in enumerate(self._edges):
             batch.append(fields.edge_index(r, found))
-            places = _joined(table.places)
+            places, on_disk = _joined(table.places), DiskUse(counters)
             for public, name in self._edge_names[r].items():
                 make = fields.gathered_ids if public == "e_id" else fields.gathered
-                batch.append(make(edge_key(r, public), table.shards(name), places, threads))
+                batch.append(make(edge_key(r, public), table.shards(name), places, threads, on_disk))
         return Draft(batch, counters)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from glt_lightning.ops.disk import DiskRead
+
 
 @dataclass
 class Counters:
@@ -69,6 +71,27 @@ class Counters:
 
 
 _KINDS: dict[str, type] = {f.name: type(f.default) for f in fields(Counters)}
+
+
+class DiskUse:
+    """Notes in a batch's counters what the gathers of one node or edge type read from disk: call it with each read.
+
+    A row of which some attribute is on disk counts as one on disk. Rows are kept in an order and from the first on, so
+    that the attribute with the most rows on disk has all that others have there.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters, self._rows = counters, 0
+
+    def __call__(self, read: DiskRead) -> None:
+        counters, more = self._counters, max(0, read.rows - self._rows)
+        self._rows += more
+        counters.disk_rows += more
+        counters.local_rows -= more
+        counters.disk_bytes += read.page_bytes
+        counters.local_bytes -= read.rows * read.row_bytes
+        counters.disk_s += read.seconds
+        counters.gather_s -= read.seconds  # is within the time of the gather
 
 
 def _is_total(value: object, kind: type) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.khop import Subgraph, widen
+from glt_lightning.ops.tiered import OnDisk, TieredShards
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Field, edge_key
 
@@ -59,15 +60,18 @@ def edge_index(relation: int, found: Subgraph) -> Field:
     return Field(edge_key(relation, "edge_index"), _INT64, (2, len(src)), write)
 
 
-def gathered(name: str, shards: Shards, ids: np.ndarray, threads: int) -> Field:
-    """Rows ``ids`` of an attribute."""
-    return Field(name, shards.dtype, (len(ids), *shards.row_shape), partial(shards.gather, ids, threads=threads))
+def gathered(name: str, shards: Shards, ids: np.ndarray, threads: int, on_disk: OnDisk | None = None) -> Field:
+    """Rows ``ids`` of an attribute. on_disk: hears, while the field is written, what had to be read."""
+    gather = partial(shards.gather, ids, threads=threads)
+    if isinstance(shards, TieredShards):
+        gather = partial(shards.gather, ids, threads=threads, on_disk=on_disk)
+    return Field(name, shards.dtype, (len(ids), *shards.row_shape), gather)
 
 
-def gathered_ids(name: str, shards: Shards, ids: np.ndarray, threads: int) -> Field:
+def gathered_ids(name: str, shards: Shards, ids: np.ndarray, threads: int, on_disk: OnDisk | None = None) -> Field:
     """The same for ``n_id`` and ``e_id``, which reach the user as int64 however they are stored."""
     if shards.dtype != np.int32:
-        return gathered(name, shards, ids, threads)
+        return gathered(name, shards, ids, threads, on_disk)
 
     def write(out: np.ndarray) -> None:
         narrow = out.view(np.int32)[len(out) :]  # the upper half; widening front to back never overtakes it

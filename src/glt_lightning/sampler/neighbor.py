@@ -9,7 +9,7 @@ import numpy as np
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.sampler import fields
-from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.counters import Counters, DiskUse
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, edge_key, node_key
 
@@ -48,15 +48,17 @@ class NeighborSampler:
             counters.local_rows += len(found.gid[t])
             counters.local_bytes += len(found.gid[t]) * (self._id_bytes + sum(shards.row_bytes for _, shards in attrs))
             batch.append(fields.copied(node_key(t, "n_id"), found.uid[t]))
-            batch += [fields.gathered(name, shards, found.gid[t], config.threads) for name, shards in attrs]
+            on_disk = DiskUse(counters)
+            batch += [fields.gathered(name, shards, found.gid[t], config.threads, on_disk) for name, shards in attrs]
         for r, attrs in enumerate(self._edge_attrs):
             batch.append(fields.edge_index(r, found))
             rows = found.edge_row[r]
             if attrs and rows is not None:
                 counters.local_rows += len(rows)
                 counters.local_bytes += len(rows) * sum(shards.row_bytes for _, shards in attrs)
+            on_disk = DiskUse(counters)
             for name, shards in attrs:
                 assert rows is not None
                 make = fields.gathered_ids if name.endswith("/e_id") else fields.gathered
-                batch.append(make(name, shards, rows, config.threads))
+                batch.append(make(name, shards, rows, config.threads, on_disk))
         return Draft(batch, counters)
