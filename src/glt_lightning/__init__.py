@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         LoaderSpec as LoaderSpec,
     )
     from glt_lightning.options import (
+        CacheOptions as CacheOptions,
         ClusterOptions as ClusterOptions,
         PartitionOptions as PartitionOptions,
         SamplingOptions as SamplingOptions,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CacheOptions": "glt_lightning.options",
     "ClusterOptions": "glt_lightning.options",
     "DistNeighborLoader": "glt_lightning.loader",
     "GLTDataModule": "glt_lightning.lightning",

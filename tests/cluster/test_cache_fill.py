@@ -22,10 +22,9 @@ from tests.helpers.partitions import partitioned, small_graph, small_hetero
 def make_cache(here, remote, options):
     maker = CacheMaker(here, options)
     try:
-        return maker.make(remote, progress=False)
-    except BaseException:
+        return Kept.of_ticket(maker.make(remote, progress=False), here.manifest)
+    finally:
         maker.close()
-        raise
 
 
 def chosen(here, options):
@@ -186,17 +185,46 @@ def test_it_is_kept_for_the_next_run(tmp_path, caplog):
     assert list((whole.directory / "caches").iterdir()) == [file]
 
 
-def test_another_process_opens_it(tmp_path):
+def test_what_was_made_otherwise_is_not_opened(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
     here, remote = split_up(whole, [[0], [1]])
-    cache = make_cache(here, remote, CacheOptions(ratio=0.1))
-    opened = Kept.of_ticket(cache.ticket, whole.manifest)
-    _compare(whole, here, remote, opened)
-    other = {"rows": cache.ticket["rows"] | {"made_by": {"graph": "other"}}, "topology": None}
-    with pytest.raises(DataError, match="made otherwise"):
-        Kept.of_ticket(other, whole.manifest)
-    opened.close()
-    cache.close()
+    maker = CacheMaker(here, CacheOptions(bytes=1 << 20, topology=1 << 18))
+    ticket = maker.make(remote, progress=False)
+    for what in ("rows", "topology"):
+        other = dict(ticket) | {what: ticket[what] | {"made_by": {"graph": "other"}}}
+        with pytest.raises(DataError, match="made otherwise"):
+            Kept.of_ticket(other, whole.manifest)
+    maker.close()
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("owners", [[[0], [1]], [[0, 2], [1], [3]]])
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_a_cache_that_learns(tmp_path, make, owners, with_edge):
+    whole = partitioned(make(), tmp_path, sum(map(len, owners)), undirected=True)
+    here, remote = split_up(whole, owners)
+    without = _compare(whole, here, remote, None, with_edge)
+    for room in ({"ratio": 0.05}, {"ratio": 0.5}, {"bytes": 3000}, {"bytes": 1 << 24}):
+        kept = make_cache(here, remote, CacheOptions(policy="dynamic", **room))
+        first, second = (_compare(whole, here, remote, kept, with_edge) for _ in range(2))
+        assert first.cached_rows + first.remote_rows == without.remote_rows
+        assert second.cached_rows + second.remote_rows == without.remote_rows
+        kept.close()
+    edges = without.remote_rows - first.cached_rows - first.remote_rows
+    assert first.cached_rows < second.cached_rows  # there is room for all that the first round has asked for
+    assert edges == 0
+
+
+def test_room_to_learn_is_shared_among_processes(tmp_path, monkeypatch):
+    whole = partitioned(small_hetero(), tmp_path, 2, undirected=True)
+    here, remote = split_up(whole, [[0], [1]])
+    maker = CacheMaker(here, CacheOptions(policy="dynamic", ratio=0.4), processes=3)
+    foreign = [n - whole.manifest.rows(0, t) for t, n in enumerate(whole.manifest.num_nodes)]
+    expected = [min(int(0.4 * n), f) // 3 for n, f in zip(whole.manifest.num_nodes, foreign, strict=True)]
+    assert maker.make(remote)["capacity"] == expected
+    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 1000)
+    with pytest.raises(OptionError, match=r"cache: no room for .* are available on this host. Lower cache.ratio"):
+        CacheMaker(here, CacheOptions(policy="dynamic", bytes="1GB"))
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
@@ -216,9 +244,6 @@ def test_neighbour_lists_of_others(tmp_path, make, owners, with_edge):
         assert found.cached_frontier_rows + found.remote_frontier_rows == before
         assert found.remote_frontier_rows <= asked
         asked = found.remote_frontier_rows
-        again = Kept.of_ticket(kept.ticket, whole.manifest)
-        _compare(whole, here, remote, again, with_edge)
-        again.close()
         kept.close()
     assert asked == 0
     assert not any(said[0] == "expand" for said in remote.asked)
@@ -240,7 +265,8 @@ def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make):
     edge_types = len(whole.schema.edge_types)
     options = CacheOptions(policy="presample", ratio=0.1, num_neighbors=[4, 3], batch_size=8)
     maker = CacheMaker(here, options)
-    kept = maker.make(remote, progress=False)
+    kept = Kept.of_ticket(maker.make(remote, progress=False), here.manifest)
+    maker.close()
     seeds = whole.split("train")
     bounds = np.asarray(whole.manifest.bounds[seeds.node_type]) + whole.manifest.offsets[seeds.node_type]
     own = np.random.default_rng(0).permutation(seeds.gids[(seeds.gids >= bounds[0]) & (seeds.gids < bounds[1])])

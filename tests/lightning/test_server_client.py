@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import StrategyRegistry
 
 import glt_lightning
-from glt_lightning import GLTDataModule, GLTServerClientStrategy, LocalPartition, SamplingOptions
+from glt_lightning import CacheOptions, GLTDataModule, GLTServerClientStrategy, LocalPartition, SamplingOptions
 from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.cluster.graph import RemoteGraph
 from glt_lightning.cluster.link import Link
@@ -274,7 +274,7 @@ def test_another_partition_at_another_server_is_refused(make_data, folder: Path)
 def test_partition_that_is_not_mapped_by_a_server_is_no_graph(make_data, folder: Path) -> None:
     strategy = GLTServerClientStrategy()
     with pytest.raises(OptionError, match=r"the graph that strategy\.open_graph\(\) gives, got LocalPartition"):
-        strategy._maker(LocalPartition.open(folder), SamplingOptions())
+        strategy._maker(LocalPartition.open(folder), SamplingOptions(), CacheOptions())
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,18 @@ from glt_lightning.data.cache_choice import (
     within_bytes,
     within_ratio,
 )
-from glt_lightning.data.kept import Kept
+from glt_lightning.data.host_memory import require_memory
+from glt_lightning.data.kept import ticket_for
 from glt_lightning.data.kept_topology import KeptTopology
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.row_cache import RowCache
+from glt_lightning.data.row_cache import RowCache, row_bytes
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.source import RemoteRows
 
 _log = logging.getLogger(__name__)
 
+_BESIDE_A_ROW = 50  # bytes that a dynamic cache needs for each row beside it
 _TRAINED = ([15, 10, 5], 1024)  # fan-outs and batch size that are assumed where none are known
 
 
@@ -39,13 +41,14 @@ class CacheMaker:
     """Makes the cache of a host for the parts that ``partition`` maps. Close it: that is the end of the cache.
 
     Whatever can be refused is refused here, before anyone is asked for anything, and the memory is taken; unless which
-    rows are the hottest is only known from batches that have to be sampled first.
+    rows are the hottest is only known from batches that have to be sampled first. With policy ``dynamic`` there is room in
+    each of ``processes`` sampler processes, empty at first.
 
     Raises `OptionError` for options that do not fit the graph or this host.
     """
 
-    def __init__(self, partition: LocalPartition, options: CacheOptions) -> None:
-        self._partition, self._options = partition, options
+    def __init__(self, partition: LocalPartition, options: CacheOptions, processes: int = 1) -> None:
+        self._partition, self._options, self._processes = partition, options, processes
         self._policy = choose_policy(partition, options)
         self._ranked = rank_stored(partition, self._policy)
         if self._ranked is None and self._policy == "degree":
@@ -55,14 +58,17 @@ class CacheMaker:
         self._rows: RowCache | None = None
         self._topology: KeptTopology | None = None
         self._file: Path | None = None
+        self._capacity: list[int] = []
         self._filled = self._topology_made = False
         self._presampled = self._ranked is None or options.topology == "auto"
         within_ratio(partition.manifest, self._ranked or _none(partition), options)
         if self._ranked is not None and not self._presampled:
             self._reserve(self._ranked)
 
-    def make(self, remote: RemoteRows, progress: bool | None = None) -> Kept:
-        """Fetches what is to be kept. Raises `PeerError` for an owner that does not answer; it may be tried again.
+    def make(self, remote: RemoteRows, progress: bool | None = None) -> Mapping[str, Any]:
+        """Fetches what is to be kept, and returns the ticket with which the processes of this host open it.
+
+        Raises `PeerError` for an owner that does not answer; it may be tried again.
 
         progress: show it; None: on a terminal.
         """
@@ -80,10 +86,12 @@ class CacheMaker:
         origin = f", from {self._file}" if self._filled else ""
         self._filled = self._topology_made = True
         _log.info("%s", self._said(origin))
-        return Kept(self._rows, self._topology)
+        return ticket_for(self._rows, self._topology, self._capacity)
 
     def close(self) -> None:
-        Kept(self._rows, self._topology).close()
+        for each in (self._rows, self._topology):
+            if each is not None:
+                each.close()
 
     def _presample(self, remote: RemoteRows, progress: bool | None) -> None:
         options = self._options
@@ -108,6 +116,10 @@ class CacheMaker:
 
     def _reserve(self, ranked: Sequence[Ranked]) -> None:
         options, manifest = self._options, self._partition.manifest
+        if options.policy == "dynamic":
+            self._gids = [each.gids for each in _none(self._partition)]
+            self._capacity = self._room_to_learn()
+            return
         if options.budget is None:
             counts = within_ratio(manifest, ranked, options)
         else:
@@ -129,6 +141,26 @@ class CacheMaker:
             raise OptionError(
                 f"cache: no room for {sum(counts):,} rows: {error}. Lower cache.ratio or cache.bytes."
             ) from None
+
+    def _room_to_learn(self) -> list[int]:
+        """The same share of each node type, or as much of it as the bytes allow."""
+        options, manifest = self._options, self._partition.manifest
+        foreign = _foreign_nodes(self._partition)
+        if options.budget is None:
+            rows = within_ratio(manifest, [Ranked(np.arange(n), np.empty(0)) for n in foreign], options)
+        else:
+            share = min(1.0, (options.budget - self._topology_bytes) / max(1, self._bytes_to_learn(foreign)))
+            rows = [int(share * n) for n in foreign]
+        try:
+            require_memory(self._bytes_to_learn(rows))
+        except MemoryError as error:
+            raise OptionError(
+                f"cache: no room for {sum(rows):,} rows: {error}. Lower cache.ratio or cache.bytes."
+            ) from None
+        return [n // self._processes for n in rows]
+
+    def _bytes_to_learn(self, rows: Sequence[int]) -> int:
+        return sum(n * (row_bytes(self._partition.manifest, t) + _BESIDE_A_ROW) for t, n in enumerate(rows))
 
     def _made_by(self, what: str) -> Mapping[str, Any]:
         """What makes two caches the same."""
@@ -157,10 +189,20 @@ class CacheMaker:
                 shares.append(f"{len(gids):,} rows ({len(gids) / n:.1%} of all {of})")
         rows = f"{', '.join(shares) or 'no rows'} of other parts, {self._policy}"
         size = 0 if self._rows is None else self._rows.nbytes
+        if self._capacity:
+            room, size = sum(self._capacity), self._processes * self._bytes_to_learn(self._capacity)
+            rows = f"dynamic, room for {room:,} rows of other parts in each of {self._processes} sampler processes"
         lists = ""
         if self._topology is not None:
             lists = f"; neighbour lists of {self._topology.num_nodes:,} nodes, {self._topology.nbytes / 1e6:,.1f} MB"
         return f"cache: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
+
+
+def _foreign_nodes(partition: LocalPartition) -> list[int]:
+    """Of each type the nodes that are not mapped here."""
+    manifest = partition.manifest
+    own = [sum(manifest.rows(p, t) for p in partition.parts) for t in range(len(manifest.num_nodes))]
+    return [n - mine for n, mine in zip(manifest.num_nodes, own, strict=True)]
 
 
 def _none(partition: LocalPartition) -> list[Ranked]:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from glt_lightning.data.kept_topology import KeptTopology
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.row_cache import RowCache
+from glt_lightning.data.row_cache import RowCache, stored_rows
+from glt_lightning.ops.dynamic_cache import DynamicCache
 
 
 @dataclass(frozen=True)
 class Kept:
-    """rows: attributes of nodes.  topology: neighbour lists. Close it."""
+    """rows: attributes of nodes.  topology: neighbour lists.  learning: for each node type, attributes of nodes that this
+    process asked for often, or None. Close it."""
 
     rows: RowCache | None = None
     topology: KeptTopology | None = None
-
-    @property
-    def ticket(self) -> dict[str, Any]:
-        """With what other processes of the host open it, as JSON can say it."""
-        return {
-            "rows": None if self.rows is None else self.rows.ticket,
-            "topology": None if self.topology is None else self.topology.ticket,
-        }
+    learning: Sequence[DynamicCache | None] = ()
 
     @classmethod
     def of_ticket(cls, ticket: Mapping[str, Any], manifest: Manifest) -> Kept:
-        """What a `ticket` is for, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
+        """What `ticket_for` tells of, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
         with ExitStack() as opened:
             rows = topology = None
             if ticket["rows"] is not None:
@@ -38,13 +33,25 @@ class Kept:
             if ticket["topology"] is not None:
                 topology = KeptTopology.of_ticket(ticket["topology"], manifest)
             opened.pop_all()
-        return cls(rows, topology)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(each.nbytes for each in (self.rows, self.topology) if each is not None)
+        return cls(rows, topology, _learning(ticket["capacity"], manifest))
 
     def close(self) -> None:
         for each in (self.rows, self.topology):
             if each is not None:
                 each.close()
+
+
+def ticket_for(rows: RowCache | None, topology: KeptTopology | None, capacity: Sequence[int] = ()) -> dict[str, Any]:
+    """With what the processes of a host open what it keeps, as JSON can say it. capacity: rows of each node type for which
+    there is room in a cache that learns."""
+    return {
+        "rows": None if rows is None else rows.ticket,
+        "topology": None if topology is None else topology.ticket,
+        "capacity": list(capacity),
+    }
+
+
+def _learning(capacity: Sequence[int], manifest: Manifest) -> list[DynamicCache | None]:
+    return [
+        DynamicCache(rows, list(stored_rows(manifest, t).values())) if rows else None for t, rows in enumerate(capacity)
+    ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import Manifest, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.errors import DataError
 from glt_lightning.ops.ranked_set import RankedSet
 
 
@@ -61,8 +61,7 @@ class RowCache:
         for t, members in enumerate(gids):
             if len(members):
                 shapes[_words(t)] = (np.dtype(np.uint64), (RankedSet.words_for(manifest.num_nodes[t]),))
-                for name in ("n_id", *manifest.node_attrs(t)):
-                    dtype, shape = stored_row(manifest, t, name)
+                for name, (dtype, shape) in stored_rows(manifest, t).items():
                     shapes[f"rows/{t}/{name}"] = (dtype, (len(members), *shape))
         arrays = SharedArrays.create(shapes, {"made_by": dict(made_by)}, file)
         for t, members in enumerate(gids):
@@ -97,17 +96,18 @@ class RowCache:
         self.arrays.close()
 
 
-def stored_row(manifest: Manifest, node_type: int, name: str) -> tuple[np.dtype, tuple[int, ...]]:
-    """dtype and shape of one row of a node attribute, as it is stored. Raises `PartitionError` where there is none."""
-    entry = manifest.arrays.get(node_path(0, node_type, name))
-    if entry is None:
-        raise PartitionError(f"the manifest lists no {name!r} of node type {manifest.schema.node_types[node_type]!r}.")
-    return np.dtype(entry.dtype), tuple(entry.shape[1:])
+def stored_rows(manifest: Manifest, node_type: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """``n_id`` and the attributes of a node type -> dtype and shape of one row, as it is stored."""
+    found = {}
+    for name in ("n_id", *manifest.node_attrs(node_type)):
+        entry = manifest.arrays[node_path(0, node_type, name)]
+        found[name] = np.dtype(entry.dtype), tuple(entry.shape[1:])
+    return found
 
 
 def row_bytes(manifest: Manifest, node_type: int) -> int:
     """Bytes that one kept row of a node type takes."""
-    rows = [stored_row(manifest, node_type, name) for name in ("n_id", *manifest.node_attrs(node_type))]
+    rows = stored_rows(manifest, node_type).values()
     return sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in rows)
 
 

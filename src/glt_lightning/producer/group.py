@@ -78,7 +78,9 @@ class WorkerGroup:
                 self._inner.join(holders)
             self._rows = graph.remote = ask_holders(graph.partition, holders, link, link.open_transport())
             if cache is not None and cache.keeps_rows:
-                self._cache = HostCache(graph.partition, self._rows, cache, exchange, link.name)
+                self._cache = HostCache(
+                    graph.partition, self._rows, cache, exchange, link.name, max(1, sampling.num_workers)
+                )
                 self._keep(self._cache.ticket)
             every_s = link.deadlines.call_s / 2
             self._watch = None if on_loss is None else HolderWatch(self._rows.peers, every_s, on_loss)

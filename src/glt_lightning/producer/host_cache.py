@@ -20,12 +20,18 @@ Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks
 class HostCache:
     """The cache of this rank. All ranks make theirs at the same time, with the same options. Close it.
 
-    ticket: with what samplers open it.
+    processes: that sample for this rank.  ticket: with what samplers open it.
     Raises what `CacheMaker` does on the rank that fills it, and `PeerError` on the others.
     """
 
     def __init__(
-        self, partition: LocalPartition, rows: RemoteRows, options: CacheOptions, exchange: Exchange, name: str
+        self,
+        partition: LocalPartition,
+        rows: RemoteRows,
+        options: CacheOptions,
+        exchange: Exchange,
+        name: str,
+        processes: int = 1,
     ) -> None:
         self._own: CacheMaker | None = None
         self.ticket: Mapping[str, Any] = {}
@@ -36,8 +42,9 @@ class HostCache:
         error: Exception | None = None
         if ranks[maker][0] == name:
             try:
-                self._own = CacheMaker(partition, options)
-                self.ticket = self._own.make(rows).ticket
+                here = sum(rank[1:] == mine[1:] for rank in ranks)
+                self._own = CacheMaker(partition, options, here * processes)
+                self.ticket = self._own.make(rows)
             except Exception as raised:
                 self.close()
                 error = raised

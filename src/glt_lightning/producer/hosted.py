@@ -81,8 +81,8 @@ class _Filling:
     """Fills the cache of a server while it serves: the servers it asks may start later than it does. Close it, after the
     connections to them."""
 
-    def __init__(self, partition: LocalPartition, options: CacheOptions) -> None:
-        self._maker = CacheMaker(partition, options) if options.keeps_rows else None
+    def __init__(self, partition: LocalPartition, options: CacheOptions, processes: int) -> None:
+        self._maker = CacheMaker(partition, options, processes) if options.keeps_rows else None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self.is_done = False
@@ -96,12 +96,12 @@ class _Filling:
     def _run(self, maker: CacheMaker, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
         while not self._closed.is_set():
             try:
-                kept = maker.make(remote)
+                ticket = maker.make(remote)
             except PeerError as error:
                 if not self._closed.wait(_AGAIN_S):
                     _log.warning("cache: not filled yet: %s", error)
             else:
-                keep(kept.ticket)
+                keep(ticket)
                 self.is_done = True
                 return
 
@@ -155,7 +155,7 @@ class HostedServer:
         )
         graph = ClusterGraph(partition)
         if not whole:
-            self._filling = _Filling(partition, plan.cache)
+            self._filling = _Filling(partition, plan.cache, options.num_workers)
             self._closing.callback(self._filling.close)
             graph.remote = ask_holders(partition, holders, link, transport)
             self._closing.callback(graph.remote.close)

@@ -12,6 +12,7 @@ from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.row_cache import CachedRows
 from glt_lightning.errors import PeerError
+from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import BatchBuilder, Picks
@@ -22,6 +23,18 @@ from glt_lightning.sampler.counters import Counters, DiskUse
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, edge_key, node_key
 from glt_lightning.sampler.source import Expand, Gathered, RemoteRows, Rows, wire_dtype
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Rows that are placed from ``place`` on. index: of the table in what ``gathered`` gives.  ids: of rows that an owner
+    was asked for; None: of a cache."""
+
+    place: int
+    count: int
+    gathered: Gathered
+    index: int = 0
+    ids: np.ndarray | None = None
 
 
 @dataclass
@@ -39,13 +52,16 @@ class _Table:
     router: Router
     end: int
     kept: CachedRows | None = None
+    learning: DynamicCache | None = None
     next_place: int = 0
     places: list[np.ndarray] = field(default_factory=list)  # int64, one array per step of the batch
-    answers: list[tuple[int, int, Gathered, int]] = field(default_factory=list)  # (place, rows, answer, index in it)
+    answers: list[_Answer] = field(default_factory=list)  # in the order of their places
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # rows that are local, kept, remote
 
     def __post_init__(self) -> None:
         self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
+        self._owners = np.arange(self.router.num_owners, dtype=np.int64)
+        self._found: list[list[np.ndarray]] = []  # memory for rows of `learning`, for each step of the batch
         self._first_answer = self.end
         if self.kept is not None:
             self._first_answer += len(self.kept)
@@ -60,12 +76,14 @@ class _Table:
 
     def route(self, ids: np.ndarray) -> Route:
         """Finds who has new rows of the batch and gives the rows their places."""
-        owners = np.arange(self.router.num_owners, dtype=np.int64)
-        first = self.next_place + len(ids) * (owners - 1)  # owner 0 needs no place
-        if self.kept is None:
-            route = self.router(ids, first)
-        else:
-            route = self.router(ids, np.append(first, self.end), self.kept.find(ids))
+        cached, begin = None, self.end
+        if self.kept is not None:
+            cached = self.kept.find(ids)
+        elif self.learning is not None:
+            cached, begin = self._look_up(ids, self.learning), self.next_place
+            self.next_place += int(cached.max(initial=-1)) + 1
+        first = self.next_place + len(ids) * (self._owners - 1)  # owner 0 needs no place
+        route = self.router(ids, first if cached is None else np.append(first, begin), cached)
         self.next_place += len(ids) * (self.router.num_owners - 1)
         self.places.append(route.place)
         asked = route.begin[self.router.num_owners] - route.begin[1]
@@ -76,11 +94,37 @@ class _Table:
     def shards(self, name: str) -> Shards:
         """The attribute, from the parts that are mapped and from the answers of owners."""
         local = self.local[name]
-        remote = [(place, self._checked(answer()[index], name, rows)) for place, rows, answer, index in self.answers]
+        remote = [(answer.place, self._checked(answer, name)) for answer in self.answers]
         return local.extended(remote, self.next_place)
 
-    def _checked(self, answer: object, name: str, rows: int) -> np.ndarray:
-        array = answer.get(name) if isinstance(answer, dict) else None
+    def learn(self) -> None:
+        """Offers the rows of owners to the cache that learns."""
+        if self.learning is not None:
+            for answer in self.answers:
+                if answer.ids is not None:
+                    rows = [np.ascontiguousarray(self._checked(answer, name)) for name in self.stored]
+                    self.learning.insert(answer.ids.astype(np.int64), rows)
+
+    def _look_up(self, ids: np.ndarray, learning: DynamicCache) -> np.ndarray:
+        """int32 [n]: which rows the cache that learns has, numbered; those are placed next. Only others' are looked up."""
+        step = len(self.places)
+        if step == len(self._found):
+            self._found.append([])
+        foreign = np.flatnonzero(self.router(ids, self._owners).owner)
+        if not self._found[step] or len(self._found[step][0]) < len(foreign):
+            shards = [self.local[name] for name in self.stored]
+            self._found[step] = [np.empty((len(foreign), *a.stored_row_shape), a.stored_dtype) for a in shards]
+        numbers, rows = learning.find(ids[foreign], self._found[step])
+        if len(rows[0]):
+            found = [dict(zip(self.stored, rows, strict=True))]
+            self.answers.append(_Answer(self.next_place, len(rows[0]), lambda: found))
+        cached = np.full(len(ids), -1, dtype=np.int32)
+        cached[foreign] = numbers
+        return cached
+
+    def _checked(self, answer: _Answer, name: str) -> np.ndarray:
+        given, rows = answer.gathered()[answer.index], answer.count
+        array = given.get(name) if isinstance(given, dict) else None
         local = self.local[name]
         if array is None or array.dtype != local.stored_dtype or array.shape != (rows, *local.stored_row_shape):
             got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
@@ -119,7 +163,8 @@ class ClusterSampler:
             shards = {name: partition.node_shards(t, name) for name in stored}
             router = Router(bounds, owner_of_part, owners, wire)
             rows = None if kept.rows is None else kept.rows.tables[t]
-            self._nodes.append(_Table("node", t, stored, shards, router, int(bounds[-1]), rows))
+            learning = kept.learning[t] if kept.learning else None
+            self._nodes.append(_Table("node", t, stored, shards, router, int(bounds[-1]), rows, learning))
         self._edge_names = fields.edge_names(manifest, config)
         self._edges = []
         for r, edge_names in enumerate(self._edge_names):
@@ -134,6 +179,8 @@ class ClusterSampler:
         found = self.sample(request)
         self._gather(self._nodes, self._route_rows())
         self._wait_for_rows()
+        for table in self._nodes:
+            table.learn()
         draft = self._draft(request, found)
         self._counters.sample_s = time.perf_counter() - begin - self._counters.remote_s
         return draft
@@ -182,8 +229,8 @@ class ClusterSampler:
     def _wait_for_rows(self) -> None:
         begin = time.perf_counter()
         for table in (*self._nodes, *self._edges):
-            for _, _, answer, _ in table.answers:
-                answer()
+            for answer in table.answers:
+                answer.gathered()
         self._counters.remote_s += time.perf_counter() - begin
 
     def _route_rows(self) -> list[Route]:
@@ -196,7 +243,7 @@ class ClusterSampler:
         for t, (table, route) in enumerate(zip(self._nodes, attributes, strict=True)):
             members = None if self._topology is None else self._topology.members[t]
             owners = table.router.num_owners
-            if table.kept is not None or members is not None:
+            if len(route.begin) > owners + 1 or members is not None:
                 ids = self._builder.frontier(t)
                 found = None if members is None else members.find(ids)
                 route = table.router(ids, np.zeros(owners + 1, dtype=np.int64), found)
@@ -247,12 +294,12 @@ class ClusterSampler:
             for table, route in zip(chosen, routes, strict=True):
                 ids = route.of(owner)
                 if len(ids) and table.stored:
-                    of_table.append((table, int(route.first[owner]), len(ids)))
+                    of_table.append((table, int(route.first[owner]), ids))
                     rows.append(Rows(table.kind, table.type, table.stored, ids))
             if rows:
                 answer = self._remote.gather(owner, rows)
-                for index, (table, first, n) in enumerate(of_table):
-                    table.answers.append((first, n, answer, index))
+                for index, (table, first, ids) in enumerate(of_table):
+                    table.answers.append(_Answer(first, len(ids), answer, index, ids))
 
     def _draft(self, request: BatchRequest, found: Subgraph) -> Draft:
         threads, counters = self._config.threads, self._counters
