@@ -18,7 +18,7 @@ from glt_lightning.errors import NativeError, PartitionError
 from glt_lightning.ops import metis_child
 
 OUT_OF_MEMORY = -3  # METIS_ERROR_MEMORY of metis.h
-NEEDS = "it takes about 130 bytes per edge in each direction. Use partition.algorithm: streaming."
+NEEDS = "it takes about 135 bytes per edge in each direction. Use partition.algorithm: streaming."
 
 # For glibc; others do not heed them. METIS takes and gives back arrays of the size of the graph all the time. A third of
 # its time goes into mapping, clearing and unmapping their pages, unless all of them stay on one heap, of huge pages.
