@@ -4,6 +4,7 @@
 // for AVX2, which is chosen when the library is called. A call per row costs little beside its cache misses.
 #include <glt/decode.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "each_row.h"
@@ -76,10 +77,11 @@ constexpr Encoding kBaseline[] = {
 
 #ifdef GLT_WIDE
 GLT_WIDE void wide_float16_row(const char* row, int64_t values, float* out) {  // the processor's own conversion
-  int64_t k = 0;
-  for (; k + 8 <= values; k += 8)
-    _mm256_storeu_ps(out + k, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * k))));
-  float16_row(row + 2 * k, values - k, out + k);
+  if (values < 8) return float16_row(row, values, out);
+  for (int64_t k = 0; k < values; k += 8) {
+    const int64_t at = std::min(k, values - 8);  // the last eight may overlap those before
+    _mm256_storeu_ps(out + at, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * at))));
+  }
 }
 GLT_WIDE void wide_bfloat16_row(const char* row, int64_t values, float* out) { bfloat16_row(row, values, out); }
 GLT_WIDE void wide_int8_row(const char* row, int64_t values, float* out) { int8_row(row, values, out); }
