@@ -119,10 +119,11 @@ class Reader {
 }  // namespace glt
 
 int32_t glt_disk_find(const glt_disk* disk, const int64_t* ids, int64_t n, int64_t end, int64_t* places, int64_t* wanted,
-                      int64_t* counts) {
+                      int64_t* counts, int64_t* detail) {
   const glt::Shards a{nullptr, disk->bounds, disk->num_shards, disk->row_bytes};
   std::vector<std::pair<int64_t, int64_t>> found;  // id, position
   for (int64_t i = 0; i < n; ++i) {
+    if (ids[i] >= end) return glt::fail(detail, GLT_BAD_ID, i, ids[i]);
     places[i] = ids[i];
     if (a.has(ids[i]) && disk->fds[glt::shard_of(a.bounds, a.count, ids[i])] >= 0) found.emplace_back(ids[i], i);
   }

@@ -24,9 +24,9 @@ typedef struct {
 
 // Which of ids [n] lie in files: ascending, each once, in wanted (room for n).
 // places [n]: end + the position in wanted, or the id itself where it lies in no file. counts [2]: how many are wanted,
-// and how many of the ids they are.
+// and how many of the ids they are. GLT_BAD_ID: an id is not below end; detail = {position, id}.
 GLT_API int32_t glt_disk_find(const glt_disk* disk, const int64_t* ids, int64_t n, int64_t end, int64_t* places,
-                              int64_t* wanted, int64_t* counts);
+                              int64_t* wanted, int64_t* counts, int64_t* detail);
 
 // Reads the rows `wanted` [n], as glt_disk_find gives them, into out [n * row_bytes], by at most `threads` reads at a
 // time. *bytes_read: those of all pages.

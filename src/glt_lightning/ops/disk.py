@@ -29,7 +29,7 @@ _MOST_BYTES = 128 << 10
 _IO = 16  # GLT_IO of glt/disk.h
 
 _SIGNATURES: dict[str, list[Any]] = {
-    "glt_disk_find": [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p],
+    "glt_disk_find": [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p],
     "glt_disk_read": [c_void_p, c_void_p, c_int64, c_int32, c_void_p, c_void_p, c_void_p],
     "glt_disk_try": [c_int32],
 }
@@ -158,11 +158,11 @@ class DiskRows:
         """Which of ``ids``, int64 [n], lie in files.
 
         Returns places int64 [n] (``end`` plus the position in wanted; the id itself where it lies in no file), wanted
-        int64 [m], ascending, each once, and how many of the ids these are.
+        int64 [m], ascending, each once, and how many of the ids these are. Raises `DataError` for an id from ``end`` on.
         """
         places, wanted = np.empty_like(ids), np.empty_like(ids)
-        counts = np.zeros(2, dtype=np.int64)
-        _library().glt_disk_find(
+        counts, detail = np.zeros(2, dtype=np.int64), np.zeros(4, dtype=np.int64)
+        status = _library().glt_disk_find(
             ctypes.byref(self._struct),
             ids.ctypes.data,
             len(ids),
@@ -170,7 +170,9 @@ class DiskRows:
             places.ctypes.data,
             wanted.ctypes.data,
             counts.ctypes.data,
+            detail.ctypes.data,
         )
+        check(status, detail, "gather")
         return places, wanted[: counts[0]], int(counts[1])
 
     def read(self, wanted: np.ndarray) -> tuple[np.ndarray, DiskRead]:
@@ -196,12 +198,12 @@ class DiskRows:
         check(status, detail, "disk")
         return rows, DiskRead(len(wanted), self.row_bytes, int(nbytes[0]), time.perf_counter() - begin)
 
-    def _failure(self, shard: int, number: int, offset: int, got: int) -> PartitionError:
+    def _failure(self, shard: int, number: int, offset: int, _: int) -> PartitionError:
         file = self._files[shard]
         assert file is not None
         if number:
             return PartitionError(f"{file[0].path}: cannot be read at byte {offset:,} ({os.strerror(number)}).")
         return PartitionError(
-            f"{file[0].path}: damaged: it was cut off at byte {offset + got:,} while in use. Delete the partition folder "
-            "and partition again."
+            f"{file[0].path}: damaged: it was cut off to {os.fstat(file[0].fd).st_size:,} bytes while in use. Delete the "
+            "partition folder and partition again."
         )
