@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glt_lightning import ClusterOptions
+from glt_lightning import CacheOptions, ClusterOptions
 from glt_lightning.producer.hosted import HostedServer, ServerPlan
 from tests.helpers.servers import cluster
 
@@ -24,12 +24,16 @@ def free_addresses(count: int) -> list[str]:
 
 
 @contextmanager
-def serving(folder: Path, servers: int = 1, **options: Any) -> Iterator[tuple[ClusterOptions, list[HostedServer]]]:
+def serving(
+    folder: Path, servers: int = 1, *, cache: CacheOptions | None = None, **options: Any
+) -> Iterator[tuple[ClusterOptions, list[HostedServer]]]:
     """The options that lead clients to servers of a partition folder, and these."""
     where = cluster(servers=free_addresses(servers), **options)
     with ExitStack() as stack:
         hosted = []
         for rank, address in enumerate(where.servers):
-            hosted.append(HostedServer(ServerPlan(directory=str(folder), cluster=where, address=address, rank=rank)))
+            keeps = cache or CacheOptions()
+            plan = ServerPlan(directory=str(folder), cluster=where, address=address, rank=rank, cache=keeps)
+            hosted.append(HostedServer(plan))
             stack.callback(hosted[-1].close)
         yield replace(where), hosted

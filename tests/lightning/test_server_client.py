@@ -293,7 +293,12 @@ def test_parts_that_others_would_miss(folder: Path, parts: tuple[int, ...], rank
 
 def test_plan_survives_a_private_channel(tmp_path: Path) -> None:
     plan = ServerPlan(
-        directory=str(tmp_path), cluster=cluster(servers=["a:1", "b:2"]), address="a:1", parts=(0, 2), token="x" * 16
+        directory=str(tmp_path),
+        cluster=cluster(servers=["a:1", "b:2"]),
+        address="a:1",
+        parts=(0, 2),
+        token="x" * 16,
+        cache=CacheOptions(ratio={"a": 0.5}, save=True),
     )
     assert ServerPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from glt_lightning import ClusterOptions
+from glt_lightning import CacheOptions, ClusterOptions
 from tests.helpers import Run, run_script, started
 from tests.helpers.family import settle
 from tests.lightning.serving import serving
@@ -80,21 +80,38 @@ def folder(make_data) -> Path:
 
 
 @pytest.mark.slow
-def test_two_servers_and_two_clients_equal_ddp(run_two: Callable[..., Any], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "cache", [{}, {"bytes": "100kB", "topology": "10kB"}, {"policy": "dynamic", "ratio": 0.5}], ids=repr
+)
+def test_two_servers_and_two_clients_equal_ddp(
+    run_two: Callable[..., Any], folder: Path, cache: dict[str, Any]
+) -> None:
     here = run_two("ddp")
     assert [len(rank["losses"]) for rank in here] == [10, 10]
     assert sorted(i for rank in here for i in rank["n_id"]) == list(range(NODES))
-    with serving(folder, servers=2) as (where, hosted):
+    with serving(folder, servers=2, cache=CacheOptions(**cache)) as (where, hosted):
         assert run_two("glt_server_client", where, dataset=None) == here
         assert [len(host.server.status()["clients"]) for host in hosted] == [0, 0]  # they have said goodbye
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_ranks_with_a_part_each_equal_ddp(run_two: Callable[..., Any], graph_npz: Path, workers: int) -> None:
+_CACHES: list[Any] = [
+    pytest.param(0, {}, marks=pytest.mark.slow),
+    pytest.param(1, {}, marks=pytest.mark.slow),
+    (1, {"bytes": "100kB", "topology": "auto"}),
+    pytest.param(0, {"policy": "presample", "ratio": 0.2}, marks=pytest.mark.slow),
+    pytest.param(1, {"policy": "dynamic", "ratio": 0.2}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("workers", "cache"), _CACHES, ids=repr)
+def test_ranks_with_a_part_each_equal_ddp(
+    run_two: Callable[..., Any], graph_npz: Path, workers: int, cache: dict[str, Any]
+) -> None:
     here = run_two("ddp")
     data = {"dataset": str(graph_npz), "root": "root", "partition": {"num_parts": 2}}
-    there = run_two("glt_worker", ClusterOptions(placement="rank"), **data, sampling={"num_workers": workers})
+    there = run_two(
+        "glt_worker", ClusterOptions(placement="rank"), **data, sampling={"num_workers": workers}, cache=cache
+    )
     assert there == here
 
 
