@@ -10,16 +10,32 @@
 namespace glt {
 namespace {
 
-template <class Wire>
+// Neither loop branches on who has a row, which nobody can guess.
+template <bool kCached>
+int64_t find_owners(const int64_t* ids, int64_t n, const int64_t* bounds, const int32_t* owner_of_shard, int32_t num_shards,
+                    int32_t cache, const int32_t* cached, int32_t* owner, int64_t* counts) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (ids[i] < bounds[0] || ids[i] >= bounds[num_shards]) return i;
+    int32_t o = owner_of_shard[shard_of(bounds, num_shards, ids[i])];
+    if (kCached) o += (cache - o) * (int32_t(o != 0) & int32_t(cached[i] >= 0));
+    owner[i] = o;
+    ++counts[o];
+  }
+  return n;
+}
+
+template <bool kCached, class Wire>
 void group(const int64_t* ids, int64_t n, int32_t num_owners, const int32_t* owner, const int64_t* first_place,
            const int32_t* cached, const int64_t* begin, Wire* grouped, int64_t* place) {
-  const int32_t cache = cached ? num_owners - 1 : -1;
-  std::vector<int64_t> at(begin, begin + num_owners);
+  const int32_t cache = num_owners - 1;
+  std::vector<int64_t> at(begin, begin + num_owners), add(num_owners, 0);
+  for (int32_t o = 1; o < num_owners; ++o) add[o] = first_place[o] - (kCached && o == cache ? 0 : begin[o]);
   for (int64_t i = 0; i < n; ++i) {
     const int32_t o = owner[i];
-    const int64_t k = at[o]++;
-    grouped[k] = Wire(o == cache ? cached[i] : ids[i]);
-    place[i] = o == 0 ? ids[i] : first_place[o] + (o == cache ? cached[i] : k - begin[o]);
+    const int64_t in_cache = kCached && o == cache, k = at[o]++;
+    const int64_t id = kCached ? ids[i] + (cached[i] - ids[i]) * in_cache : ids[i];
+    grouped[k] = Wire(id);
+    place[i] = add[o] + k + (id - k) * (int64_t(o == 0) | in_cache);
   }
 }
 
@@ -120,15 +136,16 @@ int32_t glt_route(const int64_t* ids, int64_t n, const int64_t* bounds, const in
                   int32_t num_owners, const int64_t* first_place, const int32_t* cached, int32_t wire_bytes, int32_t* owner,
                   int64_t* begin, void* grouped, int64_t* place, int64_t* detail) {
   std::vector<int64_t> counts(num_owners, 0);
-  for (int64_t i = 0; i < n; ++i) {
-    if (ids[i] < bounds[0] || ids[i] >= bounds[num_shards]) return glt::fail(detail, GLT_BAD_ID, i, ids[i]);
-    owner[i] = owner_of_shard[glt::shard_of(bounds, num_shards, ids[i])];
-    if (cached && owner[i] != 0 && cached[i] >= 0) owner[i] = num_owners - 1;
-    ++counts[owner[i]];
-  }
+  auto find_owners = cached ? glt::find_owners<true> : glt::find_owners<false>;
+  const int64_t known =
+      find_owners(ids, n, bounds, owner_of_shard, num_shards, num_owners - 1, cached, owner, counts.data());
+  if (known < n) return glt::fail(detail, GLT_BAD_ID, known, ids[known]);
   begin[0] = 0;
   for (int32_t o = 0; o < num_owners; ++o) begin[o + 1] = begin[o] + counts[o];
-  auto group = [&](auto* out) { glt::group(ids, n, num_owners, owner, first_place, cached, begin, out, place); };
+  auto group = [&](auto* out) {
+    auto of_kind = cached ? glt::group<true, std::decay_t<decltype(*out)>> : glt::group<false, std::decay_t<decltype(*out)>>;
+    of_kind(ids, n, num_owners, owner, first_place, cached, begin, out, place);
+  };
   if (wire_bytes == 4) group(static_cast<int32_t*>(grouped));
   else group(static_cast<int64_t*>(grouped));
   return GLT_OK;
