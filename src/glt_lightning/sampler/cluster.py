@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.row_cache import CachedRows
-from glt_lightning.errors import PeerError
-from glt_lightning.ops.dynamic_cache import DynamicCache
-from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import BatchBuilder, Picks
 from glt_lightning.ops.route import Route, Router
@@ -22,114 +17,8 @@ from glt_lightning.sampler import fields
 from glt_lightning.sampler.counters import Counters, DiskUse
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, edge_key, node_key
-from glt_lightning.sampler.source import Expand, Gathered, RemoteRows, Rows, wire_dtype
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """Rows that are placed from ``place`` on. index: of the table in what ``gathered`` gives.  ids: of rows that an owner
-    was asked for; None: of a cache."""
-
-    place: int
-    count: int
-    gathered: Gathered
-    index: int = 0
-    ids: np.ndarray | None = None
-
-
-@dataclass
-class _Table:
-    """The nodes of one type or the edges of one relation: where a batch's rows of it will be found.
-
-    stored: names in the partition.  end: first id behind those of the graph; kept rows are placed from there on, and
-    answers of owners behind those.
-    """
-
-    kind: str
-    type: int
-    stored: tuple[str, ...]
-    local: dict[str, Shards]
-    router: Router
-    end: int
-    kept: CachedRows | None = None
-    learning: DynamicCache | None = None
-    next_place: int = 0
-    places: list[np.ndarray] = field(default_factory=list)  # int64, one array per step of the batch
-    answers: list[_Answer] = field(default_factory=list)  # in the order of their places
-    counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # rows that are local, kept, remote
-
-    def __post_init__(self) -> None:
-        self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
-        self._owners = np.arange(self.router.num_owners, dtype=np.int64)
-        self._found: list[list[np.ndarray]] = []  # memory for rows of `learning`, for each step of the batch
-        self._first_answer = self.end
-        if self.kept is not None:
-            self._first_answer += len(self.kept)
-            rows = self.kept.rows
-            self.local = {n: a.extended([(self.end, rows[n])], self._first_answer) for n, a in self.local.items()}
-
-    def clear(self) -> None:
-        self.next_place = self._first_answer
-        self.places.clear()
-        self.answers.clear()
-        self.counts = [0, 0, 0]
-
-    def route(self, ids: np.ndarray) -> Route:
-        """Finds who has new rows of the batch and gives the rows their places."""
-        cached, begin = None, self.end
-        if self.kept is not None:
-            cached = self.kept.find(ids)
-        elif self.learning is not None:
-            cached, begin = self._look_up(ids, self.learning), self.next_place
-            self.next_place += int(cached.max(initial=-1)) + 1
-        first = self.next_place + len(ids) * (self._owners - 1)  # owner 0 needs no place
-        route = self.router(ids, first if cached is None else np.append(first, begin), cached)
-        self.next_place += len(ids) * (self.router.num_owners - 1)
-        self.places.append(route.place)
-        asked = route.begin[self.router.num_owners] - route.begin[1]
-        for i, n in enumerate((route.begin[1], len(ids) - route.begin[1] - asked, asked)):
-            self.counts[i] += n
-        return route
-
-    def shards(self, name: str) -> Shards:
-        """The attribute, from the parts that are mapped and from the answers of owners."""
-        local = self.local[name]
-        remote = [(answer.place, self._checked(answer, name)) for answer in self.answers]
-        return local.extended(remote, self.next_place)
-
-    def learn(self) -> None:
-        """Offers the rows of owners to the cache that learns."""
-        if self.learning is not None:
-            for answer in self.answers:
-                if answer.ids is not None:
-                    rows = [np.ascontiguousarray(self._checked(answer, name)) for name in self.stored]
-                    self.learning.insert(answer.ids.astype(np.int64), rows)
-
-    def _look_up(self, ids: np.ndarray, learning: DynamicCache) -> np.ndarray:
-        """int32 [n]: which rows the cache that learns has, numbered; those are placed next. Only others' are looked up."""
-        step = len(self.places)
-        if step == len(self._found):
-            self._found.append([])
-        foreign = np.flatnonzero(self.router(ids, self._owners).owner)
-        if not self._found[step] or len(self._found[step][0]) < len(foreign):
-            shards = [self.local[name] for name in self.stored]
-            self._found[step] = [np.empty((len(foreign), *a.stored_row_shape), a.stored_dtype) for a in shards]
-        numbers, rows = learning.find(ids[foreign], self._found[step])
-        if len(rows[0]):
-            found = [dict(zip(self.stored, rows, strict=True))]
-            self.answers.append(_Answer(self.next_place, len(rows[0]), lambda: found))
-        cached = np.full(len(ids), -1, dtype=np.int32)
-        cached[foreign] = numbers
-        return cached
-
-    def _checked(self, answer: _Answer, name: str) -> np.ndarray:
-        given, rows = answer.gathered()[answer.index], answer.count
-        array = given.get(name) if isinstance(given, dict) else None
-        local = self.local[name]
-        if array is None or array.dtype != local.stored_dtype or array.shape != (rows, *local.stored_row_shape):
-            got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-            raise PeerError(f"an owner answered {got} for {rows} rows of {self.kind} attribute {name!r}.")
-        return array
+from glt_lightning.sampler.source import Expand, RemoteRows, Rows, wire_dtype
+from glt_lightning.sampler.table import Answer, Table
 
 
 class ClusterSampler:
@@ -137,7 +26,8 @@ class ClusterSampler:
 
     Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
     attributes, which travel while the next hop is sampled; what is ``kept`` here is not asked for. One instance serves
-    one thread; several threads hide the latency of each other's questions. Without ``attributes`` it serves `sample` alone.
+    one thread; several threads hide the latency of each other's questions. Without ``attributes`` it serves `sample` alone. A draft must be
+    written before the next is asked for.
     """
 
     def __init__(
@@ -164,14 +54,14 @@ class ClusterSampler:
             router = Router(bounds, owner_of_part, owners, wire)
             rows = None if kept.rows is None else kept.rows.tables[t]
             learning = kept.learning[t] if kept.learning else None
-            self._nodes.append(_Table("node", t, stored, shards, router, int(bounds[-1]), rows, learning))
+            self._nodes.append(Table("node", t, stored, shards, router, int(bounds[-1]), rows, learning))
         self._edge_names = fields.edge_names(manifest, config)
         self._edges = []
         for r, edge_names in enumerate(self._edge_names):
             bounds = self._view.edge_bounds[r]
             edge_shards = {name: partition.edge_shards(r, name) for name in edge_names.values()}
             router = Router(bounds, owner_of_part, owners, wire)
-            self._edges.append(_Table("edge", r, tuple(edge_names.values()), edge_shards, router, int(bounds[-1])))
+            self._edges.append(Table("edge", r, tuple(edge_names.values()), edge_shards, router, int(bounds[-1])))
 
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch and waits for all that owners send. Raises `PeerError`, naming an owner that does not."""
@@ -283,7 +173,7 @@ class ClusterSampler:
             threads=config.threads,
         )
 
-    def _gather(self, tables: list[_Table], routes: list[Route], which: Iterable[int] | None = None) -> None:
+    def _gather(self, tables: list[Table], routes: list[Route], which: Iterable[int] | None = None) -> None:
         """Asks the owners for the attributes of rows that were just routed: one question per owner."""
         if not self._attributes:
             return
@@ -299,7 +189,7 @@ class ClusterSampler:
             if rows:
                 answer = self._remote.gather(owner, rows)
                 for index, (table, first, ids) in enumerate(of_table):
-                    table.answers.append(_Answer(first, len(ids), answer, index, ids))
+                    table.answers.append(Answer(first, len(ids), answer, index, ids))
 
     def _draft(self, request: BatchRequest, found: Subgraph) -> Draft:
         threads, counters = self._config.threads, self._counters
