@@ -1,0 +1,145 @@
+"""With cache.memory, batches are those of mapped files, wherever their rows come from."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+from glt_lightning.data import LocalPartition
+from glt_lightning.data.manifest import node_path
+from glt_lightning.data.memory_tier import MemoryTier
+from glt_lightning.errors import OptionError, PartitionError, SamplerError
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.sampler.cluster import ClusterSampler
+from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.owners import DirectRows
+from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.wide import wide_graph, wide_hetero
+
+TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
+
+
+def digests(graph: LocalPartition, memory: int | None, workers: int = 0, **options: object) -> list[str]:
+    sampling = SamplingOptions(num_workers=workers, with_edge=True, **options)
+    with LoaderContext(graph, sampling, seed=7, cache=CacheOptions(memory=memory)) as context:
+        return [digest(batch) for batch in context.make_loader(TRAIN)]
+
+
+@pytest.mark.parametrize(
+    ("make", "total"), [(wide_graph, 4_700_000), (wide_hetero, 1_150_000), (small_graph, 26_000), (small_hetero, 4_000)]
+)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_same_batches(tmp_path, make, total, parts):
+    graph = partitioned(make(), tmp_path, parts)
+    expected = digests(graph, None)
+    for memory in (1, total // 2, 1 << 30):
+        assert digests(graph, memory) == expected
+    assert digests(graph, total // 3, workers=2, concurrency=3) == expected
+    assert digests(graph, 1, num_threads=3) == expected
+
+
+@pytest.mark.parametrize("storage", ["float16", "bfloat16", "int8"])
+def test_same_batches_of_encoded_rows(tmp_path, storage):
+    data = small_graph()
+    data.x = data.x / data.x.max()
+    graph = partitioned(data, tmp_path, 2, storage={"x": storage})
+    expected = digests(graph, None)
+    assert digests(graph, 3000) == digests(graph, 3000, workers=1) == expected
+
+
+def test_sampler_that_is_killed(tmp_path):
+    """The process that takes its place opens the same memory."""
+    graph = partitioned(wide_graph(), tmp_path)
+    with LoaderContext(graph, SamplingOptions(num_workers=1), seed=7, cache=CacheOptions(memory=1 << 20)) as context:
+        found = []
+        for number, batch in enumerate(context.make_loader(TRAIN)):
+            found.append(digest(batch))
+            if number == 1:
+                os.kill(context._producer.pids[0], 9)
+        assert context._producer.restarts == 1
+    with LoaderContext(graph, seed=7) as context:
+        assert found == [digest(batch) for batch in context.make_loader(TRAIN)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_counters(tmp_path, workers):
+    graph = partitioned(wide_graph(), tmp_path, 2)
+    totals = []
+    for memory in (None, 1, 1_500_000, 1 << 30):
+        options = SamplingOptions(num_workers=workers, with_edge=True)
+        with LoaderContext(graph, options, seed=7, cache=CacheOptions(memory=memory)) as context:
+            loader = context.make_loader(TRAIN)
+            assert all(True for _ in loader)
+            totals.append(loader.stats().counters)
+    mapped, nothing, some, everything = totals
+    assert mapped.disk_rows == everything.disk_rows == everything.disk_bytes == everything.disk_s == 0
+    assert mapped.local_rows == everything.local_rows == nothing.disk_rows + nothing.local_rows
+    assert nothing.local_rows == 0
+    assert nothing.local_bytes > 0  # ids are mapped
+    assert 0 < some.disk_rows < nothing.disk_rows
+    assert some.disk_rows + some.local_rows == mapped.local_rows
+    assert 4096 * some.disk_rows // 100 < some.disk_bytes < nothing.disk_bytes
+    assert some.disk_bytes % 4096 == 0
+    assert mapped.local_bytes > some.local_bytes > nothing.local_bytes
+    assert min(some.disk_s, some.gather_s) > 0
+
+
+def test_more_memory_than_there_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 64 << 20)
+    with pytest.raises(OptionError, match=r"^cache\.memory: "):
+        LoaderContext(partitioned(wide_graph(), tmp_path), cache=CacheOptions(memory=1 << 30))
+
+
+@pytest.mark.parametrize(("workers", "error"), [(0, PartitionError), (1, SamplerError)])
+def test_a_file_is_cut_off(tmp_path, workers, error):
+    graph = partitioned(wide_graph(), tmp_path)
+    options = SamplingOptions(num_workers=workers, max_restarts=0)
+    with LoaderContext(graph, options, seed=7, cache=CacheOptions(memory=1 << 20)) as context:
+        loader = context.make_loader(TRAIN)
+        batches = iter(loader)
+        next(batches)
+        os.truncate(graph.directory / node_path(0, 0, "x"), 50_000)
+        with pytest.raises(error, match=r"nodes/0/x\.npy: damaged: it was cut off to 50,000 bytes while in use"):
+            list(batches)
+
+
+def test_files_are_closed(tmp_path):
+    graph = partitioned(wide_graph(), tmp_path)
+    digests(graph, 1 << 20)
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        digests(graph, 1 << 20)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("make", [wide_graph, wide_hetero])
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_parts_of_others(tmp_path, make, with_edge):
+    """Own rows and those that owners answer come from disk, too."""
+    whole = partitioned(make(), tmp_path, 3, undirected=True)
+    tiers = []
+    for parts, memory in (([1], 200_000), ([0], 1), ([2], 1_000_000)):
+        part = LocalPartition.open(whole.directory, parts=parts)
+        tiers.append(MemoryTier.create(part, memory))
+    opened = [LocalPartition.open(whole.directory, parts=[p], memory=t) for p, t in zip((1, 0, 2), tiers, strict=True)]
+    remote = DirectRows(3, opened[1:])
+    seeds, relations = whole.split("train"), len(whole.schema.edge_types)
+    config = SamplerConfig(seeds.node_type, ((4,) * relations, (3,) * relations), with_edge=with_edge)
+    sampler, expected = ClusterSampler(opened[0], config, remote), NeighborSampler(whole, config)
+    for number in range(3):
+        gids = np.ascontiguousarray(seeds.gids[number * 7 : number * 7 + 16])
+        drafts = [s.draft(BatchRequest(number, 99 + number, gids, np.arange(16))) for s in (sampler, expected)]
+        found, want = (d.write(np.full(d.nbytes, fill, np.uint8)) for d, fill in zip(drafts, (1, 2), strict=True))
+        assert all(np.array_equal(found[name], array) for name, array in want.items())
+        counters = drafts[0].counters
+        assert counters.rows == drafts[1].counters.rows
+        assert min(counters.disk_rows, counters.remote_rows) > 0
+    for tier in tiers:
+        tier.close()
