@@ -27,6 +27,8 @@ struct IdIndex {
   uint64_t get(uint64_t at) const { return __atomic_load_n(words + at, __ATOMIC_RELAXED); }
   void set(uint64_t at, uint64_t word) const { __atomic_store_n(words + at, word, __ATOMIC_RELAXED); }
 
+  void prefetch(uint32_t tag) const { __builtin_prefetch(words + home(tag), 1); }
+
   // Where the word of this tag lies for whose entry is_it(entry) holds, else kNone.
   template <class IsIt>
   uint64_t find(uint32_t wanted, const IsIt& is_it) const {

@@ -1,7 +1,9 @@
 // A cache of rows in shards: how it lies in memory, and the loops over many ids. One pass in the order of the ids with
-// one short lock each: what an id needs is prefetched before, the word of its lock included.
+// one short lock each: what an id needs is prefetched before, the word of its lock included. With that the locks cost too
+// little to be measured on one thread, so ids are not grouped by shard.
 #include <glt/cache.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "graph.h"
@@ -96,21 +98,23 @@ int64_t first_negative(const int64_t* ids, int64_t n) {
 }
 
 // Calls body(shard, tag, i) for all ids in order. Some iterations before, the id's part of the index is fetched, and a
-// few before the beginning of its block.
+// few before its block (all of a row of 400 bytes: a tenth faster than its beginning).
 template <class Body>
 void each_id(const Cache& cache, const int64_t* ids, int64_t n, const Body& body) {
-  constexpr int64_t kFar = 24, kNear = 12, kRing = 32;
+  constexpr int64_t kFar = 24, kNear = 6, kRing = 32, kAtOnce = 512;
   uint64_t hashes[kRing];
   for (int64_t i = -kFar; i < n; ++i) {
     if (i + kFar < n) {
       const uint64_t hash = hashes[(i + kFar) % kRing] = mix(uint64_t(ids[i + kFar]));
       const Shard& shard = cache.shard(hash);
       __builtin_prefetch(&shard.lock, 1);
-      __builtin_prefetch(shard.index.words + shard.index.home(uint32_t(hash)), 1);
+      shard.index.prefetch(uint32_t(hash));
     }
     if (i + kNear >= 0 && i + kNear < n) {
       const uint64_t hash = hashes[(i + kNear) % kRing];
-      if (const char* block = cache.shard(hash).guess(uint32_t(hash))) prefetch(block);
+      const Shard& shard = cache.shard(hash);
+      if (const char* block = shard.guess(uint32_t(hash)))
+        for (int64_t k = 0; k < std::min(shard.block_bytes, kAtOnce); k += 64) prefetch(block + k);
     }
     if (i >= 0) body(cache.shard(hashes[i % kRing]), uint32_t(hashes[i % kRing]), i);
   }
