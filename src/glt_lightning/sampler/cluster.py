@@ -26,8 +26,8 @@ class ClusterSampler:
 
     Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
     attributes, which travel while the next hop is sampled; what is ``kept`` here is not asked for. One instance serves
-    one thread; several threads hide the latency of each other's questions. Without ``attributes`` it serves `sample` alone. A draft must be
-    written before the next is asked for.
+    one thread, and a draft must be written before the next is asked for; several threads hide the latency of each other's
+    questions. Without ``attributes`` it serves `sample` alone.
     """
 
     def __init__(
