@@ -160,7 +160,7 @@ def test_one_line_says_what_it_comes_to(tmp_path, caplog):
         make_cache(here, remote, CacheOptions(ratio=0.1)).close()
     (line,) = caplog.messages
     rows = int(0.1 * whole.manifest.num_nodes[0])
-    assert line.startswith(f"cache: {rows} rows (10.0% of all nodes) of other parts, degree, ")
+    assert line.startswith(f"cache beside parts [0]: {rows} rows (10.0% of all nodes) of other parts, degree, ")
     assert line.endswith(" MB.")
 
 

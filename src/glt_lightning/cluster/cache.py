@@ -195,7 +195,7 @@ class CacheMaker:
         lists = ""
         if self._topology is not None:
             lists = f"; neighbour lists of {self._topology.num_nodes:,} nodes, {self._topology.nbytes / 1e6:,.1f} MB"
-        return f"cache: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
+        return f"cache beside parts {list(self._partition.parts)}: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
 
 
 def _foreign_nodes(partition: LocalPartition) -> list[int]:
