@@ -247,6 +247,8 @@ def test_neighbour_lists_of_others(tmp_path, make, owners, with_edge):
         kept.close()
     assert asked == 0
     assert not any(said[0] == "expand" for said in remote.asked)
+    if any(whole.manifest.edge_attrs(r) for r in range(len(whole.schema.edge_types))) or not with_edge:
+        assert remote.asked == []  # edge attributes are kept with the lists
 
 
 def test_a_node_without_neighbours_is_kept_too(tmp_path):
