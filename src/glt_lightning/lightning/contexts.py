@@ -13,6 +13,7 @@ from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.once_per_host import Exchange
 
 
 class ContextOwner:
@@ -38,6 +39,7 @@ class ContextOwner:
         cache: CacheOptions,
         gather_counts: Callable[[int], list[int]] | None = None,
         make_producer: MakeProducer | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         """Closes what was open before, then starts what makes the batches: as `LoaderContext`."""
         self.close()
@@ -51,6 +53,7 @@ class ContextOwner:
             gather_counts=gather_counts,
             make_producer=make_producer,
             cache=cache,
+            exchange=exchange,
         )
         self._context = context
         self._closer = weakref.finalize(self, _close, context)  # also when this owner is forgotten, and at exit

@@ -22,9 +22,10 @@ from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.partition.progress import Progress
 from glt_lightning.producer.base import Producer
+from glt_lightning.producer.host_cache import host_memory
 from glt_lightning.producer.inline import InlineProducer
+from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
@@ -50,6 +51,8 @@ class LoaderContext:
         cache: What is kept in memory.
         make_producer: Who makes the batches, if not this process or its own sampler processes from a mapped graph. Heeds
             the cache itself.
+        exchange: Gives every rank the texts of all ranks, in rank order; without it each rank holds ``cache.memory`` for
+            itself.
     """
 
     def __init__(
@@ -64,16 +67,18 @@ class LoaderContext:
         gather_counts: Callable[[int], list[int]] | None = None,
         make_producer: MakeProducer | None = None,
         cache: CacheOptions | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self.graph, self.sampling = graph, sampling or SamplingOptions()
         self.cache = cache or CacheOptions()
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.pin_memory = pin_memory
         self._gather_counts = gather_counts
-        self._memory = memory_tier(graph, self.cache) if make_producer is None else None
-        if self._memory is not None:
-            assert isinstance(graph, LocalPartition)
-            graph = graph.with_memory(self._memory)
+        self._memory: MemoryTier | None = None
+        if make_producer is None and isinstance(graph, LocalPartition) and graph.memory is None:
+            self._memory = host_memory(graph, self.cache, exchange or _alone, f"rank {rank}")
+            if self._memory is not None:
+                graph = graph.with_memory(self._memory)
         make_producer = make_producer or partial(local_producer, graph, self.sampling)
         try:
             self._producer: Producer | None = make_producer(cuda_pin if pin_memory else None)
@@ -169,14 +174,8 @@ def graph_identity(manifest: Manifest) -> list[Any]:
     return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
 
 
-def memory_tier(graph: Graph, options: CacheOptions) -> MemoryTier | None:
-    """The rows of the mapped parts that stay in memory; None where the options set no limit. Close it.
-
-    Raises `OptionError` for more memory than this host has.
-    """
-    if options.memory_bytes is None or not isinstance(graph, LocalPartition) or graph.memory is not None:
-        return None
-    return MemoryTier.create(graph, options.memory_bytes, Progress(None).phase)
+def _alone(text: str) -> list[str]:
+    return [text]
 
 
 def local_producer(graph: Graph, options: SamplingOptions, pin: PinMemory | None) -> Producer:
