@@ -1,6 +1,6 @@
 """Hit rate against the size of a cache, as a picture for docs/cache.md, from lines of `cache.py traffic`.
 
-    python benchmarks/cache_plot.py OUT.svg RESULTS.jsonl...
+    python benchmarks/cache_plot.py OUT.svg RESULTS.jsonl... [--graphs wordnet,facebook_pages]
 
 One panel for each graph and partition algorithm. ``best`` knows the epoch that is counted.
 """
@@ -55,11 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("--graphs", help="those of these names; default: all")
     args = parser.parse_args()
     found = [json.loads(text) for path in args.results for text in path.read_text().splitlines()]
     by_graph: dict[str, list[dict[str, Any]]] = {}
     for line in found:
-        if line["bench"] == "cache_traffic":
+        if line["bench"] == "cache_traffic" and (not args.graphs or line["graph"] in args.graphs.split(",")):
             by_graph.setdefault(f"{line['graph']}, {line['parts']} parts, {line['algorithm']}", []).append(line)
     panels = [panel(title, of, i * (_WIDTH + _GAP)) for i, (title, of) in enumerate(by_graph.items())]
     width, height = len(panels) * (_WIDTH + _GAP) - _GAP, _HEAD + _HEIGHT + 24
