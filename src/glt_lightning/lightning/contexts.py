@@ -11,6 +11,7 @@ import torch
 from glt_lightning.data.graph import Graph
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
+from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, SamplingOptions
 
@@ -51,6 +52,7 @@ class ContextOwner:
             gather_counts=gather_counts,
             make_producer=make_producer,
             cache=cache,
+            device=device,
         )
         self._context = context
         self._closer = weakref.finalize(self, _close, context)  # also when this owner is forgotten, and at exit
@@ -59,6 +61,11 @@ class ContextOwner:
         if self._context is None:
             raise SamplerError(f"loader {spec.name!r}: no graph is open here; call setup() first.")
         return self._context.make_loader(spec)
+
+    def complete(self, batch: Batch) -> Batch:
+        """Gives a batch that was moved to the device what is kept there."""
+        rows = None if self._context is None else self._context.device_rows
+        return batch if rows is None else rows.complete(batch)
 
     def close(self) -> None:
         """Closes the loaders and stops the sampler processes. Safe to call twice."""

@@ -14,6 +14,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
+from glt_lightning.loader.collate import Batch
 from glt_lightning.options import CacheOptions, SamplingOptions
 
 _CACHE = CacheOptions()
@@ -30,6 +31,8 @@ class GraphHost(Protocol):
     def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = ...) -> None: ...
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader: ...
+
+    def complete(self, batch: Batch) -> Batch: ...
 
     def share_seed(self, seed: int) -> int: ...
 
@@ -74,6 +77,10 @@ class Standalone:
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         return self._contexts.make_loader(spec)
+
+    def complete(self, batch: Batch) -> Batch:
+        """Gives a batch that was moved to the training device the rows that are kept there."""
+        return self._contexts.complete(batch)
 
     def share_seed(self, seed: int) -> int:
         return seed if self._trainer is None else int(self._trainer.strategy.broadcast(seed))

@@ -13,6 +13,7 @@ from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Holder, ask_holders
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
+from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.host_cache import Exchange, HostCache
@@ -40,6 +41,7 @@ class WorkerGroup:
         exchange: Spreads the addresses.
         pin: Page-locks the memory of batches.
         cache: Which rows of other parts are kept on this host; the same on all ranks.
+        on_device: Which rows of nodes the training device holds, so that batches need not.
         on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.HolderWatch`.
     """
 
@@ -53,10 +55,12 @@ class WorkerGroup:
         pin: PinMemory | None = None,
         on_loss: OnLoss | None = None,
         cache: CacheOptions | None = None,
+        on_device: DeviceMembers | None = None,
     ) -> None:
         link = replace(link, graph=graph.manifest.options_hash)
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
-        source = SamplerSource.of(graph.partition, link, serve=where)
+        members = None if on_device is None else on_device.path
+        source = SamplerSource.of(graph.partition, link, serve=where, on_device=members)
         self._samplers: Samplers | None = None
         self._inner: InlineProducer | SubprocessProducer
         if sampling.num_workers == 0:
