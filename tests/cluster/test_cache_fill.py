@@ -160,7 +160,7 @@ def test_one_line_says_what_it_comes_to(tmp_path, caplog):
         make_cache(here, remote, CacheOptions(ratio=0.1)).close()
     (line,) = caplog.messages
     rows = int(0.1 * whole.manifest.num_nodes[0])
-    assert line.startswith(f"cache: {rows} rows (10.0% of all nodes) of other parts, degree, ")
+    assert line.startswith(f"cache beside parts [0]: {rows} rows (10.0% of all nodes) of other parts, degree, ")
     assert line.endswith(" MB.")
 
 
@@ -247,6 +247,8 @@ def test_neighbour_lists_of_others(tmp_path, make, owners, with_edge):
         kept.close()
     assert asked == 0
     assert not any(said[0] == "expand" for said in remote.asked)
+    if any(whole.manifest.edge_attrs(r) for r in range(len(whole.schema.edge_types))) or not with_edge:
+        assert remote.asked == []  # edge attributes are kept with the lists
 
 
 def test_a_node_without_neighbours_is_kept_too(tmp_path):
@@ -344,3 +346,19 @@ def test_an_owner_that_fails_or_lies(tmp_path):
     with pytest.raises(PeerError, match="an owner answered"):
         make_cache(here, remote, CacheOptions(ratio=0.1, save=True))
     assert list((whole.directory / "caches").iterdir()) == []
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+def test_rows_in_fewer_bytes_are_kept_in_fewer_bytes(tmp_path, make, stored):
+    plain = partitioned(make(), tmp_path / "plain", 2, undirected=True)
+    whole = partitioned(make(), tmp_path / "stored", 2, undirected=True, storage={"x": stored})
+    here, remote = split_up(whole, [[0], [1]])
+    sizes = [sum(row_bytes(p.manifest, t) for t in range(len(p.schema.node_types))) for p in (whole, plain)]
+    assert sizes[0] < sizes[1]
+    for options in ({"ratio": 0.3}, {"policy": "dynamic", "ratio": 0.3}, {"bytes": 1 << 20, "topology": 10_000}):
+        kept = make_cache(here, remote, CacheOptions(**options))
+        for _ in range(2):
+            found = _compare(whole, here, remote, kept)
+        assert found.cached_rows > 0
+        kept.close()

@@ -174,6 +174,18 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
         (["--data.dataset", "none.npz"], "none.npz: not found."),
         (["--data.dataset", "dmo"], "Did you mean demo?"),
         (["--cluster.peer_timeout_s", "0"], "cluster.peer_timeout_s: expected seconds > 0, got 0.0."),
+        (
+            ["--data.cache.ratio", "1.4"],
+            "cache.ratio: expected a share of the nodes from 0 to 1, such as 0.1; got 1.4.",
+        ),
+        (
+            ["--data.cache.policy", "vipp", "--data.cache.ratio", "0.1"],
+            "data.cache.policy: expected one of 'auto', 'vip',",
+        ),
+        (
+            ["--data.cache.ratio", "0.1", "--data.cache.bytes", "1GB"],
+            "cache: give ratio or bytes, not both; got 0.1 and",
+        ),
         (["--trainer.strategy", "glt_wroker"], "got 'glt_wroker'. Did you mean glt_worker?"),
         (
             ["--trainer.strategy", "nccl"],

@@ -11,7 +11,7 @@ import yaml
 
 from glt_lightning import ClusterOptions, GLTDataModule, GraphSAGE, PartitionOptions, SamplingOptions
 from glt_lightning.lightning.cli import main
-from glt_lightning.options import DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.options import CacheOptions, DeadlineOptions, RetryOptions, SecurityOptions
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -39,7 +39,15 @@ def test_the_expected_configs_are_there() -> None:
     assert names >= {"demo.yaml", "products.yaml", "hetero.yaml", "server-client.yaml"} | reference
 
 
-GROUPS = [PartitionOptions, SamplingOptions, ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions]
+GROUPS = [
+    PartitionOptions,
+    SamplingOptions,
+    CacheOptions,
+    ClusterOptions,
+    DeadlineOptions,
+    RetryOptions,
+    SecurityOptions,
+]
 OPTIONS = [*GROUPS, GLTDataModule, GraphSAGE]
 
 
@@ -47,7 +55,7 @@ OPTIONS = [*GROUPS, GLTDataModule, GraphSAGE]
 def test_every_option_is_explained(kind: type) -> None:
     text = (ROOT / "docs/configuration.md").read_text()
     missing = [name for name in inspect.signature(kind).parameters if f"`{name}`" not in text]
-    assert not [name for name in missing if name not in ("partition", "sampling")]
+    assert not [name for name in missing if name not in ("partition", "sampling", "cache")]
 
 
 def test_documented_defaults_are_the_defaults() -> None:

@@ -161,6 +161,20 @@ def test_address_in_use(config: str, capsys: pytest.CaptureFixture[str]) -> None
         )
 
 
+def test_cache_that_cannot_be_had(
+    config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = ["--config", config, "--cluster.servers", "[127.0.0.1:0, 127.0.0.1:1]", "--data.cache.ratio", "0.2"]
+    said = refused(capsys, *args, "--data.cache.policy", "vip")
+    assert "cache.policy: vip, but " in said
+    assert "has no such lists of hot rows (it has: degree)" in said
+    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 64 << 20)
+    said = refused(capsys, *args)
+    assert re.search(
+        r"cache: no room for 48 rows: [\d,]+ bytes are needed, 67,108,864 are available on this host. Lower cache", said
+    )
+
+
 def test_folder_that_is_no_partition(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("other").mkdir()
     Path("other", "notes.txt").write_text("mine")

@@ -157,3 +157,64 @@ def test_a_server_ends_while_it_waits_for_another(tmp_path):
     server.close()
     assert time.monotonic() - begin < 10
     assert not server.cache_is_filled
+
+
+MEMORY = CacheOptions(memory=6000)
+
+
+def test_ranks_of_a_host_share_the_hottest_rows_of_their_parts(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    options = SamplingOptions(num_workers=1)
+
+    def run(rank, exchange):
+        with LoaderContext(whole, options, seed=3, rank=rank, world_size=2, cache=MEMORY, exchange=exchange) as context:
+            found = digests(context)
+            path = context._memory.path
+            exchange("all done")
+        return *found, path
+
+    found = run_ranks(2, run)
+    assert found[0][2] == found[1][2]
+    for rank in range(2):
+        assert found[rank][0] == inline(whole, SPEC, epochs=2, rank=rank, world_size=2)
+        assert found[rank][1].disk_rows > 0 < found[rank][1].local_rows
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_of_others_and_rows_on_disk(tmp_path, workers):
+    """Each rank reads the colder rows of its parts from disk, also for the other one."""
+    whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
+    options, cache = SamplingOptions(num_workers=workers), CacheOptions(memory=6000, ratio=0.1)
+
+    def run(rank, exchange):
+        with open_rank(whole, rank, 2, exchange, [rank], cache, options) as context:
+            found = digests(context)
+            exchange("all done")
+        return found
+
+    for rank, (batches, counters) in enumerate(run_ranks(2, run)):
+        assert batches == inline(whole, SPEC, epochs=2, rank=rank, world_size=2)
+        assert min(counters.disk_rows, counters.local_rows, counters.cached_rows, counters.remote_rows) > 0
+
+
+def test_servers_read_from_disk(tmp_path):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    where = cluster(servers=free_addresses(2))
+    with open_farm("flight") as farm, ExitStack() as stack:
+        for rank, address in enumerate(where.servers):
+            plan = ServerPlan(directory=str(whole.directory), cluster=where, address=address, rank=rank, cache=MEMORY)
+            stack.callback(HostedServer(plan).close)
+        found, counters = digests(farm.context(where.servers[0], rank=0, world_size=2))
+        assert found == inline(whole, SPEC, epochs=2, rank=0, world_size=2)
+        assert counters.disk_rows > 0
+
+
+def test_all_ranks_hear_of_too_much_memory(tmp_path, monkeypatch):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 1000)
+
+    def run(rank, exchange):
+        with pytest.raises((OptionError, PeerError), match=r"cache.memory: .*Lower cache.memory"):
+            LoaderContext(whole, seed=3, rank=rank, world_size=2, cache=MEMORY, exchange=exchange)
+
+    run_ranks(2, run)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.cluster.cache_budget import divide
-from glt_lightning.cluster.cache_fill import fill_rows
+from glt_lightning.cluster.cache_fill import Wanted, fetch_rows
 from glt_lightning.cluster.presample import Presampled, presample
 from glt_lightning.cluster.topology_fill import make_topology
 from glt_lightning.data.cache_choice import (
@@ -77,7 +77,13 @@ class CacheMaker:
         assert self._gids is not None
         assert self._ranked is not None
         if self._rows is not None and not self._filled:
-            fill_rows(self._rows, self._gids, self._partition, remote, progress)
+            manifest, tables = self._partition.manifest, self._rows.tables
+            wanted = [
+                Wanted.nodes(manifest, t, gids, table.rows)
+                for t, (gids, table) in enumerate(zip(self._gids, tables, strict=True))
+                if table is not None
+            ]
+            fetch_rows(wanted, manifest, remote, "filling the cache", progress)
             self._rows.arrays.finish(self._file)
         if self._topology_bytes and not self._topology_made:
             hottest = [ranked.gids for ranked in self._ranked]
@@ -195,7 +201,7 @@ class CacheMaker:
         lists = ""
         if self._topology is not None:
             lists = f"; neighbour lists of {self._topology.num_nodes:,} nodes, {self._topology.nbytes / 1e6:,.1f} MB"
-        return f"cache: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
+        return f"cache beside parts {list(self._partition.parts)}: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
 
 
 def _foreign_nodes(partition: LocalPartition) -> list[int]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.kept_topology import KeptTopology, Lists
+from glt_lightning.cluster.cache_fill import Wanted, fetch_rows
+from glt_lightning.data.kept_topology import KeptTopology, Lists, stored_edge_rows
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
@@ -36,22 +38,34 @@ def make_topology(
     """
     manifest = partition.manifest
     total = sum(len(gids) for gids in hottest)
-    gids, user_ids, found = [], [], dict[int, Lists]()
+    gids, user_ids = [], []
+    by_type: dict[int, Lists] = {}
     with Progress(progress).phase("fetching neighbour lists", total, "nodes") as done:
         for t, order in enumerate(hottest):
             share = budget * len(order) // max(1, total)
-            ids, names, lists = _of_type(partition, remote, t, order, share, done)
+            ids, names, found = _of_type(partition, remote, t, order, share, done)
             gids.append(ids)
             user_ids.append(names)
-            found |= lists
+            by_type |= found
     if not any(len(ids) for ids in gids):
         return None
+    lists = [by_type.get(r) for r in range(len(manifest.schema.edge_types))]
     try:
-        return KeptTopology.create(
-            manifest, gids, user_ids, [found.get(r) for r in range(len(manifest.schema.edge_types))], made_by
-        )
+        kept = KeptTopology.create(manifest, gids, user_ids, lists, made_by)
     except MemoryError as error:
         raise OptionError(f"cache.topology: no room: {error}. Lower it.") from None
+    try:
+        wanted = [
+            Wanted("edge", r, kept.edge_rows(r), manifest.edge_bounds(r), edges.rows)
+            for r, edges in enumerate(kept.edges)
+            if edges is not None
+        ]
+        fetch_rows(wanted, manifest, remote, "fetching edge attributes", progress)
+        kept.finish()
+    except BaseException:
+        kept.close()
+        raise
+    return kept
 
 
 def _of_type(
@@ -60,12 +74,13 @@ def _of_type(
     """Nodes of one type, ascending, their user's ids, and their lists by edge type."""
     schema = partition.schema
     relations = [r for r, t in enumerate(schema.destination_types()) if t == node_type]
+    edge_bytes = {r: _edge_bytes(partition.manifest, r) for r in relations}
     pieces: list[tuple[np.ndarray, np.ndarray, dict[int, Picks]]] = []
     spent = 8 * RankedSet.words_for(partition.manifest.num_nodes[node_type])
     for ids, names, picks in _answers(partition, remote, node_type, order, relations):
         sizes = np.full(len(ids), names.itemsize + 16 * len(relations), dtype=np.int64)
-        for each in picks.values():
-            sizes += each.counts.astype(np.int64) * names.itemsize
+        for r, each in picks.items():
+            sizes += each.counts.astype(np.int64) * (names.itemsize + edge_bytes[r])
         fits = int(np.count_nonzero(spent + np.cumsum(sizes) <= budget))
         spent += int(sizes[:fits].sum())
         done(len(ids))
@@ -81,6 +96,11 @@ def _of_type(
     names = np.concatenate([piece[1] for piece in pieces])[by_gid]
     lists = {r: _sorted_lists([piece[2][r] for piece in pieces], by_gid) for r in relations}
     return ids[by_gid], names, lists
+
+
+def _edge_bytes(manifest: Manifest, relation: int) -> int:
+    rows = stored_edge_rows(manifest, relation).values()
+    return sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in rows)
 
 
 def _answers(

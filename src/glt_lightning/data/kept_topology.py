@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.manifest import Manifest, edge_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView, RelationArrays
@@ -16,6 +16,8 @@ from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.sample import sample_rows
 from glt_lightning.types import edge_type_key
+
+_MOST_EDGES = 2**31  # of one edge type, whose attributes can be kept
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,36 @@ class Lists:
     first_edge: np.ndarray
 
 
+class KeptEdges:
+    """The attributes of all edges of the kept lists of one edge type.
+
+    rows: ``edge_ids`` or attribute, as stored -> [E, ...], list after list.
+    """
+
+    def __init__(self, indptr: np.ndarray, first_edge: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
+        some = np.flatnonzero(np.diff(indptr))
+        self.rows, self._first_edge = rows, first_edge[some]
+        self._first, self._counts = indptr[some], np.diff(indptr)[some]
+
+    def __len__(self) -> int:
+        return len(self.rows["edge_ids"])
+
+    def find(self, edge_rows: np.ndarray) -> np.ndarray:
+        """int32 [n]: where the attributes of ``edge_rows`` (int64 [n]) are, -1 for those that are not kept."""
+        if not len(self._first_edge):
+            return np.full(len(edge_rows), -1, dtype=np.int32)
+        at = np.maximum(np.searchsorted(self._first_edge, edge_rows, side="right") - 1, 0)
+        offset = edge_rows - self._first_edge[at]
+        inside = (offset >= 0) & (offset < self._counts[at])
+        return np.where(inside, self._first[at] + offset, -1).astype(np.int32)
+
+
 class KeptTopology:
     """Draws neighbours of the kept nodes as their owners would.
 
     Attributes:
         members: For each node type the kept nodes, or None.
+        edges: For each edge type the attributes of the edges of all kept lists, or None where the graph has none.
         arrays: The memory that holds them.
     """
 
@@ -68,6 +95,14 @@ class KeptTopology:
         )
         self._lists, self._first_edge = lists, [found.get(f"first_edge/{r}") for r in relations]
         self._dst = dst
+        self.edges = [self._edges_of(r) for r in relations]
+
+    def _edges_of(self, relation: int) -> KeptEdges | None:
+        prefix, found = f"edge/{relation}/", self.arrays.arrays
+        rows = {name.removeprefix(prefix): array for name, array in found.items() if name.startswith(prefix)}
+        if not rows:
+            return None
+        return KeptEdges(found[f"indptr/{relation}"], found[f"first_edge/{relation}"], rows)
 
     @classmethod
     def create(
@@ -79,7 +114,8 @@ class KeptTopology:
         made_by: Mapping[str, Any],
     ) -> KeptTopology:
         """Of these nodes, ascending, for each node type (int64 [K]), with their user's ids and the lists of all edge types
-        that lead to them. Raises MemoryError where there is no room."""
+        that lead to them; the attributes of their edges, where the graph has some, are still to be filled in, and `finish`
+        to be called. Raises MemoryError where there is no room."""
         id_dtype = np.dtype(manifest.id_dtype)
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for t, members in enumerate(gids):
@@ -91,6 +127,9 @@ class KeptTopology:
                 shapes[f"indptr/{r}"] = (np.dtype(np.int64), (len(each.counts) + 1,))
                 shapes[f"first_edge/{r}"] = (np.dtype(np.int64), (len(each.counts),))
                 shapes[f"indices/{r}"] = (id_dtype, (len(each.neighbors),))
+                if len(each.neighbors) < _MOST_EDGES:
+                    for name, (dtype, shape) in stored_edge_rows(manifest, r).items():
+                        shapes[f"edge/{r}/{name}"] = (dtype, (len(each.neighbors), *shape))
         made = SharedArrays.create(shapes, {"made_by": dict(made_by)})
         arrays = made.arrays
         for t, members in enumerate(gids):
@@ -102,8 +141,18 @@ class KeptTopology:
                 np.cumsum(each.counts, out=arrays[f"indptr/{r}"][1:])
                 arrays[f"first_edge/{r}"][:] = each.first_edge
                 arrays[f"indices/{r}"][:] = each.neighbors
-        made.finish()
         return cls(made, manifest)
+
+    def edge_rows(self, relation: int) -> np.ndarray:
+        """int64 [E]: the edge row of each entry of the kept lists."""
+        lists, first = self._lists[relation], self._first_edge[relation]
+        assert first is not None
+        counts = np.diff(lists.indptr)
+        return np.arange(len(lists.indices)) + np.repeat(first - lists.indptr[:-1], counts)
+
+    def finish(self) -> None:
+        """From now on other processes may open it."""
+        self.arrays.finish()
 
     @property
     def ticket(self) -> dict[str, Any]:
@@ -161,3 +210,10 @@ class KeptTopology:
 
     def close(self) -> None:
         self.arrays.close()
+
+
+def stored_edge_rows(manifest: Manifest, relation: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """``edge_ids`` and the attributes of an edge type -> dtype and shape of one row, as stored; empty without attributes."""
+    names = manifest.edge_attrs(relation)
+    entries = {name: manifest.arrays[edge_path(0, relation, name)] for name in ("edge_ids", *names)} if names else {}
+    return {name: (np.dtype(entry.dtype), tuple(entry.shape[1:])) for name, entry in entries.items()}

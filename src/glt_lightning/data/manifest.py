@@ -188,6 +188,10 @@ class Manifest:
         shape = entry.shape[1:] if encoding is None else encoding.row_shape(entry.shape[1:])
         return shape[0] if shape else 1
 
+    def edge_bounds(self, edge_type: int) -> np.ndarray:
+        """int64 [P + 1]: the edge row of each part's first edge of a type, and their number."""
+        return np.cumsum([0, *(self.edges(p, edge_type) for p in range(self.num_parts))], dtype=np.int64)
+
     def _names(self, pattern: str, reserved: set[str]) -> tuple[str, ...]:
         folder = pattern.removesuffix(".npy")
         names = {path[len(folder) : -4] for path in self.arrays if path.startswith(folder)}

@@ -11,12 +11,12 @@ import numpy as np
 
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.manifest import ArrayEntry, edge_path, node_path
+from glt_lightning.ops.disk import PAGE
 
 if TYPE_CHECKING:
     from glt_lightning.data.local_partition import LocalPartition
 
 _BLOCKS = 1024  # of the rows of a part; those of a block count as equally hot
-_PAGE = 4096
 _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs
 
 
@@ -41,7 +41,7 @@ def choose_prefixes(partition: LocalPartition, budget: int) -> dict[str, int]:
             continue
         paths.append((path, size))
         ends.append(heat.ends)
-        values.append(heat.each / min(size, _PAGE))
+        values.append(heat.each / min(size, PAGE))
     if not paths:
         return {}
     of = np.repeat(np.arange(len(paths)), [len(e) for e in ends])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.memory_choice import choose_prefixes, row_bytes
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.ops.disk import DiskFile, DiskRows, ReadSlots
+from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.tiered import TieredShards
@@ -170,17 +171,21 @@ def _row_bytes(rows: np.ndarray) -> int:
 
 
 def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, done: Callable[[int], object]) -> None:
-    """Reads the first rows of a file, which the page cache need not hold a second time."""
+    """Reads the first rows of a file, past the page cache."""
     entry = manifest.arrays[path]
     open_array(directory, path, entry)  # whether it is what the manifest says
-    memory = memoryview(array.reshape(-1).view(np.uint8))
-    begin = entry.bytes - entry.shape[0] * _row_bytes(array)
-    with open(directory / path, "rb", buffering=0) as file:
-        at = 0
-        while at < len(memory):
-            got = os.preadv(file.fileno(), [memory[at : at + _CHUNK]], begin + at)
-            if got == 0:
-                raise PartitionError(f"{file.name}: damaged: it was cut off while in use. Partition again.")
-            os.posix_fadvise(file.fileno(), begin + at, got, os.POSIX_FADV_DONTNEED)
-            at += got
-            done(got)
+    file, pages = DiskFile(directory / path), memoryview(mmap.mmap(-1, _CHUNK))
+    rows = memoryview(array.reshape(-1).view(np.uint8))
+    first = entry.bytes - entry.shape[0] * _row_bytes(array)
+    filled = 0
+    while filled < len(rows):
+        within = (first + filled) % PAGE
+        got = os.preadv(file.fd, [pages], first + filled - within)
+        count = min(got - within, len(rows) - filled)
+        if count <= 0:
+            raise PartitionError(f"{file.path}: damaged: it was cut off while in use. Partition again.")
+        rows[filled : filled + count] = pages[within : within + count]
+        if not file.direct:
+            os.posix_fadvise(file.fd, first + filled - within, got, os.POSIX_FADV_DONTNEED)
+        filled += count
+        done(count)

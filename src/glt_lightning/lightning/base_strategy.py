@@ -142,6 +142,7 @@ class GLTStrategy(DDPStrategy):
             cache=cache,
             gather_counts=self._gather_counts,
             make_producer=self._maker(graph, sampling, cache),
+            exchange=self._gather_text,
         )
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:

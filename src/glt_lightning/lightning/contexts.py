@@ -14,6 +14,7 @@ from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.once_per_host import Exchange
 
 
 class ContextOwner:
@@ -39,6 +40,7 @@ class ContextOwner:
         cache: CacheOptions,
         gather_counts: Callable[[int], list[int]] | None = None,
         make_producer: MakeProducer | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         """Closes what was open before, then starts what makes the batches: as `LoaderContext`."""
         self.close()
@@ -53,6 +55,7 @@ class ContextOwner:
             make_producer=make_producer,
             cache=cache,
             device=device,
+            exchange=exchange,
         )
         self._context = context
         self._closer = weakref.finalize(self, _close, context)  # also when this owner is forgotten, and at exit

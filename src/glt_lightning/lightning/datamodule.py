@@ -21,6 +21,7 @@ from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.lightning.graph_facts import GraphFacts
+from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.monitor import add_monitor
 from glt_lightning.lightning.own_splits import read_split
 from glt_lightning.lightning.server_facts import ask_manifest
@@ -107,6 +108,7 @@ class GLTDataModule(LightningDataModule):
         cache: CacheOptions = _CACHE,
     ) -> None:
         super().__init__()
+        show_log()
         self.dataset, self.root = dataset, root
         self.undirected, self.normalize = undirected, normalize
         self.partition = _as_options(PartitionOptions, "partition", partition)

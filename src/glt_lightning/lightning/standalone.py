@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+import torch.distributed
 from lightning.pytorch import Trainer
 
 from glt_lightning.data.graph import Graph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.base_strategy import GLTStrategy
+from glt_lightning.lightning.collectives import gather_text
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
@@ -73,7 +75,14 @@ class Standalone:
             world_size=1 if trainer is None else trainer.world_size,
             device=torch.device("cpu") if trainer is None else trainer.strategy.root_device,
             cache=cache,
+            exchange=self._gather_text,
         )
+
+    def _gather_text(self, text: str) -> list[str]:
+        trainer = self._trainer
+        if trainer is None or not torch.distributed.is_initialized():
+            return [text]
+        return gather_text(text, trainer.world_size, trainer.strategy.root_device)
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         return self._contexts.make_loader(spec)

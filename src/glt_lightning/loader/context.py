@@ -26,9 +26,10 @@ from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.partition.progress import Progress
 from glt_lightning.producer.base import Producer
+from glt_lightning.producer.host_cache import host_memory
 from glt_lightning.producer.inline import InlineProducer
+from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.fanouts import fanout_table
@@ -57,6 +58,8 @@ class LoaderContext:
         cache: What is kept in memory.
         make_producer: Who makes the batches, if not this process or its own sampler processes from a mapped graph. Heeds
             the cache itself, but for what is kept on ``device``.
+        exchange: Gives every rank the texts of all ranks, in rank order; without it each rank holds ``cache.memory`` for
+            itself.
         device: What trains. With ``cache.device`` it keeps rows, unless it is the CPU, and batches that were moved to it
             are completed with ``device_rows.complete(batch)``. None: the CPU.
 
@@ -76,6 +79,7 @@ class LoaderContext:
         gather_counts: Callable[[int], list[int]] | None = None,
         make_producer: MakeProducer | None = None,
         cache: CacheOptions | None = None,
+        exchange: Exchange | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.graph, self.sampling = graph, sampling or SamplingOptions()
@@ -87,12 +91,11 @@ class LoaderContext:
         self.device_rows: DeviceRows | None = None
         self._producer: Producer | None = None
         try:
-            if make_producer is None:
-                self._memory = memory_tier(graph, self.cache)
+            if make_producer is None and isinstance(graph, LocalPartition) and graph.memory is None:
+                self._memory = host_memory(graph, self.cache, exchange or _alone, f"rank {rank}")
                 if self._memory is not None:
-                    assert isinstance(graph, LocalPartition)
                     graph = graph.with_memory(self._memory)
-                make_producer = partial(local_producer, graph, self.sampling)
+            make_producer = make_producer or partial(local_producer, graph, self.sampling)
             self.device_rows = device_rows(graph, self.cache, device or torch.device("cpu"))
             members = {} if self.device_rows is None else {"on_device": self.device_rows.members}
             self._producer = make_producer(cuda_pin if pin_memory else None, **members)
@@ -194,14 +197,8 @@ def graph_identity(manifest: Manifest) -> list[Any]:
     return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
 
 
-def memory_tier(graph: Graph, options: CacheOptions) -> MemoryTier | None:
-    """The rows of the mapped parts that stay in memory; None where the options set no limit. Close it.
-
-    Raises `OptionError` for more memory than this host has.
-    """
-    if options.memory_bytes is None or not isinstance(graph, LocalPartition) or graph.memory is not None:
-        return None
-    return MemoryTier.create(graph, options.memory_bytes, Progress(None).phase)
+def _alone(text: str) -> list[str]:
+    return [text]
 
 
 def local_producer(

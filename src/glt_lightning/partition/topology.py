@@ -51,6 +51,7 @@ class Topology:
         self._offsets = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]).tolist(), strict=False))
         self.folder, self._edges, self._memory, self._progress = folder, edges, memory_bytes, progress
         self._files: dict[tuple[EdgeType, bool, bool], _RowFiles] = {}
+        self._built = 0
         self._chunk = max(1, min(_MOST_EDGES, memory_bytes // 128))
 
     def offset(self, node_type: NodeType) -> int:
@@ -98,8 +99,7 @@ class Topology:
     def _rows(self, relation: Relation) -> _RowFiles:
         key = (relation.source, relation.flip, relation.both)
         if key not in self._files:
-            same = self._same_rows(relation)
-            self._files[key] = same or self._build(relation, self.folder / f"topology{len(self._files)}")
+            self._files[key] = self._same_rows(relation) or self._build(relation)
         return self._files[key]
 
     def _same_rows(self, relation: Relation) -> _RowFiles | None:
@@ -114,8 +114,13 @@ class Topology:
             return both if both is one_way else None
         if not np.array_equal(self.degrees.into[source], self.degrees.out[source]):
             return None
-        one_way = one_way or self._rows(Relation(source, source))
-        return one_way if self._is_symmetric(one_way, self._offsets[source[0]]) else None
+        found = one_way or self._build(Relation(source, source))
+        if not self._is_symmetric(found, self._offsets[source[0]]):
+            if one_way is None:  # looked at for nothing
+                found.remove()
+            return None
+        files[(source, False, False)] = found
+        return found
 
     def _is_symmetric(self, files: _RowFiles, offset: int) -> bool:
         """Whether each edge has its reverse, told by a checksum of both, and none is there twice."""
@@ -127,7 +132,9 @@ class Topology:
             difference += _checksum(src, dst) - _checksum(dst, src)
         return difference % 2**64 == 0
 
-    def _build(self, relation: Relation, folder: Path) -> _RowFiles:
+    def _build(self, relation: Relation) -> _RowFiles:
+        self._built += 1
+        folder = self.folder / f"topology{self._built}"
         src, _, dst = relation.edge_type
         dtype = _narrowest(self.total)
         job = EdgeJob(
@@ -147,7 +154,7 @@ class Topology:
         folder.mkdir()
         with self._progress.phase("sorting edges", 2 * self.degrees.num_edges(relation), "edges") as done:
             write_edges(folder, job, self._memory, done)
-        return _RowFiles(folder / "part0" / "edges" / "0")
+        return _RowFiles(folder)
 
     def __enter__(self) -> Topology:
         return self
@@ -186,6 +193,7 @@ class _RowFiles:
     """indptr in memory, neighbours in a file."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder, folder = folder, folder / "part0" / "edges" / "0"
         indptr = NpyFile(folder / "indptr.npy")
         self.indptr = indptr[: len(indptr)]
         self._file = NpyFile(folder / "indices.npy")
@@ -201,6 +209,9 @@ class _RowFiles:
 
     def mapped(self) -> np.ndarray:
         return self._file.mapped()
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder)
 
 
 def _merged(

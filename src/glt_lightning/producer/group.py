@@ -16,8 +16,9 @@ from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.host_cache import Exchange, HostCache
+from glt_lightning.producer.host_cache import HostCache, host_memory
 from glt_lightning.producer.inline import InlineProducer
+from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.producer.watch import HolderWatch, OnLoss
@@ -40,7 +41,7 @@ class WorkerGroup:
         host: Name or address of this host for the others.
         exchange: Spreads the addresses.
         pin: Page-locks the memory of batches.
-        cache: Which rows of other parts are kept on this host; the same on all ranks.
+        cache: What is kept in this host's memory; the same on all ranks.
         on_device: Which rows of nodes the training device holds, so that batches need not.
         on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.HolderWatch`.
     """
@@ -60,12 +61,17 @@ class WorkerGroup:
         link = replace(link, graph=graph.manifest.options_hash)
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
         members = None if on_device is None else on_device.path
-        source = SamplerSource.of(graph.partition, link, serve=where, on_device=members)
+        cache = cache or CacheOptions()
+        partition = graph.partition
+        self._memory = host_memory(partition, cache, exchange, link.name)
+        if self._memory is not None:
+            partition = partition.with_memory(self._memory)
+        source = SamplerSource.of(partition, link, serve=where, on_device=members)
         self._samplers: Samplers | None = None
         self._inner: InlineProducer | SubprocessProducer
         if sampling.num_workers == 0:
             self._samplers = Samplers(source)
-            self._inner = InlineProducer(graph.partition, pin, self._samplers.make)
+            self._inner = InlineProducer(partition, pin, self._samplers.make)
             addresses = [str(self._samplers.address)]
         else:
             self._inner = SubprocessProducer(source, sampling, pin)
@@ -81,7 +87,7 @@ class WorkerGroup:
                 assert isinstance(self._inner, SubprocessProducer)
                 self._inner.join(holders)
             self._rows = graph.remote = ask_holders(graph.partition, holders, link, link.open_transport())
-            if cache is not None and cache.keeps_rows:
+            if cache.keeps_rows:
                 self._cache = HostCache(
                     graph.partition, self._rows, cache, exchange, link.name, max(1, sampling.num_workers)
                 )
@@ -133,6 +139,8 @@ class WorkerGroup:
             self._samplers.close()
         if self._cache is not None:
             self._cache.close()
+        if self._memory is not None:
+            self._memory.close()
 
 
 class _Keeper:

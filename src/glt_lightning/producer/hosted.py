@@ -20,8 +20,10 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.options import CacheOptions, ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.partition.progress import Progress
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.server import GraphServer
 from glt_lightning.sampler.source import RemoteRows
@@ -129,7 +131,12 @@ class HostedServer:
             raise
 
     def _open(self, plan: ServerPlan) -> None:
-        self.partition = partition = _open_parts(plan)
+        partition = _open_parts(plan)
+        if plan.cache.memory_bytes is not None:
+            memory = MemoryTier.create(partition, plan.cache.memory_bytes, Progress(None).phase)
+            self._closing.callback(memory.close)
+            partition = partition.with_memory(memory)
+        self.partition = partition
         options, manifest = plan.cluster, partition.manifest
         link = Link(
             job="",

@@ -64,7 +64,10 @@ class ClusterSampler:
             bounds = self._view.edge_bounds[r]
             edge_shards = {name: partition.edge_shards(r, name) for name in edge_names.values()}
             router = Router(bounds, owner_of_part, owners, wire)
-            self._edges.append(Table("edge", r, tuple(edge_names.values()), edge_shards, router, int(bounds[-1])))
+            edges = kept.topology.edges[r] if kept.topology is not None and edge_names else None
+            self._edges.append(
+                Table("edge", r, tuple(edge_names.values()), edge_shards, router, int(bounds[-1]), edges)
+            )
 
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch and waits for all that owners send. Raises `PeerError`, naming an owner that does not."""

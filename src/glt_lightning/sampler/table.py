@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
-from glt_lightning.data.row_cache import CachedRows
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.source import Gathered
+
+
+class KeptRows(Protocol):
+    """Rows of others that are kept here: `CachedRows`, `KeptEdges`."""
+
+    @property
+    def rows(self) -> Mapping[str, np.ndarray]: ...
+
+    def __len__(self) -> int: ...
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [n]: which row each is, or -1."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class Table:
     local: dict[str, Shards]
     router: Router
     end: int
-    kept: CachedRows | None = None
+    kept: KeptRows | None = None
     learning: DynamicCache | None = None
     on_device: RankedSet | None = None
     next_place: int = 0

@@ -1,0 +1,43 @@
+"""What the ranks of a host share is made by the first of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from glt_lightning.errors import PeerError
+
+Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks, in rank order; a collective call
+
+
+def once_per_host(exchange: Exchange, rank: str, parts: Sequence[int], make: Callable[[int], Any]) -> Any:
+    """What ``make`` gives, as JSON can say it, on the first of the ranks of a host that map the same parts.
+
+    All ranks call it. rank: a name that no other has.  make: is told how many these ranks are.
+    Raises what ``make`` raises; on other ranks, also of other hosts, `PeerError` with its text.
+    """
+    mine = [rank, _host(), list(parts)]
+    ranks = [json.loads(text) for text in exchange(json.dumps(mine))]
+    like_this = [number for number, other in enumerate(ranks) if other[1:] == mine[1:]]
+    made, error = None, None
+    if ranks[like_this[0]] == mine:
+        try:
+            made = make(len(like_this))
+        except Exception as raised:
+            error = raised
+    told = [json.loads(text) for text in exchange(json.dumps([made, None if error is None else str(error)]))]
+    if error is not None:
+        raise error
+    for other, (_, failure) in zip(ranks, told, strict=True):
+        if failure is not None:
+            raise PeerError(f"{other[0]}: {failure}")
+    return told[like_this[0]][0]
+
+
+def _host() -> str:
+    """What processes have in common that can open each other's files by ``/proc``."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"
