@@ -91,13 +91,16 @@ def test_rows_of_a_limited_memory(tmp_path, apart):
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
-@pytest.mark.parametrize(("policy", "workers"), [("none", 0), ("degree", 0), ("dynamic", 0), ("degree", 1)])
-def test_a_part_for_each_rank(tmp_path, apart, make, policy, workers):
+@pytest.mark.parametrize(
+    ("policy", "memory", "workers"),
+    [("none", None, 0), ("degree", None, 0), ("dynamic", None, 0), ("degree", None, 1), ("none", 2000, 0)],
+)
+def test_a_part_for_each_rank(tmp_path, apart, make, policy, memory, workers):
     whole = partitioned(make(), tmp_path, 2, undirected=True)
     sampling = SamplingOptions(num_workers=workers, concurrency=2, with_edge=True)
 
     def rank_of(device):
-        options = CacheOptions(policy=policy, ratio=0.3, device=device)
+        options = CacheOptions(policy=policy, ratio=0.3, memory=memory, device=device)
 
         def run(rank, exchange):
             graph = ClusterGraph(LocalPartition.open(whole.directory, parts=[rank]))
