@@ -196,6 +196,8 @@ class CacheOptions:
             least has to be asked of others.
         memory: Memory on each host for the attributes of its own parts. The hottest rows stay in it, the others are read
             from disk for each batch. ``None``: files are mapped, and the operating system decides.
+        device: Memory on each GPU, such as ``"4GiB"``, for the attributes of the hottest nodes, whoever has them: batches
+            bring only those of the others. It has no effect when training on the CPU.
         save: Keep the filled cache beside the partition for later runs.
         num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: those of training.
         batch_size: Batch size that they assume. ``None``: that of training.
@@ -206,6 +208,7 @@ class CacheOptions:
     bytes: int | str | None = None
     topology: int | str | None = None
     memory: int | str | None = None
+    device: int | str | None = None
     save: bool = False
     num_neighbors: Fanouts | None = None
     batch_size: int | None = None
@@ -224,6 +227,8 @@ class CacheOptions:
             parse_bytes("cache.bytes", self.bytes)
         if self.memory is not None:
             parse_bytes("cache.memory", self.memory)
+        if self.device is not None:
+            parse_bytes("cache.device", self.device)
         if self.topology is not None:
             if self.topology != "auto":
                 parse_bytes("cache.topology", self.topology)
@@ -257,6 +262,11 @@ class CacheOptions:
     def memory_bytes(self) -> int | None:
         """``memory`` as a number."""
         return None if self.memory is None else parse_bytes("cache.memory", self.memory)
+
+    @property
+    def device_bytes(self) -> int | None:
+        """``device`` as a number."""
+        return None if self.device is None else parse_bytes("cache.device", self.device)
 
     @property
     def keeps_rows(self) -> bool:

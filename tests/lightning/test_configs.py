@@ -39,7 +39,15 @@ def test_the_expected_configs_are_there() -> None:
     assert names >= {"demo.yaml", "products.yaml", "hetero.yaml", "server-client.yaml"} | reference
 
 
-GROUPS = [PartitionOptions, SamplingOptions, CacheOptions, ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions]
+GROUPS = [
+    PartitionOptions,
+    SamplingOptions,
+    CacheOptions,
+    ClusterOptions,
+    DeadlineOptions,
+    RetryOptions,
+    SecurityOptions,
+]
 OPTIONS = [*GROUPS, GLTDataModule, GraphSAGE]
 
 

@@ -70,6 +70,12 @@ def test_nothing_is_divided_by_zero() -> None:
             "Bound by: disk (50% of sampler time).",
         ),
         (
+            Counters(local_rows=400, device_rows=600, gather_s=1.0),
+            0.3,
+            "20 batches, 4.0 batches/s; rows 40% local, 60% on the GPU; 38% of draws deduplicated; trainer waited 3% of the "
+            "time. Bound by: compute.",
+        ),
+        (
             LOCAL,
             0.3,
             "20 batches, 4.0 batches/s; rows 100% local; 38% of "

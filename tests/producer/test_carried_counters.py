@@ -119,5 +119,5 @@ def test_garbage_from_a_server(whole, say, kind: str) -> None:
         for said in GARBAGE:
             say(said)
             requests = iter([BatchRequest(5, 0, np.arange(4), np.arange(4))])
-            with pytest.raises(PeerError, match="server 0: batch 5: counters: expected 15 counts and seconds, got"):
+            with pytest.raises(PeerError, match="server 0: batch 5: counters: expected 17 counts and seconds, got"):
                 next(producer.stream(SamplerConfig(0, ((3,),)), requests))

@@ -65,6 +65,11 @@ def rank_stored(partition: LocalPartition, policy: str) -> list[Ranked] | None:
 
 def rank_by_edges(partition: LocalPartition) -> list[Ranked]:
     """By the number of edges of the mapped parts that come from each node."""
+    return rank_by_counts(partition, count_edges(partition))
+
+
+def count_edges(partition: LocalPartition) -> np.ndarray:
+    """int64 [N]: for each node of the graph, by gid, the number of edges of the mapped parts that come from it."""
     manifest = partition.manifest
     counts = np.zeros(manifest.total_nodes, dtype=np.int64)
     for part in partition.parts:
@@ -78,7 +83,7 @@ def rank_by_edges(partition: LocalPartition) -> list[Ranked]:
                         f"{partition.directory / path}: damaged: entry {first + bad} is no node. Delete the partition "
                         "folder and partition again."
                     )
-    return rank_by_counts(partition, counts)
+    return counts
 
 
 def rank_by_counts(partition: LocalPartition, counts: np.ndarray) -> list[Ranked]:
@@ -119,7 +124,11 @@ def within_bytes(manifest: Manifest, ranked: Sequence[Ranked], budget: int) -> l
     """How many nodes of each type, so that the heat per byte is the most."""
     types = range(len(ranked))
     budget -= sum(index_bytes(manifest, t) for t in types)
-    sizes = [row_bytes(manifest, t) for t in types]
+    return hottest_within(ranked, [row_bytes(manifest, t) for t in types], budget)
+
+
+def hottest_within(ranked: Sequence[Ranked], sizes: Sequence[int], budget: int) -> list[int]:
+    """The same where a row of each node type takes ``sizes`` bytes."""
     heat = np.concatenate([r.heat / size for r, size in zip(ranked, sizes, strict=True)])
     of_type = np.repeat(np.arange(len(ranked)), [len(r.gids) for r in ranked])
     order = np.argsort(-heat, kind="stable")  # keeps the order within a type

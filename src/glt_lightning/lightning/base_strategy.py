@@ -25,6 +25,7 @@ from glt_lightning.lightning.collectives import gather_counts, gather_text
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.lightning.peers import PeerWatch, RankError
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
+from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 
@@ -147,6 +148,10 @@ class GLTStrategy(DDPStrategy):
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A loader of this rank's batches; `open_context` comes first."""
         return self._contexts.make_loader(spec)
+
+    def complete(self, batch: Batch) -> Batch:
+        """Gives a batch that was moved to the training device the rows that are kept there."""
+        return self._contexts.complete(batch)
 
     def process_dataloader(self, dataloader: object) -> object:
         dataloader = super().process_dataloader(dataloader)

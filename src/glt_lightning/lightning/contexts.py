@@ -11,6 +11,7 @@ import torch
 from glt_lightning.data.graph import Graph
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
+from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.once_per_host import Exchange
@@ -53,6 +54,7 @@ class ContextOwner:
             gather_counts=gather_counts,
             make_producer=make_producer,
             cache=cache,
+            device=device,
             exchange=exchange,
         )
         self._context = context
@@ -62,6 +64,11 @@ class ContextOwner:
         if self._context is None:
             raise SamplerError(f"loader {spec.name!r}: no graph is open here; call setup() first.")
         return self._context.make_loader(spec)
+
+    def complete(self, batch: Batch) -> Batch:
+        """Gives a batch that was moved to the device what is kept there."""
+        rows = None if self._context is None else self._context.device_rows
+        return batch if rows is None else rows.complete(batch)
 
     def close(self) -> None:
         """Closes the loaders and stops the sampler processes. Safe to call twice."""

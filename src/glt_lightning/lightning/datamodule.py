@@ -276,9 +276,13 @@ class GLTDataModule(LightningDataModule):
         return self._make_loader("predict", None if self.predict_split == "all" else self.predict_split)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        if device.type == "cuda" and isinstance(batch, (Data, HeteroData)):
-            return self._in_flight.copy(batch, device)
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        if not isinstance(batch, (Data, HeteroData)):
+            return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        if device.type == "cuda":
+            moved = self._in_flight.copy(batch, device)
+        else:
+            moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return self._host().complete(moved)
 
     def teardown(self, stage: str | None = None) -> None:
         self._close()

@@ -96,6 +96,7 @@ class EpochTotals:
             f"cached (hit rate {hit_rate:.2f})": counters.cached_rows,
             "remote": counters.remote_rows,
             "disk": counters.disk_rows,
+            "on the GPU": counters.device_rows,
         }
         found = [f"{_percent(n, counters.rows)} {source}" for source, n in rows.items() if n or source == "local"]
         return ", ".join(found)

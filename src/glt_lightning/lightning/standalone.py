@@ -16,6 +16,7 @@ from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.lightning.collectives import gather_text
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
+from glt_lightning.loader.collate import Batch
 from glt_lightning.options import CacheOptions, SamplingOptions
 
 _CACHE = CacheOptions()
@@ -32,6 +33,8 @@ class GraphHost(Protocol):
     def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = ...) -> None: ...
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader: ...
+
+    def complete(self, batch: Batch) -> Batch: ...
 
     def share_seed(self, seed: int) -> int: ...
 
@@ -83,6 +86,10 @@ class Standalone:
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         return self._contexts.make_loader(spec)
+
+    def complete(self, batch: Batch) -> Batch:
+        """Gives a batch that was moved to the training device the rows that are kept there."""
+        return self._contexts.complete(batch)
 
     def share_seed(self, seed: int) -> int:
         return seed if self._trainer is None else int(self._trainer.strategy.broadcast(seed))

@@ -14,6 +14,9 @@ from glt_lightning.sampler.sample import Sample, edge_key, node_key
 
 Batch: TypeAlias = Data | HeteroData
 
+# Of nodes, int32 [n]: the row on the training device, -1 for those whose attributes are in the batch. Until it is completed.
+DEVICE_ROWS = "device_rows"
+
 
 class Collate:
     """Turns samples into batches with the fields of PyG's `NeighborLoader`. The tensors are views of the sample's memory."""
@@ -44,13 +47,15 @@ class Collate:
             data[name] = self._tensor(a, node_key(0, name))
         data.n_id = torch.from_numpy(a[node_key(0, "n_id")])
         if not self._node_attrs[0]:
-            data.num_nodes = len(data.n_id)
+            data.num_nodes = _num_nodes(a, 0)
         if self._with_edge:
             data.e_id = torch.from_numpy(a[edge_key(0, "e_id")])
         data.num_sampled_nodes = a["num_sampled_nodes"][0].tolist()
         data.num_sampled_edges = a["num_sampled_edges"][0].tolist()
         data.input_id = torch.from_numpy(a["input_id"])
         data.batch_size = len(a["input_id"])
+        if (rows := a.get(node_key(0, DEVICE_ROWS))) is not None:
+            data[DEVICE_ROWS] = torch.from_numpy(rows)
         return data
 
     def _heterogeneous(self, sample: Sample) -> HeteroData:
@@ -62,8 +67,10 @@ class Collate:
                 store[name] = self._tensor(a, node_key(t, name))
             store.n_id = torch.from_numpy(a[node_key(t, "n_id")])
             if not self._node_attrs[t]:
-                store.num_nodes = len(store.n_id)
+                store.num_nodes = _num_nodes(a, t)
             store.num_sampled_nodes = a["num_sampled_nodes"][t].tolist()
+            if (rows := a.get(node_key(t, DEVICE_ROWS))) is not None:
+                store[DEVICE_ROWS] = torch.from_numpy(rows)
         for r, edge_type in enumerate(self._schema.edge_types):
             store = data[edge_type]
             store.edge_index = torch.from_numpy(a[edge_key(r, "edge_index")])
@@ -78,14 +85,22 @@ class Collate:
         return data
 
     def _tensor(self, arrays: Mapping[str, np.ndarray], key: str) -> torch.Tensor:
-        """An attribute; bfloat16, which numpy lacks, comes as uint16."""
-        if key in self._bfloat16:
-            return torch.from_numpy(arrays[key].view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(arrays[key])
+        return to_tensor(arrays[key], key in self._bfloat16)
 
     def _split_attrs(self, node_type: int) -> tuple[list[str], list[str]]:
         names = self._node_attrs[node_type]
         return [n for n in names if n == "x"], [n for n in names if n != "x"]
+
+
+def to_tensor(array: np.ndarray, bfloat16: bool) -> torch.Tensor:
+    """An attribute; bfloat16, which numpy lacks, comes as uint16."""
+    if bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _num_nodes(arrays: Mapping[str, np.ndarray], node_type: int) -> int:
+    return len(arrays.get(node_key(node_type, DEVICE_ROWS), arrays[node_key(node_type, "n_id")]))
 
 
 def _in_order(names: tuple[str, ...]) -> list[str]:

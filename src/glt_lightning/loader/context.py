@@ -10,14 +10,18 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
+import torch
 
 from glt_lightning.channel.slots import PinMemory
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import Collate
+from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.spec import LoaderSpec
@@ -26,12 +30,15 @@ from glt_lightning.producer.base import Producer
 from glt_lightning.producer.host_cache import host_memory
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.once_per_host import Exchange
+from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
 
-MakeProducer = Callable[[PinMemory | None], Producer]
+# Is given what page-locks memory; and, as ``on_device``, which rows batches leave out, if there are any such.
+MakeProducer = Callable[..., Producer]
 
 
 class LoaderContext:
@@ -50,9 +57,14 @@ class LoaderContext:
             ``per_rank`` seeds on more than one rank.
         cache: What is kept in memory.
         make_producer: Who makes the batches, if not this process or its own sampler processes from a mapped graph. Heeds
-            the cache itself.
+            the cache itself, but for what is kept on ``device``.
         exchange: Gives every rank the texts of all ranks, in rank order; without it each rank holds ``cache.memory`` for
             itself.
+        device: What trains. With ``cache.device`` it keeps rows, unless it is the CPU, and batches that were moved to it
+            are completed with ``device_rows.complete(batch)``. None: the CPU.
+
+    Attributes:
+        device_rows: What the device keeps, or None.
     """
 
     def __init__(
@@ -68,6 +80,7 @@ class LoaderContext:
         make_producer: MakeProducer | None = None,
         cache: CacheOptions | None = None,
         exchange: Exchange | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.graph, self.sampling = graph, sampling or SamplingOptions()
         self.cache = cache or CacheOptions()
@@ -75,16 +88,21 @@ class LoaderContext:
         self.pin_memory = pin_memory
         self._gather_counts = gather_counts
         self._memory: MemoryTier | None = None
-        if make_producer is None and isinstance(graph, LocalPartition) and graph.memory is None:
-            self._memory = host_memory(graph, self.cache, exchange or _alone, f"rank {rank}")
-            if self._memory is not None:
-                graph = graph.with_memory(self._memory)
-        make_producer = make_producer or partial(local_producer, graph, self.sampling)
+        self.device_rows: DeviceRows | None = None
+        self._producer: Producer | None = None
         try:
-            self._producer: Producer | None = make_producer(cuda_pin if pin_memory else None)
+            if make_producer is None and isinstance(graph, LocalPartition) and graph.memory is None:
+                self._memory = host_memory(graph, self.cache, exchange or _alone, f"rank {rank}")
+                if self._memory is not None:
+                    graph = graph.with_memory(self._memory)
+            make_producer = make_producer or partial(local_producer, graph, self.sampling)
+            self.device_rows = device_rows(graph, self.cache, device or torch.device("cpu"))
+            members = {} if self.device_rows is None else {"on_device": self.device_rows.members}
+            self._producer = make_producer(cuda_pin if pin_memory else None, **members)
+            if self.device_rows is not None:
+                self.device_rows.fill(graph.remote if isinstance(graph, ClusterGraph) else None)
         except BaseException:
-            if self._memory is not None:
-                self._memory.close()
+            self._close_producer()
             raise
         self._loaders: WeakSet[DistNeighborLoader] = WeakSet()  # a reloaded one may go before the context does
 
@@ -155,9 +173,14 @@ class LoaderContext:
         for loader in self._loaders:
             loader.close()
         self._loaders.clear()
+        self._close_producer()
+
+    def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
+        if self.device_rows is not None:
+            self.device_rows.close()
         if self._memory is not None:
             self._memory.close()
 
@@ -178,9 +201,12 @@ def _alone(text: str) -> list[str]:
     return [text]
 
 
-def local_producer(graph: Graph, options: SamplingOptions, pin: PinMemory | None) -> Producer:
+def local_producer(
+    graph: Graph, options: SamplingOptions, pin: PinMemory | None, on_device: DeviceMembers | None = None
+) -> Producer:
     """Makes batches in this process or in sampler processes, as the options say, from a graph whose parts are all mapped."""
     assert isinstance(graph, LocalPartition), "a graph that is not mapped here needs make_producer"
     if options.num_workers == 0:
-        return InlineProducer(graph, pin)
-    return SubprocessProducer(graph, options, pin)
+        return InlineProducer(graph, pin, partial(NeighborSampler, graph, on_device=on_device))
+    members = None if on_device is None else on_device.path
+    return SubprocessProducer(SamplerSource.of(graph, on_device=members), options, pin)

@@ -13,6 +13,7 @@ from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Holder, ask_holders
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
+from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.host_cache import HostCache, host_memory
@@ -41,6 +42,7 @@ class WorkerGroup:
         exchange: Spreads the addresses.
         pin: Page-locks the memory of batches.
         cache: What is kept in this host's memory; the same on all ranks.
+        on_device: Which rows of nodes the training device holds, so that batches need not.
         on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.HolderWatch`.
     """
 
@@ -54,15 +56,17 @@ class WorkerGroup:
         pin: PinMemory | None = None,
         on_loss: OnLoss | None = None,
         cache: CacheOptions | None = None,
+        on_device: DeviceMembers | None = None,
     ) -> None:
         link = replace(link, graph=graph.manifest.options_hash)
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
+        members = None if on_device is None else on_device.path
         cache = cache or CacheOptions()
         partition = graph.partition
         self._memory = host_memory(partition, cache, exchange, link.name)
         if self._memory is not None:
             partition = partition.with_memory(self._memory)
-        source = SamplerSource.of(partition, link, serve=where)
+        source = SamplerSource.of(partition, link, serve=where, on_device=members)
         self._samplers: Samplers | None = None
         self._inner: InlineProducer | SubprocessProducer
         if sampling.num_workers == 0:

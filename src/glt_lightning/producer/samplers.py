@@ -9,6 +9,7 @@ from typing import Any
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Holder, Member, ask_holders
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
+from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PartitionError, SamplerError
@@ -27,6 +28,7 @@ class SamplerSource:
     link: how to talk to holders of other parts; None when all are mapped.  serve: address at which the mapped parts are
     served to others; None: they are not.  holders: who has the other parts, if that is known from the start.
     memory: path of the `MemoryTier` of the parts; None: their attributes are mapped.
+    on_device: path of the `DeviceMembers` of the trainer; None: batches have all rows.
     """
 
     directory: str
@@ -36,6 +38,7 @@ class SamplerSource:
     serve: str | None = None
     holders: tuple[Holder, ...] = ()
     memory: str | None = None
+    on_device: str | None = None
 
     @classmethod
     def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
@@ -65,6 +68,7 @@ class SamplerSource:
             "serve": self.serve,
             "holders": [holder.to_json() for holder in self.holders],
             "memory": self.memory,
+            "on_device": self.on_device,
         }
 
     @classmethod
@@ -77,6 +81,7 @@ class SamplerSource:
             raw["serve"],
             tuple(Holder.from_json(holder) for holder in raw["holders"]),
             raw["memory"],
+            raw["on_device"],
         )
 
 
@@ -88,6 +93,8 @@ class Samplers:
         self._partition = LocalPartition.open(source.directory, parts=source.parts, memory=source.memory)
         if self._partition.manifest.options_hash != source.options_hash:
             raise PartitionError(f"{source.directory} was replaced by another partition while training.")
+        where = source.on_device
+        self._on_device = None if where is None else DeviceMembers.open(where, self._partition.manifest)
         self._member: Member | None = None
         self._rows: PeerRows | None = None
         self._kept = Kept()
@@ -117,10 +124,10 @@ class Samplers:
     def make(self, config: SamplerConfig) -> Sampler:
         """A sampler for one thread."""
         if len(self._partition.parts) == self._partition.manifest.num_parts:
-            return NeighborSampler(self._partition, config)
+            return NeighborSampler(self._partition, config, self._on_device)
         if self._rows is None:
             raise SamplerError("this sampler was not told who has the other parts.")
-        return ClusterSampler(self._partition, config, self._rows, self._kept)
+        return ClusterSampler(self._partition, config, self._rows, self._kept, self._on_device)
 
     @property
     def traffic(self) -> Traffic:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import Subgraph
@@ -27,7 +28,7 @@ class ClusterSampler:
     Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
     attributes, which travel while the next hop is sampled; what is ``kept`` here is not asked for. One instance serves
     one thread, and a draft must be written before the next is asked for; several threads hide the latency of each other's
-    questions. Without ``attributes`` it serves `sample` alone.
+    questions. Attributes of nodes in ``on_device`` are left out, as there. Without ``attributes`` it serves `sample` alone.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class ClusterSampler:
         config: SamplerConfig,
         remote: RemoteRows,
         kept: Kept | None = None,
+        on_device: DeviceMembers | None = None,
         *,
         attributes: bool = True,
     ) -> None:
@@ -54,7 +56,8 @@ class ClusterSampler:
             router = Router(bounds, owner_of_part, owners, wire)
             rows = None if kept.rows is None else kept.rows.tables[t]
             learning = kept.learning[t] if kept.learning else None
-            self._nodes.append(Table("node", t, stored, shards, router, int(bounds[-1]), rows, learning))
+            members = None if on_device is None else on_device.tables[t]
+            self._nodes.append(Table("node", t, stored, shards, router, int(bounds[-1]), rows, learning, members))
         self._edge_names = fields.edge_names(manifest, config)
         self._edges = []
         for r, edge_names in enumerate(self._edge_names):
@@ -136,7 +139,7 @@ class ClusterSampler:
         for t, (table, route) in enumerate(zip(self._nodes, attributes, strict=True)):
             members = None if self._topology is None else self._topology.members[t]
             owners = table.router.num_owners
-            if len(route.begin) > owners + 1 or members is not None:
+            if len(route.begin) > owners + 1 or members is not None or table.on_device is not None:
                 ids = self._builder.frontier(t)
                 found = None if members is None else members.find(ids)
                 route = table.router(ids, np.zeros(owners + 1, dtype=np.int64), found)
@@ -208,6 +211,11 @@ class ClusterSampler:
         batch = fields.counts(request, found)
         for t, table in enumerate(self._nodes):
             places, on_disk = _joined(table.places), DiskUse(counters)
+            if table.on_device is not None:
+                ranks = np.concatenate(table.ranks)
+                batch.append(fields.copied(node_key(t, "device_rows"), ranks))
+                counters.device_rows += len(ranks) - len(places)
+                counters.device_bytes += (len(ranks) - len(places)) * table.row_bytes
             batch.append(fields.gathered_ids(node_key(t, "n_id"), table.shards("n_id"), places, threads))
             for name in table.stored[1:]:
                 batch.append(fields.gathered(node_key(t, name), table.shards(name), places, threads, on_disk))

@@ -24,6 +24,7 @@ class Counters:
         remote_s: Seconds spent waiting for owners.
         disk_s: Seconds spent waiting for the disk.
         gather_s: Seconds spent copying rows into the batch.
+        device_rows, device_bytes: On the training device already (`CacheOptions.device`), so left out of the batch.
     """
 
     local_rows: int = 0
@@ -41,6 +42,8 @@ class Counters:
     remote_s: float = 0.0
     disk_s: float = 0.0
     gather_s: float = 0.0
+    device_rows: int = 0
+    device_bytes: int = 0
 
     def add(self, other: Counters) -> None:
         """Adds another's to these."""
@@ -54,7 +57,7 @@ class Counters:
     @property
     def rows(self) -> int:
         """Rows from everywhere."""
-        return self.local_rows + self.cached_rows + self.remote_rows + self.disk_rows
+        return self.local_rows + self.cached_rows + self.remote_rows + self.disk_rows + self.device_rows
 
     def to_list(self) -> list[int | float]:
         """The fields in order, for a message."""

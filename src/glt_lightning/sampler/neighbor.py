@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.sampler import fields
@@ -17,10 +18,14 @@ from glt_lightning.sampler.sample import Draft, edge_key, node_key
 class NeighborSampler:
     """Samples k-hop batches with all node and edge attributes from a partition whose parts are all local.
 
-    One instance serves one thread: the draft it returns must be written before the next is asked for.
+    One instance serves one thread: the draft it returns must be written before the next is asked for. Attributes of nodes
+    in ``on_device`` are left out, and a field ``device_rows`` (int32 [n], -1: not there) tells of all nodes their row on
+    the device.
     """
 
-    def __init__(self, partition: LocalPartition, config: SamplerConfig) -> None:
+    def __init__(
+        self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceMembers | None = None
+    ) -> None:
         self._config, self._id_bytes = config, np.dtype(partition.manifest.id_dtype).itemsize
         self._khop = KHopOp(
             partition.view,
@@ -33,6 +38,7 @@ class NeighborSampler:
             [(node_key(t, name), partition.node_shards(t, name)) for name in names]
             for t, names in enumerate(fields.node_names(partition.manifest))
         ]
+        self._on_device = [None] * len(self._node_attrs) if on_device is None else on_device.tables
         self._edge_attrs = [
             [(edge_key(r, public), partition.edge_shards(r, stored)) for public, stored in names.items()]
             for r, names in enumerate(fields.edge_names(partition.manifest, config))
@@ -45,11 +51,19 @@ class NeighborSampler:
         counters = Counters(sample_s=time.perf_counter() - begin, frontier_rows=fields.frontier_rows(found))
         batch = fields.counts(request, found)
         for t, attrs in enumerate(self._node_attrs):
-            counters.local_rows += len(found.gid[t])
-            counters.local_bytes += len(found.gid[t]) * (self._id_bytes + sum(shards.row_bytes for _, shards in attrs))
-            batch.append(fields.copied(node_key(t, "n_id"), found.uid[t]))
+            gids, uids, members = found.gid[t], found.uid[t], self._on_device[t]
+            row_bytes = self._id_bytes + sum(shards.row_bytes for _, shards in attrs)
+            if members is not None:
+                ranks = members.find(gids)
+                batch.append(fields.copied(node_key(t, "device_rows"), ranks))
+                gids, uids = gids[ranks < 0], uids[ranks < 0]
+                counters.device_rows += len(ranks) - len(gids)
+                counters.device_bytes += (len(ranks) - len(gids)) * row_bytes
+            counters.local_rows += len(gids)
+            counters.local_bytes += len(gids) * row_bytes
+            batch.append(fields.copied(node_key(t, "n_id"), uids))
             on_disk = DiskUse(counters)
-            batch += [fields.gathered(name, shards, found.gid[t], config.threads, on_disk) for name, shards in attrs]
+            batch += [fields.gathered(name, shards, gids, config.threads, on_disk) for name, shards in attrs]
         for r, attrs in enumerate(self._edge_attrs):
             batch.append(fields.edge_index(r, found))
             rows = found.edge_row[r]

@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.source import Gathered
 
@@ -44,7 +45,7 @@ class Table:
     """The nodes of one type or the edges of one relation: where a batch's rows of it will be found.
 
     stored: names in the partition.  end: first id behind those of the graph; kept rows are placed from there on, and
-    answers of owners behind those.
+    answers of owners behind those.  on_device: rows that nobody is asked for.
     """
 
     kind: str
@@ -55,9 +56,11 @@ class Table:
     end: int
     kept: KeptRows | None = None
     learning: DynamicCache | None = None
+    on_device: RankedSet | None = None
     next_place: int = 0
     places: list[np.ndarray] = field(default_factory=list)  # int64, one array per step of the batch
     answers: list[Answer] = field(default_factory=list)  # in the order of their places
+    ranks: list[np.ndarray] = field(default_factory=list)  # int32, on the device, one array per step
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # rows that are local, kept, remote
 
     def __post_init__(self) -> None:
@@ -74,10 +77,14 @@ class Table:
         self.next_place = self._first_answer
         self.places.clear()
         self.answers.clear()
+        self.ranks.clear()
         self.counts = [0, 0, 0]
 
     def route(self, ids: np.ndarray) -> Route:
-        """Finds who has new rows of the batch and gives the rows their places."""
+        """Finds who has new rows of the batch and gives the rows their places, but for those on the device."""
+        if self.on_device is not None:
+            self.ranks.append(self.on_device.find(ids))
+            ids = ids[self.ranks[-1] < 0]
         cached, begin = None, self.end
         if self.kept is not None:
             cached = self.kept.find(ids)

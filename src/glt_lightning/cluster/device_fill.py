@@ -1,0 +1,58 @@
+"""The attributes of chosen nodes as batches have them, whoever has them: what a training device is filled with."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.route import Router
+from glt_lightning.sampler.source import RemoteRows, Rows, wire_dtype
+from glt_lightning.sampler.table import Answer, Table
+
+_CHUNK_BYTES = 4 << 20  # of rows read, or asked for, at once
+_AHEAD = 8  # chunks on their way
+
+
+def read_rows(
+    partition: LocalPartition, remote: RemoteRows | None, node_type: int, gids: np.ndarray
+) -> Iterator[tuple[int, Mapping[str, np.ndarray]]]:
+    """Yields (position of the first, ``n_id`` and attributes -> rows), a few MB at a time. gids: int64 [K].
+
+    remote: who has the parts that are not mapped; None where all are. Raises `PeerError` for an owner that does not
+    answer, or not what was asked.
+    """
+    manifest = partition.manifest
+    names = ("n_id", *manifest.node_attrs(node_type))
+    shards = {name: partition.node_shards(node_type, name) for name in names}
+    bounds = np.asarray(manifest.bounds[node_type], dtype=np.int64) + manifest.offsets[node_type]
+    owners = np.zeros(manifest.num_parts, dtype=np.int32) if remote is None else remote.owner_of_part
+    router = Router(bounds, owners, 1 if remote is None else remote.num_owners, wire_dtype(manifest))
+    chunk = max(1, _CHUNK_BYTES // sum(s.row_bytes for s in shards.values()))
+    waiting: deque[tuple[int, Table]] = deque()
+    for first in range(0, len(gids), chunk):
+        table = Table("node", node_type, names, shards, router, int(bounds[-1]))
+        _ask(table, remote, gids[first : first + chunk])
+        waiting.append((first, table))
+        if len(waiting) > _AHEAD:
+            yield _read(*waiting.popleft())
+    while waiting:
+        yield _read(*waiting.popleft())
+
+
+def _ask(table: Table, remote: RemoteRows | None, gids: np.ndarray) -> None:
+    """Routes rows, and asks the owners of those that are not mapped."""
+    table.clear()
+    route = table.route(gids)
+    if remote is not None:
+        for owner in range(1, remote.num_owners):
+            if len(ids := route.of(owner)):
+                answer = remote.gather(owner, [Rows("node", table.type, table.stored, ids)])
+                table.answers.append(Answer(int(route.first[owner]), len(ids), answer))
+
+
+def _read(first: int, table: Table) -> tuple[int, Mapping[str, np.ndarray]]:
+    (places,) = table.places
+    return first, {name: table.shards(name).gather(places) for name in table.stored}

@@ -1,0 +1,223 @@
+"""With rows on the training device, completed batches are those of samplers that bring every row."""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import OptionError, SamplerError
+from glt_lightning.lightning.transfer import InFlight
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader.device_rows import _complete, device_rows
+from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.group import WorkerGroup
+from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.ranks import run_ranks
+from tests.loader.test_stored_attributes import every_dtype
+from tests.producer.test_group import link
+
+CPU = torch.device("cpu")
+TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
+MODULE = "glt_lightning.loader.device_rows"
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """The CPU counts as a device with memory of its own."""
+    monkeypatch.setattr(f"{MODULE}.is_apart", lambda device: True)
+
+
+def batches(context):
+    """Digests of completed batches, and where their rows came from."""
+    loader, rows = context.make_loader(TRAIN), context.device_rows
+    found = [digest(batch if rows is None else rows.complete(batch)) for batch in loader]
+    return found, loader.stats().counters
+
+
+def of_whole(graph, device=None, workers=0, memory=None, **options):
+    sampling, cache = SamplingOptions(num_workers=workers, **options), CacheOptions(device=device, memory=memory)
+    with LoaderContext(graph, sampling, seed=7, cache=cache, device=CPU) as context:
+        return batches(context)
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_same_batches(tmp_path, apart, make, parts):
+    """A row takes 28 bytes on the device, or 8 of an author."""
+    graph = partitioned(make(), tmp_path, parts)
+    expected, plain = of_whole(graph)
+    before = 0
+    for budget, workers, with_edge in ((1, 0, False), (300, 0, False), (3000, 2, False), ("1MB", 1, False)):
+        found, counters = of_whole(graph, budget, workers, with_edge=with_edge)
+        assert found == expected
+        assert counters.device_rows + counters.local_rows == plain.local_rows
+        assert counters.device_bytes + counters.local_bytes == plain.local_bytes
+        assert counters.device_rows > before or budget == 1
+        before = counters.device_rows
+    assert counters.device_rows == nodes_of(graph)
+
+
+def nodes_of(graph):
+    with LoaderContext(graph, seed=7) as context:
+        return sum(batch.num_nodes for batch in context.make_loader(TRAIN))
+
+
+@pytest.mark.parametrize("storage", [{}, {"x": "float16"}, {"x": "int8"}, {"x": "bfloat16"}])
+def test_every_dtype_and_storage(tmp_path, apart, storage):
+    data = every_dtype()
+    if storage:
+        data.x = data.x.float() / data.x.float().max()
+    graph = partitioned(data, tmp_path, 2, storage=storage)
+    expected, plain = of_whole(graph)
+    for budget in (20_000, "1MB"):
+        found, counters = of_whole(graph, budget)
+        assert found == expected
+        assert 0 < counters.device_rows <= plain.rows
+    assert counters.device_rows == nodes_of(graph)
+
+
+def test_rows_of_a_limited_memory(tmp_path, apart):
+    graph = partitioned(small_graph(), tmp_path, 2)
+    found, counters = of_whole(graph, 3000, workers=1, memory=2000)
+    assert found == of_whole(graph)[0]
+    assert min(counters.device_rows, counters.disk_rows, counters.local_rows) > 0
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize(
+    ("policy", "memory", "workers"),
+    [("none", None, 0), ("degree", None, 0), ("dynamic", None, 0), ("degree", None, 1), ("none", 2000, 0)],
+)
+def test_a_part_for_each_rank(tmp_path, apart, make, policy, memory, workers):
+    whole = partitioned(make(), tmp_path, 2, undirected=True)
+    sampling = SamplingOptions(num_workers=workers, concurrency=2, with_edge=True)
+
+    def rank_of(device):
+        options = CacheOptions(policy=policy, ratio=0.3, memory=memory, device=device)
+
+        def run(rank, exchange):
+            graph = ClusterGraph(LocalPartition.open(whole.directory, parts=[rank]))
+
+            def producer(pin, on_device=None):
+                where = link(rank), "127.0.0.1", exchange, pin
+                return WorkerGroup(graph, sampling, *where, cache=options, on_device=on_device)
+
+            shared = {"seed": 7, "rank": rank, "world_size": 2}
+            with LoaderContext(graph, sampling, **shared, cache=options, device=CPU, make_producer=producer) as context:
+                found = batches(context)
+                exchange("all done")
+                return found
+
+        return run
+
+    plain = run_ranks(2, rank_of(None))
+    for budget in (2500, "1MB"):
+        for (found, counters), (expected, before) in zip(run_ranks(2, rank_of(budget)), plain, strict=True):
+            assert found == expected
+            assert counters.rows == before.rows
+            assert counters.device_rows > 0
+            assert counters.remote_rows + counters.cached_rows < before.remote_rows + before.cached_rows
+            assert counters.frontier_rows == before.frontier_rows
+            assert counters.remote_frontier_rows == before.remote_frontier_rows
+
+
+def test_a_sampler_that_is_started_again(tmp_path, apart):
+    graph = partitioned(small_graph(), tmp_path)
+    options = SamplingOptions(num_workers=1)
+    with LoaderContext(graph, options, seed=7, cache=CacheOptions(device=3000), device=CPU) as context:
+        first = batches(context)
+        os.kill(context._producer.pids[0], 9)
+        second = batches(context)
+        assert context._producer.restarts == 1
+    assert first[0] == second[0] == of_whole(graph)[0]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64, np.bool_])
+def test_types_that_torch_can_hardly_copy(dtype):
+    everything = np.array([7, 6, 5, 4]).astype(dtype)
+    kept, brought = (torch.from_numpy(everything[rows]) for rows in ([1, 3], [2, 0]))
+    ranks = torch.tensor([-1, 1, 0, 1, -1], dtype=torch.int32)
+    store = {"n_id": torch.tensor([2, 0]), "x": brought}
+    signed = {np.uint16: torch.int16, np.uint32: torch.int32, np.uint64: torch.int64}.get(dtype, kept.dtype)
+    _complete({"n_id": torch.tensor([1, 3]), "x": kept.view(signed)}, store, ranks)
+    assert store["n_id"].tolist() == [2, 3, 1, 3, 0]
+    assert store["x"].dtype == brought.dtype
+    assert np.array_equal(store["x"].numpy(), everything[[2, 3, 1, 3, 0]])
+
+
+def test_no_effect_on_the_cpu(tmp_path, caplog):
+    graph = partitioned(small_graph(), tmp_path)
+    with caplog.at_level(logging.INFO):
+        found, counters = of_whole(graph, "1MB")
+    assert found == of_whole(graph)[0]
+    assert counters.device_rows == 0
+    assert "cache.device: training on cpu, so it has no effect." in caplog.messages
+
+
+def test_says_what_is_there(tmp_path, apart, caplog):
+    with caplog.at_level(logging.INFO):
+        of_whole(partitioned(small_graph(), tmp_path), 2800)
+    assert "cache.device: 100 rows (33.3% of all nodes) on cpu, 0.0 MB." in caplog.messages
+
+
+def test_more_than_the_device_has(tmp_path, apart, monkeypatch):
+    graph = partitioned(small_graph(), tmp_path)
+    monkeypatch.setattr(f"{MODULE}.free_bytes", lambda device: 2000)
+    with pytest.raises(OptionError, match=r"rows take 2,996 bytes, and cpu has 2,000 free\. Lower cache\.device"):
+        of_whole(graph, 3000)
+    found, counters = of_whole(graph, 1900)
+    assert found == of_whole(graph)[0]
+    assert counters.device_rows > 0
+
+
+def test_servers_make_whole_batches():
+    with pytest.raises(OptionError, match="needs the graph where training is"):
+        device_rows(SimpleNamespace(), CacheOptions(device="1GiB"), CPU)
+
+
+def test_an_attribute_of_a_reserved_name(tmp_path, apart):
+    data = small_graph()
+    data.device_rows = torch.zeros(300)
+    with pytest.raises(OptionError, match="have an attribute 'device_rows'"):
+        of_whole(partitioned(data, tmp_path), 3000)
+
+
+def test_a_batch_that_comes_too_late(tmp_path, apart):
+    graph = partitioned(small_graph(), tmp_path)
+    with LoaderContext(graph, seed=7, cache=CacheOptions(device=3000), device=CPU) as context:
+        batch = next(iter(context.make_loader(TRAIN)))
+    with pytest.raises(SamplerError, match="its LoaderContext is closed"):
+        context.device_rows.complete(batch)
+
+
+@pytest.mark.parametrize("given", [0, -1, "many"])
+def test_no_number_of_bytes(given):
+    with pytest.raises(OptionError, match=r"^cache\.device: expected bytes"):
+        CacheOptions(device=given)
+
+
+@pytest.mark.gpu
+def test_nothing_waits_for_a_gpu(tmp_path):
+    graph, device, flight = partitioned(every_dtype(), tmp_path), torch.device("cuda", 0), InFlight()
+    found = []
+    cache = CacheOptions(device=20_000)
+    with LoaderContext(graph, seed=7, pin_memory=True, cache=cache, device=device) as context:
+        for batch in context.make_loader(TRAIN):
+            moved = flight.copy(batch, device)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                context.device_rows.complete(moved)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            found.append(digest(moved.to("cpu")))
+            del batch
+        torch.cuda.synchronize(device)
+        flight.clear()
+    assert found == of_whole(graph)[0]
