@@ -61,8 +61,8 @@ class GLTDataModule(LightningDataModule):
     Args:
         dataset: ``demo``, a path of an ``.npz`` file or a folder of ``.npy`` files, tables of nodes and edges
             (``{nodes: {path: ...}, edges: {path: ...}}``, see docs/data.md), an OGB name (``ogbn-products``,
-            ``ogbl-collab``), the class path of a PyG data set; in a script also a PyG ``Data``, ``HeteroData`` or data set object. ``None``
-            uses the finished partition in ``partition.dir``.
+            ``ogbl-collab``), the class path of a PyG data set; in a script also a PyG ``Data``, ``HeteroData`` or data
+            set object. ``None`` uses the finished partition in ``partition.dir``.
         root: Folder of downloads and partitions.
         undirected: ``true`` adds the reverse of every edge; ``null`` leaves the edges as the data set has them.
         normalize: ``rows`` makes each row of ``x`` sum to 1, as PyG does; ``standardize`` gives each column mean 0 and
