@@ -218,3 +218,15 @@ def test_all_ranks_hear_of_too_much_memory(tmp_path, monkeypatch):
             LoaderContext(whole, seed=3, rank=rank, world_size=2, cache=MEMORY, exchange=exchange)
 
     run_ranks(2, run)
+
+
+def test_where_all_parts_are_here_one_line_says_so(tmp_path, caplog):
+    whole = partitioned(small_graph(), tmp_path, 2)
+    plan = ServerPlan(
+        directory=str(whole.directory), cluster=cluster(), address="127.0.0.1:0", cache=CacheOptions(ratio=0.1)
+    )
+    with caplog.at_level("INFO", "glt_lightning"):
+        LoaderContext(whole, cache=CacheOptions(ratio=0.1)).close()
+        HostedServer(plan).close()
+    said = "cache: all parts are mapped here, so there are no rows of others to keep."
+    assert [text for text in caplog.messages if text.startswith("cache")] == [said, said]

@@ -33,6 +33,8 @@ from glt_lightning.sampler.source import RemoteRows
 
 _log = logging.getLogger(__name__)
 
+NOTHING_TO_KEEP = "cache: all parts are mapped here, so there are no rows of others to keep."
+
 _BESIDE_A_ROW = 50  # bytes that a dynamic cache needs for each row beside it
 _TRAINED = ([15, 10, 5], 1024)  # fan-outs and batch size that are assumed where none are known
 

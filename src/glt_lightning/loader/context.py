@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from glt_lightning.channel.slots import PinMemory
+from glt_lightning.cluster.cache import NOTHING_TO_KEEP
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.graph import Graph, Seeds
@@ -36,6 +38,8 @@ from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
+
+_log = logging.getLogger(__name__)
 
 # Is given what page-locks memory; and, as ``on_device``, which rows batches leave out, if there are any such.
 MakeProducer = Callable[..., Producer]
@@ -95,6 +99,8 @@ class LoaderContext:
                 self._memory = host_memory(graph, self.cache, exchange or _alone, f"rank {rank}")
                 if self._memory is not None:
                     graph = graph.with_memory(self._memory)
+            if make_producer is None and self.cache.keeps_rows and rank == 0:
+                _log.info("%s", NOTHING_TO_KEEP)
             make_producer = make_producer or partial(local_producer, graph, self.sampling)
             self.device_rows = device_rows(graph, self.cache, device or torch.device("cpu"))
             members = {} if self.device_rows is None else {"on_device": self.device_rows.members}

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glt_lightning.cluster.cache import CacheMaker
+from glt_lightning.cluster.cache import NOTHING_TO_KEEP, CacheMaker
 from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.cluster.graph import ClusterGraph, GraphDesk
 from glt_lightning.cluster.link import Link
@@ -102,6 +102,9 @@ class _Filling:
             except PeerError as error:
                 if not self._closed.wait(_AGAIN_S):
                     _log.warning("cache: not filled yet: %s", error)
+            except OptionError as error:
+                _log.error("%s Batches are made without it.", error)
+                return
             else:
                 keep(ticket)
                 self.is_done = True
@@ -161,6 +164,8 @@ class HostedServer:
             peers=tuple(address for rank, address in enumerate(options.servers) if rank != plan.rank),
         )
         graph = ClusterGraph(partition)
+        if whole and plan.cache.keeps_rows:
+            _log.info("%s", NOTHING_TO_KEEP)
         if not whole:
             self._filling = _Filling(partition, plan.cache, options.num_workers)
             self._closing.callback(self._filling.close)
