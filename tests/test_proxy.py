@@ -167,7 +167,7 @@ def test_refuses_until_it_is_healed(echo: str) -> None:
 def test_nobody_behind_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    with Proxy(address) as proxy, call(proxy) as sock, pytest.raises(ConnectionResetError):
+    with Proxy(address) as proxy, pytest.raises(ConnectionResetError), call(proxy) as sock:
         sock.recv(1)
 
 
