@@ -54,7 +54,7 @@ def rank(number, role):
     elif role == "ends in order":
         loss = watch.loss(wait_s=30)
         watch.close("because of it")
-        os.write(1, f"{number} heard: {loss}\n".encode())  # at once: others write there, too
+        os.write(1, f"{number} heard: {loss}\\n".encode())  # at once: others write there, too
         sys.exit(4)
     elif role == "was asked to end":
         signal.signal(signal.SIGTERM, lambda *_: (watch.end_soon(), time.sleep(600)))
