@@ -51,7 +51,8 @@ class Pause(Callback):
 
 def main():
     seed_everything(1)
-    cluster = ServerPlan.from_json({"directory": "", "cluster": options["cluster"], "address": "", "parts": None, "cache": {}}).cluster
+    plan = {"directory": "", "cluster": options["cluster"], "address": "", "parts": None, "cache": {}}
+    cluster = ServerPlan.from_json(plan).cluster
     data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, cluster=cluster, **options["data"])
     model = Noting(dropout=0.0)
     keep = ModelCheckpoint(dirpath="ckpt", filename="{step}", every_n_train_steps=3, save_top_k=-1)
