@@ -15,17 +15,16 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER without any time: closing sends RS
 
 
 class _Line:
-    """A connection and its continuation. silent: what is said is swallowed, also after `Proxy.heal`."""
+    """A connection and, once made, its continuation. silent: what is said is swallowed, also after `Proxy.heal`."""
 
-    def __init__(self, *writers: asyncio.StreamWriter) -> None:
-        self.writers = writers
+    def __init__(self, taken: socket.socket) -> None:
+        self.ends = [taken]
         self.silent = False
 
     def reset(self) -> None:
-        for writer in self.writers:
-            with suppress(OSError):
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            writer.transport.abort()
+        for end in self.ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            end.close()
 
 
 class Proxy:
@@ -43,8 +42,8 @@ class Proxy:
         self.connections = 0  # made so far
         self.swallowed = 0  # bytes
         self._silent = False
-        self._lines: set[_Line] = set()
-        self._server: asyncio.Server | None = None
+        self._lines: dict[asyncio.Task[None], _Line] = {}
+        self._listener: socket.socket | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="proxy")
         self._thread.start()
@@ -80,7 +79,7 @@ class Proxy:
     def close(self) -> None:
         """Resets everything and frees the port. Safe to call twice."""
         if self._thread.is_alive():
-            self._do(self._end)
+            self._do(self._refuse)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_LONGEST_S)
 
@@ -100,67 +99,65 @@ class Proxy:
         self._loop.close()
 
     async def _listen(self) -> None:
-        if self._server is None:
-            self._server = await asyncio.start_server(self._take, "127.0.0.1", self._port)
-            self._port = self._server.sockets[0].getsockname()[1]
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self._port))
+            self._listener.setblocking(False)
+            self._port = self._listener.getsockname()[1]
+            self._loop.add_reader(self._listener, self._take, self._listener)
+
+    def _take(self, listener: socket.socket) -> None:
+        with suppress(BlockingIOError, ConnectionAbortedError):  # whoever knocked is gone again
+            line = _Line(listener.accept()[0])
+            self.connections += 1
+            task = self._loop.create_task(self._serve(line))
+            self._lines[task] = line
+            task.add_done_callback(self._drop)
+
+    def _drop(self, task: asyncio.Task[None]) -> None:
+        self._lines.pop(task).reset()
 
     async def _cut(self) -> None:
-        for line in self._lines:
-            line.reset()
+        for task in self._lines:
+            task.cancel()
+        await asyncio.gather(*self._lines, return_exceptions=True)
 
     async def _mark(self) -> None:
-        for line in self._lines:
+        for line in self._lines.values():
             line.silent = True
 
     async def _refuse(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._loop.remove_reader(listener)
+            listener.close()
         await self._cut()
 
-    async def _end(self) -> None:
-        await self._refuse()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            await self._serve(reader, writer)
-        except asyncio.CancelledError:  # by `close`
-            _Line(writer).reset()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, line: _Line) -> None:
+        line.silent = self._silent
+        line.ends.append(socket.socket())
+        taken, made = line.ends
+        for end in line.ends:
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         host, _, port = self.target.rpartition(":")
         try:
-            there, back = await asyncio.open_connection(host, int(port))
-        except OSError:  # nobody is there
-            _Line(writer).reset()
-            return
-        line = _Line(writer, back)
-        line.silent = self._silent
-        self._lines.add(line)
-        try:
-            await asyncio.gather(self._pass_on(line, reader, back), self._pass_on(line, there, writer))
-        except OSError:  # one end is gone: so is the other
+            await self._loop.sock_connect(made, (host, int(port)))
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pass_on(line, taken, made))
+                both.create_task(self._pass_on(line, made, taken))
+        except* OSError:  # one end is gone, or was never there: so is the other
             pass
-        finally:
-            line.reset()
-            self._lines.discard(line)
 
-    async def _pass_on(self, line: _Line, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while chunk := await source.read(_CHUNK):
+    async def _pass_on(self, line: _Line, source: socket.socket, sink: socket.socket) -> None:
+        while chunk := await self._loop.sock_recv(source, _CHUNK):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             if line.silent:
                 self.swallowed += len(chunk)
                 continue
-            sink.write(chunk)
-            await sink.drain()
+            await self._loop.sock_sendall(sink, chunk)
         if not line.silent:
-            sink.write_eof()
+            sink.shutdown(socket.SHUT_WR)
 
 
 async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
