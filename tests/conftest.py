@@ -1,3 +1,3 @@
 """Fixtures of all tests."""
 
-pytest_plugins = ("tests.helpers.leaks",)
+pytest_plugins = ("tests.helpers.emulated", "tests.helpers.leaks")

@@ -38,7 +38,8 @@ DOORS = {
     "torch": (
         "ops/reference.py",
         "ops/cuda.py",
-        "ops/cuda_sums.py",
+        "ops/cuda_",
+        "sampler/device_",
         "partition/sources/",
         "partition/sample_prob.py",
         "loader/",

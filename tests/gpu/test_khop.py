@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import cuda
-from glt_lightning.ops.cuda import CudaKHopOp, DeviceGraph
+from glt_lightning.ops import cuda_khop
+from glt_lightning.ops.cuda_graph import DeviceGraph
+from glt_lightning.ops.cuda_khop import CudaKHopOp
 from glt_lightning.ops.khop import KHopOp
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import TypedGraph, cut
@@ -52,7 +53,7 @@ def test_the_host_waits_only_to_read_sizes(kernels, monkeypatch):
     op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[3], [3]], with_edge=True)
     seeds = cases.to(kernels, pieces.gid_of[0][:4])
     op(seeds, 0, 0)
-    read = cuda._read
+    read = cuda_khop.read
 
     def allowed(*tensors):
         torch.cuda.set_sync_debug_mode("default")
@@ -61,7 +62,7 @@ def test_the_host_waits_only_to_read_sizes(kernels, monkeypatch):
         finally:
             torch.cuda.set_sync_debug_mode("error")
 
-    monkeypatch.setattr(cuda, "_read", allowed)
+    monkeypatch.setattr(cuda_khop, "read", allowed)
     torch.cuda.set_sync_debug_mode("error")
     try:
         op(seeds, 0, 1)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import cuda, reference
-from glt_lightning.ops.cuda import CudaShards
+from glt_lightning.ops import cuda_khop, reference
+from glt_lightning.ops.cuda_gather import CudaShards
 from glt_lightning.ops.cuda_native import SPARE_FANOUT
 from tests.helpers import device_cases as cases
 
@@ -33,7 +33,7 @@ def test_relabel(kernels, seed):
 def test_relabel_of_many_ids_with_few_values(kernels):
     """Thousands of threads meet in each slot."""
     ids = np.random.default_rng(0).integers(0, 100, 500_000)
-    unique, lids = cuda.relabel(cases.to(kernels, ids))
+    unique, lids = cuda_khop.relabel(cases.to(kernels, ids))
     want_unique, want_lids = reference.relabel(torch.from_numpy(ids), torch.empty(0, dtype=torch.int64))
     assert unique.tolist() == want_unique.tolist()
     assert lids.tolist() == want_lids.tolist()
@@ -41,7 +41,7 @@ def test_relabel_of_many_ids_with_few_values(kernels):
 
 def test_relabel_refuses_negative_ids(kernels):
     with pytest.raises(DataError, match="id -3 at position 1"):
-        cuda.relabel(cases.to(kernels, np.array([1, -3])))
+        cuda_khop.relabel(cases.to(kernels, np.array([1, -3])))
 
 
 @pytest.mark.parametrize("seed", range(40))

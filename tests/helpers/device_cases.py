@@ -8,9 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.ops import cuda, reference
+from glt_lightning.ops import cuda_khop, reference
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
-from glt_lightning.ops.cuda import CudaKHopOp, CudaShards, DeviceGraph, DeviceSubgraph, Kernels
+from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda_gather import CudaShards
+from glt_lightning.ops.cuda_graph import DeviceGraph
+from glt_lightning.ops.cuda_khop import CudaKHopOp, DeviceSubgraph
 from glt_lightning.ops.cuda_sums import CudaNeighborSums
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView, RelationArrays
@@ -141,7 +144,7 @@ def check_sample_rows(kernels: Kernels, seed: int) -> None:
         rows = pieces.gid_of[destination][rng.integers(0, graph.num_nodes[destination], int(rng.integers(0, 90)))]
         fanout = int(rng.choice(FANOUTS))
         want = sample_rows(pieces.view, r, rows, fanout, **options)
-        got = cuda.sample_rows(device_graph, r, to(kernels, rows), fanout, **options)
+        got = cuda_khop.sample_rows(device_graph, r, to(kernels, rows), fanout, **options)
         for mine, theirs in zip(got, want, strict=True):
             assert_same(mine, theirs)
 
@@ -151,7 +154,7 @@ def check_relabel(kernels: Kernels, seed: int) -> None:
     rng = np.random.default_rng(seed)
     offset, spread = int(rng.choice([0, 2**31 - 30, 2**32 - 70, 2**62])), int(rng.choice([1, 60, 5000]))
     ids, known = (offset + rng.integers(0, spread, int(rng.integers(0, most))) for most in (900, 40))
-    unique, lids = cuda.relabel(to(kernels, ids), to(kernels, known), kernels=kernels)
+    unique, lids = cuda_khop.relabel(to(kernels, ids), to(kernels, known), kernels=kernels)
     for want_unique, want_lids in (
         relabel(ids, known),
         reference.relabel(torch.from_numpy(ids), torch.from_numpy(known)),

@@ -5,9 +5,7 @@ What this cannot show is what only a device has: launches, barriers between lane
 
 import ctypes
 import re
-import shutil
-import subprocess
-from ctypes import c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +13,12 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
-from glt_lightning.ops import cuda, reference
+from glt_lightning.ops import cuda, cuda_khop, reference
 from glt_lightning.ops.assign import NeighborRows
-from glt_lightning.ops.cuda import CudaKHopOp, CudaShards, DeviceGraph, Kernels
+from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda_gather import CudaShards
+from glt_lightning.ops.cuda_graph import DeviceGraph
+from glt_lightning.ops.cuda_khop import CudaKHopOp
 from glt_lightning.ops.cuda_native import SIGNATURES, SPARE_FANOUT, cuda_library
 from glt_lightning.ops.cuda_sums import CudaNeighborSums
 from glt_lightning.ops.khop import KHopOp
@@ -27,42 +28,6 @@ from tests.helpers.graphs import HETERO, TypedGraph, cut
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = [(1, 0), (1, 3), (1, 60), (4, 0)]  # threads, bodies nested in one
-
-
-class EmulatedKernels(Kernels):
-    def _launch(self, function, *values):
-        return function(*values, None)
-
-    def schedule(self, seed: int, threads: int = 1, nested: int = 0) -> None:
-        self._library.emulate_schedule(seed, threads, nested)
-
-
-@pytest.fixture(scope="module")
-def emulated(tmp_path_factory) -> ctypes.CDLL:
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("needs a C++ compiler to build the emulated kernels")
-    path = tmp_path_factory.mktemp("emulated") / "libemulated.so"
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
-    source = ROOT / "tests" / "native" / "emulate.cpp"
-    includes = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
-    subprocess.run([compiler, *flags, *includes, str(source), "-o", str(path)], check=True, timeout=240)
-    library = ctypes.CDLL(str(path))
-    extra = {
-        "emulate_schedule": [c_uint64, c_int32, c_int32],
-        "emulate_picks": [c_uint64, c_uint32, c_uint32, c_int32, c_void_p, c_void_p],
-    }
-    for name, arguments in (SIGNATURES | extra).items():
-        getattr(library, name).argtypes = arguments
-    library.glt_cuda_error_text.restype = ctypes.c_char_p
-    return library
-
-
-@pytest.fixture
-def kernels(emulated) -> EmulatedKernels:
-    kernels = EmulatedKernels(emulated, torch.device("cpu"))
-    kernels.schedule(0)
-    return kernels
 
 
 # --- picks
@@ -172,7 +137,7 @@ def test_gather(kernels, seed):
 def relabel_in(kernels: Kernels, slots: int, ids: torch.Tensor) -> tuple[list[int], list[int], list[int]]:
     """(error, unique, lids) of ids in a table of so many slots."""
     error, num_unique = kernels.new_error(), kernels.zeros(1)
-    lids = cuda._Lids(kernels, error)
+    lids = cuda_khop._Lids(kernels, error)
     lids._slots, lids._table = slots, kernels.empty(2 * slots)
     lids._enter(None, 0, True)
     unique = kernels.empty(len(ids))
@@ -253,12 +218,12 @@ def test_sample_rows_refuses_other_types(kernels):
     pieces = cut(graph, 1, rng)
     other = torch.from_numpy(pieces.gid_of[1 - int(pieces.view.dst_types[0])][:1])
     with pytest.raises(DataError, match="position 0"):
-        cuda.sample_rows(DeviceGraph.from_view(pieces.view, kernels), 0, other, 2, batch_key=0, hop=0)
+        cuda_khop.sample_rows(DeviceGraph.from_view(pieces.view, kernels), 0, other, 2, batch_key=0, hop=0)
 
 
 def test_relabel_refuses_negative_ids(kernels):
     with pytest.raises(DataError, match="id -3 at position 1"):
-        cuda.relabel(torch.tensor([1, -3]), kernels=kernels)
+        cuda_khop.relabel(torch.tensor([1, -3]), kernels=kernels)
 
 
 @pytest.mark.parametrize("bad", [4, 11, -1])
@@ -293,8 +258,8 @@ def test_seeds_of_another_kind_are_refused(kernels, seeds):
 
 def test_the_host_waits_once_a_hop(kernels, monkeypatch):
     reads = []
-    read = cuda._read
-    monkeypatch.setattr(cuda, "_read", lambda *tensors: reads.append(len(tensors)) or read(*tensors))
+    read = cuda_khop.read
+    monkeypatch.setattr(cuda_khop, "read", lambda *tensors: reads.append(len(tensors)) or read(*tensors))
     rng = np.random.default_rng(9)
     graph = TypedGraph.random(rng, HETERO)
     pieces = cut(graph, 2, rng)
@@ -307,7 +272,7 @@ def test_the_host_waits_once_a_hop(kernels, monkeypatch):
 
 
 def test_fan_outs_that_promise_too_much_are_counted_first(kernels, monkeypatch):
-    monkeypatch.setattr(cuda, "_MODEST_ROOM", 4)
+    monkeypatch.setattr(cuda_khop, "_MODEST_ROOM", 4)
     for seed in range(20):
         cases.check_khop(kernels, seed)
 

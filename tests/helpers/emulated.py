@@ -1,0 +1,53 @@
+"""The device library compiled for the host, and `Kernels` that run it: the whole path of a GPU, on a machine without one."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from ctypes import c_int32, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+import pytest
+import torch
+
+from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda_native import SIGNATURES
+
+ROOT = Path(__file__).parents[2]
+
+
+class EmulatedKernels(Kernels):
+    def _launch(self, function, *values):
+        return function(*values, None)
+
+    def schedule(self, seed: int, threads: int = 1, nested: int = 0) -> None:
+        self._library.emulate_schedule(seed, threads, nested)
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory) -> ctypes.CDLL:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler to build the emulated kernels")
+    path = tmp_path_factory.mktemp("emulated") / "libemulated.so"
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
+    source = ROOT / "tests" / "native" / "emulate.cpp"
+    includes = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
+    subprocess.run([compiler, *flags, *includes, str(source), "-o", str(path)], check=True, timeout=240)
+    library = ctypes.CDLL(str(path))
+    extra = {
+        "emulate_schedule": [c_uint64, c_int32, c_int32],
+        "emulate_picks": [c_uint64, c_uint32, c_uint32, c_int32, c_void_p, c_void_p],
+    }
+    for name, arguments in (SIGNATURES | extra).items():
+        getattr(library, name).argtypes = arguments
+    library.glt_cuda_error_text.restype = ctypes.c_char_p
+    return library
+
+
+@pytest.fixture
+def kernels(emulated) -> EmulatedKernels:
+    kernels = EmulatedKernels(emulated, torch.device("cpu"))
+    kernels.schedule(0)
+    return kernels
