@@ -15,6 +15,7 @@ Normalize = Literal["none", "rows", "standardize"]
 SeedPlacement = Literal["global", "owner"]
 Placement = Literal["host", "rank"]
 Hotness = Literal["auto", "vip", "degree", "presample"]
+Memory = Literal["auto", "cpu", "device", "uva", "hybrid"]
 CachePolicy = Literal["auto", "vip", "degree", "presample", "dynamic", "none"]
 # One list for all edge types, or one per edge type (``src__rel__dst``).
 Fanouts = list[int] | dict[str, list[int]]
@@ -23,6 +24,12 @@ Fanouts = list[int] | dict[str, list[int]]
 def _above_zero(name: str, seconds: float) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
         raise OptionError(f"{name}: expected seconds > 0, got {seconds!r}.")
+
+
+def _check_devices(name: str, devices: list[str]) -> None:
+    for device in devices:
+        if re.fullmatch(r"cuda:\d+", str(device)) is None:
+            raise OptionError(f"{name}: expected devices such as cuda:0, got {device!r}.")
 
 
 def _at_least(name: str, value: int, least: int) -> None:
@@ -35,6 +42,7 @@ HOTNESS = ("auto", "vip", "degree", "presample")
 CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
 BALANCE = ("nodes", "seeds", "edges")
 STORAGE = ("float16", "bfloat16", "int8")
+MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
 _NUM_NEIGHBORS = [15, 10, 5]
 _BALANCE = ["nodes", "seeds"]
 
@@ -147,6 +155,15 @@ class SamplingOptions:
         pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
         max_restarts: How often sampler processes of a rank may be started again after they died or raised.
         timeout_s: Longest wait for one batch, in seconds.
+        topology: Where the graph lies that a GPU samples: ``device``, all in its memory; ``uva``, in page-locked memory of
+            the host, which it reads; ``hybrid``, the hottest rows in its memory within ``cache.device_topology`` and the
+            others on the host. ``cpu``: the CPU samples. ``auto``: when training on a GPU with ``num_workers`` 0, or with
+            ``worker_devices``, ``device`` if it fits, else ``hybrid``; otherwise ``cpu``.
+        features: The same for attributes of nodes and edges, ``hybrid`` within ``cache.device``. ``cpu``: read by the CPU
+            and copied to the GPU.
+        prefetch: Batches that a GPU makes ahead of the one in training.
+        worker_devices: GPUs on which the sampler processes sample, such as ``[cuda:0, cuda:1]``, in turn. Their batches
+            come through the host's memory.
     """
 
     num_workers: int = 0
@@ -160,9 +177,24 @@ class SamplingOptions:
     pin_memory: bool | None = None
     max_restarts: int = 3
     timeout_s: float = 300.0
+    topology: Memory = "auto"
+    features: Memory = "auto"
+    prefetch: int = 2
+    worker_devices: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _at_least("sampling.num_workers", self.num_workers, 0)
+        _at_least("sampling.prefetch", self.prefetch, 1)
+        _one_of("sampling.topology", self.topology, MEMORIES)
+        _one_of("sampling.features", self.features, MEMORIES)
+        _check_devices("sampling.worker_devices", self.worker_devices)
+        if self.worker_devices and not self.num_workers:
+            raise OptionError("sampling.worker_devices: for sampler processes; set sampling.num_workers, too.")
+        if self.num_workers and not self.worker_devices and self.topology not in ("auto", "cpu"):
+            raise OptionError(
+                f"sampling.topology: {self.topology!r} with num_workers {self.num_workers}: give the sampler processes "
+                "worker_devices, or leave num_workers 0 to sample on the GPU that trains."
+            )
         _at_least("sampling.concurrency", self.concurrency, 1)
         _at_least("sampling.num_threads", self.num_threads, 1)
         _at_least("sampling.max_restarts", self.max_restarts, 0)
@@ -198,6 +230,7 @@ class CacheOptions:
             from disk for each batch. ``None``: files are mapped, and the operating system decides.
         device: Memory on each GPU, such as ``"4GiB"``, for the attributes of the hottest nodes, whoever has them: batches
             bring only those of the others. It has no effect when training on the CPU.
+        device_topology: Memory on each GPU for the neighbour lists of the hottest nodes, with ``sampling.topology: hybrid``.
         save: Keep the filled cache beside the partition for later runs.
         num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: those of training.
         batch_size: Batch size that they assume. ``None``: that of training.
@@ -209,6 +242,7 @@ class CacheOptions:
     topology: int | str | None = None
     memory: int | str | None = None
     device: int | str | None = None
+    device_topology: int | str | None = None
     save: bool = False
     num_neighbors: Fanouts | None = None
     batch_size: int | None = None
@@ -229,6 +263,8 @@ class CacheOptions:
             parse_bytes("cache.memory", self.memory)
         if self.device is not None:
             parse_bytes("cache.device", self.device)
+        if self.device_topology is not None:
+            parse_bytes("cache.device_topology", self.device_topology)
         if self.topology is not None:
             if self.topology != "auto":
                 parse_bytes("cache.topology", self.topology)
@@ -267,6 +303,11 @@ class CacheOptions:
     def device_bytes(self) -> int | None:
         """``device`` as a number."""
         return None if self.device is None else parse_bytes("cache.device", self.device)
+
+    @property
+    def device_topology_bytes(self) -> int | None:
+        """``device_topology`` as a number."""
+        return None if self.device_topology is None else parse_bytes("cache.device_topology", self.device_topology)
 
     @property
     def keeps_rows(self) -> bool:
