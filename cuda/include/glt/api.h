@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 4
+#define GLT_ABI_VERSION 5
 #define GLT_MAX_HOPS 16
 
 typedef enum {

@@ -16,7 +16,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA = range(6)
 
 _STATUS = c_int32
