@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ DEVICE_ROWS = "device_rows"
 
 
 class Collate:
-    """Turns samples into batches with the fields of PyG's `NeighborLoader`. The tensors are views of the sample's memory."""
+    """Turns samples into batches with the fields of PyG's `NeighborLoader`. The tensors are views of the sample's memory,
+    on the device where that is."""
 
     def __init__(self, manifest: Manifest, seed_type: int, *, with_edge: bool) -> None:
         schema = manifest.schema
@@ -40,22 +41,22 @@ class Collate:
         before, after = self._split_attrs(0)
         for name in before:
             data[name] = self._tensor(a, node_key(0, name))
-        data.edge_index = torch.from_numpy(a[edge_key(0, "edge_index")])
+        data.edge_index = _on_its_device(a[edge_key(0, "edge_index")])
         for name in self._edge_attrs[0]:
             data[name] = self._tensor(a, edge_key(0, name))
         for name in after:
             data[name] = self._tensor(a, node_key(0, name))
-        data.n_id = torch.from_numpy(a[node_key(0, "n_id")])
+        data.n_id = _on_its_device(a[node_key(0, "n_id")])
         if not self._node_attrs[0]:
             data.num_nodes = _num_nodes(a, 0)
         if self._with_edge:
-            data.e_id = torch.from_numpy(a[edge_key(0, "e_id")])
+            data.e_id = _on_its_device(a[edge_key(0, "e_id")])
         data.num_sampled_nodes = a["num_sampled_nodes"][0].tolist()
         data.num_sampled_edges = a["num_sampled_edges"][0].tolist()
-        data.input_id = torch.from_numpy(a["input_id"])
+        data.input_id = _on_its_device(a["input_id"])
         data.batch_size = len(a["input_id"])
         if (rows := a.get(node_key(0, DEVICE_ROWS))) is not None:
-            data[DEVICE_ROWS] = torch.from_numpy(rows)
+            data[DEVICE_ROWS] = _on_its_device(rows)
         return data
 
     def _heterogeneous(self, sample: Sample) -> HeteroData:
@@ -65,27 +66,28 @@ class Collate:
             store = data[node_type]
             for name in self._node_attrs[t]:
                 store[name] = self._tensor(a, node_key(t, name))
-            store.n_id = torch.from_numpy(a[node_key(t, "n_id")])
+            store.n_id = _on_its_device(a[node_key(t, "n_id")])
             if not self._node_attrs[t]:
                 store.num_nodes = _num_nodes(a, t)
             store.num_sampled_nodes = a["num_sampled_nodes"][t].tolist()
             if (rows := a.get(node_key(t, DEVICE_ROWS))) is not None:
-                store[DEVICE_ROWS] = torch.from_numpy(rows)
+                store[DEVICE_ROWS] = _on_its_device(rows)
         for r, edge_type in enumerate(self._schema.edge_types):
             store = data[edge_type]
-            store.edge_index = torch.from_numpy(a[edge_key(r, "edge_index")])
+            store.edge_index = _on_its_device(a[edge_key(r, "edge_index")])
             for name in self._edge_attrs[r]:
                 store[name] = self._tensor(a, edge_key(r, name))
             if self._with_edge:
-                store.e_id = torch.from_numpy(a[edge_key(r, "e_id")])
+                store.e_id = _on_its_device(a[edge_key(r, "e_id")])
             store.num_sampled_edges = a["num_sampled_edges"][r].tolist()
         seeds = data[self._schema.node_types[self._seed_type]]
-        seeds.input_id = torch.from_numpy(a["input_id"])
+        seeds.input_id = _on_its_device(a["input_id"])
         seeds.batch_size = len(a["input_id"])
         return data
 
-    def _tensor(self, arrays: Mapping[str, np.ndarray], key: str) -> torch.Tensor:
-        return to_tensor(arrays[key], key in self._bfloat16)
+    def _tensor(self, arrays: Mapping[str, Any], key: str) -> torch.Tensor:
+        value = arrays[key]
+        return value if isinstance(value, torch.Tensor) else to_tensor(value, key in self._bfloat16)
 
     def _split_attrs(self, node_type: int) -> tuple[list[str], list[str]]:
         names = self._node_attrs[node_type]
@@ -99,7 +101,11 @@ def to_tensor(array: np.ndarray, bfloat16: bool) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _num_nodes(arrays: Mapping[str, np.ndarray], node_type: int) -> int:
+def _on_its_device(value: np.ndarray | torch.Tensor) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
+
+
+def _num_nodes(arrays: Mapping[str, Any], node_type: int) -> int:
     return len(arrays.get(node_key(node_type, DEVICE_ROWS), arrays[node_key(node_type, "n_id")]))
 
 

@@ -60,6 +60,14 @@ class Kernels:
     def zeros(self, n: int) -> Tensor:
         return torch.zeros(n, dtype=torch.int64, device=self.device)
 
+    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Host memory that copies to and from the device without a detour; used again only when they are done."""
+        return torch.empty(shape, dtype=dtype, pin_memory=self.device.type == "cuda")
+
+    def put(self, array: np.ndarray) -> Tensor:
+        """A small array's copy on the device."""
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
     def new_error(self) -> Tensor:
         """int64 [5]: where kernels leave a status and its detail."""
         return self.zeros(5)

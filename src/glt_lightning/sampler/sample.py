@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +30,11 @@ class Sample:
 
     arrays: by `node_key`, `edge_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
     ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its pool when
-    the last of them is gone.  counters: what it took to make them.
+    the last of them is gone; or, all but those numbers, torch tensors on a device.  counters: what it took to make them.
     """
 
     number: int
-    arrays: dict[str, np.ndarray]
+    arrays: Mapping[str, Any]
     counters: Counters = field(default_factory=Counters)
 
 
