@@ -8,9 +8,7 @@ int32_t glt_cuda_device_count(int32_t* count, int64_t* detail) {
   int found = 0;
   const cudaError_t error = cudaGetDeviceCount(&found);
   *count = found;
-  if (error == cudaSuccess) return GLT_OK;
-  cudaGetLastError();  // said once, not again by the next launch
-  return glt::fail(detail, GLT_CUDA, error);
+  return glt::status_of(error, detail);
 }
 
 const char* glt_cuda_error_text(int32_t error) { return cudaGetErrorString(cudaError_t(error)); }

@@ -49,11 +49,15 @@ inline unsigned num_blocks(int64_t n, int64_t items_per_block) {
   return blocks <= INT32_MAX ? unsigned(blocks) : 0;
 }
 
-// The status of a launch. Only this library's own copy of the CUDA runtime is asked; it clears the error.
-inline int32_t launched(int64_t* detail) {
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? GLT_OK : fail(detail, GLT_CUDA, error);
+// What a call of the CUDA runtime came to. An error is said once, not again by the next launch.
+inline int32_t status_of(cudaError_t error, int64_t* detail) {
+  if (error == cudaSuccess) return GLT_OK;
+  cudaGetLastError();
+  return fail(detail, GLT_CUDA, error);
 }
+
+// The status of a launch. Only this library's own copy of the CUDA runtime is asked.
+inline int32_t launched(int64_t* detail) { return status_of(cudaGetLastError(), detail); }
 
 // body(i) for i in [0, n), in any order.
 template <class Body>

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from ctypes import c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,15 @@ class EmulatedKernels(Kernels):
     def _launch(self, function, *values):
         return function(*values, None)
 
+    def _call(self, function, *values):
+        return function(*values)
+
     def schedule(self, seed: int, threads: int = 1, nested: int = 0) -> None:
         self._library.emulate_schedule(seed, threads, nested)
+
+    def lockable(self, nbytes: int) -> None:
+        """How much host memory can be registered from now on."""
+        self._library.emulate_lockable(nbytes)
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +45,7 @@ def emulated(tmp_path_factory) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     extra = {
         "emulate_schedule": [c_uint64, c_int32, c_int32],
+        "emulate_lockable": [c_int64],
         "emulate_picks": [c_uint64, c_uint32, c_uint32, c_int32, c_void_p, c_void_p],
     }
     for name, arguments in (SIGNATURES | extra).items():
@@ -50,4 +58,5 @@ def emulated(tmp_path_factory) -> ctypes.CDLL:
 def kernels(emulated) -> EmulatedKernels:
     kernels = EmulatedKernels(emulated, torch.device("cpu"))
     kernels.schedule(0)
+    kernels.lockable(2**62)
     return kernels

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -114,7 +116,36 @@ int32_t glt_abi_version(void) { return GLT_ABI_VERSION; }
 int32_t glt_cuda_device_count(int32_t* count, int64_t*) { return *count = 0, GLT_OK; }
 const char* glt_cuda_error_text(int32_t) { return "emulated"; }
 
+// Registered host memory: the device would read it at the same address.
+namespace {
+std::mutex registering;
+std::map<void*, int64_t> registered;
+int64_t lockable = INT64_MAX;
+enum { kOutOfMemory = 2, kAlreadyRegistered = 712, kNotRegistered = 713 };  // as in cudaError_t
+}  // namespace
+
+int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** device_address, int64_t* detail) {
+  const std::lock_guard<std::mutex> lock(registering);
+  int64_t locked = nbytes;
+  for (const auto& [_, size] : registered) locked += size;
+  if (registered.count(address)) return glt::fail(detail, GLT_CUDA, kAlreadyRegistered);
+  if (locked > lockable) return glt::fail(detail, GLT_CUDA, kOutOfMemory);
+  registered[address] = nbytes;
+  *device_address = address;
+  return GLT_OK;
+}
+
+int32_t glt_cuda_host_unregister(void* address, int64_t* detail) {
+  const std::lock_guard<std::mutex> lock(registering);
+  return registered.erase(address) ? GLT_OK : glt::fail(detail, GLT_CUDA, kNotRegistered);
+}
+
 extern "C" {
+
+GLT_API int32_t emulate_lockable(int64_t nbytes) {  // how much host memory can be registered
+  lockable = nbytes;
+  return GLT_OK;
+}
 
 GLT_API int32_t emulate_schedule(uint64_t seed, int32_t threads, int32_t nested) {
   glt::schedule = {seed, threads, nested};

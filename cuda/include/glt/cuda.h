@@ -1,7 +1,7 @@
 // The C ABI of the device library. Conventions as in api.h, and:
 //
-// All pointers are to memory that the device reads (its own, or pinned and mapped), but for `graph`, `detail` and what
-// glt_cuda_device_count writes. A graph is described on the host; its arrays and tables of pointers are the device's.
+// All pointers are to memory that the device reads (its own, or pinned and mapped), but for `graph`, `detail` and those of
+// the functions without a stream. A graph is described on the host; its arrays and tables of pointers are the device's.
 // Nothing is allocated, nothing waits, work goes to `stream` (a cudaStream_t) of the current device alone; memory must
 // live until the stream has come past the work.
 // What a call can tell at once it returns: GLT_BAD_ARG, GLT_CUDA. What is found later lands in `error`: int64 [5], a
@@ -21,6 +21,11 @@ GLT_API int32_t glt_cuda_device_count(int32_t* count, int64_t* detail);
 
 // What a cudaError_t means. Static text.
 GLT_API const char* glt_cuda_error_text(int32_t error);
+
+// Lets the current device, and all others, read host memory: pages [address, address + nbytes), which are locked until
+// they are unregistered. The pages must be writable, and registered once. GLT_CUDA, too, where they cannot be locked.
+GLT_API int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** device_address, int64_t* detail);
+GLT_API int32_t glt_cuda_host_unregister(void* address, int64_t* detail);
 
 // counts [F]: how many neighbours the rows of F nodes yield. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h.
 GLT_API int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows,

@@ -7,7 +7,7 @@ consumer on another stream wait for it. What the device finds wrong (an id outsi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -43,9 +43,16 @@ class Kernels:
 
     def run(self, name: str, *arguments: Tensor | int | None) -> None:
         """Queues one call. Tensors stand for their memory; detail and stream are added."""
+        self._checked(name, self._launch, arguments)
+
+    def ask(self, name: str, *arguments: int | None) -> None:
+        """Makes a call that queues nothing. Addresses are the host's; detail is added."""
+        self._checked(name, self._call, arguments)
+
+    def _checked(self, name: str, how: Callable[..., int], arguments: Sequence[Tensor | int | None]) -> None:
         detail = np.zeros(4, dtype=np.int64)
         values = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-        status = self._launch(getattr(self._library, name), *values, detail.ctypes.data)
+        status = how(getattr(self._library, name), *values, detail.ctypes.data)
         if status == CUDA:
             raise NativeError(f"{name}: {error_text(self._library, int(detail[0]))}.")
         check(status, detail, name)
@@ -53,6 +60,10 @@ class Kernels:
     def _launch(self, function: Callable[..., int], *values: int | None) -> int:
         with torch.cuda.device(self.device):
             return function(*values, torch.cuda.current_stream().cuda_stream)
+
+    def _call(self, function: Callable[..., int], *values: int | None) -> int:
+        with torch.cuda.device(self.device):
+            return function(*values)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)

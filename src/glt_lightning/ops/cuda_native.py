@@ -18,6 +18,8 @@ _END = (_P, _P, _P)  # error, detail, stream
 SIGNATURES: dict[str, list[type]] = {
     "glt_abi_version": [],
     "glt_cuda_device_count": [_P, _P],
+    "glt_cuda_host_register": [_P, _N, _P, _P],
+    "glt_cuda_host_unregister": [_P, _P],
     "glt_cuda_count_rows": [_P, _I, _P, _N, _I, _I, _P, *_END],
     "glt_cuda_pick_rows": [_P, _I, _P, _P, _N, _I, _K, _I, _I, _P, _N, _P, _P, _P, _P, *_END],
     "glt_cuda_user_ids": [_P, _I, _P, _N, _N, _P, _P, *_END],

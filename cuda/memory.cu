@@ -1,0 +1,17 @@
+// Host memory that the device reads in place.
+#include <glt/cuda.h>
+
+#include "device.cuh"
+
+int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** device_address, int64_t* detail) {
+  if (nbytes < 1) return glt::fail(detail, GLT_BAD_ARG, nbytes);
+  cudaError_t error = cudaHostRegister(address, size_t(nbytes), cudaHostRegisterMapped | cudaHostRegisterPortable);
+  if (error != cudaSuccess) return glt::status_of(error, detail);
+  error = cudaHostGetDevicePointer(device_address, address, 0);
+  if (error != cudaSuccess) cudaHostUnregister(address);
+  return glt::status_of(error, detail);
+}
+
+int32_t glt_cuda_host_unregister(void* address, int64_t* detail) {
+  return glt::status_of(cudaHostUnregister(address), detail);
+}

@@ -1,0 +1,78 @@
+"""Host memory that a CUDA device reads in place, over the bus."""
+
+from __future__ import annotations
+
+import resource
+from ctypes import addressof, c_void_p
+
+import numpy as np
+
+from glt_lightning.errors import DataError, NativeError
+from glt_lightning.ops.cuda import Kernels
+
+_PAGE_BYTES = resource.getpagesize()
+
+
+class Registered:
+    """Locks host memory and maps it for a device. Close it when the device is done with all work that reads it.
+
+    memory: uint8 [nbytes], writable, beginning at a page, registered once in this process; kept alive until closed.
+    Raises `NativeError` where it cannot be locked.
+    """
+
+    def __init__(self, kernels: Kernels, memory: np.ndarray) -> None:
+        if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous or not memory.flags.writeable:
+            raise DataError(
+                f"memory: expected writable, contiguous uint8 [nbytes], got {memory.dtype} {list(memory.shape)}"
+                f"{'' if memory.flags.writeable else ', read-only'}."
+            )
+        self._first, self.nbytes = memory.ctypes.data, memory.nbytes
+        if self.nbytes and self._first % _PAGE_BYTES:
+            raise DataError(
+                f"memory: expected an address that begins a page of {_PAGE_BYTES:,} bytes, got {self._first:#x}."
+            )
+        self._kernels, self._memory = kernels, memory
+        self._on_device = 0 if self.nbytes == 0 else self._register()
+        self._open = True
+
+    def _register(self) -> int:
+        on_device = c_void_p()
+        try:
+            self._kernels.ask("glt_cuda_host_register", self._first, self.nbytes, addressof(on_device))
+        except NativeError as error:
+            raise NativeError(
+                f"cannot lock {self.nbytes:,} bytes of host memory for {self._kernels.device}: {error} The host needs that "
+                f"much free memory, and a limit of locked memory that allows it (`ulimit -l`, here {_limit()}). Raise the "
+                "limit, take a smaller graph, or set sampling.topology and sampling.features to device or cpu."
+            ) from None
+        return int(on_device.value or 0)
+
+    def address_of(self, array: np.ndarray) -> int:
+        """Where the device reads an array (contiguous) that lies in this memory. Valid until closed."""
+        if not self._open:
+            raise NativeError("this registered memory is closed: the device cannot read it any more.")
+        offset = array.ctypes.data - self._first if array.nbytes else 0
+        if not array.flags.c_contiguous or offset < 0 or offset + array.nbytes > self.nbytes:
+            raise DataError(
+                f"array: expected a contiguous one within the {self.nbytes:,} bytes registered, got {array.dtype} "
+                f"{list(array.shape)} at byte {offset:,}."
+            )
+        return self._on_device + offset
+
+    def close(self) -> None:
+        """Unlocks the memory. Safe to call twice."""
+        was_open, self._open = self._open, False
+        if was_open and self.nbytes:
+            self._kernels.ask("glt_cuda_host_unregister", self._first)
+            del self._memory
+
+    def __enter__(self) -> Registered:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _limit() -> str:
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,} bytes"

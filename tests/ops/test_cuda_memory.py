@@ -1,0 +1,69 @@
+"""Host memory that a device reads in place."""
+
+import mmap
+
+import numpy as np
+import pytest
+
+from glt_lightning.errors import DataError, NativeError
+from glt_lightning.ops.cuda_memory import Registered
+
+PAGE = mmap.PAGESIZE
+
+
+def pages(count: int) -> np.ndarray:
+    return np.frombuffer(mmap.mmap(-1, count * PAGE), dtype=np.uint8)
+
+
+def test_arrays_inside_have_addresses(kernels):
+    memory = pages(2)
+    with Registered(kernels, memory) as registered:
+        inside = memory[24:80].view(np.float64)
+        assert registered.nbytes == 2 * PAGE
+        assert registered.address_of(inside) - registered.address_of(memory) == 24
+        assert registered.address_of(memory) == memory.ctypes.data  # what is emulated has the same addresses
+        assert registered.address_of(inside[:0]) == registered.address_of(memory)
+        for outside in (np.zeros(3), memory[::2]):
+            with pytest.raises(DataError, match=f"expected a contiguous one within the {2 * PAGE:,} bytes"):
+                registered.address_of(outside)
+
+
+def test_closing_unlocks_once(kernels):
+    memory = pages(1)
+    registered = Registered(kernels, memory)
+    with pytest.raises(NativeError, match="CUDA error 712"):  # it is locked
+        Registered(kernels, memory)
+    registered.close()
+    registered.close()
+    with pytest.raises(NativeError, match="is closed"):
+        registered.address_of(memory)
+    Registered(kernels, memory).close()
+
+
+def test_no_memory_is_fine(kernels):
+    with Registered(kernels, np.empty(0, np.uint8)) as registered:
+        assert registered.address_of(np.empty(0)) == 0
+
+
+def test_memory_that_cannot_be_locked(kernels):
+    kernels.lockable(PAGE)
+    with pytest.raises(NativeError, match=rf"cannot lock {2 * PAGE:,} bytes of host memory for cpu: ") as said:
+        Registered(kernels, pages(2))
+    assert "(`ulimit -l`, here " in str(said.value)
+    assert "sampling.topology" in str(said.value)
+    Registered(kernels, pages(1)).close()
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        np.zeros(PAGE, np.int8),
+        np.zeros((2, PAGE), np.uint8),
+        pages(1)[::2],
+        np.frombuffer(bytes(PAGE), dtype=np.uint8),
+        pages(2)[1:],
+    ],
+)
+def test_memory_of_another_kind_is_refused(kernels, memory):
+    with pytest.raises(DataError, match="memory: expected"):
+        Registered(kernels, memory)
