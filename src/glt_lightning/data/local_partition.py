@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -73,6 +73,10 @@ class LocalPartition:
     @cached_property
     def view(self) -> GraphView:
         """The topology as native calls see it."""
+        return self.view_of(self._open)
+
+    def view_of(self, opened: Callable[[str], np.ndarray]) -> GraphView:
+        """The same of the arrays that ``opened`` gives for their paths in the folder."""
         schema, manifest = self.schema, self.manifest
         relations: list[RelationArrays | None] = []
         for r in range(len(schema.edge_types)):
@@ -80,14 +84,18 @@ class LocalPartition:
                 if p not in self.parts:
                     relations.append(None)
                     continue
-                indptr, indices = self._open(edge_path(p, r, "indptr")), self._open(edge_path(p, r, "indices"))
+                indptr, indices = opened(edge_path(p, r, "indptr")), opened(edge_path(p, r, "indices"))
                 if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(indices)):
                     raise PartitionError(
                         f"{self.directory / edge_path(p, r, 'indptr')}: damaged: rows end at {indptr[-1]}, the part has "
                         f"{len(indices)} edges. Delete the partition folder and partition again."
                     )
                 relations.append(RelationArrays(indptr, indices))
-        user_ids = [array for t in range(len(schema.node_types)) for array in self._node_arrays(t, "n_id")]
+        user_ids = [
+            opened(node_path(p, t, "n_id")) if p in self.parts else None
+            for t in range(len(schema.node_types))
+            for p in self._all_parts
+        ]
         starts = [o + b[p] for o, b in zip(manifest.offsets, manifest.bounds, strict=False) for p in self._all_parts]
         counts = [[manifest.edges(p, r) for p in self._all_parts] for r in range(len(schema.edge_types))]
         return GraphView(

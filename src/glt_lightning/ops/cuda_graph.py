@@ -3,56 +3,133 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from glt_lightning.ops.cuda import Kernels, kernels_of
-from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.graph import GraphView, segment_hints
 from glt_lightning.ops.native import GraphStruct
+
+# Gives the address at which the device reads an array; whoever gives it keeps the memory.
+Place = Callable[[np.ndarray], int]
+
+
+@dataclass
+class GraphAddresses:
+    """Where a device reads the arrays of a graph in Q parts; 0 for what is not here. T node types, R edge types.
+
+    bounds: int64 [T * Q + 1], first gid of each segment.  user_ids: [T * Q].  indptr, indices, edge_base, num_edges: [R * Q],
+    as in `GraphView`; the values of ``indptr`` count from where ``indices`` begins.
+    """
+
+    bounds: np.ndarray
+    user_ids: list[int] = field(default_factory=list)
+    indptr: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    edge_base: list[int] = field(default_factory=list)
+    num_edges: list[int] = field(default_factory=list)
+
+    @classmethod
+    def whole(cls, view: GraphView, place: Place) -> GraphAddresses:
+        """The parts as they are."""
+        relations, user_ids = view._keep
+        return cls(
+            view.bounds,
+            [0 if ids is None else place(ids) for ids in user_ids],
+            [0 if r is None else place(r.indptr) for r in relations],
+            [0 if r is None else place(r.indices) for r in relations],
+            view._edge_base.tolist(),
+            view._num_edges.tolist(),
+        )
+
+    @classmethod
+    def split(cls, view: GraphView, rows: np.ndarray, hot: Place, rest: Place) -> GraphAddresses:
+        """Each part as two: its first rows, and those behind them.
+
+        rows: int64 [T, P], how many the first are.  hot: places copies of their arrays.  rest: says where whole arrays lie.
+        """
+        relations, user_ids = view._keep
+        parts = range(view.num_parts)
+        starts = view.bounds[:-1]
+        bounds = np.append(np.stack([starts, starts + rows.reshape(-1)], axis=1).reshape(-1), view.num_nodes)
+        made = cls(bounds)
+        for ids, k in zip(user_ids, rows.reshape(-1).tolist(), strict=True):
+            made.user_ids += [0, 0] if ids is None else [hot(ids[:k]), rest(ids) + k * ids.itemsize]
+        for r, t in enumerate(view.dst_types.tolist()):
+            for p in parts:
+                of = relations[r * view.num_parts + p]
+                base = int(view.edge_bounds[r, p])
+                made.edge_base += [base, base]
+                if of is None or len(of.indptr) == 0:
+                    made._append((0, 0, 0), (0, 0, 0))
+                    continue
+                k = int(rows[t, p])
+                first = of.indices[: int(of.indptr[k])]
+                made._append(
+                    (hot(of.indptr[: k + 1]), hot(first), len(first)),
+                    (rest(of.indptr) + k * of.indptr.itemsize, rest(of.indices), len(of.indices)),
+                )
+        return made
+
+    def _append(self, *pieces: tuple[int, int, int]) -> None:
+        for indptr, indices, num_edges in pieces:
+            self.indptr.append(indptr)
+            self.indices.append(indices)
+            self.num_edges.append(num_edges)
 
 
 class DeviceGraph:
-    """A typed graph in device memory; a `GraphView` on the other side. Make it with `from_view`."""
+    """A `GraphView` in memory that the device reads.
 
-    def __init__(self, kernels: Kernels, struct: GraphStruct, keep: Sequence[Tensor | None], view: GraphView) -> None:
-        self.kernels, self.struct, self._keep = kernels, struct, keep
-        self.address = ctypes.addressof(struct)
+    addresses: of the view's arrays; the memory is the caller's and has to live as long as this.
+    """
+
+    def __init__(
+        self, kernels: Kernels, view: GraphView, addresses: GraphAddresses, keep: Sequence[Tensor] = ()
+    ) -> None:
+        self.kernels = kernels
         self.num_types, self.num_relations, self.num_nodes = view.num_types, view.num_relations, view.num_nodes
         self.src_types, self.dst_types = view.src_types.tolist(), view.dst_types.tolist()
         self.type_sizes = np.diff(view.type_offsets).tolist()
+        self._keep = list(keep)
+        shift, hint = segment_hints(addresses.bounds)
+        self.struct = GraphStruct(
+            num_types=view.num_types,
+            num_relations=view.num_relations,
+            num_parts=(len(addresses.bounds) - 1) // view.num_types,
+            id_bytes=view.id_bytes,
+            shift=shift,
+            bounds=self._put(addresses.bounds),
+            hint=self._put(hint),
+            src_type=self._put(view.src_types),
+            dst_type=self._put(view.dst_types),
+            key=self._put(view.keys),
+            indptr=self._table(addresses.indptr),
+            indices=self._table(addresses.indices),
+            user_ids=self._table(addresses.user_ids),
+            edge_base=self._table(addresses.edge_base),
+            num_edges=self._table(addresses.num_edges),
+        )
+        self.address = ctypes.addressof(self.struct)
 
     @classmethod
     def from_view(cls, view: GraphView, device: Kernels | torch.device | str) -> DeviceGraph:
         """Copies the arrays of the parts that are mapped; takes their bytes of device memory."""
-        kernels = kernels_of(device)
-        relations, user_ids = view._keep
-        tensors: list[Tensor] = []
+        kernels, keep = kernels_of(device), []
 
-        def put(array: np.ndarray) -> int:
-            tensors.append(kernels.copy(array))
-            return tensors[-1].data_ptr()
+        def place(array: np.ndarray) -> int:
+            keep.append(kernels.copy(array))
+            return keep[-1].data_ptr()
 
-        def table(arrays: Sequence[np.ndarray | None]) -> int:
-            return put(np.array([0 if a is None else put(a) for a in arrays], dtype=np.int64))
+        return cls(kernels, view, GraphAddresses.whole(view, place), keep)
 
-        struct = GraphStruct(
-            num_types=view.num_types,
-            num_relations=view.num_relations,
-            num_parts=view.num_parts,
-            id_bytes=view.id_bytes,
-            shift=view.struct.shift,
-            bounds=put(view.bounds),
-            hint=put(view._hint),
-            src_type=put(view.src_types),
-            dst_type=put(view.dst_types),
-            key=put(view.keys),
-            indptr=table([None if r is None else r.indptr for r in relations]),
-            indices=table([None if r is None else r.indices for r in relations]),
-            user_ids=table(user_ids),
-            edge_base=put(view._edge_base),
-            num_edges=put(view._num_edges),
-        )
-        return cls(kernels, struct, tensors, view)
+    def _put(self, array: np.ndarray) -> int:
+        self._keep.append(self.kernels.copy(array))
+        return self._keep[-1].data_ptr()
+
+    def _table(self, numbers: Sequence[int]) -> int:
+        return self._put(np.array(numbers, dtype=np.int64))

@@ -59,11 +59,7 @@ class GraphView:
         self.edge_bounds = np.zeros((self.num_relations, self.num_parts + 1), dtype=np.int64)
         np.cumsum(edge_counts, axis=1, out=self.edge_bounds[:, 1:])
         self._keep = (list(relations), list(user_ids))
-        shift = 0
-        while (self.num_nodes >> shift) >= _HINTS:
-            shift += 1
-        starts = np.arange((self.num_nodes >> shift) + 1, dtype=np.int64) << shift
-        self._hint = (np.searchsorted(self.bounds, starts, side="right") - 1).astype(np.int32)
+        shift, self._hint = segment_hints(self.bounds)
         self._indptr = pointers([r.indptr if r else None for r in relations])
         self._indices = pointers([r.indices if r else None for r in relations])
         self._user_ids = pointers(list(user_ids))
@@ -91,3 +87,12 @@ class GraphView:
     def type_of(self, gids: np.ndarray) -> np.ndarray:
         """Node type index of each gid."""
         return np.searchsorted(self.type_offsets, gids, side="right") - 1
+
+
+def segment_hints(bounds: np.ndarray) -> tuple[int, np.ndarray]:
+    """(shift, int32 [n]): the segment in which the search for a gid begins is that of ``gid >> shift``."""
+    num_nodes, shift = int(bounds[-1]), 0
+    while (num_nodes >> shift) >= _HINTS:
+        shift += 1
+    starts = np.arange((num_nodes >> shift) + 1, dtype=np.int64) << shift
+    return shift, (np.searchsorted(bounds, starts, side="right") - 1).astype(np.int32)
