@@ -100,6 +100,11 @@ class Table:
             self.counts[i] += n
         return route
 
+    @property
+    def all_places(self) -> np.ndarray:
+        """int64 [n]: where the batch's rows are in `shards`."""
+        return np.concatenate(self.places) if self.places else np.empty(0, dtype=np.int64)
+
     def shards(self, name: str) -> Shards:
         """The attribute, from the parts that are mapped and from the answers of owners."""
         local = self.local[name]
