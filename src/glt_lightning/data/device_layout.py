@@ -1,0 +1,134 @@
+"""Where a GPU finds the graph and the attributes: which memory, and how much of it, by numbers alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import edge_path, node_path
+from glt_lightning.errors import OptionError
+from glt_lightning.options import CacheOptions
+
+TOPOLOGY_KINDS = ("auto", "device", "uva", "hybrid")
+FEATURE_KINDS = (*TOPOLOGY_KINDS, "cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """topology: ``device``, ``uva`` or ``hybrid``.  features: the same, or ``cpu``.
+
+    topology_bytes, features_bytes: of each that may lie on the device when it is ``hybrid``.
+    """
+
+    topology: str
+    features: str
+    topology_bytes: int = 0
+    features_bytes: int = 0
+
+    @property
+    def on_host(self) -> tuple[str, ...]:
+        """What has to lie in memory of the host that the device reads."""
+        kinds = {"topology": self.topology, "features": self.features}
+        return tuple(what for what, kind in kinds.items() if kind in ("uva", "hybrid"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Bytes of the mapped parts. features_on_disk: some of the rows of attributes are not in memory at all."""
+
+    topology: int
+    features: int
+    features_on_disk: bool = False
+
+
+def topology_paths(partition: LocalPartition) -> Iterator[str]:
+    """The arrays of the mapped parts that sampling reads."""
+    for p in partition.parts:
+        for t in range(len(partition.schema.node_types)):
+            yield node_path(p, t, "n_id")
+        for r in range(len(partition.schema.edge_types)):
+            yield edge_path(p, r, "indptr")
+            yield edge_path(p, r, "indices")
+
+
+def feature_paths(partition: LocalPartition, with_edge: bool) -> Iterator[str]:
+    """The arrays of the mapped parts that batches take rows of. with_edge: those of edges, and their ids, are among them."""
+    manifest = partition.manifest
+    for p in partition.parts:
+        for t in range(len(partition.schema.node_types)):
+            yield from (node_path(p, t, name) for name in manifest.node_attrs(t))
+        for r in range(len(partition.schema.edge_types) if with_edge else 0):
+            yield from (edge_path(p, r, name) for name in ("edge_ids", *manifest.edge_attrs(r)))
+
+
+def need_of(partition: LocalPartition, with_edge: bool) -> Need:
+    return Need(
+        topology=sum(_nbytes(partition, path) for path in topology_paths(partition)),
+        features=sum(_nbytes(partition, path) for path in feature_paths(partition, with_edge)),
+        features_on_disk=partition.memory is not None,
+    )
+
+
+def place(topology: str, features: str, need: Need, cache: CacheOptions, free_bytes: int | None) -> Placement:
+    """What ``sampling.topology`` and ``sampling.features`` mean on a device that has so much memory free (None: unknown).
+
+    ``hybrid`` with room for everything is ``device``. Raises `OptionError` for what does not fit.
+    """
+    _require("sampling.topology", topology, TOPOLOGY_KINDS)
+    _require("sampling.features", features, FEATURE_KINDS)
+    if need.features_on_disk and features not in ("auto", "cpu"):
+        raise OptionError(
+            f"sampling.features: {features!r} with cache.memory, whose rows on disk only the CPU reads. Choose cpu (or auto), "
+            "or leave cache.memory out."
+        )
+    half = None if free_bytes is None else free_bytes // 2
+    if topology == "auto":
+        topology = "device" if half is None or need.topology <= half else "hybrid"
+    budget = _room(cache.device_topology_bytes, half, need.topology)
+    topology, on_device = _settle("topology", topology, need.topology, budget, free_bytes, "cache.device_topology")
+    left = None if free_bytes is None else free_bytes - on_device
+    half = None if left is None else left // 2
+    if features == "auto":
+        if need.features_on_disk:
+            features = "cpu"
+        elif cache.device_bytes is None and (half is None or need.features <= half):
+            features = "device"
+        else:
+            features = "hybrid"
+    budget = _room(cache.device_bytes, half, need.features)
+    features, features_on_device = _settle("features", features, need.features, budget, left, "cache.device")
+    return Placement(topology=topology, features=features, topology_bytes=on_device, features_bytes=features_on_device)
+
+
+def _room(given: int | None, half: int | None, need: int) -> int:
+    """Bytes for ``hybrid``: what the options say, else half of what is free, else all."""
+    if given is not None:
+        return given
+    return need if half is None else half
+
+
+def _settle(what: str, kind: str, need: int, budget: int, free: int | None, option: str) -> tuple[str, int]:
+    """The kind of memory, and the bytes of it on the device."""
+    if kind == "hybrid" and budget >= need:
+        kind = "device"
+    on_device = {"device": need, "hybrid": budget}.get(kind, 0)
+    if free is not None and on_device > free:
+        advice = f"Lower {option}." if kind == "hybrid" else f"Choose hybrid, which {option} limits, or uva."
+        raise OptionError(
+            f"sampling.{what}: {kind!r} takes {on_device:,} bytes of the GPU's memory, and {free:,} are free. {advice}"
+        )
+    return kind, on_device
+
+
+def _require(option: str, kind: str, known: tuple[str, ...]) -> None:
+    if kind not in known:
+        raise OptionError(f"{option}: a GPU samples from {', '.join(known)}; got {kind!r}.")
+
+
+def _nbytes(partition: LocalPartition, path: str) -> int:
+    entry = partition.manifest.arrays[path]
+    return np.dtype(entry.dtype).itemsize * math.prod(entry.shape)
