@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
-.PHONY: install demo test test-all soak multi-host lint format wheel clean
+.PHONY: install demo test test-all soak multi-host gpu-check lint format wheel clean
 
 install: $(VENV)/.installed
 
@@ -39,6 +39,10 @@ soak: install
 # Several hosts on this one: network namespaces, links of 1 Gbit/s, mutual TLS. Needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN).
 multi-host: install
 	$(PYTEST) tests/multi_host
+
+# On a machine with a GPU, nvcc, and torch with CUDA for PYTHON; needs no network, installs nothing, takes less than 8 minutes.
+gpu-check:
+	PYTHONPATH=src $(if $(filter file,$(origin PYTHON)),python3,$(PYTHON)) -m benchmarks.gpu_check
 
 lint: install
 	$(BIN)/ruff check
