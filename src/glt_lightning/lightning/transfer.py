@@ -20,8 +20,11 @@ class InFlight:
         self._held: deque[tuple[torch.cuda.Event, Data | HeteroData]] = deque()
 
     def copy(self, batch: Data | HeteroData, device: torch.device) -> Data | HeteroData:
-        """Starts copying ``batch`` to the CUDA ``device`` on its current stream; returns the copy."""
+        """Starts copying ``batch`` to the CUDA ``device`` on its current stream; returns the copy. A batch that the device
+        made itself comes back as it is."""
         self.release()
+        if _is_on(batch, device):
+            return batch
         moved = copy.copy(batch).to(device, non_blocking=True)  # PyG moves in place, and the original is what we hold
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
@@ -36,3 +39,8 @@ class InFlight:
     def clear(self) -> None:
         """Forgets all batches; the caller has waited for the device."""
         self._held.clear()
+
+
+def _is_on(batch: Data | HeteroData, device: torch.device) -> bool:
+    tensors = (value for store in batch.stores for value in store.values() if isinstance(value, torch.Tensor))
+    return all(tensor.device == device for tensor in tensors)

@@ -25,6 +25,7 @@ from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
+from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
@@ -101,16 +102,22 @@ class LoaderContext:
                     graph = graph.with_memory(self._memory)
             if make_producer is None and self.cache.keeps_rows and rank == 0:
                 _log.info("%s", NOTHING_TO_KEEP)
-            make_producer = make_producer or partial(local_producer, graph, self.sampling)
-            self.device_rows = device_rows(graph, self.cache, device or torch.device("cpu"))
-            members = {} if self.device_rows is None else {"on_device": self.device_rows.members}
-            self._producer = make_producer(cuda_pin if pin_memory else None, **members)
-            if self.device_rows is not None:
-                self.device_rows.fill(graph.remote if isinstance(graph, ClusterGraph) else None)
+            kernels = gpu_kernels(graph, self.sampling, device or torch.device("cpu"))
+            if kernels is not None and isinstance(graph, LocalPartition):
+                self._producer = make_device_producer(graph, None, kernels, self.sampling, self.cache)
+            else:
+                self._use_cpu(graph, make_producer or partial(local_producer, graph, self.sampling), device)
         except BaseException:
             self._close_producer()
             raise
         self._loaders: WeakSet[DistNeighborLoader] = WeakSet()  # a reloaded one may go before the context does
+
+    def _use_cpu(self, graph: Graph, make_producer: MakeProducer, device: torch.device | None) -> None:
+        self.device_rows = device_rows(graph, self.cache, device or torch.device("cpu"))
+        members = {} if self.device_rows is None else {"on_device": self.device_rows.members}
+        self._producer = make_producer(cuda_pin if self.pin_memory else None, **members)
+        if self.device_rows is not None:
+            self.device_rows.fill(graph.remote if isinstance(graph, ClusterGraph) else None)
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""

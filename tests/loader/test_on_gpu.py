@@ -1,0 +1,183 @@
+"""Batches that a GPU makes are those of the CPU. The emulated kernels stand in for the GPU."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+import torch
+
+from glt_lightning.errors import NativeError, OptionError, SamplerError
+from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader.device_producer import DeviceProducer
+from glt_lightning.ops.cuda import Kernels
+from glt_lightning.options import CacheOptions, SamplingOptions
+from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.loader.test_stored_attributes import every_dtype
+
+TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
+
+
+@pytest.fixture
+def gpu(kernels, monkeypatch):
+    """The CPU counts as a GPU."""
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+    return kernels
+
+
+def batches(graph, spec=TRAIN, cache=None, **sampling):
+    with LoaderContext(graph, SamplingOptions(**sampling), seed=7, cache=cache) as context:
+        loader = context.make_loader(spec)
+        found = [digest(batch) for epoch in range(2) for batch in loader]
+        return found, loader.stats(), type(context._producer).__name__
+
+
+def same_as_the_cpu(graph, spec=TRAIN, cache=None, **sampling):
+    expected, plain, inline = batches(graph, spec, cache, **(sampling | {"topology": "cpu", "features": "auto"}))
+    found, stats, producer = batches(graph, spec, cache, **sampling)
+    assert (inline, producer) == ("InlineProducer", "DeviceProducer")
+    assert found == expected
+    assert (stats.nodes, stats.edges, stats.deduplicated) == (plain.nodes, plain.edges, plain.deduplicated)
+    assert stats.counters.local_rows == plain.counters.local_rows
+    assert stats.counters.local_bytes == plain.counters.local_bytes
+    assert stats.counters.frontier_rows == plain.counters.frontier_rows
+
+
+@pytest.mark.parametrize("features", ["device", "cpu"])
+@pytest.mark.parametrize("make", [small_graph, small_hetero, every_dtype])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_same_batches(tmp_path, gpu, make, parts, features):
+    graph = partitioned(make(), tmp_path, parts)
+    same_as_the_cpu(graph, features=features)
+    same_as_the_cpu(graph, features=features, with_edge=True, replace=True, prefetch=5)
+
+
+def test_all_neighbors(tmp_path, gpu):
+    spec = LoaderSpec(name="all", num_neighbors=[-1, 2], batch_size=50, exact=True)
+    same_as_the_cpu(partitioned(small_graph(), tmp_path, 2), spec)
+
+
+def test_rows_on_disk_are_read_by_the_cpu(tmp_path, gpu):
+    same_as_the_cpu(partitioned(small_graph(), tmp_path, 2), cache=CacheOptions(memory=500))
+
+
+def test_an_epoch_may_be_left_early_and_resumed(tmp_path, gpu):
+    with LoaderContext(partitioned(small_graph(), tmp_path, 2), SamplingOptions(prefetch=3), seed=7) as context:
+        loader = context.make_loader(TRAIN)
+        whole = [digest(batch) for batch in loader]
+        loader.set_epoch(0)
+        seen = []
+        for batch in loader:
+            seen.append(digest(batch))
+            if len(seen) == 2:
+                state = loader.state_dict()
+                break
+        other = context.make_loader(TRAIN)
+        other.load_state_dict(state)
+        assert seen + [digest(batch) for batch in other] == whole
+
+
+def test_several_loaders_at_once(tmp_path, gpu):
+    with LoaderContext(partitioned(small_graph(), tmp_path, 2), SamplingOptions(), seed=7) as context:
+        alone = [digest(batch) for batch in context.make_loader(TRAIN)]
+        first, second = context.make_loader(TRAIN), context.make_loader(TRAIN)
+        assert [(digest(a), digest(b)) for a, b in zip(first, second, strict=True)] == [(d, d) for d in alone]
+
+
+def test_threads_end_with_the_context(tmp_path, gpu):
+    context = LoaderContext(partitioned(small_graph(), tmp_path, 2), SamplingOptions(), seed=7)
+    loader = iter(context.make_loader(TRAIN))
+    next(loader)
+    assert [t for t in threading.enumerate() if t.name.startswith("glt-cpu")]
+    context.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("glt-cpu")]
+    with pytest.raises(Exception, match="closed"):
+        next(loader)
+    context.close()
+
+
+def test_an_error_of_a_sampler_reaches_the_loop(tmp_path, gpu):
+    class Broken:
+        def make(self, request):
+            raise ValueError(f"no batch {request.number}")
+
+    producer = DeviceProducer(torch.device("cpu"), lambda config: Broken(), prefetch=1)
+    with (
+        LoaderContext(partitioned(small_graph(), tmp_path, 1), seed=7, make_producer=lambda pin: producer) as context,
+        pytest.raises(ValueError, match="no batch 0"),
+    ):
+        next(iter(context.make_loader(TRAIN)))
+
+
+def test_a_batch_that_takes_too_long_is_named(tmp_path, gpu):
+    end = threading.Event()
+
+    class Slow:
+        def make(self, request):
+            end.wait(30)
+
+    producer = DeviceProducer(torch.device("cpu"), lambda config: Slow(), prefetch=1, timeout_s=0.05)
+    with LoaderContext(partitioned(small_graph(), tmp_path, 1), seed=7, make_producer=lambda pin: producer) as context:
+        with pytest.raises(SamplerError, match=r"batch 0 was not made within 0.05 s \(sampling.timeout_s\)"):
+            next(iter(context.make_loader(TRAIN)))
+        end.set()
+
+
+def test_memory_is_freed_after_the_threads_have_ended(tmp_path):
+    order = []
+    producer = DeviceProducer(
+        torch.device("cpu"), lambda config: None, prefetch=1, release=lambda: order.append("freed")
+    )
+    producer.close()
+    producer.close()
+    assert order == ["freed"]
+
+
+# --- who samples
+
+
+def test_the_cpu_samples_where_it_is_told_to(tmp_path, gpu):
+    graph = partitioned(small_graph(), tmp_path, 1)
+    for options in ({"topology": "cpu"}, {"num_workers": 1}):
+        assert batches(graph, **options)[2] != "DeviceProducer"
+
+
+def test_no_gpu_no_effect(tmp_path, caplog):
+    graph = partitioned(small_graph(), tmp_path, 1)
+    with caplog.at_level(logging.INFO, "glt_lightning"):
+        assert batches(graph)[2] == "InlineProducer"
+        assert not caplog.text
+        assert batches(graph, topology="uva")[2] == "InlineProducer"
+    assert "sampling.topology: training on cpu, so uva has no effect" in caplog.text
+
+
+def test_a_gpu_that_cannot_is_said(tmp_path, monkeypatch, caplog):
+    def refuse(device):
+        raise NativeError("the driver is too old.")
+
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", refuse)
+    graph = partitioned(small_graph(), tmp_path, 1)
+    with caplog.at_level(logging.INFO, "glt_lightning"):
+        assert batches(graph)[2] == "InlineProducer"
+    assert "sampling on the CPU, because the GPU cannot: the driver is too old." in caplog.text
+    with pytest.raises(NativeError, match="too old"):
+        batches(graph, topology="device")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topology": "gpu"}, "sampling.topology: expected auto, cpu, device, uva, hybrid"),
+        ({"features": "disk"}, "sampling.features: expected"),
+        ({"topology": "uva", "num_workers": 2}, "give the sampler processes worker_devices"),
+        ({"prefetch": 0}, "sampling.prefetch"),
+        ({"worker_devices": ["cuda:0"]}, "set sampling.num_workers"),
+        ({"worker_devices": ["gpu0"], "num_workers": 1}, "expected devices such as cuda:0, got 'gpu0'"),
+    ],
+)
+def test_options_that_contradict_each_other(options, said):
+    with pytest.raises(OptionError, match=said):
+        SamplingOptions(**options)
