@@ -208,7 +208,8 @@ def test_nothing_waits_for_a_gpu(tmp_path):
     graph, device, flight = partitioned(every_dtype(), tmp_path), torch.device("cuda", 0), InFlight()
     found = []
     cache = CacheOptions(device=20_000)
-    with LoaderContext(graph, seed=7, pin_memory=True, cache=cache, device=device) as context:
+    on_cpu = SamplingOptions(topology="cpu")
+    with LoaderContext(graph, on_cpu, seed=7, pin_memory=True, cache=cache, device=device) as context:
         for batch in context.make_loader(TRAIN):
             moved = flight.copy(batch, device)
             torch.cuda.set_sync_debug_mode("error")

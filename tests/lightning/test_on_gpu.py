@@ -1,0 +1,57 @@
+"""Training on batches that a GPU makes is training on those of the CPU. The emulated kernels stand in for the GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from glt_lightning import CacheOptions, SamplingOptions
+from glt_lightning.errors import OptionError
+from glt_lightning.loader import on_gpu
+from glt_lightning.ops.cuda import Kernels
+from tests.lightning.tiny import Noting
+
+
+@pytest.fixture
+def gpu(kernels, monkeypatch):
+    """The CPU counts as a GPU."""
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+
+
+@pytest.fixture
+def fitted(make_data, make_model, make_trainer):
+    def fit(strategy="auto", epochs=2, resume=None, sampling=None, cache=None, **options):
+        data = make_data(sampling=SamplingOptions(seed=5, **(sampling or {})), cache=cache or CacheOptions())
+        trainer, model = make_trainer(strategy=strategy, max_epochs=epochs, **options), make_model(Noting, dropout=0.0)
+        trainer.fit(model, data, ckpt_path=resume)
+        return trainer, model
+
+    return fit
+
+
+def same(one, other):
+    return all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
+
+
+@pytest.mark.parametrize("strategy", ["auto", "glt_worker"])
+def test_same_weights(fitted, gpu, strategy):
+    _, plain = fitted(sampling={"topology": "cpu"})
+    trainer, model = fitted(strategy)
+    assert type(trainer.train_dataloader._producer).__name__ == "DeviceProducer"
+    assert model.seen == plain.seen
+    assert same(model, plain)
+
+
+def test_resumed_in_mid_epoch_by_the_cpu(fitted, gpu, tmp_path):
+    """A batch is the same whoever makes it, so a run may go on where there is no GPU."""
+    keep = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+    _, plain = fitted(epochs=3, enable_checkpointing=True, callbacks=[keep])
+    _, model = fitted(epochs=3, resume=tmp_path / "step=6.ckpt", sampling={"topology": "cpu"})
+    assert same(model, plain)
+
+
+def test_servers_make_whole_batches(fitted, gpu):
+    with pytest.raises(OptionError, match=r"sampling\.topology: 'device' needs the graph where training is"):
+        fitted("glt_server_client", sampling={"topology": "device"})
