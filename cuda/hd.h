@@ -1,10 +1,13 @@
 // Where a function runs. GLT_HD: on host and device. GLT_DEVICE: on the device, and on the host in tests that emulate it.
+// GLT_HD_INLINE: as GLT_HD, and on the host also into a function for a wider instruction set.
 #pragma once
 
 #ifdef __CUDACC__
 #define GLT_HD __host__ __device__ __forceinline__
+#define GLT_HD_INLINE GLT_HD
 #define GLT_DEVICE __device__ __forceinline__
 #else
 #define GLT_HD inline
+#define GLT_HD_INLINE __attribute__((always_inline)) inline
 #define GLT_DEVICE inline
 #endif

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import cuda_khop, reference
-from glt_lightning.ops.cuda_gather import CudaShards
+from glt_lightning.ops import cuda_relabel, cuda_sample, reference
 from glt_lightning.ops.cuda_native import SPARE_FANOUT
 from tests.helpers import device_cases as cases
 
@@ -33,7 +32,7 @@ def test_relabel(kernels, seed):
 def test_relabel_of_many_ids_with_few_values(kernels):
     """Thousands of threads meet in each slot."""
     ids = np.random.default_rng(0).integers(0, 100, 500_000)
-    unique, lids = cuda_khop.relabel(cases.to(kernels, ids))
+    unique, lids = cuda_relabel.relabel(cases.to(kernels, ids))
     want_unique, want_lids = reference.relabel(torch.from_numpy(ids), torch.empty(0, dtype=torch.int64))
     assert unique.tolist() == want_unique.tolist()
     assert lids.tolist() == want_lids.tolist()
@@ -41,31 +40,9 @@ def test_relabel_of_many_ids_with_few_values(kernels):
 
 def test_relabel_refuses_negative_ids(kernels):
     with pytest.raises(DataError, match="id -3 at position 1"):
-        cuda_khop.relabel(cases.to(kernels, np.array([1, -3])))
+        cuda_relabel.relabel(cases.to(kernels, np.array([1, -3])))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_neighbor_sums(kernels, seed):
     cases.check_neighbor_sums(kernels, seed)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_gather_from_device_memory(kernels, seed):
-    cases.check_gather(kernels, seed, place=lambda shard: shard.to(kernels.device))
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_gather_from_pinned_memory(kernels, seed):
-    cases.check_gather(kernels, seed, place=lambda shard: shard.pin_memory())
-
-
-def test_gather_does_not_wait_and_says_bad_ids_when_asked(kernels):
-    shards = CudaShards([torch.ones(3, 2, device=kernels.device), torch.ones(3, 2).pin_memory()], kernels, start=5)
-    ids = torch.tensor([5, 10, 11], device=kernels.device)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        shards.gather(ids)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    with pytest.raises(DataError, match="id 11 at position 2"):
-        shards.check()

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.ops import cuda_khop, reference
+from glt_lightning.ops import cuda_relabel, cuda_sample, reference
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_gather import CudaShards
+from glt_lightning.ops.cuda_gather import CudaShards, RowsAt
 from glt_lightning.ops.cuda_graph import DeviceGraph
 from glt_lightning.ops.cuda_khop import CudaKHopOp, DeviceSubgraph
+from glt_lightning.ops.cuda_memory import Registered
+from glt_lightning.ops.cuda_ranked_set import CudaRankedSet
 from glt_lightning.ops.cuda_sums import CudaNeighborSums
+from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp, Subgraph
+from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.ops.sample import sample_rows
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut
@@ -144,7 +150,7 @@ def check_sample_rows(kernels: Kernels, seed: int) -> None:
         rows = pieces.gid_of[destination][rng.integers(0, graph.num_nodes[destination], int(rng.integers(0, 90)))]
         fanout = int(rng.choice(FANOUTS))
         want = sample_rows(pieces.view, r, rows, fanout, **options)
-        got = cuda_khop.sample_rows(device_graph, r, to(kernels, rows), fanout, **options)
+        got = cuda_sample.sample_rows(device_graph, r, to(kernels, rows), fanout, **options)
         for mine, theirs in zip(got, want, strict=True):
             assert_same(mine, theirs)
 
@@ -154,7 +160,7 @@ def check_relabel(kernels: Kernels, seed: int) -> None:
     rng = np.random.default_rng(seed)
     offset, spread = int(rng.choice([0, 2**31 - 30, 2**32 - 70, 2**62])), int(rng.choice([1, 60, 5000]))
     ids, known = (offset + rng.integers(0, spread, int(rng.integers(0, most))) for most in (900, 40))
-    unique, lids = cuda_khop.relabel(to(kernels, ids), to(kernels, known), kernels=kernels)
+    unique, lids = cuda_relabel.relabel(to(kernels, ids), to(kernels, known), kernels=kernels)
     for want_unique, want_lids in (
         relabel(ids, known),
         reference.relabel(torch.from_numpy(ids), torch.from_numpy(known)),
@@ -163,25 +169,104 @@ def check_relabel(kernels: Kernels, seed: int) -> None:
         assert lids.tolist() == want_lids.tolist()
 
 
-def check_gather(kernels: Kernels, seed: int, place: Callable[[Tensor], Tensor]) -> None:
-    """Rows of any width at any address. place: puts a shard into the memory it is read from."""
+Place = Callable[[Tensor], Tensor | RowsAt]  # puts values [n] into the memory that they are read from
+
+
+def registered_place(kernels: Kernels, close: Callable[[Registered], object]) -> Place:
+    """Into pages of the host that are registered one shard at a time. close: is told whom to close."""
+
+    def place(values: Tensor) -> RowsAt:
+        pages = -(-max(1, values.nbytes) // mmap.PAGESIZE)
+        memory = np.frombuffer(mmap.mmap(-1, pages * mmap.PAGESIZE), dtype=np.uint8)
+        memory[: values.nbytes].view(values.numpy().dtype)[:] = values.numpy()
+        registered = Registered(kernels, memory)
+        close(registered)
+        address = registered.address_of(memory)
+        return RowsAt(address=address, rows=len(values), dtype=values.dtype, row_shape=(), keep=memory)
+
+    return place
+
+
+def rows_in(placed: Tensor | RowsAt, shift: int, rows: int, row_shape: tuple[int, ...]) -> Tensor | RowsAt:
+    """The rows that begin at value `shift`."""
+    if isinstance(placed, Tensor):
+        return placed[shift:].view(rows, *row_shape)
+    return replace(placed, address=placed.address + shift * placed.dtype.itemsize, rows=rows, row_shape=row_shape)
+
+
+def check_gather(kernels: Kernels, seed: int, place: Place) -> None:
+    """Rows of any width at any address."""
     rng = np.random.default_rng(seed)
     dtype = [torch.float32, torch.float16, torch.int64, torch.int8, torch.bool, torch.float64][rng.integers(6)]
     row_shape = [(), (1,), (3,), (4,), (17,), (32,), (100,), (2, 5)][rng.integers(8)]
     start, width = int(rng.choice([0, 2**31 - 3, 2**40])), int(np.prod(row_shape, dtype=np.int64))
-    shards = []
+    shards, on_host = [], []
     for _ in range(rng.integers(1, 12)):
         rows, shift = int(rng.integers(0, 9)), int(rng.integers(0, 4))  # shift: not all shards begin at a round address
         values = torch.from_numpy(rng.integers(0, 100, shift + rows * width)).to(dtype)
-        shards.append(place(values)[shift:].view(rows, *row_shape))
-    total = sum(map(len, shards))
+        shards.append(rows_in(place(values), shift, rows, row_shape))
+        on_host.append(values[shift:].view(rows, *row_shape))
+    total = sum(map(len, on_host))
     rows = rng.integers(0, total, int(rng.integers(0, 300))) if total else np.empty(0, dtype=np.int64)
-    got = CudaShards(shards, kernels, start=start).gather(to(kernels, rows + start))
-    on_host = [s.cpu() for s in shards]
+    array = CudaShards(shards, kernels, start=start)
+    assert (array.dtype, array.row_shape, len(array)) == (dtype, row_shape, total)
+    got = array.gather(to(kernels, rows + start))
     assert torch.equal(
         got.cpu(), torch.from_numpy(Shards([s.numpy() for s in on_host], start=start).gather(rows + start))
     )
     assert torch.equal(got.cpu(), reference.gather(on_host, torch.from_numpy(rows)))
+
+
+def any_stored(rng: np.random.Generator, encoding: Encoding, rows: int, row_shape: tuple[int, ...]) -> np.ndarray:
+    """Stored rows with bits of all kinds: NaN, infinity and numbers below the normal ones are among the halves."""
+    shape = (rows, *encoding.stored_shape(row_shape))
+    stored = rng.integers(0, 256, (*shape, encoding.dtype.itemsize), dtype=np.uint8).view(encoding.dtype).reshape(shape)
+    if encoding.head and rows:
+        scales = np.array([0, 1e-45, 1e-39, 0.1, 1, 3.7, 2e36], dtype=np.float32)[rng.integers(0, 7, (rows, 1))]
+        stored[:, : encoding.head] = scales.view(np.uint8)
+    return stored
+
+
+def check_gather_decode(kernels: Kernels, seed: int, name: str, place: Place) -> None:
+    """Rows of any width at any address that a value of it may have, bit for bit."""
+    rng, encoding = np.random.default_rng(seed), ENCODINGS[name]
+    shapes = [(int(rng.integers(0, 71)),), (4 * int(rng.integers(0, 40)),), (), (2, 5), (3, 4)]
+    row_shape = shapes[rng.integers(2 if encoding.head else 5)]
+    start = int(rng.choice([0, 2**31 - 3, 2**40]))
+    shards, on_host = [], []
+    for _ in range(rng.integers(1, 12)):
+        stored, shift = any_stored(rng, encoding, int(rng.integers(0, 9)), row_shape), int(rng.integers(0, 4))
+        values = np.concatenate([np.zeros(shift, stored.dtype), stored.reshape(-1)])
+        carried = torch.from_numpy(values.view(np.int16) if name == "bfloat16" else values)
+        shards.append(rows_in(place(carried), shift, len(stored), stored.shape[1:]))
+        on_host.append(stored)
+    total = sum(map(len, on_host))
+    rows = rng.integers(0, total, int(rng.integers(0, 300))) if total else np.empty(0, dtype=np.int64)
+    array, cpu = (
+        CudaShards(shards, kernels, start=start, encoding=encoding),
+        Shards(on_host, start=start, encoding=encoding),
+    )
+    assert (array.dtype, array.row_shape, array.row_bytes) == (torch.float32, row_shape, cpu.row_bytes)
+    got, want = array.gather(to(kernels, rows + start)), cpu.gather(rows + start)
+    assert np.array_equal(got.cpu().numpy().view(np.uint32), want.view(np.uint32))
+    raw = array.raw.gather(to(kernels, rows + start))
+    assert raw.dtype == array.stored_dtype
+    assert np.array_equal(raw.cpu().numpy().view(np.uint8), cpu.raw.gather(rows + start).view(np.uint8))
+
+
+def check_rank_find(kernels: Kernels, seed: int) -> None:
+    """Sets of any density; ids inside and outside the range."""
+    rng = np.random.default_rng(seed)
+    first, num_ids = int(rng.choice([0, -5, 2**31 - 3, 2**40])), int(rng.choice([1, 191, 192, 193, 3000]))
+    members = first + np.flatnonzero(rng.random(num_ids) < rng.choice([0, 0.01, 0.5, 1]))
+    words = np.empty(RankedSet.words_for(num_ids), dtype=np.uint64)
+    cpu = RankedSet.build(members, first, num_ids, words)
+    ids = rng.integers(first - 100, first + num_ids + 100, int(rng.integers(0, 2000)))
+    on_device = kernels.copy(words)
+    for where in (on_device, on_device.data_ptr()):
+        got = CudaRankedSet(where, first, num_ids, kernels).find(to(kernels, ids))
+        assert got.dtype == torch.int32
+        assert got.tolist() == cpu.find(ids).tolist()
 
 
 def check_neighbor_sums(kernels: Kernels, seed: int) -> None:

@@ -4,6 +4,7 @@
 #include <glt/cuda.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "graph.h"
+#include "scan.cuh"
 
 namespace glt {
 
@@ -29,7 +31,15 @@ struct Atomic {
   static void pause() {
     if (let_others_in) let_others_in();
   }
-  static uint64_t read(const uint64_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+  template <class Word>
+  static Word read(const Word* p) {
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+  }
+  template <class Word>
+  static void write(Word* p, Word value) {
+    pause();
+    __atomic_store_n(p, value, __ATOMIC_RELAXED);
+  }
   static uint64_t swap_if(uint64_t* p, uint64_t expected, uint64_t desired) {
     pause();
     __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
@@ -39,9 +49,10 @@ struct Atomic {
     pause();
     __atomic_fetch_add(p, value, __ATOMIC_RELAXED);
   }
-  static void min(uint64_t* p, uint64_t value) {
+  template <class Word>
+  static void min(Word* p, Word value) {
     pause();
-    for (uint64_t seen = read(p); value < seen;)
+    for (Word seen = read(p); value < seen;)
       if (__atomic_compare_exchange_n(p, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
   }
 };
@@ -81,11 +92,16 @@ void run_threads(const std::vector<int64_t>& order, const Body& body) {
 }
 
 template <class Body>
+void run_scheduled(int64_t n, std::mt19937_64& random, const Body& body) {
+  const auto order = shuffled(n, random);
+  schedule.threads > 1 ? run_threads(order, body) : run_nested(order, body);
+}
+
+template <class Body>
 int32_t for_each(int64_t n, const Body& body, void*, int64_t*) {
   if (n <= 0) return GLT_OK;
   std::mt19937_64 random(schedule.seed++);
-  const auto order = shuffled(n, random);
-  schedule.threads > 1 ? run_threads(order, body) : run_nested(order, body);
+  run_scheduled(n, random, body);
   return GLT_OK;
 }
 
@@ -99,16 +115,56 @@ int32_t for_each_lanes(int64_t n, const Body& body, void*, int64_t*) {
   for (int64_t k = 0; k < n * kLanes; ++k) lanes.push_back(body.open(k / kLanes, &shared[k / kLanes * Body::kWords]));
   for (int64_t k : shuffled(n * kLanes, random)) body.first(lanes[k], uint32_t(k % kLanes), kLanes);
   for (int64_t k : shuffled(n * kLanes, random)) body.second(lanes[k], uint32_t(k % kLanes), kLanes);
-  for (int64_t k : shuffled(n * kLanes, random)) body.third(lanes[k], uint32_t(k % kLanes), kLanes);
+  run_scheduled(n * kLanes, random, [&](int64_t k) { body.third(lanes[k], uint32_t(k % kLanes), kLanes); });
+  return GLT_OK;
+}
+
+inline int32_t fill_bytes(void* p, int value, int64_t nbytes, void*, int64_t*) {
+  if (nbytes > 0) std::memset(p, value, size_t(nbytes));
+  return GLT_OK;
+}
+
+// As blocks might do it that come in any order and of any size: tiles of the items have their values taken one after
+// the other, and now and then one of those whose sum before is known is placed.
+template <class Body>
+int32_t scan_each(int64_t bound, const Body& body, uint64_t* state, void*, int64_t* detail) {
+  const int64_t n = body.size();
+  for (int64_t w = 0; w < scan_words(bound); ++w)
+    if (n > bound || state[w]++) return fail(detail, GLT_BAD_ARG, bound, n);  // not zero: it served another scan
+  std::mt19937_64 random(schedule.seed++);
+  const int64_t tile = 1 + int64_t(random() % 7), tiles = n ? (n - 1) / tile + 1 : 0;
+  std::vector<uint32_t> values(n);
+  std::vector<int64_t> before(n + 1), ready;
+  std::vector<bool> done(tiles);
+  int64_t known = 0;  // tiles before this one have their sums
+  auto place_one = [&] {
+    std::swap(ready[random() % ready.size()], ready.back());
+    const int64_t t = ready.back();
+    ready.pop_back();
+    for (int64_t i : shuffled(std::min(tile, n - t * tile), random))
+      body.place(t * tile + i, before[t * tile + i], values[t * tile + i]);
+    if (t == tiles - 1) body.finish(before[n]);
+  };
+  for (int64_t t : shuffled(tiles, random)) {
+    for (int64_t i : shuffled(std::min(tile, n - t * tile), random)) values[t * tile + i] = body.value(t * tile + i);
+    for (done[t] = true; known < tiles && done[known]; ready.push_back(known++))
+      for (int64_t i = known * tile; i < std::min(n, (known + 1) * tile); ++i) before[i + 1] = before[i] + values[i];
+    while (!ready.empty() && random() % 2) place_one();
+  }
+  while (!ready.empty()) place_one();
+  if (!tiles) body.finish(0);
   return GLT_OK;
 }
 
 }  // namespace glt
 
 #include "assign.cu"
+#include "decode.cu"
 #include "gather.cu"
+#include "khop.cu"
 #include "pick.h"
 #include "pick_lanes.h"
+#include "rank.cu"
 #include "relabel.cu"
 #include "sample.cu"
 

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
-from glt_lightning.ops import cuda, cuda_khop, reference
+from glt_lightning.ops import cuda, cuda_khop_batch, cuda_khop_steps, cuda_relabel, cuda_sample, reference
 from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_gather import CudaShards
 from glt_lightning.ops.cuda_graph import DeviceGraph
 from glt_lightning.ops.cuda_khop import CudaKHopOp
 from glt_lightning.ops.cuda_native import SIGNATURES, SPARE_FANOUT, cuda_library
@@ -125,21 +124,15 @@ def test_relabel(kernels, seed, schedule):
     cases.check_relabel(kernels, seed)
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_gather(kernels, seed):
-    kernels.schedule(seed)
-    cases.check_gather(kernels, seed, place=lambda shard: shard)
-
-
 # --- the relabel table at its limits
 
 
 def relabel_in(kernels: Kernels, slots: int, ids: torch.Tensor) -> tuple[list[int], list[int], list[int]]:
     """(error, unique, lids) of ids in a table of so many slots."""
     error, num_unique = kernels.new_error(), kernels.zeros(1)
-    lids = cuda_khop._Lids(kernels, error)
+    lids = cuda_relabel.DeviceLids(kernels, error)
     lids._slots, lids._table = slots, kernels.empty(2 * slots)
-    lids._enter(None, 0, True)
+    lids.enter(None, 0, True)
     unique = kernels.empty(len(ids))
     found = lids.number(ids, kernels.zeros(1).fill_(len(ids)), unique, num_unique)
     return error.tolist(), unique[: int(num_unique)].tolist(), found.tolist()
@@ -218,30 +211,12 @@ def test_sample_rows_refuses_other_types(kernels):
     pieces = cut(graph, 1, rng)
     other = torch.from_numpy(pieces.gid_of[1 - int(pieces.view.dst_types[0])][:1])
     with pytest.raises(DataError, match="position 0"):
-        cuda_khop.sample_rows(DeviceGraph.from_view(pieces.view, kernels), 0, other, 2, batch_key=0, hop=0)
+        cuda_sample.sample_rows(DeviceGraph.from_view(pieces.view, kernels), 0, other, 2, batch_key=0, hop=0)
 
 
 def test_relabel_refuses_negative_ids(kernels):
     with pytest.raises(DataError, match="id -3 at position 1"):
-        cuda_khop.relabel(torch.tensor([1, -3]), kernels=kernels)
-
-
-@pytest.mark.parametrize("bad", [4, 11, -1])
-def test_gather_says_ids_outside_when_asked(kernels, bad):
-    shards = CudaShards([torch.ones(3, 2), torch.ones(3, 2)], kernels, start=5)
-    shards.gather(torch.tensor([5, 10]))
-    shards.check()
-    out = shards.gather(torch.tensor([5, 10, bad]), torch.zeros(3, 2))
-    assert out.tolist() == [[1, 1], [1, 1], [0, 0]]
-    with pytest.raises(DataError, match=f"id {bad} at position 2"):
-        shards.check()
-
-
-def test_gather_refuses_shards_it_cannot_read(kernels):
-    with pytest.raises(DataError, match=re.escape("got torch.float32 rows of shape [3]")):
-        CudaShards([torch.zeros(3, 2), torch.zeros(3, 3)], kernels)
-    with pytest.raises(DataError, match="or pinned memory, got a tensor on meta"):
-        CudaShards([torch.zeros(3, 2, device="meta")], kernels)
+        cuda_relabel.relabel(torch.tensor([1, -3]), kernels=kernels)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@
 // out and no memory outside the arrays is touched, so the caller may read `error` late, with the sizes.
 #pragma once
 #include <glt/api.h>
+#include <glt/decode.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,11 +66,47 @@ GLT_API int32_t glt_cuda_relabel_number(const int64_t* ids, int64_t n, const int
                                         int64_t* num_unique, int64_t* lids, int64_t* error, int64_t* detail,
                                         void* stream);
 
+// A k-hop batch as one call. All of this is on the host. T node types, R relations, H hops as in api.h.
+typedef struct {
+  int32_t num_hops, seed_type, replace, with_edge;
+  int64_t num_seeds;
+  int64_t max_picks;               // of the whole batch: more are not promised room
+  const int32_t* fanouts;          // [H * R]
+  const int32_t *src_type, *dst_type;  // [R]
+  const int64_t* type_sizes;       // [T]
+} glt_khop_shape;
+
+// What such a batch can come to: nodes [T], edges [R], and the bytes of its workspace; -1 where max_picks is not enough,
+// as always with a fan-out of -1 that meets rows, or where there are 2^32 - 1 nodes: then see the ops above.
+GLT_API int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape* shape, int64_t* nodes, int64_t* edges,
+                                   int64_t* workspace_bytes, int64_t* detail);
+
+// Queues the batch; results as glt_khop. Tables of pointers on the host: gid and uid [T] -> [nodes], edge_index [R] ->
+// [2 * edges], edge_row [R] -> [edges], not read without with_edge. Of a relation with E edges, all hops in order, the
+// first 2 * E of edge_index are written: source lids, then destination lids; -1 for a damaged source.
+// sizes: [5 + (H + 2) * T + (H + 1) * R] an error as above, the nodes by type (none, with the seeds, after each hop), the
+// edges by relation (none, after each hop). A count that a hop did not change may be 0: take the highest before it.
+// workspace: aligned to 256 bytes, for this call alone.
+GLT_API int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* seeds, uint64_t batch_key,
+                              void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
+                              int64_t* const* edge_index, int64_t* const* edge_row, int64_t* sizes, int64_t* detail,
+                              void* stream);
+
 // out[i] = row (ids[i]) of an array stacked from P shards: bounds [P + 1], shards [P] -> row_bytes each row; a shard may
 // lie in device or in pinned, mapped memory. Any width and alignment; 16 bytes at a time where both allow.
 // error: GLT_BAD_ID {position, id}; that row of `out` is left as it was.
 GLT_API int32_t glt_cuda_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
                                 const int64_t* ids, int64_t n, void* out, int64_t* error, int64_t* detail, void* stream);
+
+// As glt_cuda_gather, for rows of `values` numbers that are stored as `encoding` says: out [n * values] float32, decoded.
+// Rows of halves begin at even addresses.
+GLT_API int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t* bounds, int32_t num_shards,
+                                       int32_t encoding, int64_t values, const int64_t* ids, int64_t n, float* out,
+                                       int64_t* error, int64_t* detail, void* stream);
+
+// As glt_rank_find.
+GLT_API int32_t glt_cuda_rank_find(const uint64_t* blocks, int64_t first, int64_t num_ids, const int64_t* ids, int64_t n,
+                                   int32_t* rank, int64_t* detail, void* stream);
 
 // out[neighbour] += values[row] for each entry of the rows; integers, so that no order matters. indptr [num_rows + 1],
 // neighbors (id_bytes wide), values [num_rows * width], out [num_nodes * width]. error: GLT_BAD_ID {row, neighbour}.

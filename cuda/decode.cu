@@ -1,0 +1,70 @@
+// Gathering rows that are stored in fewer bytes than they are used in.
+#include <glt/cuda.h>
+
+#include "each_row.cuh"
+#include "stored.h"
+
+namespace glt {
+namespace {
+
+constexpr int64_t kGroup = 4;  // values that a lane decodes at a time, where the addresses allow: it writes 16 bytes
+
+template <class T, int64_t count>
+struct alignas(count * sizeof(T)) Pack {
+  T at[count];
+};
+
+template <int64_t kStep, class Stored>
+GLT_DEVICE void decode_steps(const Stored& stored, const char* from, float* to, int64_t values, uint32_t lane,
+                             uint32_t lanes) {
+  using In = Pack<typename Stored::Value, kStep>;
+  using Out = Pack<float, kStep>;
+  for (int64_t k = lane; k < values / kStep; k += lanes) {
+    const In in = reinterpret_cast<const In*>(from)[k];
+    Out meant;
+    for (int64_t j = 0; j < kStep; ++j) meant.at[j] = stored.meant(in.at[j]);
+    reinterpret_cast<Out*>(to)[k] = meant;
+  }
+}
+
+// All lanes of a row take the same branch.
+template <class Stored>
+struct DecodeRow {
+  float* out;
+  int64_t values;
+
+  GLT_DEVICE void operator()(const char* row, int64_t i, uint32_t lane, uint32_t lanes) const {
+    using In = Pack<typename Stored::Value, kGroup>;
+    float* const to = out + i * values;
+    const char* const from = row + Stored::kHeadBytes;
+    const bool in_groups = values % kGroup == 0 && reinterpret_cast<uint64_t>(from) % sizeof(In) == 0 &&
+                           reinterpret_cast<uint64_t>(to) % sizeof(Pack<float, kGroup>) == 0;
+    if (in_groups) {
+      const Stored stored(static_cast<const char*>(__builtin_assume_aligned(row, sizeof(In))));
+      decode_steps<kGroup>(stored, from, to, values, lane, lanes);
+    } else {
+      decode_steps<1>(Stored(row), from, to, values, lane, lanes);
+    }
+  }
+};
+
+template <class Stored>
+int32_t decode_rows(const Shards& a, int64_t values, const int64_t* ids, int64_t n, float* out, int64_t* error,
+                    int64_t* detail, void* stream) {
+  const int64_t out_bytes = values * int64_t(sizeof(float));
+  return each_row(a, ids, n, out_bytes, DecodeRow<Stored>{out, values}, error, detail, stream);
+}
+
+}  // namespace
+}  // namespace glt
+
+int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t* bounds, int32_t num_shards, int32_t encoding,
+                               int64_t values, const int64_t* ids, int64_t n, float* out, int64_t* error,
+                               int64_t* detail, void* stream) {
+  using namespace glt;
+  if (num_shards < 1 || !is_stored_row(encoding, values)) return fail(detail, GLT_BAD_ARG, encoding, values);
+  const Shards a{shards, bounds, num_shards, stored_bytes(encoding, values)};
+  auto run = encoding == GLT_FLOAT16 ? decode_rows<Float16>
+                                     : (encoding == GLT_BFLOAT16 ? decode_rows<Bfloat16> : decode_rows<Int8>);
+  return run(a, values, ids, n, out, error, detail, stream);
+}
