@@ -35,13 +35,14 @@ class SharedArrays:
         arrays: Name -> array.
         meta: As given to `create`.
         path: Where others open them.
+        memory: uint8 [nbytes], all of it; it begins at a page.
         nbytes: Memory that they take.
     """
 
     def __init__(self, fd: int, memory: mmap.mmap, header: Mapping[str, Any], path: str) -> None:
-        self._fd, self._memory = fd, memory
+        self._fd, self._map = fd, memory
         self.path, self.meta, self.nbytes = path, header["meta"], len(memory)
-        whole = np.frombuffer(memory, dtype=np.uint8)
+        self.memory = whole = np.frombuffer(memory, dtype=np.uint8)
         self.arrays: dict[str, np.ndarray] = {}
         for name, dtype, shape, offset in header["arrays"]:
             size = np.dtype(dtype).itemsize * math.prod(shape)
@@ -78,25 +79,29 @@ class SharedArrays:
     def finish(self, file: Path | None = None) -> None:
         """From now on others may open them. file: as given to `create`; takes its name in one step."""
         if file is not None:
-            self._memory.flush()
-        self._memory[: len(_MAGIC)] = _MAGIC
+            self._map.flush()
+        self._map[: len(_MAGIC)] = _MAGIC
         if file is not None:
-            self._memory.flush()
+            self._map.flush()
             if self.path.startswith("/proc/"):
                 self.path = _name(self.path, file.with_name(f".{file.name}.{os.getpid()}"))
             os.replace(self.path, file)
             self.path = str(file)
 
     @classmethod
-    def open(cls, path: str | Path) -> SharedArrays:
-        """Maps what another process has finished, read-only. Raises `DataError` where that is not what ``path`` is."""
+    def open(cls, path: str | Path, *, writable: bool = False) -> SharedArrays:
+        """Maps what another process has finished, read-only. Raises `DataError` where that is not what ``path`` is.
+
+        writable: for drivers that lock no other memory; nobody writes to it.
+        """
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         except OSError as error:
             raise DataError(f"{path}: cannot be opened ({error.strerror}).") from None
         try:
             size = os.fstat(fd).st_size
-            memory = mmap.mmap(fd, size, access=mmap.ACCESS_READ) if size >= _PAGE else None
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            memory = mmap.mmap(fd, size, access=access) if size >= _PAGE else None
             return cls(fd, *_checked(memory, str(path)), str(path))
         except BaseException:
             os.close(fd)
@@ -108,7 +113,7 @@ class SharedArrays:
         if fd < 0:
             return
         os.close(fd)
-        if self._memory[: len(_MAGIC)] != _MAGIC:
+        if self._map[: len(_MAGIC)] != _MAGIC:
             _remove(self.path)
 
 

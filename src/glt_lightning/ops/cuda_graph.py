@@ -47,18 +47,23 @@ class GraphAddresses:
         )
 
     @classmethod
-    def split(cls, view: GraphView, rows: np.ndarray, hot: Place, rest: Place) -> GraphAddresses:
+    def split(
+        cls, view: GraphView, rows: np.ndarray, hot: Place, rest: Place, *, ids: Place | None = None
+    ) -> GraphAddresses:
         """Each part as two: its first rows, and those behind them.
 
         rows: int64 [T, P], how many the first are.  hot: places copies of their arrays.  rest: says where whole arrays lie.
+        ids: the same for user ids, where these are not split.
         """
         relations, user_ids = view._keep
         parts = range(view.num_parts)
         starts = view.bounds[:-1]
         bounds = np.append(np.stack([starts, starts + rows.reshape(-1)], axis=1).reshape(-1), view.num_nodes)
         made = cls(bounds)
-        for ids, k in zip(user_ids, rows.reshape(-1).tolist(), strict=True):
-            made.user_ids += [0, 0] if ids is None else [hot(ids[:k]), rest(ids) + k * ids.itemsize]
+        for each, k in zip(user_ids, rows.reshape(-1).tolist(), strict=True):
+            first = 0 if each is None else (hot(each[:k]) if ids is None else ids(each))
+            behind = 0 if each is None else (rest(each) if ids is None else first) + k * each.itemsize
+            made.user_ids += [first, behind]
         for r, t in enumerate(view.dst_types.tolist()):
             for p in parts:
                 of = relations[r * view.num_parts + p]
@@ -68,9 +73,9 @@ class GraphAddresses:
                     made._append((0, 0, 0), (0, 0, 0))
                     continue
                 k = int(rows[t, p])
-                first = of.indices[: int(of.indptr[k])]
+                lists = of.indices[: int(of.indptr[k])]
                 made._append(
-                    (hot(of.indptr[: k + 1]), hot(first), len(first)),
+                    (hot(of.indptr[: k + 1]), hot(lists), len(lists)) if k else (0, 0, 0),
                     (rest(of.indptr) + k * of.indptr.itemsize, rest(of.indices), len(of.indices)),
                 )
         return made

@@ -84,6 +84,9 @@ class GraphView:
         )
         self.address = ctypes.addressof(self.struct)
 
+    def relation(self, relation: int, part: int) -> RelationArrays | None:
+        return self._keep[0][relation * self.num_parts + part]
+
     def type_of(self, gids: np.ndarray) -> np.ndarray:
         """Node type index of each gid."""
         return np.searchsorted(self.type_offsets, gids, side="right") - 1

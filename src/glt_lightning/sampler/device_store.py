@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from glt_lightning.data.arrays import open_array
 from glt_lightning.data.device_layout import Placement, need_of, place
+from glt_lightning.data.host_arrays import copy_to_host
+from glt_lightning.data.hot_prefixes import HotAttributes, HotLists, hot_attributes_within, hot_lists_within
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import attr_key, edge_path, node_path
-from glt_lightning.errors import SamplerError
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.ops.cuda import Kernels
 from glt_lightning.ops.cuda_gather import CudaShards
 from glt_lightning.ops.cuda_graph import DeviceGraph, GraphAddresses
 from glt_lightning.options import CacheOptions
+from glt_lightning.sampler.device_memory import DeviceMemory
 
-# torch has few operations on these; they travel as the signed integers with the same bytes
-_CARRIED_AS = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
+# Gives arrays of the host that hold at least what is asked for (`Placement.on_host`), the same to all its processes.
+Share = Callable[[Sequence[str]], SharedArrays | None]
 
 
 class DeviceStore:
@@ -27,36 +29,47 @@ class DeviceStore:
 
     Attributes:
         kernels: Of the device.
-        graph_memory, feature_memory: ``device``, ``uva`` or ``hybrid``; attributes also ``cpu``.
-        nbytes: Bytes in memory of the device (``device``), and in memory of the host that it reads (``uva``).
+        graph_memory, feature_memory: ``device``, ``uva`` or ``hybrid``; of attributes also ``cpu``.
     """
 
-    def __init__(self, partition: LocalPartition, kernels: Kernels, placement: Placement, with_edge: bool) -> None:
-        self.kernels, self._partition = kernels, partition
+    def __init__(
+        self,
+        partition: LocalPartition,
+        kernels: Kernels,
+        placement: Placement,
+        with_edge: bool,
+        shared: SharedArrays | None,
+    ) -> None:
+        self.kernels, self._partition, self._with_edge = kernels, partition, with_edge
         self.graph_memory, self.feature_memory = placement.topology, placement.features
-        self.nbytes = {"device": 0, "uva": 0}
-        self._keep: list[Tensor] = []
-        self._graph: DeviceGraph | None = DeviceGraph(
-            kernels, partition.view, GraphAddresses.whole(partition.view, self._address_of_copy)
-        )
-        self._shards: dict[str, CudaShards] = {}
-        if self.feature_memory == "cpu":
-            return
-        manifest, parts = partition.manifest, range(partition.manifest.num_parts)
-        for t in range(len(partition.schema.node_types)):
-            for name in manifest.node_attrs(t):
-                paths, bounds = [node_path(p, t, name) for p in parts], partition.node_shards(t, name).bounds
-                self._shards[attr_key("nodes", t, name)] = self._copied(paths, bounds)
-        for r in range(len(partition.schema.edge_types) if with_edge else 0):
-            for name in ("edge_ids", *manifest.edge_attrs(r)):
-                paths, bounds = [edge_path(p, r, name) for p in parts], partition.edge_shards(r, name).bounds
-                self._shards[attr_key("edges", r, name)] = self._copied(paths, bounds)
+        self._memory = DeviceMemory(partition, kernels, shared)
+        try:
+            self._lists = _lists_on_device(partition, placement)
+            self._graph: DeviceGraph | None = self._lay_graph()
+            self._graph_bytes = self._memory.nbytes["device"]
+            self._hot = _attributes_on_device(partition, placement, with_edge)
+            self._shards = {} if placement.features == "cpu" else self._lay_attributes()
+        except torch.OutOfMemoryError as error:
+            self.close()
+            raise OptionError(
+                f"sampling.topology {self.graph_memory!r}, sampling.features {self.feature_memory!r}: {kernels.device} has no "
+                f"memory for them ({str(error).splitlines()[0]}). Choose hybrid with a lower cache.device_topology and "
+                "cache.device, or uva."
+            ) from None
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def graph(self) -> DeviceGraph:
         if self._graph is None:
             raise SamplerError("the graph on the device is gone: its store is closed.")
         return self._graph
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """``device``: bytes in memory of the device; ``uva``: in memory of the host that the device reads."""
+        return self._memory.nbytes
 
     def node_shards(self, node_type: int, name: str) -> CudaShards | None:
         """An attribute of nodes by gid, as it is stored; None where the CPU gathers."""
@@ -66,27 +79,49 @@ class DeviceStore:
         """An attribute of edges, or ``edge_ids``, by edge row."""
         return None if self.feature_memory == "cpu" else self._shards[attr_key("edges", edge_type, name)]
 
+    def said(self) -> str:
+        """What lies where, in one line."""
+        on_device, on_host = self.nbytes["device"], self.nbytes["uva"]
+        nodes = sum(
+            self._partition.manifest.rows(p, t) for p in self._partition.parts for t in range(self.graph.num_types)
+        )
+        graph = _where(self.graph_memory, int(self._lists.rows.sum()), nodes, self._graph_bytes)
+        features = _where(self.feature_memory, int(self._hot.nodes.sum()), nodes, on_device - self._graph_bytes)
+        host = f"; it reads {on_host / 1e6:,.1f} MB of the host's memory" if on_host else ""
+        return f"{self.kernels.device} samples: the graph {graph}, attributes {features}{host}."
+
     def close(self) -> None:
         """Gives the memory back; no kernel may be reading it. Safe to call twice."""
-        self._graph = None
-        self._shards.clear()
-        self._keep.clear()
+        self._graph, self._shards = None, {}
+        self._memory.close()
 
-    def _copied(self, paths: list[str], bounds: np.ndarray) -> CudaShards:
-        partition = self._partition
-        shards: list[Tensor | None] = [None] * len(paths)
-        for p in partition.parts:
-            path = paths[p]
-            shards[p] = self._copy(open_array(partition.directory, path, partition.manifest.arrays[path]))
-        return CudaShards(shards, self.kernels, bounds=bounds)
+    def _lay_graph(self) -> DeviceGraph:
+        memory, kind = self._memory, self.graph_memory
+        view = self._partition.view if kind == "device" else self._partition.view_of(memory.array)
+        if kind == "hybrid":
+            ids = memory.address_of_copy if self._lists.all_ids else None
+            addresses = GraphAddresses.split(view, self._lists.rows, memory.address_of_copy, memory.address_of, ids=ids)
+        else:
+            placed = memory.address_of_copy if kind == "device" else memory.address_of
+            addresses = GraphAddresses.whole(view, placed)
+        return DeviceGraph(self.kernels, view, addresses)
 
-    def _address_of_copy(self, array: np.ndarray) -> int:
-        return self._copy(array).data_ptr()
-
-    def _copy(self, array: np.ndarray) -> Tensor:
-        self._keep.append(self.kernels.copy(array.view(_CARRIED_AS.get(array.dtype.name, array.dtype))))
-        self.nbytes["device"] += array.nbytes
-        return self._keep[-1]
+    def _lay_attributes(self) -> dict[str, CudaShards]:
+        partition, kind = self._partition, self.feature_memory
+        manifest, view, made = partition.manifest, partition.view, {}
+        mapped = [p if p in partition.parts else None for p in range(manifest.num_parts)]
+        for t in range(len(partition.schema.node_types)):
+            bounds = view.bounds[t * manifest.num_parts : (t + 1) * manifest.num_parts + 1]
+            for name in manifest.node_attrs(t):
+                paths = [None if p is None else node_path(p, t, name) for p in mapped]
+                made[attr_key("nodes", t, name)] = self._memory.shards(kind, paths, bounds, self._hot.nodes[t])
+        for r in range(len(partition.schema.edge_types) if self._with_edge else 0):
+            for name in ("edge_ids", *manifest.edge_attrs(r)):
+                paths = [None if p is None else edge_path(p, r, name) for p in mapped]
+                made[attr_key("edges", r, name)] = self._memory.shards(
+                    kind, paths, view.edge_bounds[r], self._hot.edges[r]
+                )
+        return made
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -102,12 +137,44 @@ def open_store(
     features: str = "auto",
     cache: CacheOptions,
     with_edge: bool = True,
+    share: Share | None = None,
     free_bytes: Callable[[], int | None] | None = None,
 ) -> DeviceStore:
     """Puts the mapped parts where ``sampling.topology`` and ``sampling.features`` say.
 
-    with_edge: batches have attributes of edges, and their ids.  free_bytes: tells how much memory of the device is free.
+    with_edge: batches have attributes of edges, and their ids.  share: gives what the device reads on the host, to all
+    processes that call it at the same time; None: a copy for this process.  free_bytes: tells how much memory of the device
+    is free.
+    Raises `OptionError` for more than the device, or the host, has room for.
     """
     free = free_memory(kernels.device) if free_bytes is None else free_bytes()
     placement = place(topology, features, need_of(partition, with_edge), cache, free)
-    return DeviceStore(partition, kernels, placement, with_edge)
+    shared = None
+    if share is not None:
+        shared = share(placement.on_host)
+    elif placement.on_host:
+        shared = copy_to_host(partition, placement.on_host, with_edge)
+    return DeviceStore(partition, kernels, placement, with_edge, shared)
+
+
+def _lists_on_device(partition: LocalPartition, placement: Placement) -> HotLists:
+    if placement.topology == "hybrid":
+        return hot_lists_within(partition, placement.topology_bytes)
+    return HotLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64), False)
+
+
+def _attributes_on_device(partition: LocalPartition, placement: Placement, with_edge: bool) -> HotAttributes:
+    if placement.features == "hybrid":
+        return hot_attributes_within(partition, with_edge, placement.features_bytes)
+    types, relations = len(partition.schema.node_types), len(partition.schema.edge_types)
+    parts = partition.manifest.num_parts
+    return HotAttributes(np.zeros((types, parts), dtype=np.int64), np.zeros((relations, parts), dtype=np.int64))
+
+
+def _where(kind: str, rows: int, of: int, nbytes: int) -> str:
+    return {
+        "device": f"on it ({nbytes / 1e6:,.1f} MB)",
+        "uva": "on the host",
+        "hybrid": f"of {rows:,} of {of:,} nodes on it ({nbytes / 1e6:,.1f} MB), the others on the host",
+        "cpu": "read by the CPU",
+    }[kind]

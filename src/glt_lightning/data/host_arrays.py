@@ -1,0 +1,75 @@
+"""The graph and the attributes in memory of the host, one copy for all its processes, that GPUs read in place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.data.arrays import open_array
+from glt_lightning.data.device_layout import feature_paths, topology_paths
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.memory_choice import row_bytes
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.errors import OptionError, PartitionError
+
+_CHUNK = 64 << 20
+
+
+def copy_to_host(partition: LocalPartition, what: Collection[str], with_edge: bool) -> SharedArrays:
+    """Arrays of the mapped parts by their paths in the folder. Others open them by their `SharedArrays.path`. Close them.
+
+    what: ``topology``, ``features`` or both.  with_edge: attributes of edges, and their ids, are among the features.
+    Raises `OptionError`, before anything is copied, where the host has too little memory; `PartitionError` for a damaged file.
+    """
+    entries = partition.manifest.arrays
+    paths = list(topology_paths(partition)) if "topology" in what else []
+    paths += feature_paths(partition, with_edge) if "features" in what else []
+    shapes = {path: (np.dtype(entries[path].dtype), entries[path].shape) for path in paths}
+    try:
+        arrays = SharedArrays.create(shapes, _meta(partition, what, with_edge))
+    except MemoryError as error:
+        raise OptionError(
+            f"sampling.{', sampling.'.join(sorted(what))}: no memory on the host for what the GPU reads there: {error}. Choose "
+            "device or cpu, or partition for more hosts."
+        ) from None
+    try:
+        for path, out in arrays.arrays.items():
+            _fill(out, partition, path)
+        arrays.finish()
+    except BaseException:
+        arrays.close()
+        raise
+    return arrays
+
+
+def open_on_host(partition: LocalPartition, what: Collection[str], with_edge: bool, path: str | Path) -> SharedArrays:
+    """What another process of the host has copied. Raises `PartitionError` where that was for something else."""
+    arrays = SharedArrays.open(path, writable=True)
+    mine, meta = _meta(partition, what, with_edge), arrays.meta
+    same = all(meta.get(key) == mine[key] for key in ("options_hash", "parts"))
+    if not same or not set(what) <= set(meta["what"]) or with_edge > meta["with_edge"]:
+        arrays.close()
+        raise PartitionError(f"{path}: holds another graph, or other parts of it: {meta}; expected {mine}.")
+    return arrays
+
+
+def _meta(partition: LocalPartition, what: Collection[str], with_edge: bool) -> dict[str, object]:
+    parts, made_by = list(partition.parts), partition.manifest.options_hash
+    return {"options_hash": made_by, "parts": parts, "what": sorted(what), "with_edge": with_edge}
+
+
+def _fill(out: np.ndarray, partition: LocalPartition, path: str) -> None:
+    entry = partition.manifest.arrays[path]
+    open_array(partition.directory, path, entry)  # whether it is what the manifest says
+    left = memoryview(out.reshape(-1).view(np.uint8))
+    with open(partition.directory / path, "rb", buffering=0) as stream:
+        stream.seek(entry.bytes - entry.shape[0] * row_bytes(entry))
+        while len(left):
+            got = stream.readinto(left[:_CHUNK])
+            if not got:
+                raise PartitionError(
+                    f"{partition.directory / path}: damaged: it was cut off while in use. Partition again."
+                )
+            left = left[got:]
