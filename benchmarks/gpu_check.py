@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_machine import ROOT, Machine, look
+from benchmarks.gpu_machine import ROOT, Machine, kernel_filter, look
 
 BUILD = ROOT / "build" / "gpu"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -131,7 +131,7 @@ class Check:
             return True, "not run: compute-sanitizer is not on the PATH"
         report = self._build / f"{tool}.xml"
         report.unlink(missing_ok=True)
-        options = ["--tool", tool, "--error-exitcode", str(_BROKEN_KERNEL), "--kernel-name", "kns=3glt"]
+        options = ["--tool", tool, "--error-exitcode", str(_BROKEN_KERNEL), *kernel_filter(program)]
         # without torch's cache an access beyond a tensor is one beyond an allocation
         env = {**self._env, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         tests = [*_PYTEST, "-m", "gpu", f"--junitxml={report}", *SANITIZED]

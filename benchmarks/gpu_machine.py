@@ -123,6 +123,16 @@ def look(
     ), []
 
 
+def kernel_filter(sanitizer: str) -> list[str]:
+    """The sanitizer's arguments for our kernels alone: their mangled names hold the namespace `glt`."""
+    try:
+        text = subprocess.run([sanitizer, "--help"], capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        text = ""
+    older = "--kernel-regex" in text and "--kernel-name" not in text
+    return ["--kernel-regex" if older else "--kernel-name", "kns=3glt"]
+
+
 def commit() -> str:
     """The commit of this tree, with a + where files of it have been changed since."""
     said = last_line(["git", "-C", str(ROOT), "rev-parse", "HEAD"])
