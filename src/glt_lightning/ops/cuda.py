@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_int32
 
 import numpy as np
 import torch
@@ -39,7 +40,23 @@ class Kernels:
             raise NativeError(
                 "this torch cannot use CUDA (torch.cuda.is_available() is False). Install a CUDA build of torch."
             )
-        return cls(library, torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index))
+        index = torch.cuda.current_device() if device.index is None else device.index
+        kernels = cls(library, torch.device("cuda", index))
+        kernels.require_built_for_device()
+        return kernels
+
+    def require_built_for_device(self) -> None:
+        """Raises `NativeError` where the library has no kernels for a device of this kind."""
+        capability = c_int32()
+        try:
+            self.ask("glt_cuda_capability", addressof(capability))
+        except NativeError as error:
+            major, minor = divmod(capability.value, 10)
+            raise NativeError(
+                f"{self.device} has compute capability {major}.{minor}, and the CUDA kernels cannot run there: {error} They "
+                "need 8.0 or newer, and are built for the devices that GLT_CUDA_ARCHITECTURES says (`pip install . -C "
+                f"cmake.define.GLT_CUDA_ARCHITECTURES={capability.value}`). Or sample on the CPU."
+            ) from None
 
     def run(self, name: str, *arguments: Tensor | int | None) -> None:
         """Queues one call. Tensors stand for their memory; detail and stream are added."""
@@ -76,8 +93,10 @@ class Kernels:
         return torch.empty(shape, dtype=dtype, pin_memory=self.device.type == "cuda")
 
     def put(self, array: np.ndarray) -> Tensor:
-        """A small array's copy on the device."""
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        """A small array's copy on the device, for the current stream: never waits for it."""
+        pinned = self.pinned(*array.shape, dtype=getattr(torch, array.dtype.name))
+        pinned.numpy()[...] = array
+        return pinned.to(self.device, non_blocking=True)
 
     def new_error(self) -> Tensor:
         """int64 [5]: where kernels leave a status and its detail."""

@@ -43,6 +43,7 @@ class CudaShards:
     shards: P contiguous tensors [rows, ...] or `RowsAt`, of one dtype and one row shape; None where a shard is not here.
     start: id of the first row.  bounds: int64 [P + 1], needed when a shard is None; else derived.
     encoding: how the shards store their values; a gather decodes them to float32. None: they hold what is given.
+    lasting: serves any stream; else the one that is current, and it is made without waiting for that.
 
     A gather moves bytes and gives the torch dtype of the shards; where torch carries numpy's under another one (int16 for
     bfloat16), seeing it as what it is (`Tensor.view`) is the caller's business. Several threads and streams may gather at
@@ -61,6 +62,7 @@ class CudaShards:
         start: int = 0,
         bounds: np.ndarray | None = None,
         encoding: Encoding | None = None,
+        lasting: bool = True,
     ) -> None:
         self._kernels, self._encoding = kernels_of(device), encoding
         self._shards = [self._rows_of(s) if isinstance(s, Tensor) else s for s in shards]
@@ -87,9 +89,9 @@ class CudaShards:
             )
         self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         addresses = np.array([0 if s is None else s.address for s in self._shards], dtype=np.uint64)
-        # copied, so that they are there for any stream
-        self._bounds, self._pointers = self._kernels.copy(self.bounds), self._kernels.copy(addresses)
-        self._error = self._kernels.copy(np.zeros(5, dtype=np.int64))
+        copy = self._kernels.copy if lasting else self._kernels.put
+        self._bounds, self._pointers = copy(self.bounds), copy(addresses.view(np.int64))
+        self._error = copy(np.zeros(5, dtype=np.int64))
 
     def __len__(self) -> int:
         return int(self.bounds[-1] - self.bounds[0])
@@ -101,12 +103,12 @@ class CudaShards:
 
     def extended(self, more: Sequence[tuple[int, Tensor | RowsAt]], end: int) -> CudaShards:
         """With further shards behind these: (id of the first row, rows as they are stored), ascending; ids up to ``end``
-        may be asked for, as far as there are rows for them."""
+        may be asked for, as far as there are rows for them. It serves the current stream alone (not ``lasting``)."""
         if not more:
             return self
         bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
         shards = [*self._shards, *(rows for _, rows in more)]
-        return CudaShards(shards, self._kernels, bounds=bounds, encoding=self._encoding)
+        return CudaShards(shards, self._kernels, bounds=bounds, encoding=self._encoding, lasting=False)
 
     def gather(self, ids: Tensor, out: Tensor | None = None, *, error: Tensor | None = None) -> Tensor:
         """Rows ``ids`` (int64 [n]) as [n, ...]; into ``out`` (contiguous) where given. Does not wait.

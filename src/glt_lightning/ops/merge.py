@@ -47,10 +47,7 @@ class BatchBuilder:
     def start(self, seeds: np.ndarray, seed_type: int) -> None:
         """seeds: int64 [S] gids of one type; a seed that comes twice has two rows. Raises `DataError` for others."""
         graph = self._graph
-        begin, end = graph.type_offsets[seed_type : seed_type + 2].tolist()
-        bad = np.flatnonzero((seeds < begin) | (seeds >= end))
-        if len(bad):
-            raise DataError(f"sample: id {seeds[bad[0]]} at position {bad[0]} is not a node of the seeds' type.")
+        require_seeds(graph, seeds, seed_type)
         self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_relations
         self._frontier = [(0, 0)] * graph.num_types
         self._nodes_per_hop: list[list[int]] = []
@@ -172,6 +169,14 @@ class BatchBuilder:
             self._detail.ctypes.data,
         )
         check(status, self._detail, "relabel")
+
+
+def require_seeds(graph: GraphView, seeds: np.ndarray, seed_type: int) -> None:
+    """Raises `DataError` where not all of ``seeds``, int64 [S] gids, are of this type."""
+    begin, end = graph.type_offsets[seed_type : seed_type + 2].tolist()
+    bad = np.flatnonzero((seeds < begin) | (seeds >= end))
+    if len(bad):
+        raise DataError(f"sample: id {seeds[bad[0]]} at position {bad[0]} is not a node of the seeds' type.")
 
 
 def _grown(array: np.ndarray, n: int) -> np.ndarray:

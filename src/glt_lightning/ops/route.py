@@ -38,7 +38,7 @@ class Router:
     """
 
     def __init__(self, bounds: np.ndarray, owner_of_part: np.ndarray, num_owners: int, wire: np.dtype) -> None:
-        self._bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+        self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         self._owner_of_part = np.ascontiguousarray(owner_of_part, dtype=np.int32)
         self.num_owners, self._wire = num_owners, np.dtype(wire)
 
@@ -55,7 +55,7 @@ class Router:
         status = library().glt_route(
             ids.ctypes.data,
             n,
-            self._bounds.ctypes.data,
+            self.bounds.ctypes.data,
             self._owner_of_part.ctypes.data,
             len(self._owner_of_part),
             owners,

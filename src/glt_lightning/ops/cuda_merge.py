@@ -1,0 +1,92 @@
+"""Rows of which some are here and some elsewhere, on a device: told apart, and what both gave put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Picks for some rows of a frontier. All tensors are int64, on the device.
+
+    rows: [n] positions in the frontier.  counts: [n].  neighbors: [room], row after row, as far as the counts go.
+    row: [room], for each entry its number among ``rows``.  edges: [room], carried along, or None.
+    """
+
+    rows: Tensor
+    counts: Tensor
+    neighbors: Tensor
+    row: Tensor
+    edges: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Picks in the order of the frontier. offsets: int64 [F + 1], where the entries of each row begin, and the total.
+
+    neighbors, row (position in the frontier), edges: int64 [room], of which the first ``total`` are written.
+    """
+
+    offsets: Tensor
+    neighbors: Tensor
+    row: Tensor
+    edges: Tensor | None
+
+    @property
+    def total(self) -> Tensor:
+        """int64 [1]."""
+        return self.offsets[-1:]
+
+
+def merge(num_rows: int, pieces: Sequence[Piece]) -> Merged:
+    """What `ops.merge.BatchBuilder` sees when it goes through the rows; the pieces have different ones. Does not wait.
+
+    Rows of no piece have no picks.
+    """
+    counts = pieces[0].counts.new_zeros(num_rows)
+    for piece in pieces:
+        counts.index_copy_(0, piece.rows, piece.counts)
+    offsets = _offsets(counts)
+    room = sum(len(piece.neighbors) for piece in pieces)
+    # one more place: for entries behind those that a piece has
+    neighbors, row = (counts.new_empty(room + 1) for _ in range(2))
+    edges = None if pieces[0].edges is None else counts.new_empty(room + 1)
+    for piece in pieces:
+        entry = torch.arange(len(piece.neighbors), device=counts.device)
+        own = _offsets(piece.counts)
+        number = piece.row.clamp(0, max(0, len(piece.rows) - 1))  # there is anything behind the last entry
+        shift = offsets.index_select(0, piece.rows) - own[:-1]
+        to = torch.where(entry < own[-1], entry + shift.index_select(0, number), room)
+        neighbors.index_copy_(0, to, piece.neighbors)
+        row.index_copy_(0, to, piece.rows.index_select(0, number))
+        if edges is not None and piece.edges is not None:
+            edges.index_copy_(0, to, piece.edges)
+    return Merged(offsets, neighbors[:room], row[:room], None if edges is None else edges[:room])
+
+
+def _offsets(counts: Tensor) -> Tensor:
+    out = counts.new_zeros(len(counts) + 1)
+    torch.cumsum(counts, 0, out=out[1:])
+    return out
+
+
+class PartsElsewhere:
+    """Tells which nodes of one type lie in parts that are not here.
+
+    inner_bounds: int64 [P - 1], first gid of each part but the first.  elsewhere: bool [P].
+    """
+
+    def __init__(self, inner_bounds: Tensor, elsewhere: Tensor) -> None:
+        self._inner_bounds, self._elsewhere = inner_bounds, elsewhere
+
+    def split(self, gids: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The positions of ``gids`` (int64 [n], of which the first ``count`` are given): those of foreign nodes, of others,
+        then of none, each in order; and how many are foreign, int64 [1]. Does not wait."""
+        foreign = self._elsewhere[torch.searchsorted(self._inner_bounds, gids, right=True)]
+        given = torch.arange(len(gids), device=gids.device) < count
+        kind = torch.where(given, torch.where(foreign, 0, 1), 2).to(torch.uint8)
+        return torch.argsort(kind, stable=True), (kind == 0).sum().reshape(1)
