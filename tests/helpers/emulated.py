@@ -27,6 +27,10 @@ class EmulatedKernels(Kernels):
     def schedule(self, seed: int, threads: int = 1, nested: int = 0) -> None:
         self._library.emulate_schedule(seed, threads, nested)
 
+    def device_has(self, capability: int, built: bool) -> None:
+        """The compute capability of the device, and whether there are kernels for it."""
+        self._library.emulate_device(capability, built)
+
     def lockable(self, nbytes: int) -> None:
         """How much host memory can be registered from now on."""
         self._library.emulate_lockable(nbytes)
@@ -45,7 +49,9 @@ def emulated(tmp_path_factory) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     extra = {
         "emulate_schedule": [c_uint64, c_int32, c_int32],
+        "emulate_device": [c_int32, c_int32],
         "emulate_lockable": [c_int64],
+        "emulate_enter": [c_void_p, c_int64, c_void_p, c_int64, c_void_p],
         "emulate_picks": [c_uint64, c_uint32, c_uint32, c_int32, c_void_p, c_void_p],
     }
     for name, arguments in (SIGNATURES | extra).items():
@@ -58,5 +64,6 @@ def emulated(tmp_path_factory) -> ctypes.CDLL:
 def kernels(emulated) -> EmulatedKernels:
     kernels = EmulatedKernels(emulated, torch.device("cpu"))
     kernels.schedule(0)
+    kernels.device_has(90, built=True)
     kernels.lockable(2**62)
     return kernels

@@ -170,7 +170,18 @@ int32_t scan_each(int64_t bound, const Body& body, uint64_t* state, void*, int64
 
 int32_t glt_abi_version(void) { return GLT_ABI_VERSION; }
 int32_t glt_cuda_device_count(int32_t* count, int64_t*) { return *count = 0, GLT_OK; }
+int32_t glt_cuda_versions(int32_t* built, int32_t* driver, int64_t*) { return *built = *driver = 13000, GLT_OK; }
 const char* glt_cuda_error_text(int32_t) { return "emulated"; }
+
+namespace {
+int32_t device_capability = 90, is_built_for_device = 1;
+constexpr int64_t kNoKernelImage = 209;  // as in cudaError_t
+}  // namespace
+
+int32_t glt_cuda_capability(int32_t* capability, int64_t* detail) {
+  *capability = device_capability;
+  return is_built_for_device ? GLT_OK : glt::fail(detail, GLT_CUDA, kNoKernelImage);
+}
 
 // Registered host memory: the device would read it at the same address.
 namespace {
@@ -198,6 +209,11 @@ int32_t glt_cuda_host_unregister(void* address, int64_t* detail) {
 
 extern "C" {
 
+GLT_API int32_t emulate_device(int32_t capability, int32_t is_built_for) {
+  device_capability = capability, is_built_for_device = is_built_for;
+  return GLT_OK;
+}
+
 GLT_API int32_t emulate_lockable(int64_t nbytes) {  // how much host memory can be registered
   lockable = nbytes;
   return GLT_OK;
@@ -206,6 +222,13 @@ GLT_API int32_t emulate_lockable(int64_t nbytes) {  // how much host memory can 
 GLT_API int32_t emulate_schedule(uint64_t seed, int32_t threads, int32_t nested) {
   glt::schedule = {seed, threads, nested};
   return GLT_OK;
+}
+
+// Enters ids in a table of words that it empties; slots [n]. Orders are positions.
+GLT_API int32_t emulate_enter(uint64_t* table, int64_t num_slots, const int64_t* ids, int64_t n, uint32_t* slots) {
+  std::fill(table, table + num_slots, glt::HashedLids::kEmpty);
+  const glt::HashedLids lids{table, uint32_t(num_slots - 1), 64 - __builtin_ctzll(uint64_t(num_slots))};
+  return glt::for_each(n, [&](int64_t i) { slots[i] = lids.enter(ids[i], uint32_t(i)); }, nullptr, nullptr);
 }
 
 // The same picks by the host's way, out, and by the lanes' way, lanes_out; each [fanout], fanout < degree unless replace.

@@ -20,6 +20,12 @@ extern "C" {
 // How many devices can be used. GLT_CUDA where there is no driver, or one that is too old.
 GLT_API int32_t glt_cuda_device_count(int32_t* count, int64_t* detail);
 
+// The CUDA that the kernels were built by, and the newest that the driver knows (0: there is none), as 1000 major + 10 minor.
+GLT_API int32_t glt_cuda_versions(int32_t* built, int32_t* driver, int64_t* detail);
+
+// The compute capability of the current device, as 10 major + minor. GLT_CUDA where no kernel was built for it.
+GLT_API int32_t glt_cuda_capability(int32_t* capability, int64_t* detail);
+
 // What a cudaError_t means. Static text.
 GLT_API const char* glt_cuda_error_text(int32_t error);
 

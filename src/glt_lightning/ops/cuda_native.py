@@ -15,9 +15,13 @@ SPARE_FANOUT = 64  # GLT_SPARE_FANOUT
 _P, _N, _I, _K = c_void_p, c_int64, c_int32, c_uint64
 _END = (_P, _P, _P)  # error, detail, stream
 
+_DRIVERS = {11: 450, 12: 525, 13: 580}  # the oldest driver for each CUDA
+
 SIGNATURES: dict[str, list[type]] = {
     "glt_abi_version": [],
     "glt_cuda_device_count": [_P, _P],
+    "glt_cuda_versions": [_P, _P, _P],
+    "glt_cuda_capability": [_P, _P],
     "glt_cuda_host_register": [_P, _N, _P, _P],
     "glt_cuda_host_unregister": [_P, _P],
     "glt_cuda_count_rows": [_P, _I, _P, _N, _I, _I, _P, *_END],
@@ -48,11 +52,32 @@ def cuda_library() -> ctypes.CDLL:
     library.glt_cuda_error_text.argtypes, library.glt_cuda_error_text.restype = [c_int32], c_char_p
     count, detail = c_int32(), (c_int64 * 4)()
     if library.glt_cuda_device_count(ctypes.byref(count), detail) != OK or count.value == 0:
-        raise NativeError(
-            f"no CUDA device can be used here: {error_text(library, detail[0])}. The driver is missing, or older than the CUDA "
-            "toolkit that built the kernels; `nvidia-smi` names its version. Update it, or sample on the CPU."
-        )
+        raise NativeError(f"no CUDA device can be used here: {_why(library, detail[0])} Or sample on the CPU.")
     return library
+
+
+def _why(library: ctypes.CDLL, code: int) -> str:
+    """Why no device was counted, and what to do."""
+    built, driver, detail = c_int32(), c_int32(), (c_int64 * 4)()
+    library.glt_cuda_versions(ctypes.byref(built), ctypes.byref(driver), detail)
+    why = error_text(library, code)
+    if driver.value == 0:
+        return f"{why}; there is no NVIDIA driver. Install one, or let this container use it."
+    if driver.value // 1000 < built.value // 1000:
+        needed = _DRIVERS.get(built.value // 1000)
+        return (
+            f"{why}; the kernels were built by CUDA {_said(built)}, the driver knows CUDA {_said(driver)}. Update the driver"
+            f"{f' to {needed} or newer' if needed else ''}, or install the package again with nvcc of CUDA "
+            f"{driver.value // 1000}."
+        )
+    return (
+        f"{why}; the kernels were built by CUDA {_said(built)}, the driver knows CUDA {_said(driver)}. `nvidia-smi` names its "
+        "devices, CUDA_VISIBLE_DEVICES may hide them."
+    )
+
+
+def _said(version: c_int32) -> str:
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def error_text(library: ctypes.CDLL, code: int) -> str:
