@@ -19,7 +19,7 @@ def once_per_host(exchange: Exchange, rank: str, parts: Sequence[int], make: Cal
     All ranks call it. rank: a name that no other has.  make: is told how many these ranks are.
     Raises what ``make`` raises; on other ranks, also of other hosts, `PeerError` with its text.
     """
-    mine = [rank, _host(), list(parts)]
+    mine = [rank, host_name(), list(parts)]
     ranks = [json.loads(text) for text in exchange(json.dumps(mine))]
     like_this = [number for number, other in enumerate(ranks) if other[1:] == mine[1:]]
     made, error = None, None
@@ -37,7 +37,7 @@ def once_per_host(exchange: Exchange, rank: str, parts: Sequence[int], make: Cal
     return told[like_this[0]][0]
 
 
-def _host() -> str:
+def host_name() -> str:
     """What processes have in common that can open each other's files by ``/proc``."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_gather import CudaShards
+from glt_lightning.ops.cuda_gather import CudaShards, RowsAt
 from glt_lightning.ops.cuda_memory import Registered
+from glt_lightning.ops.encoding import Encoding
 
 # torch has few operations on these; they travel as the signed integers with the same bytes
 _CARRIED_AS = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
@@ -22,19 +23,23 @@ _CARRIED_AS = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
 class DeviceMemory:
     """Keeps the memory of one partition for one device. Close it.
 
-    shared: arrays of the host, by their paths in the folder, that the device shall read; closed with this, and also where
-    they cannot be registered.
+    shared: arrays of the host, by their paths in the folder; closed with this, and also where this cannot be made.
+    read_in_place: the device shall read them where they are.
 
     Attributes:
-        nbytes: ``device``: of copies; ``uva``: of what is read on the host.
+        nbytes: ``device``: of copies; ``uva``: of memory of the host that the device reads.
     """
 
-    def __init__(self, partition: LocalPartition, kernels: Kernels, shared: SharedArrays | None = None) -> None:
+    def __init__(
+        self, partition: LocalPartition, kernels: Kernels, shared: SharedArrays | None, read_in_place: bool
+    ) -> None:
         self._partition, self._kernels, self._shared = partition, kernels, shared
         self._copies: list[Tensor] = []
-        self.nbytes = {"device": 0, "uva": 0 if shared is None else shared.nbytes}
+        self.nbytes, self._registered = {"device": 0, "uva": 0}, None
         try:
-            self._registered = None if shared is None else Registered(kernels, shared.memory)
+            if shared is not None and read_in_place:
+                self._registered = Registered(kernels, shared.memory)
+                self.nbytes["uva"] = shared.nbytes
         except BaseException:
             self._release()
             raise
@@ -59,34 +64,39 @@ class DeviceMemory:
         assert self._registered is not None, "no memory of the host is registered"
         return self._registered.address_of(array)
 
-    def shards(self, kind: str, paths: Sequence[str | None], bounds: np.ndarray, hot: np.ndarray) -> CudaShards:
+    def shards(
+        self,
+        kind: str,
+        paths: Sequence[str | None],
+        bounds: np.ndarray,
+        encoding: Encoding | None,
+        hot: Sequence[int],
+    ) -> CudaShards:
         """An attribute whose parts are the arrays at ``paths``, None where a part is not mapped.
 
-        kind: ``device``, ``uva`` or ``hybrid``.  bounds: int64 [P + 1].  hot: int64 [P], the rows of each part that are on
+        kind: ``device``, ``uva`` or ``hybrid``.  bounds: int64 [P + 1].  hot: of P parts, how many of the first rows are on
         the device, if it is ``hybrid``.
         """
-        shards: list[Tensor | None] = []
+        shards: list[Tensor | RowsAt | None] = []
         starts: list[int] = []
-        for path, begin, k in zip(paths, bounds[:-1].tolist(), hot.tolist(), strict=True):
-            for start, rows in self._pieces(kind, path, k):
-                starts.append(begin + start)
-                shards.append(rows)
-        return CudaShards(shards, self._kernels, bounds=np.array([*starts, bounds[-1]], dtype=np.int64))
+        for path, begin, k in zip(paths, bounds[:-1].tolist(), hot, strict=True):
+            array = None if path is None else self.array(path)
+            if array is None or kind == "device":
+                pieces: list[Tensor | RowsAt | None] = [None if array is None else self.copy(array)]
+            elif kind == "hybrid" and k:
+                pieces = [self.copy(array[:k]), self._rows_at(array[k:])]
+            else:
+                pieces = [self._rows_at(array)]
+            starts += [begin, begin + k][: len(pieces)]
+            shards += pieces
+        whole = np.array([*starts, bounds[-1]], dtype=np.int64)
+        return CudaShards(shards, self._kernels, bounds=whole, encoding=encoding)
 
-    def _pieces(self, kind: str, path: str | None, k: int) -> Iterator[tuple[int, Tensor | None]]:
-        """(first row, rows)"""
-        if path is None:
-            yield 0, None
-            return
-        array = self.array(path)
-        if kind == "device":
-            yield 0, self.copy(array)
-            return
-        if kind == "hybrid" and k:
-            yield 0, self.copy(array[:k])
-            yield k, torch.from_numpy(_carried(array[k:]))
-        else:
-            yield 0, torch.from_numpy(_carried(array))
+    def _rows_at(self, array: np.ndarray) -> RowsAt:
+        dtype = torch.from_numpy(_carried(array[:0])).dtype
+        return RowsAt(
+            address=self.address_of(array), rows=len(array), dtype=dtype, row_shape=array.shape[1:], keep=array
+        )
 
     def close(self) -> None:
         """Gives it back; no kernel may be reading it. Safe to call twice."""

@@ -42,7 +42,7 @@ class DeviceStore:
     ) -> None:
         self.kernels, self._partition, self._with_edge = kernels, partition, with_edge
         self.graph_memory, self.feature_memory = placement.topology, placement.features
-        self._memory = DeviceMemory(partition, kernels, shared)
+        self._memory = DeviceMemory(partition, kernels, shared, bool(placement.on_host))
         try:
             self._lists = _lists_on_device(partition, placement)
             self._graph: DeviceGraph | None = self._lay_graph()
@@ -72,7 +72,7 @@ class DeviceStore:
         return self._memory.nbytes
 
     def node_shards(self, node_type: int, name: str) -> CudaShards | None:
-        """An attribute of nodes by gid, as it is stored; None where the CPU gathers."""
+        """An attribute of nodes by gid; None where the CPU gathers."""
         return None if self.feature_memory == "cpu" else self._shards[attr_key("nodes", node_type, name)]
 
     def edge_shards(self, edge_type: int, name: str) -> CudaShards | None:
@@ -107,20 +107,21 @@ class DeviceStore:
         return DeviceGraph(self.kernels, view, addresses)
 
     def _lay_attributes(self) -> dict[str, CudaShards]:
-        partition, kind = self._partition, self.feature_memory
-        manifest, view, made = partition.manifest, partition.view, {}
+        """By `attr_key`."""
+        partition, kind, made = self._partition, self.feature_memory, {}
+        manifest, view = partition.manifest, partition.view
         mapped = [p if p in partition.parts else None for p in range(manifest.num_parts)]
-        for t in range(len(partition.schema.node_types)):
+        for t, rows in enumerate(self._hot.nodes.tolist()):
             bounds = view.bounds[t * manifest.num_parts : (t + 1) * manifest.num_parts + 1]
             for name in manifest.node_attrs(t):
                 paths = [None if p is None else node_path(p, t, name) for p in mapped]
-                made[attr_key("nodes", t, name)] = self._memory.shards(kind, paths, bounds, self._hot.nodes[t])
-        for r in range(len(partition.schema.edge_types) if self._with_edge else 0):
+                encoding = manifest.decoded_by("nodes", t, name)
+                made[attr_key("nodes", t, name)] = self._memory.shards(kind, paths, bounds, encoding, rows)
+        for r, rows in enumerate(self._hot.edges.tolist() if self._with_edge else ()):
             for name in ("edge_ids", *manifest.edge_attrs(r)):
                 paths = [None if p is None else edge_path(p, r, name) for p in mapped]
-                made[attr_key("edges", r, name)] = self._memory.shards(
-                    kind, paths, view.edge_bounds[r], self._hot.edges[r]
-                )
+                encoding = manifest.decoded_by("edges", r, name)
+                made[attr_key("edges", r, name)] = self._memory.shards(kind, paths, view.edge_bounds[r], encoding, rows)
         return made
 
 

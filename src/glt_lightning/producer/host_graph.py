@@ -1,0 +1,46 @@
+"""One copy of the graph and the attributes on each host, for all its ranks whose GPUs read them there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from glt_lightning.data.host_arrays import copy_to_host, open_on_host
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.producer.once_per_host import Exchange, host_name, once_per_host
+
+
+def share_on_host(
+    partition: LocalPartition, exchange: Exchange, name: str, with_edge: bool
+) -> Callable[[Sequence[str]], SharedArrays | None]:
+    """For `sampler.device_store.open_store`, whose ``share`` it is. What it gives is to be closed by who asked.
+
+    All ranks call what is returned, once, also those that need nothing of it: the ranks of a host that map the same parts
+    get what any of them needs. name: of this rank; no other has it.
+    Raises what `copy_to_host` does on the rank that copies, and `PeerError` on the others.
+    """
+
+    def share(mine: Sequence[str]) -> SharedArrays | None:
+        who = [host_name(), list(partition.parts)]
+        told = [json.loads(text) for text in exchange(json.dumps([who, list(mine)]))]
+        needed = sorted({what for other, needs in told if other == who for what in needs})
+        made: list[SharedArrays] = []
+
+        def make(_ranks: int) -> str | None:
+            if not needed:
+                return None
+            made.append(copy_to_host(partition, needed, with_edge))
+            return made[0].path
+
+        try:
+            path = once_per_host(exchange, name, partition.parts, make)
+            if made:
+                return made[0]  # the others find it here, also if this rank needs nothing of it
+            return open_on_host(partition, mine, with_edge, path) if mine and path is not None else None
+        except BaseException:
+            for arrays in made:
+                arrays.close()
+            raise
+
+    return share
