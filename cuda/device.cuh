@@ -12,12 +12,20 @@ namespace glt {
 constexpr int kThreads = 256;
 
 struct Atomic {
-  static __device__ uint64_t read(const uint64_t* p) { return *static_cast<const volatile uint64_t*>(p); }
+  template <class Word>
+  static __device__ Word read(const Word* p) {
+    return *static_cast<const volatile Word*>(p);
+  }
+  template <class Word>
+  static __device__ void write(Word* p, Word value) {
+    *static_cast<volatile Word*>(p) = value;
+  }
   static __device__ uint64_t swap_if(uint64_t* p, uint64_t expected, uint64_t desired) {  // returns what was there
     return atomicCAS(reinterpret_cast<unsigned long long*>(p), expected, desired);
   }
   static __device__ void add(uint64_t* p, uint64_t value) { atomicAdd(reinterpret_cast<unsigned long long*>(p), value); }
   static __device__ void min(uint64_t* p, uint64_t value) { atomicMin(reinterpret_cast<unsigned long long*>(p), value); }
+  static __device__ void min(uint32_t* p, uint32_t value) { atomicMin(p, value); }
 };
 
 template <class Body>
@@ -77,6 +85,12 @@ int32_t for_each_lanes(int64_t n, const Body& body, void* stream, int64_t* detai
   if (!blocks) return fail(detail, GLT_BAD_ARG, n);
   run_lanes<kLanes><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(body, n);
   return launched(detail);
+}
+
+// All of `nbytes` bytes to one value.
+inline int32_t fill_bytes(void* p, int value, int64_t nbytes, void* stream, int64_t* detail) {
+  if (nbytes <= 0) return GLT_OK;
+  return status_of(cudaMemsetAsync(p, value, size_t(nbytes), static_cast<cudaStream_t>(stream)), detail);
 }
 
 }  // namespace glt

@@ -26,4 +26,38 @@ GLT_HD uint32_t rank_of(const uint32_t* picks, uint32_t n, uint32_t i) {
   return rank;
 }
 
+// The picks of one row, by lanes that wait for each other between the stages.
+struct RowPicks {
+  uint32_t degree, count;
+  bool all;                 // every neighbour once, nothing is drawn
+  bool replace;
+  uint64_t stream;
+  uint32_t *drawn, *picks;  // [count] each, which all lanes see; the same with replacement
+
+  GLT_DEVICE void first(uint32_t lane, uint32_t lanes) const {
+    if (all) return;
+    for (uint32_t i = lane; i < count; i += lanes)
+      drawn[i] = draw(stream, i, replace ? degree : degree - count + i + 1);
+  }
+
+  GLT_DEVICE void second(uint32_t lane, uint32_t lanes) const {
+    if (all || replace) return;
+    const uint32_t floor = degree - count;
+    for (uint32_t i = lane; i < count; i += lanes) picks[i] = is_taken(drawn, i, floor) ? floor + i : drawn[i];
+  }
+
+  // write(position in the row, place among the picks) for each pick
+  template <class Write>
+  GLT_DEVICE void third(uint32_t lane, uint32_t lanes, const Write& write) const {
+    for (uint32_t i = lane; i < count; i += lanes) write(all ? i : picks[i], all ? i : rank_of(picks, count, i));
+  }
+};
+
+// memory: 2 * count words
+GLT_DEVICE RowPicks open_picks(uint32_t degree, uint32_t count, int32_t fanout, bool replace, uint64_t stream,
+                               uint32_t* memory) {
+  const bool all = count == degree && !(replace && fanout >= 0);
+  return {degree, count, all, replace, stream, memory, replace ? memory : memory + count};
+}
+
 }  // namespace glt

@@ -40,48 +40,31 @@ struct PickRow {
   int64_t* error;
 
   struct Item {
+    RowPicks picks;
     const Id* indices;  // of the row
     int64_t edge_row, at, lid;
-    uint32_t degree, count;
-    bool all;           // every neighbour once, nothing is drawn
-    uint64_t stream;
-    uint32_t *drawn, *picks;
   };
 
   // A row that counted 0 (also because it is damaged) is not looked at again.
   GLT_DEVICE Item open(int64_t i, uint32_t* shared) const {
     Item item{};
     item.at = offsets[i];
-    item.count = uint32_t(offsets[i + 1] - item.at);
+    const uint32_t count = uint32_t(offsets[i + 1] - item.at);
     Located row;
-    if (!item.count || locate_row(g, relation, gids[i], &row)) return Item{};
+    if (!count || locate_row(g, relation, gids[i], &row)) return Item{};
     item.indices = static_cast<const Id*>(g.indices[row.part]) + row.begin;
     item.edge_row = g.edge_base[row.part] + row.begin;
     item.lid = first_lid + i;
-    item.degree = uint32_t(row.end - row.begin);
-    item.all = item.count == item.degree && !(replace && fanout >= 0);
-    item.stream = row_stream(hop_key(batch_key, hop, g.key[relation]), uids[i]);
-    item.drawn = fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared;
-    item.picks = replace ? item.drawn : item.drawn + item.count;
+    item.picks = open_picks(uint32_t(row.end - row.begin), count, fanout, replace,
+                            row_stream(hop_key(batch_key, hop, g.key[relation]), uids[i]),
+                            fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared);
     return item;
   }
 
-  GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const {
-    if (row.all) return;
-    for (uint32_t i = lane; i < row.count; i += lanes)
-      row.drawn[i] = draw(row.stream, i, replace ? row.degree : row.degree - row.count + i + 1);
-  }
-
-  GLT_DEVICE void second(const Item& row, uint32_t lane, uint32_t lanes) const {
-    if (row.all || replace) return;
-    const uint32_t first = row.degree - row.count;
-    for (uint32_t i = lane; i < row.count; i += lanes)
-      row.picks[i] = is_taken(row.drawn, i, first) ? first + i : row.drawn[i];
-  }
-
+  GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.first(lane, lanes); }
+  GLT_DEVICE void second(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.second(lane, lanes); }
   GLT_DEVICE void third(const Item& row, uint32_t lane, uint32_t lanes) const {
-    for (uint32_t i = lane; i < row.count; i += lanes)
-      write(row, row.all ? i : row.picks[i], row.all ? i : rank_of(row.picks, row.count, i));
+    row.picks.third(lane, lanes, [&](uint32_t position, uint32_t rank) { write(row, position, rank); });
   }
 
   GLT_DEVICE void write(const Item& row, uint32_t position, uint32_t rank) const {

@@ -1,13 +1,16 @@
 """Whole batches on a CUDA device equal those of the CPU and the reference."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import cuda_khop
+from glt_lightning.ops import cuda_khop_batch
 from glt_lightning.ops.cuda_graph import DeviceGraph
 from glt_lightning.ops.cuda_khop import CudaKHopOp
+from glt_lightning.ops.cuda_subgraph import DeviceSubgraph
 from glt_lightning.ops.khop import KHopOp
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import TypedGraph, cut
@@ -46,28 +49,72 @@ def test_a_side_stream_serves_as_well(kernels):
         cases.assert_same_batch(batch, cpu(seeds, 0, key))
 
 
-def test_the_host_waits_only_to_read_sizes(kernels, monkeypatch):
-    """torch raises at every other wait it makes; our kernels make none."""
+def test_the_host_waits_once_a_batch(kernels, monkeypatch):
+    """torch raises at every wait that it makes, our kernels make none, and an event is waited for in one place."""
     rng = np.random.default_rng(9)
     pieces = cut(TypedGraph.random(rng), 2, rng)
     op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[3], [3]], with_edge=True)
     seeds = cases.to(kernels, pieces.gid_of[0][:4])
     op(seeds, 0, 0)
-    read = cuda_khop.read
-
-    def allowed(*tensors):
-        torch.cuda.set_sync_debug_mode("default")
-        try:
-            return read(*tensors)
-        finally:
-            torch.cuda.set_sync_debug_mode("error")
-
-    monkeypatch.setattr(cuda_khop, "read", allowed)
+    waits = []
+    wait = cuda_khop_batch.SentHome.wait
+    monkeypatch.setattr(cuda_khop_batch.SentHome, "wait", lambda self: waits.append(self) or wait(self))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        op(seeds, 0, 1)
+        batches = [op.start(seeds, 0, key) for key in range(4)]
+        assert waits == []
+        for batch in batches:
+            batch.result()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert len(waits) == 4
+
+
+def test_a_batch_of_many_tiles(kernels):
+    """Scans over hundreds of blocks, which wait for each other."""
+    rng = np.random.default_rng(11)
+    n = 200_000
+    graph = TypedGraph.random(rng)
+    graph.num_nodes, graph.edges = [n], [(rng.random((2, 12 * n)) ** 1.5 * n).astype(np.int64)]
+    pieces = cut(graph, 2, rng)
+    device_graph = DeviceGraph.from_view(pieces.view, kernels)
+    cpu = KHopOp(pieces.view, [[15], [10], [5]], with_edge=True)
+    for key, max_picks in enumerate(cases.WAYS * 5):
+        op = CudaKHopOp(device_graph, [[15], [10], [5]], with_edge=True, max_picks=max_picks)
+        seeds = pieces.gid_of[0][rng.integers(0, n, 1024)]
+        cases.assert_same_batch(op(cases.to(kernels, seeds), 0, key), cpu(seeds, 0, key))
+
+
+def test_batches_of_several_threads_and_streams(kernels):
+    rng = np.random.default_rng(12)
+    n = 3000
+    graph = TypedGraph.random(rng)
+    graph.num_nodes, graph.edges = [n], [rng.integers(0, n, (2, 20 * n))]
+    pieces = cut(graph, 2, rng)
+    op, cpu = (
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[9], [7], [5]]),
+        KHopOp(pieces.view, [[9], [7], [5]]),
+    )
+    seeds = pieces.gid_of[0][rng.integers(0, n, 64)]
+    on_device = cases.to(kernels, seeds)
+    torch.cuda.synchronize(kernels.device)
+
+    def sample(first: int) -> list[DeviceSubgraph]:
+        stream = torch.cuda.Stream(kernels.device)
+        with torch.cuda.stream(stream):
+            pending = [op.start(on_device, 0, key) for key in range(first, first + 10)]
+            batches = [batch.result() for batch in pending]
+        stream.synchronize()
+        return batches
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [batch for batches in threads.map(sample, range(0, 40, 10)) for batch in batches]
+    for key, batch in enumerate(found):
+        cases.assert_same_batch(batch, cpu(seeds, 0, key))
+
+
+def test_many_ids_in_a_hash_table(kernels):
+    cases.check_far_ids(kernels, 2**31, n=20_000, num_seeds=4000)
 
 
 @pytest.mark.parametrize("bad", [-1, 1 << 40])

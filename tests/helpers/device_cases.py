@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,9 +16,11 @@ from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.ops.cuda import Kernels
 from glt_lightning.ops.cuda_gather import CudaShards, RowsAt
 from glt_lightning.ops.cuda_graph import DeviceGraph
-from glt_lightning.ops.cuda_khop import CudaKHopOp, DeviceSubgraph
+from glt_lightning.ops.cuda_khop import CudaKHopOp
 from glt_lightning.ops.cuda_memory import Registered
 from glt_lightning.ops.cuda_ranked_set import CudaRankedSet
+from glt_lightning.ops.cuda_sample import MODEST_ROOM
+from glt_lightning.ops.cuda_subgraph import DeviceSubgraph
 from glt_lightning.ops.cuda_sums import CudaNeighborSums
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.ops.gather import Shards
@@ -28,6 +31,8 @@ from glt_lightning.ops.relabel import relabel
 from glt_lightning.ops.sample import sample_rows
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut
 
+ROOT = Path(__file__).parents[2]
+WAYS = [MODEST_ROOM, 0]  # max_picks of the op: as one native call where that can be, and always hop by hop
 FANOUTS = [-1, 1, 2, 3, 7, 17, 64, 65, 100]
 
 
@@ -46,6 +51,7 @@ def assert_same_batch(got: DeviceSubgraph, want: Subgraph) -> None:
     for name in ("gid", "uid", "src", "dst", "edge_row"):
         for mine, theirs in zip(getattr(got, name), getattr(want, name), strict=True):
             assert_same(mine, theirs)
+    assert all(e.is_contiguous() for e in got.edge_index)
     assert np.array_equal(got.nodes_per_hop, want.nodes_per_hop)
     assert np.array_equal(got.edges_per_hop, want.edges_per_hop)
 
@@ -63,9 +69,11 @@ def check_khop(kernels: Kernels, seed: int) -> None:
     key = int(rng.integers(0, 2**64, dtype=np.uint64))
     gids = pieces.gid_of[seed_type][seeds]
     want = KHopOp(pieces.view, fanouts, replace=replace, with_edge=with_edge)(gids, seed_type, key)
-    op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), fanouts, replace=replace, with_edge=with_edge)
-    got = op(to(kernels, gids), seed_type, key)
-    assert_same_batch(got, want)
+    device_graph = DeviceGraph.from_view(pieces.view, kernels)
+    for max_picks in WAYS:
+        op = CudaKHopOp(device_graph, fanouts, replace=replace, with_edge=with_edge, max_picks=max_picks)
+        got = op(to(kernels, gids), seed_type, key)
+        assert_same_batch(got, want)
     oracle = reference.khop(
         graph.reference(),
         len(graph.num_nodes),
@@ -91,20 +99,21 @@ def check_larger_khop(kernels: Kernels, replace: bool, fanouts: list[list[int]])
     graph = TypedGraph.random(rng)
     graph.num_nodes, graph.edges = [n], [(rng.random((2, 20 * n)) ** 2 * n).astype(np.int64)]
     pieces = cut(graph, 3, rng)
-    op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), fanouts, replace=replace, with_edge=True)
+    device_graph = DeviceGraph.from_view(pieces.view, kernels)
     cpu = KHopOp(pieces.view, fanouts, replace=replace, with_edge=True)
-    for key in range(3):
+    for key, max_picks in enumerate(WAYS):
+        op = CudaKHopOp(device_graph, fanouts, replace=replace, with_edge=True, max_picks=max_picks)
         seeds = pieces.gid_of[0][rng.integers(0, n, 500)]
         assert_same_batch(op(to(kernels, seeds), 0, key), cpu(seeds, 0, key))
 
 
-def far_graph(first: int, n: int = 50) -> tuple[GraphView, np.ndarray]:
+def far_graph(first: int, n: int) -> GraphView:
     """A graph whose n nodes have the gids first .. first + n - 1: before them lies a type that is not here."""
     rng = np.random.default_rng(first % 1000)
     degrees = rng.integers(0, 9, n)
     indptr = np.concatenate([[0], np.cumsum(degrees)])
     indices = first + rng.integers(0, n, indptr[-1])
-    view = GraphView(
+    return GraphView(
         np.array([0, first, first + n]),
         [RelationArrays(indptr, indices)],
         [None, rng.permutation(n) + 2**40],
@@ -113,14 +122,16 @@ def far_graph(first: int, n: int = 50) -> tuple[GraphView, np.ndarray]:
         [1],
         np.array([[len(indices)]]),
     )
-    return view, first + rng.integers(0, n, 9)
 
 
-def check_far_ids(kernels: Kernels, first: int) -> None:
-    view, seeds = far_graph(first)
-    want = KHopOp(view, [[3], [3]], with_edge=True)(seeds, 1, 5)
-    got = CudaKHopOp(DeviceGraph.from_view(view, kernels), [[3], [3]], with_edge=True)(to(kernels, seeds), 1, 5)
-    assert_same_batch(got, want)
+def check_far_ids(kernels: Kernels, first: int, *, n: int = 50, num_seeds: int = 9) -> None:
+    """Most of the graph's nodes are not here, so the lids are looked up in a hash table."""
+    view = far_graph(first, n)
+    device_graph, cpu = DeviceGraph.from_view(view, kernels), KHopOp(view, [[3], [3]], with_edge=True)
+    for key, max_picks in enumerate(WAYS):
+        seeds = first + np.random.default_rng(key).integers(0, n, num_seeds)
+        op = CudaKHopOp(device_graph, [[3], [3]], with_edge=True, max_picks=max_picks)
+        assert_same_batch(op(to(kernels, seeds), 1, key), cpu(seeds, 1, key))
 
 
 def check_every_way_of_picking(kernels: Kernels, degree: int, fanout: int, replace: bool) -> None:
@@ -128,9 +139,10 @@ def check_every_way_of_picking(kernels: Kernels, degree: int, fanout: int, repla
     graph = TypedGraph.random(np.random.default_rng(0))
     graph.num_nodes, graph.edges = [degree + 1], [np.stack([np.arange(degree), np.full(degree, degree)])]
     pieces = cut(graph, 1, np.random.default_rng(1))
-    op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout]], replace=replace, with_edge=True)
+    device_graph = DeviceGraph.from_view(pieces.view, kernels)
     cpu = KHopOp(pieces.view, [[fanout]], replace=replace, with_edge=True)
-    for key in (0, 2**64 - 1):
+    for key, max_picks in zip((0, 2**64 - 1), WAYS, strict=True):
+        op = CudaKHopOp(device_graph, [[fanout]], replace=replace, with_edge=True, max_picks=max_picks)
         seeds = pieces.gid_of[0][[degree]]
         assert_same_batch(op(to(kernels, seeds), 0, key), cpu(seeds, 0, key))
 

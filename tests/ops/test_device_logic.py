@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError, NativeError, PartitionError
-from glt_lightning.ops import cuda, cuda_khop_batch, cuda_khop_steps, cuda_relabel, cuda_sample, reference
+from glt_lightning.errors import DataError, NativeError
+from glt_lightning.ops import cuda, cuda_relabel, cuda_sample, reference
 from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.ops.cuda import Kernels
 from glt_lightning.ops.cuda_graph import DeviceGraph
-from glt_lightning.ops.cuda_khop import CudaKHopOp
-from glt_lightning.ops.cuda_native import SIGNATURES, SPARE_FANOUT, cuda_library
+from glt_lightning.ops.cuda_native import SIGNATURES, SPARE_FANOUT
 from glt_lightning.ops.cuda_sums import CudaNeighborSums
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.ops.native import library_path
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 
@@ -84,33 +81,6 @@ def test_neighbor_sums_name_a_bad_neighbor(kernels):
         sums.result()
 
 
-@pytest.mark.parametrize("seed", range(80))
-def test_khop(kernels, seed):
-    threads, nested = SCHEDULES[seed % len(SCHEDULES)]
-    kernels.schedule(seed, threads, nested)
-    cases.check_khop(kernels, seed)
-
-
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("schedule", SCHEDULES[:3])
-@pytest.mark.parametrize("fanouts", [[[5], [4], [3]], [[-1], [3]], [[70], [2]]])
-def test_larger_khop(kernels, fanouts, schedule, replace):
-    kernels.schedule(1, *schedule)
-    cases.check_larger_khop(kernels, replace, fanouts)
-
-
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("degree", [1, 16, 17, 64, 65, 200, 5000])
-@pytest.mark.parametrize("fanout", [1, 5, 16, 17, SPARE_FANOUT, SPARE_FANOUT + 1, 300])
-def test_every_way_of_picking(kernels, degree, fanout, replace):
-    cases.check_every_way_of_picking(kernels, degree, fanout, replace)
-
-
-@pytest.mark.parametrize("first", [2**31 - 25, 2**31, 2**32 - 25, 2**40])
-def test_far_ids(kernels, first):
-    cases.check_far_ids(kernels, first)
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_sample_rows(kernels, seed):
     kernels.schedule(seed)
@@ -168,43 +138,6 @@ def test_the_table_is_a_power_of_two(kernels):
 # --- errors are those of the CPU
 
 
-@pytest.mark.parametrize("bad", [-1, 1 << 40])
-def test_a_seed_outside_the_graph_is_refused(kernels, bad):
-    pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
-    graph = DeviceGraph.from_view(pieces.view, kernels)
-    for fanouts in ([[2]], []):
-        with pytest.raises(DataError, match=f"id {bad} at position 1"):
-            CudaKHopOp(graph, fanouts)(torch.tensor([0, bad]), 0, 0)
-
-
-def test_a_damaged_row_is_refused(kernels):
-    rng = np.random.default_rng(3)
-    graph = TypedGraph.random(rng)
-    graph.num_nodes, graph.edges = [4], [np.array([[0, 1, 2, 3], [1, 2, 3, 0]])]
-    pieces = cut(graph, 1, rng)
-    relation = pieces.view._keep[0][0]
-    relation.indices[0] = 77
-    with pytest.raises(PartitionError, match="names neighbour 77"):
-        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[-1], [2]])(torch.arange(4), 0, 0)
-    relation.indices[0] = 0
-    relation.indptr[1] = 1000
-    with pytest.raises(PartitionError, match="0:1000"):
-        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[-1]])(torch.from_numpy(pieces.gid_of[0]), 0, 0)
-
-
-def test_a_part_that_is_not_here_is_refused(kernels):
-    rng = np.random.default_rng(4)
-    graph = TypedGraph.random(rng)
-    graph.num_nodes, graph.edges = [20], [rng.integers(0, 20, (2, 200))]
-    view = cut(graph, 2, rng).view
-    view._keep[0][1] = view._keep[1][1] = None
-    here, away = 0, int(view.bounds[1])
-    op = CudaKHopOp(DeviceGraph.from_view(view, kernels), [[-1]])
-    for seeds, message in (([here, away], f"id {away} at position 1"), ([here], "part is not on this machine")):
-        with pytest.raises(DataError, match=message):
-            op(torch.tensor(seeds), 0, 0)
-
-
 def test_sample_rows_refuses_other_types(kernels):
     rng = np.random.default_rng(1)
     graph = TypedGraph.random(rng, HETERO)
@@ -219,37 +152,7 @@ def test_relabel_refuses_negative_ids(kernels):
         cuda_relabel.relabel(torch.tensor([1, -3]), kernels=kernels)
 
 
-@pytest.mark.parametrize(
-    "seeds", [torch.zeros(3), torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, dtype=torch.int32)]
-)
-def test_seeds_of_another_kind_are_refused(kernels, seeds):
-    pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
-    with pytest.raises(DataError, match=re.escape("seeds: expected int64 [n] on cpu, got")):
-        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[2]])(seeds, 0, 0)
-
-
 # --- the loop
-
-
-def test_the_host_waits_once_a_hop(kernels, monkeypatch):
-    reads = []
-    read = cuda_khop.read
-    monkeypatch.setattr(cuda_khop, "read", lambda *tensors: reads.append(len(tensors)) or read(*tensors))
-    rng = np.random.default_rng(9)
-    graph = TypedGraph.random(rng, HETERO)
-    pieces = cut(graph, 2, rng)
-    device_graph = DeviceGraph.from_view(pieces.view, kernels)
-    seeds = torch.from_numpy(pieces.gid_of[1][:1])
-    for fanouts, waits in (([[2, 2, 2]] * 3, 3), ([[2, 2, 2], [-1, -1, -1]], 3), ([], 1)):
-        reads.clear()
-        CudaKHopOp(device_graph, fanouts)(seeds, 1, 0)
-        assert len(reads) == waits
-
-
-def test_fan_outs_that_promise_too_much_are_counted_first(kernels, monkeypatch):
-    monkeypatch.setattr(cuda_khop, "_MODEST_ROOM", 4)
-    for seed in range(20):
-        cases.check_khop(kernels, seed)
 
 
 def test_mapped_arrays_go_over_in_pieces(kernels, monkeypatch, tmp_path):
@@ -258,16 +161,6 @@ def test_mapped_arrays_go_over_in_pieces(kernels, monkeypatch, tmp_path):
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert kernels.copy(mapped).tolist() == list(range(101))
     assert kernels.copy(mapped[:0]).tolist() == []
-
-
-def test_batches_do_not_share_memory(kernels):
-    rng = np.random.default_rng(2)
-    pieces = cut(TypedGraph.random(rng), 1, rng)
-    op, cpu = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[3], [3]]), KHopOp(pieces.view, [[3], [3]])
-    seeds = pieces.gid_of[0][:4]
-    kept = [op(torch.from_numpy(seeds), 0, key) for key in range(4)]
-    for key, batch in enumerate(kept):
-        cases.assert_same_batch(batch, cpu(seeds, 0, key))
 
 
 # --- the door
@@ -282,22 +175,3 @@ def test_signatures_are_those_of_the_header():
         declared[name] = [c_void_p if "*" in a else types[a.split()[0]] for a in words]
     assert {name: list(arguments) for name, arguments in SIGNATURES.items()} == declared
     assert f"#define GLT_SPARE_FANOUT {SPARE_FANOUT} " in header
-
-
-def test_a_library_that_was_not_built_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("GLT_KERNELS_DIR", str(tmp_path))
-    with pytest.raises(NativeError, match=r"were not built: there is no .*libglt_kernels_cuda\.so"):
-        cuda_library.__wrapped__()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
-def test_a_missing_driver_is_named():
-    if not library_path("libglt_kernels_cuda.so").exists():
-        pytest.skip("the CUDA kernels were not built here")
-    with pytest.raises(NativeError, match=r"no CUDA device can be used here: .* \(CUDA error \d+\)"):
-        cuda_library.__wrapped__()
-
-
-def test_the_cpu_is_no_cuda_device():
-    with pytest.raises(NativeError, match="expected a CUDA device, got 'cpu'"):
-        Kernels.open("cpu")
