@@ -157,8 +157,8 @@ class SamplingOptions:
         timeout_s: Longest wait for one batch, in seconds.
         topology: Where the graph lies that a GPU samples: ``device``, all in its memory; ``uva``, in page-locked memory of
             the host, which it reads; ``hybrid``, the hottest rows in its memory within ``cache.device_topology`` and the
-            others on the host. ``cpu``: the CPU samples. ``auto``: when training on a GPU with ``num_workers`` 0, or with
-            ``worker_devices``, ``device`` if it fits, else ``hybrid``; otherwise ``cpu``.
+            others on the host. ``cpu``: the CPU samples. ``auto``: when training on a GPU with ``num_workers`` 0, ``device``
+            if it fits, else ``hybrid``; for ``worker_devices`` ``device``; otherwise ``cpu``.
         features: The same for attributes of nodes and edges, ``hybrid`` within ``cache.device``. ``cpu``: read by the CPU
             and copied to the GPU.
         prefetch: Batches that a GPU makes ahead of the one in training.
@@ -395,6 +395,8 @@ class ClusterOptions:
         server_rank: The server that makes this rank's batches; ``auto`` takes rank mod servers.
         num_workers: Sampler processes of a server.
         concurrency: Batches that each of them has in hand.
+        worker_devices: GPUs of a server on which these sample, such as ``[cuda:0, cuda:1]``, in turn; from where
+            ``sampling.topology`` and ``sampling.features`` say. Empty: the CPU samples.
         buffer_size: Most bytes of finished batches that a server keeps for one client.
         prefetch_size: Batches that a client asks for ahead.
         placement: Which parts a rank maps in ``glt_worker``: ``host`` gives part p to host p mod hosts, so that a single
@@ -411,6 +413,7 @@ class ClusterOptions:
     server_rank: int | Literal["auto"] = "auto"
     num_workers: int = 2
     concurrency: int = 4
+    worker_devices: list[str] = field(default_factory=list)
     buffer_size: int | str = "1GB"
     prefetch_size: int = 4
     placement: Placement = "host"
@@ -426,6 +429,7 @@ class ClusterOptions:
         _at_least("cluster.num_workers", self.num_workers, 1)
         _at_least("cluster.concurrency", self.concurrency, 1)
         _at_least("cluster.prefetch_size", self.prefetch_size, 1)
+        _check_devices("cluster.worker_devices", self.worker_devices)
         parse_bytes("cluster.buffer_size", self.buffer_size)
         if self.server_rank != "auto":
             _at_least("cluster.server_rank", self.server_rank, 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from glt_lightning import CacheOptions, SamplingOptions
-from glt_lightning.errors import OptionError
+from glt_lightning import ClusterOptions, SamplingOptions
+from glt_lightning.errors import GLTError
 from glt_lightning.loader import on_gpu
 from glt_lightning.ops.cuda import Kernels
 from tests.lightning.tiny import Noting
@@ -22,8 +24,8 @@ def gpu(kernels, monkeypatch):
 
 @pytest.fixture
 def fitted(make_data, make_model, make_trainer):
-    def fit(strategy="auto", epochs=2, resume=None, sampling=None, cache=None, **options):
-        data = make_data(sampling=SamplingOptions(seed=5, **(sampling or {})), cache=cache or CacheOptions())
+    def fit(strategy="auto", epochs=2, resume=None, sampling=None, cluster=None, **options):
+        data = make_data(sampling=SamplingOptions(seed=5, **(sampling or {})), cluster=cluster)
         trainer, model = make_trainer(strategy=strategy, max_epochs=epochs, **options), make_model(Noting, dropout=0.0)
         trainer.fit(model, data, ckpt_path=resume)
         return trainer, model
@@ -52,6 +54,15 @@ def test_resumed_in_mid_epoch_by_the_cpu(fitted, gpu, tmp_path):
     assert same(model, plain)
 
 
-def test_servers_make_whole_batches(fitted, gpu):
-    with pytest.raises(OptionError, match=r"sampling\.topology: 'device' needs the graph where training is"):
-        fitted("glt_server_client", sampling={"topology": "device"})
+def test_servers_make_whole_batches(fitted, gpu, caplog):
+    _, plain = fitted(sampling={"topology": "cpu"})
+    with caplog.at_level(logging.INFO, "glt_lightning"):
+        _, model = fitted("glt_server_client", sampling={"topology": "device"})
+    assert "servers make whole batches; device is for their cluster.worker_devices" in caplog.text
+    assert same(model, plain)
+
+
+def test_a_gpu_that_a_server_shall_use_and_cannot(fitted):
+    cluster = ClusterOptions(worker_devices=["cuda:0"])
+    with pytest.raises(GLTError, match="CUDA"):
+        fitted("glt_server_client", cluster=cluster)

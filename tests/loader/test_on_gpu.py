@@ -162,7 +162,7 @@ def test_a_gpu_that_cannot_is_said(tmp_path, monkeypatch, caplog):
     graph = partitioned(small_graph(), tmp_path, 1)
     with caplog.at_level(logging.INFO, "glt_lightning"):
         assert batches(graph)[2] == "InlineProducer"
-    assert "sampling on the CPU, because the GPU cannot: the driver is too old." in caplog.text
+    assert "sampling on the CPU, because the GPU of rank 0 cannot: the driver is too old." in caplog.text
     with pytest.raises(NativeError, match="too old"):
         batches(graph, topology="device")
 

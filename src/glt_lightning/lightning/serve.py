@@ -25,7 +25,7 @@ from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.messages import OneLineParser
 from glt_lightning.lightning.status_table import status_table
 from glt_lightning.options import ClusterOptions, parse_address
-from glt_lightning.producer.hosted import HostedServer, ServerPlan
+from glt_lightning.producer.hosted import HostedServer, ServerPlan, server_gpus
 
 _CLUSTER = ClusterOptions()
 _READ = ("data", "cluster")  # what serve reads of a configuration
@@ -109,7 +109,9 @@ def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
         raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
     with _Told() as told:
         _prepare(data, plan)
-        server = HostedServer(replace(plan, directory=str(data.partition_dir.resolve()), cache=data.cache))
+        folder = str(data.partition_dir.resolve())
+        gpus = server_gpus(plan.cluster, data.sampling, data.cache)
+        server = HostedServer(replace(plan, directory=folder, cache=data.cache, gpus=gpus))
         try:
             print(_announcement(plan, server), flush=True)
             told.wait()

@@ -15,7 +15,7 @@ from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.lightning.base_strategy import GLTStrategy
 from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, SamplingOptions, SecurityOptions
-from glt_lightning.producer.hosted import ServerPlan
+from glt_lightning.producer.hosted import ServerPlan, server_gpus
 from glt_lightning.producer.remote import RemoteProducer
 from glt_lightning.producer.server_process import ServerProcess
 from glt_lightning.transport.peer import Peer
@@ -110,12 +110,17 @@ class GLTServerClientStrategy(GLTStrategy):
             address="127.0.0.1:0",
             token=self._secret(),
             cache=self._cache_options(),
+            gpus=server_gpus(cluster, self._sampling_options(), self._cache_options()),
         )
         self._server = ServerProcess(plan, self._max_restarts(), self._give_up)
         return self._server.address
 
     def _max_restarts(self) -> int:
         return getattr(getattr(self._data, "sampling", None), "max_restarts", _MAX_RESTARTS)
+
+    def _sampling_options(self) -> SamplingOptions:
+        given = getattr(self._data, "sampling", None)
+        return given if isinstance(given, SamplingOptions) else SamplingOptions()
 
     def _cache_options(self) -> CacheOptions:
         given = getattr(self._data, "cache", None)

@@ -31,10 +31,12 @@ from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.host_cache import host_memory
+from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.sampler.device_source import DeviceSource, batches_have_edges
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.plan import EpochPlan
@@ -42,7 +44,8 @@ from glt_lightning.sampler.request import SamplerConfig
 
 _log = logging.getLogger(__name__)
 
-# Is given what page-locks memory; and, as ``on_device``, which rows batches leave out, if there are any such.
+# Is given what page-locks memory; and, as ``on_device``, which rows batches leave out, if there are any such; and, as
+# ``inner``, who makes batches in this process in place of the CPU, if somebody does.
 MakeProducer = Callable[..., Producer]
 
 
@@ -95,6 +98,7 @@ class LoaderContext:
         self._memory: MemoryTier | None = None
         self.device_rows: DeviceRows | None = None
         self._producer: Producer | None = None
+        self._gpus: HostGpus | None = None
         try:
             if make_producer is None and isinstance(graph, LocalPartition) and graph.memory is None:
                 self._memory = host_memory(graph, self.cache, exchange or _alone, f"rank {rank}")
@@ -102,20 +106,36 @@ class LoaderContext:
                     graph = graph.with_memory(self._memory)
             if make_producer is None and self.cache.keeps_rows and rank == 0:
                 _log.info("%s", NOTHING_TO_KEEP)
-            kernels = gpu_kernels(graph, self.sampling, device or torch.device("cpu"))
-            if kernels is not None and isinstance(graph, LocalPartition):
-                self._producer = make_device_producer(graph, None, kernels, self.sampling, self.cache)
-            else:
-                self._use_cpu(graph, make_producer or partial(local_producer, graph, self.sampling), device)
+            self._open_producer(graph, make_producer, exchange or _alone, device or torch.device("cpu"))
         except BaseException:
             self._close_producer()
             raise
         self._loaders: WeakSet[DistNeighborLoader] = WeakSet()  # a reloaded one may go before the context does
 
-    def _use_cpu(self, graph: Graph, make_producer: MakeProducer, device: torch.device | None) -> None:
-        self.device_rows = device_rows(graph, self.cache, device or torch.device("cpu"))
+    def _open_producer(
+        self, graph: Graph, make_producer: MakeProducer | None, exchange: Exchange, device: torch.device
+    ) -> None:
+        sampling, cache, name = self.sampling, self.cache, f"rank {self.rank}"
+        kernels = gpu_kernels(graph, sampling, device, exchange, name)
+        if kernels is not None and isinstance(graph, LocalPartition) and make_producer is None:
+            self._producer = make_device_producer(graph, None, kernels, sampling, cache, exchange, name)
+            return
+        pin = cuda_pin if self.pin_memory else None
+        if kernels is not None and isinstance(graph, ClusterGraph) and make_producer is not None:
+            inner = partial(
+                make_device_producer, kernels=kernels, sampling=sampling, cache=cache, exchange=exchange, name=name
+            )
+            self._producer = make_producer(pin, inner=inner)
+            return
+        if make_producer is None:
+            assert isinstance(graph, LocalPartition), "a graph that is not mapped here needs make_producer"
+            gpus = DeviceSource.of_workers(sampling, cache, graph.manifest)
+            self._gpus = HostGpus(graph, gpus, exchange, name)
+            make_producer = partial(local_producer, graph, sampling, self._gpus.source)
+        if not sampling.worker_devices:  # else the budget is for those
+            self.device_rows = device_rows(graph, cache, device)
         members = {} if self.device_rows is None else {"on_device": self.device_rows.members}
-        self._producer = make_producer(cuda_pin if self.pin_memory else None, **members)
+        self._producer = make_producer(pin, **members)
         if self.device_rows is not None:
             self.device_rows.fill(graph.remote if isinstance(graph, ClusterGraph) else None)
 
@@ -125,7 +145,7 @@ class LoaderContext:
             raise SamplerError("this LoaderContext is closed; open a new one.")
         options, schema = self.sampling, self.graph.schema
         seeds = spec.find_seeds(self.graph)
-        with_edge = options.with_edge or any(self.graph.manifest.edge_attrs(r) for r in range(len(schema.edge_types)))
+        with_edge = batches_have_edges(options, self.graph.manifest)
         config = SamplerConfig(
             seed_type=seeds.node_type,
             fanouts=fanout_table(spec.num_neighbors, schema),
@@ -194,6 +214,8 @@ class LoaderContext:
             producer.close()
         if self.device_rows is not None:
             self.device_rows.close()
+        if self._gpus is not None:
+            self._gpus.close()
         if self._memory is not None:
             self._memory.close()
 
@@ -215,11 +237,14 @@ def _alone(text: str) -> list[str]:
 
 
 def local_producer(
-    graph: Graph, options: SamplingOptions, pin: PinMemory | None, on_device: DeviceMembers | None = None
+    partition: LocalPartition,
+    options: SamplingOptions,
+    gpus: DeviceSource | None,
+    pin: PinMemory | None,
+    on_device: DeviceMembers | None = None,
 ) -> Producer:
     """Makes batches in this process or in sampler processes, as the options say, from a graph whose parts are all mapped."""
-    assert isinstance(graph, LocalPartition), "a graph that is not mapped here needs make_producer"
     if options.num_workers == 0:
-        return InlineProducer(graph, pin, partial(NeighborSampler, graph, on_device=on_device))
+        return InlineProducer(partition, pin, partial(NeighborSampler, partition, on_device=on_device))
     members = None if on_device is None else on_device.path
-    return SubprocessProducer(SamplerSource.of(graph, on_device=members), options, pin)
+    return SubprocessProducer(SamplerSource.of(partition, on_device=members, gpus=gpus), options, pin)

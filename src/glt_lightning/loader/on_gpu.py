@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import torch
@@ -9,23 +10,31 @@ import torch
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.graph import Graph
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import NativeError, OptionError
+from glt_lightning.errors import NativeError
 from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.ops.cuda import Kernels
 from glt_lightning.ops.cuda_stream import wait_for
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.host_graph import share_on_host
+from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.samplers import Samplers
+from glt_lightning.sampler.device_cluster import DeviceClusterSampler
 from glt_lightning.sampler.device_sampler import DeviceSampler
+from glt_lightning.sampler.device_source import batches_have_edges
 from glt_lightning.sampler.device_store import open_store
+from glt_lightning.sampler.request import SamplerConfig
 
 _log = logging.getLogger(__name__)
 
 
-def gpu_kernels(graph: Graph, sampling: SamplingOptions, device: torch.device) -> Kernels | None:
-    """The kernels of ``device`` if it is a GPU that shall sample the graph; None where the CPU does.
+def gpu_kernels(
+    graph: Graph, sampling: SamplingOptions, device: torch.device, exchange: Exchange, name: str
+) -> Kernels | None:
+    """The kernels of ``device`` if it is a GPU that shall sample the graph; None where the CPU does. All ranks call it, and
+    get the same. exchange: gives every rank the texts of all.  name: of this rank.
 
-    Raises `OptionError` or `NativeError` for a ``sampling.topology`` that asks for what cannot be. ``auto`` takes the CPU
-    then, and says so.
+    Raises `NativeError` for a GPU that cannot do what ``sampling.topology`` asks for; ``auto`` takes the CPU then, and says
+    so.
     """
     asked = sampling.topology
     if sampling.worker_devices or asked == "cpu":
@@ -36,20 +45,23 @@ def gpu_kernels(graph: Graph, sampling: SamplingOptions, device: torch.device) -
         return None
     if not isinstance(graph, (LocalPartition, ClusterGraph)):
         if asked != "auto":
-            raise OptionError(
-                f"sampling.topology: {asked!r} needs the graph where training is, and here servers make whole batches. Give "
-                "them cluster.worker_devices, or leave it out."
-            )
+            _log.info("sampling.topology: servers make whole batches; %s is for their cluster.worker_devices.", asked)
         return None
-    if sampling.num_workers or isinstance(graph, ClusterGraph):
+    if sampling.num_workers:
         return None
+    kernels, failure = None, ""
     try:
-        return Kernels.open(device)
+        kernels = Kernels.open(device)
     except NativeError as error:
-        if asked != "auto":
-            raise
-        _log.warning("sampling on the CPU, because the GPU cannot: %s", error)
-        return None
+        failure = str(error)
+    failures = [(who, text) for who, text in map(json.loads, exchange(json.dumps([name, failure]))) if text]
+    if not failures:
+        return kernels
+    who, text = (name, failure) if failure else failures[0]
+    if asked != "auto":
+        raise NativeError(f"{who}: {text}")
+    _log.warning("sampling on the CPU, because the GPU of %s cannot: %s", who, text)
+    return None
 
 
 def make_device_producer(
@@ -58,11 +70,12 @@ def make_device_producer(
     kernels: Kernels,
     sampling: SamplingOptions,
     cache: CacheOptions,
+    exchange: Exchange,
+    name: str,
 ) -> DeviceProducer:
-    """Makes batches with a GPU. samplers: know who has the parts that are not mapped here; None if all are."""
-    with_edge = sampling.with_edge or any(
-        partition.manifest.edge_attrs(r) for r in range(len(partition.schema.edge_types))
-    )
+    """Makes batches with a GPU. samplers: know who has the parts that are not mapped here; None if all are. All ranks call
+    it; ``exchange`` and the rank's ``name``: see `producer.host_graph.share_on_host`."""
+    with_edge = batches_have_edges(sampling, partition.manifest)
     store = open_store(
         partition,
         kernels,
@@ -70,11 +83,19 @@ def make_device_producer(
         features=sampling.features,
         cache=cache,
         with_edge=with_edge,
+        share=share_on_host(partition, exchange, name, with_edge),
     )
+    _log.info("%s", store.said())
     wait_for(kernels.device)  # batches are made on other streams than the one that filled it
+
+    def make(config: SamplerConfig) -> DeviceSampler | DeviceClusterSampler:
+        if samplers is None:
+            return DeviceSampler(store, partition, config)
+        return DeviceClusterSampler(store, partition, config, samplers.remote, samplers.kept)
+
     return DeviceProducer(
         kernels.device,
-        lambda config: DeviceSampler(store, partition, config),
+        make,
         prefetch=sampling.prefetch,
         threads=1 if samplers is None else sampling.concurrency,
         timeout_s=sampling.timeout_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +14,23 @@ from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Holder, ask_holders
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.data.device_members import DeviceMembers
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.base import Producer
 from glt_lightning.producer.host_cache import HostCache, host_memory
+from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.producer.watch import HolderWatch, OnLoss
+from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
+
+# Makes batches in this process from the mapped parts, and from others by what is known of them
+MakeInner = Callable[[LocalPartition, Samplers], Producer]
 
 _LOOK_S = 0.2  # between looks at whether samplers live
 
@@ -43,6 +50,7 @@ class WorkerGroup:
         pin: Page-locks the memory of batches.
         cache: What is kept in this host's memory; the same on all ranks.
         on_device: Which rows of nodes the training device holds, so that batches need not.
+        inner: Makes batches in this process in place of the CPU, where there are no sampler processes.
         on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.HolderWatch`.
     """
 
@@ -57,6 +65,7 @@ class WorkerGroup:
         on_loss: OnLoss | None = None,
         cache: CacheOptions | None = None,
         on_device: DeviceMembers | None = None,
+        inner: MakeInner | None = None,
     ) -> None:
         link = replace(link, graph=graph.manifest.options_hash)
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
@@ -66,16 +75,23 @@ class WorkerGroup:
         self._memory = host_memory(partition, cache, exchange, link.name)
         if self._memory is not None:
             partition = partition.with_memory(self._memory)
-        source = SamplerSource.of(partition, link, serve=where, on_device=members)
+        gpus = DeviceSource.of_workers(sampling, cache, graph.manifest)
+        self._gpus = HostGpus(partition, gpus, exchange, link.name)
+        source = SamplerSource.of(partition, link, serve=where, on_device=members, gpus=self._gpus.source)
         self._samplers: Samplers | None = None
-        self._inner: InlineProducer | SubprocessProducer
+        self._inner: Producer
         if sampling.num_workers == 0:
             self._samplers = Samplers(source)
-            self._inner = InlineProducer(partition, pin, self._samplers.make)
+            make = inner or (lambda _, samplers: InlineProducer(partition, pin, samplers.make))
+            try:
+                self._inner = make(partition, self._samplers)
+            except BaseException:
+                self._samplers.close()
+                raise
             addresses = [str(self._samplers.address)]
         else:
-            self._inner = SubprocessProducer(source, sampling, pin)
-            addresses = self._inner.addresses()
+            processes = self._inner = SubprocessProducer(source, sampling, pin)
+            addresses = processes.addresses()
         self._keeper = _Keeper(self._inner)
         self._cache: HostCache | None = None
         self._rows: PeerRows | None = None
@@ -134,11 +150,12 @@ class WorkerGroup:
 
     def _close_samplers(self) -> None:
         self._keeper.close()
-        self._inner.close()
         if self._samplers is not None:
-            self._samplers.close()
+            self._samplers.close()  # first, so that no thread of this process waits for others any more
+        self._inner.close()
         if self._cache is not None:
             self._cache.close()
+        self._gpus.close()
         if self._memory is not None:
             self._memory.close()
 
@@ -146,7 +163,7 @@ class WorkerGroup:
 class _Keeper:
     """Replaces samplers that others need, also while this rank takes no batches."""
 
-    def __init__(self, inner: InlineProducer | SubprocessProducer) -> None:
+    def __init__(self, inner: Producer) -> None:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         if isinstance(inner, SubprocessProducer):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from glt_lightning.data.host_arrays import copy_to_host, open_on_host
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.producer.once_per_host import Exchange, host_name, once_per_host
+from glt_lightning.sampler.device_source import DeviceSource
 
 
 def share_on_host(
@@ -44,3 +46,22 @@ def share_on_host(
             raise
 
     return share
+
+
+class HostGpus:
+    """The GPUs of sampler processes, and the memory of this host that these read. All ranks make theirs at the same time.
+    Close it, after the processes.
+
+    source: None where the CPU samples.  Raises as `share_on_host`.
+    """
+
+    def __init__(self, partition: LocalPartition, source: DeviceSource | None, exchange: Exchange, name: str) -> None:
+        self.source, self._shared = source, None
+        if source is not None:
+            self._shared = share_on_host(partition, exchange, name, source.with_edge)(source.on_host)
+            self.source = replace(source, host=None if self._shared is None else self._shared.path)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self._shared is not None:
+            self._shared.close()

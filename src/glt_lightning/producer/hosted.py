@@ -22,10 +22,19 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, PeerError
-from glt_lightning.options import CacheOptions, ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.options import (
+    CacheOptions,
+    ClusterOptions,
+    DeadlineOptions,
+    RetryOptions,
+    SamplingOptions,
+    SecurityOptions,
+)
 from glt_lightning.partition.progress import Progress
+from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.server import GraphServer
+from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.source import RemoteRows
 
 _CACHE = CacheOptions()
@@ -40,6 +49,7 @@ class ServerPlan:
     directory: the partition folder.  rank: number among ``cluster.servers``.  address: where to listen.
     parts: those to map; None: as `placed_parts` says.
     token: the secret where it does not come from ``security.token_file``.  cache: what is kept in memory.
+    gpus: with which its processes sample; None: with the CPU.
     """
 
     directory: str
@@ -49,6 +59,7 @@ class ServerPlan:
     parts: tuple[int, ...] | None = None
     token: str | None = None
     cache: CacheOptions = _CACHE
+    gpus: DeviceSource | None = None
 
     @property
     def num_servers(self) -> int:
@@ -65,7 +76,8 @@ class ServerPlan:
             cluster[name] = kind(**cluster[name])
         parts = None if raw["parts"] is None else tuple(raw["parts"])
         changed = {"cluster": ClusterOptions(**cluster), "parts": parts, "cache": CacheOptions(**raw["cache"])}
-        return cls(**dict(raw) | changed)
+        gpus = None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"])
+        return cls(**dict(raw) | changed | {"gpus": gpus})
 
     def other_servers(self, num_parts: int) -> list[Holder]:
         """The servers of the job but this one, those with the same parts together."""
@@ -77,6 +89,11 @@ class ServerPlan:
             Holder(" / ".join(f"server {r}" for r in ranks), parts, tuple(self.cluster.servers[r] for r in ranks))
             for parts, ranks in found.items()
         ]
+
+
+def server_gpus(cluster: ClusterOptions, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
+    """With which GPUs a server samples. Its clients may ask for edges, or not."""
+    return DeviceSource.of(cluster.worker_devices, sampling.topology, sampling.features, cache, with_edge=True)
 
 
 class _Filling:
@@ -173,7 +190,9 @@ class HostedServer:
             self._closing.callback(graph.remote.close)
         owner = Owner(partition)
         self._closing.callback(owner.close)
-        source = SamplerSource.of(partition, None if whole else link, holders=tuple(holders))
+        gpus = HostGpus(partition, plan.gpus, lambda text: [text], link.name)
+        self._closing.callback(gpus.close)
+        source = SamplerSource.of(partition, None if whole else link, holders=tuple(holders), gpus=gpus.source)
         self.server = GraphServer(
             partition,
             options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Holder, Member, ask_holders
@@ -14,10 +14,21 @@ from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PartitionError, SamplerError
 from glt_lightning.sampler.cluster import ClusterSampler
+from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.neighbor import NeighborSampler
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.sample import Draft
+from glt_lightning.sampler.source import RemoteRows
 
-Sampler = NeighborSampler | ClusterSampler
+if TYPE_CHECKING:
+    from glt_lightning.sampler.device_draft import DeviceDrafts  # imports torch
+
+
+class Sampler(Protocol):
+    """Makes batches for one thread."""
+
+    def draft(self, request: BatchRequest) -> Draft:
+        """One batch; it must be written before the next is asked for."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,7 @@ class SamplerSource:
     served to others; None: they are not.  holders: who has the other parts, if that is known from the start.
     memory: path of the `MemoryTier` of the parts; None: their attributes are mapped.
     on_device: path of the `DeviceMembers` of the trainer; None: batches have all rows.
+    gpus: those that sample; None: the CPU does.
     """
 
     directory: str
@@ -39,6 +51,7 @@ class SamplerSource:
     holders: tuple[Holder, ...] = ()
     memory: str | None = None
     on_device: str | None = None
+    gpus: DeviceSource | None = None
 
     @classmethod
     def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
@@ -69,6 +82,7 @@ class SamplerSource:
             "holders": [holder.to_json() for holder in self.holders],
             "memory": self.memory,
             "on_device": self.on_device,
+            "gpus": None if self.gpus is None else self.gpus.to_json(),
         }
 
     @classmethod
@@ -82,6 +96,7 @@ class SamplerSource:
             tuple(Holder.from_json(holder) for holder in raw["holders"]),
             raw["memory"],
             raw["on_device"],
+            None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"]),
         )
 
 
@@ -98,6 +113,7 @@ class Samplers:
         self._member: Member | None = None
         self._rows: PeerRows | None = None
         self._kept = Kept()
+        self._gpu = None if source.gpus is None else _open_gpu(source.gpus, index, self._partition)
         self.version = 0
         link = source.link
         if link is not None and source.serve is not None:
@@ -123,11 +139,26 @@ class Samplers:
 
     def make(self, config: SamplerConfig) -> Sampler:
         """A sampler for one thread."""
-        if len(self._partition.parts) == self._partition.manifest.num_parts:
+        whole = len(self._partition.parts) == self._partition.manifest.num_parts
+        if not whole and self._rows is None:
+            raise SamplerError("this sampler was not told who has the other parts.")
+        if self._gpu is not None:
+            return self._gpu.drafter(config, None if whole else self._rows, self._kept)
+        if self._rows is None or whole:
             return NeighborSampler(self._partition, config, self._on_device)
+        return ClusterSampler(self._partition, config, self._rows, self._kept, self._on_device)
+
+    @property
+    def remote(self) -> RemoteRows:
+        """Who has the parts that are not mapped."""
         if self._rows is None:
             raise SamplerError("this sampler was not told who has the other parts.")
-        return ClusterSampler(self._partition, config, self._rows, self._kept, self._on_device)
+        return self._rows
+
+    @property
+    def kept(self) -> Kept:
+        """What of those is kept on this host."""
+        return self._kept
 
     @property
     def traffic(self) -> Traffic:
@@ -140,3 +171,11 @@ class Samplers:
             self._member.close()
         elif self._rows is not None:
             self._rows.close()
+        if self._gpu is not None:
+            self._gpu.close()
+
+
+def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> DeviceDrafts:
+    from glt_lightning.sampler.device_draft import DeviceDrafts  # imports torch, which samplers do without otherwise
+
+    return DeviceDrafts(source, index, partition)

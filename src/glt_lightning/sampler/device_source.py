@@ -1,0 +1,80 @@
+"""Which GPUs sample in sampler processes, and where they find the graph: plain values, for another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import OptionError
+from glt_lightning.options import CacheOptions, SamplingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSource:
+    """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
+
+    topology, features: as in `SamplingOptions`, but that ``auto`` is ``device``.  device_bytes, topology_bytes: the budgets
+    of ``hybrid``.  with_edge: batches may have ids and attributes of edges.  host: path of the arrays that GPUs read in the
+    host's memory; None where they read none.
+    """
+
+    devices: tuple[str, ...]
+    topology: str
+    features: str
+    device_bytes: int | None = None
+    topology_bytes: int | None = None
+    with_edge: bool = True
+    host: str | None = None
+
+    @classmethod
+    def of(
+        cls, devices: Sequence[str], topology: str, features: str, cache: CacheOptions, with_edge: bool
+    ) -> DeviceSource | None:
+        """What the options say; None where no GPU is named. Raises `OptionError` for one that has nothing to do."""
+        if not devices:
+            return None
+        if topology == "cpu":
+            raise OptionError(f"worker_devices: {', '.join(devices)} and sampling.topology cpu; leave one of them out.")
+        return cls(
+            devices=tuple(devices),
+            topology="device" if topology == "auto" else topology,
+            features=("cpu" if cache.memory_bytes is not None else "device") if features == "auto" else features,
+            device_bytes=cache.device_bytes,
+            topology_bytes=cache.device_topology_bytes,
+            with_edge=with_edge,
+        )
+
+    @classmethod
+    def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
+        """For the sampler processes of a rank."""
+        with_edge = batches_have_edges(sampling, manifest)
+        return cls.of(sampling.worker_devices, sampling.topology, sampling.features, cache, with_edge)
+
+    @property
+    def on_host(self) -> tuple[str, ...]:
+        """What GPUs read in the host's memory: ``topology``, ``features``."""
+        kinds = {"topology": self.topology, "features": self.features}
+        return tuple(what for what, kind in kinds.items() if kind in ("uva", "hybrid"))
+
+    def device(self, index: int) -> str:
+        """That of a sampler process."""
+        return self.devices[index % len(self.devices)]
+
+    @property
+    def cache(self) -> CacheOptions:
+        """The budgets as options."""
+        return CacheOptions(device=self.device_bytes, device_topology=self.topology_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> DeviceSource:
+        return cls(**dict(raw) | {"devices": tuple(raw["devices"])})
+
+
+def batches_have_edges(sampling: SamplingOptions, manifest: Manifest) -> bool:
+    """Whether batches have ``e_id``: where it is asked for, or there are attributes of edges."""
+    return sampling.with_edge or any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
