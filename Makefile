@@ -5,6 +5,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
+# Devices that `make install` builds the CUDA kernels for: the fewer, the quicker. `make wheel` builds them for all.
+CUDA_ARCHITECTURES ?= 90
+
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
@@ -19,7 +22,8 @@ $(VENV)/bin/python:
 
 # Pinned, so that everybody runs what continuous integration runs. The CUDA kernels are part of it where nvcc is found.
 $(VENV)/.installed: $(VENV)/bin/python $(BUILD_INPUTS)
-	$(BIN)/python -m pip install --editable '.[dev]' --constraint constraints-dev.txt
+	$(BIN)/python -m pip install --editable '.[dev]' --constraint constraints-dev.txt \
+	  --config-settings 'cmake.define.GLT_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)'
 	touch $@
 
 demo: install
@@ -54,7 +58,7 @@ format: install
 	$(BIN)/ruff format
 
 wheel: install
-	$(BIN)/python -m pip wheel . --no-deps --wheel-dir dist
+	$(BIN)/python -m pip wheel . --no-deps --wheel-dir dist --config-settings cmake.define.GLT_CUDA_ARCHITECTURES=AUTO
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
