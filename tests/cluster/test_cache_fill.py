@@ -15,16 +15,8 @@ from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
-from tests.helpers.owners import split_up
+from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
-
-
-def make_cache(here, remote, options):
-    maker = CacheMaker(here, options)
-    try:
-        return Kept.of_ticket(maker.make(remote, progress=False), here.manifest)
-    finally:
-        maker.close()
 
 
 def chosen(here, options):

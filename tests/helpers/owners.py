@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from glt_lightning.cluster.cache import CacheMaker
+from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.sample import sample_rows
+from glt_lightning.options import CacheOptions
 
 
 class DirectRows:
@@ -47,3 +50,12 @@ def split_up(partition: LocalPartition, owners: list[list[int]]) -> tuple[LocalP
     """The first of ``owners`` is this process."""
     opened = [LocalPartition.open(partition.directory, parts=parts) for parts in owners]
     return opened[0], DirectRows(partition.manifest.num_parts, opened[1:])
+
+
+def make_cache(here: LocalPartition, remote: DirectRows, options: CacheOptions) -> Kept:
+    """What the options say that this process keeps of the parts of others. Close it."""
+    maker = CacheMaker(here, options)
+    try:
+        return Kept.of_ticket(maker.make(remote, progress=False), here.manifest)
+    finally:
+        maker.close()

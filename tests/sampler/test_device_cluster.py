@@ -1,19 +1,28 @@
 """A GPU that has some parts, and asks owners for the others, gives the batches of the CPU, bit for bit."""
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import HeteroData
 
+from glt_lightning.errors import DataError, PeerError
+from glt_lightning.ops.merge import Picks
 from glt_lightning.options import CacheOptions
+from glt_lightning.sampler import device_cluster_khop
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.device_cluster import DeviceClusterSampler
 from glt_lightning.sampler.device_store import open_store
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from tests.helpers.owners import split_up
+from tests.helpers.graphs import HETERO, SINGLE, TypedGraph
+from tests.helpers.owners import DirectRows, make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.wide import wide_graph, wide_hetero
 
 COUNTED = [f"{kind}_{what}" for kind in ("local", "cached", "remote") for what in ("rows", "bytes")]
 COUNTED += ["frontier_rows", "cached_frontier_rows", "remote_frontier_rows"]
@@ -24,6 +33,8 @@ def written(draft):
 
 
 def as_array(value):
+    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+        return value.view(torch.int16).numpy().view(np.uint16)
     return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
@@ -32,44 +43,263 @@ def assert_same(sample, expected):
     for name, want in expected.items():
         got = as_array(sample.arrays[name])
         assert got.dtype == want.dtype, name
-        np.testing.assert_array_equal(got, want, err_msg=name)
+        assert got.shape == want.shape, name
+        assert got.tobytes() == want.tobytes(), name
 
 
 class Case:
     """The same graph in one piece, in parts for the CPU, and in parts for the device."""
 
-    def __init__(self, kernels, folder, make, owners, features="device", storage=None):
-        self.whole = partitioned(make(), folder, sum(map(len, owners)), undirected=True, storage=storage)
+    def __init__(self, kernels, folder, data, owners, memory=("device", "device"), undirected=True, storage=None):
+        self.whole = partitioned(data, folder, sum(map(len, owners)), undirected=undirected, storage=storage)
         self.here, self.remote = split_up(self.whole, owners)
-        self.store = open_store(self.here, kernels, topology="device", features=features, cache=CacheOptions())
-        self.seeds = self.whole.split("train")
+        topology, features = memory
+        budget = CacheOptions(device=2000, device_topology=2000) if "hybrid" in memory else CacheOptions()
+        self.store = open_store(self.here, kernels, topology=topology, features=features, cache=budget)
         self.relations = len(self.whole.schema.edge_types)
 
-    def config(self, *fanouts, **options):
-        return SamplerConfig(self.seeds.node_type, tuple((k,) * self.relations for k in fanouts), **options)
+    def close(self):
+        self.store.close()
 
-    def check(self, config, numbers=range(2), kept=(None, None)):
-        """Batches one after the other. kept: for the CPU's sampler and for the device's."""
-        device = DeviceClusterSampler(self.store, self.here, config, self.remote, kept[1])
-        cpu = ClusterSampler(self.here, config, self.remote, kept[0])
-        for number in numbers:
-            chosen = np.ascontiguousarray(self.seeds.gids[number * 7 : number * 7 + 16])
-            self.check_batch(config, BatchRequest(number, 99 + number, chosen, np.arange(16)), device, cpu)
+    def config(self, *fanouts, seed_type=None, **options):
+        if seed_type is None:
+            seed_type = self.whole.split("train").node_type
+        return SamplerConfig(seed_type, tuple((k,) * self.relations for k in fanouts), **options)
 
-    def check_batch(self, config, request, device, cpu):
-        draft, sample = cpu.draft(request), device.make(request)
-        expected = written(draft)
-        assert sample.number == request.number
-        assert_same(sample, expected)
-        assert_same(sample, written(NeighborSampler(self.whole, config).draft(request)))
-        for name in COUNTED:
-            assert getattr(sample.counters, name) == getattr(draft.counters, name), name
+    def requests(self, count=2):
+        gids = self.whole.split("train").gids
+        for number in range(count):
+            chosen = np.ascontiguousarray(gids[number * 7 : number * 7 + 16])
+            yield BatchRequest(number, 99 + number, chosen, np.arange(16))
+
+    def sampler(self, config, kept=None):
+        return DeviceClusterSampler(self.store, self.here, config, self.remote, kept)
+
+    def check(self, config, requests=None, kept=(None, None)):
+        """Batches one after the other. kept: for the CPU's sampler, and for the device's. Returns the latter's counters."""
+        device, cpu = self.sampler(config, kept[1]), ClusterSampler(self.here, config, self.remote, kept[0])
+        whole, counters = NeighborSampler(self.whole, config), []
+        for request in requests or self.requests():
+            draft, sample = cpu.draft(request), device.make(request)
+            assert sample.number == request.number
+            assert_same(sample, written(draft))
+            assert_same(sample, written(whole.draft(request)))
+            for name in COUNTED:
+                assert getattr(sample.counters, name) == getattr(draft.counters, name), name
+            counters.append(sample.counters)
+        return counters
+
+
+@pytest.fixture
+def open_case(kernels, tmp_path):
+    """Makes a `Case` of (data, owners, ...)."""
+    with ExitStack() as opened:
+        yield lambda *args, **kwargs: opened.enter_context(closing(Case(kernels, tmp_path, *args, **kwargs)))
 
 
 @pytest.mark.parametrize("features", ["device", "cpu"])
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize("owners", [[[0], [1]], [[1], [0]], [[0, 3], [2], [1]], [[2], [0], [1], [3]], [[0, 1, 2, 3]]])
-def test_same_batch(kernels, tmp_path, make, owners, features):
-    case = Case(kernels, tmp_path, make, owners, features)
+def test_same_batch(open_case, make, owners, features):
+    case = open_case(make(), owners, ("device", features))
     for fanouts, replace, with_edge in itertools.product(([4, 3], [2, -1, 3]), (False, True), (False, True)):
         case.check(case.config(*fanouts, replace=replace, with_edge=with_edge))
+
+
+def random_data(rng, edge_types):
+    """A random typed graph with some attributes."""
+    graph, data = TypedGraph.random(rng, edge_types), HeteroData()
+    for t, name in enumerate(graph.schema.node_types):
+        n = data[name].num_nodes = graph.num_nodes[t]
+        if rng.integers(2):
+            data[name].x = torch.from_numpy(rng.random((n, int(rng.integers(1, 9))), dtype=np.float32))
+        if rng.integers(2):
+            data[name].tags = torch.from_numpy(rng.integers(0, 9, (n, 3)).astype(np.int8))
+    for edge_type, edges in zip(graph.schema.edge_types, graph.edges, strict=True):
+        data[edge_type].edge_index = torch.from_numpy(edges)
+        if rng.integers(2):
+            data[edge_type].edge_attr = torch.from_numpy(rng.random((edges.shape[1], 2), dtype=np.float32))
+    return data
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_graphs(kernels, open_case, seed):
+    """Cut into parts, any of which are here, the others with any number of owners; any seeds, some twice."""
+    rng = np.random.default_rng(seed)
+    kernels.schedule(seed, *[(1, 0), (1, 3), (4, 0)][seed % 3])
+    parts = int(rng.integers(2, 6))
+    order, here = rng.permutation(parts).tolist(), int(rng.integers(1, parts))
+    others = np.array_split(order[here:], int(rng.integers(1, parts - here + 1)))
+    memory = (["device", "uva", "hybrid"][rng.integers(3)], ["device", "uva", "hybrid", "cpu"][rng.integers(4)])
+    data = random_data(rng, (SINGLE, HETERO)[seed % 2])
+    owners = [order[:here], *(list(map(int, each)) for each in others)]
+    case = open_case(data, owners, memory, undirected=False)
+    for number in range(4):
+        seed_type = int(rng.integers(len(case.whole.schema.node_types)))
+        fanouts = rng.choice([0, 0, 1, 2, 5, 70, -1], (int(rng.integers(0, 4)), case.relations))
+        options = {"replace": bool(rng.integers(2)), "with_edge": bool(rng.integers(2))}
+        config = SamplerConfig(seed_type, tuple(map(tuple, fanouts.tolist())), **options)
+        begin, end = case.whole.view.type_offsets[seed_type : seed_type + 2]
+        requests = []
+        for _ in range(2):
+            seeds = rng.integers(begin, end, int(rng.integers(0, 9)))
+            key = int(rng.integers(0, 2**64, dtype=np.uint64))
+            requests.append(BatchRequest(number, key, seeds, np.arange(len(seeds))))
+        case.check(config, requests)
+
+
+@pytest.mark.parametrize("owners", [[[0], [1]], [[0, 2], [1], [3]]])
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize(
+    "options",
+    [
+        CacheOptions(ratio=0.1),
+        CacheOptions(ratio=1.0),
+        CacheOptions(bytes=1 << 25, topology=10_000),
+        CacheOptions(bytes=1 << 25, topology=1 << 24),
+        CacheOptions(policy="dynamic", ratio=0.2),
+    ],
+    ids=["few rows", "all rows", "few lists", "all lists", "learning"],
+)
+def test_what_is_kept_is_not_asked_for(open_case, make, owners, options):
+    case = open_case(make(), owners)
+    for with_edge in (False, True):
+        kept = [make_cache(case.here, case.remote, options) for _ in range(2)]
+        requests = [*case.requests(3), *case.requests(3)]
+        counters = case.check(case.config(4, 3, with_edge=with_edge), requests, kept)
+        assert sum(each.cached_rows for each in counters) > 0
+        for each in kept:
+            each.close()
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("memory", ["device", "uva", "hybrid", "cpu"])
+def test_encoded_attributes(open_case, kind, memory):
+    storage = {"x": kind, "edge_attr": kind}
+    case = open_case(small_graph(), [[0], [1]], ("device", memory), storage=storage)
+    kept = [make_cache(case.here, case.remote, CacheOptions(ratio=0.1)) for _ in range(2)]
+    case.check(case.config(4, 3, with_edge=True), kept=kept)
+    for each in kept:
+        each.close()
+
+
+@pytest.mark.parametrize("make", [wide_graph, wide_hetero])
+@pytest.mark.parametrize("memory", ["device", "uva", "hybrid", "cpu"])
+def test_every_dtype(open_case, make, memory):
+    case = open_case(make(), [[1], [0], [2]], ("device", memory))
+    case.check(case.config(3, 2, with_edge=True))
+
+
+def test_wide_ids_of_owners(open_case):
+    case = open_case(small_graph(), [[0], [1]])
+    case.remote = DirectRows(2, case.remote._owners, np.int64)
+    case.check(case.config(3, 2, with_edge=True))
+
+
+def test_a_hop_with_more_foreign_nodes_than_are_read_at_once(open_case, monkeypatch):
+    case = open_case(small_hetero(), [[0], [1], [2]])
+    monkeypatch.setattr(device_cluster_khop, "_READ_WITH_SIZES", 3)
+    case.check(case.config(4, 3))
+
+
+def test_one_wait_a_hop_and_one_question_to_each_owner(open_case, monkeypatch):
+    case = open_case(small_hetero(), [[0], [1], [2]])
+    waits, read = [], device_cluster_khop._read
+    monkeypatch.setattr(device_cluster_khop, "_read", lambda *tensors: waits.append(1) or read(*tensors))
+    case.sampler(case.config(4, 4)).make(next(case.requests()))
+    assert len(waits) == 2
+    expands = [said for said in case.remote.asked if said[0] == "expand"]
+    assert sorted(expands) == [("expand", owner, hop) for owner in (1, 2) for hop in (0, 1)]
+    assert len(case.remote.asked) - len(expands) == 2 * 3  # the attributes of seeds and of each hop's new nodes
+
+
+def test_the_device_samples_while_owners_are_asked(kernels, open_case, monkeypatch):
+    case = open_case(small_graph(), [[0], [1]])
+    said, expand, run = [], case.remote.expand, kernels.run
+
+    def asked(owner, request):
+        answer = expand(owner, request)
+        said.append("asked")
+        return lambda: said.append("waited") or answer()
+
+    def ran(name, *arguments):
+        said.append(name)
+        run(name, *arguments)
+
+    monkeypatch.setattr(case.remote, "expand", asked)
+    monkeypatch.setattr(kernels, "run", ran)
+    case.sampler(case.config(4)).make(next(case.requests()))
+    assert said.index("asked") < said.index("glt_cuda_pick_rows") < said.index("waited")
+
+
+def test_several_threads(open_case):
+    case = open_case(small_hetero(), [[0], [1], [2]])
+    config = case.config(4, 3, with_edge=True)
+    requests = list(case.requests(5)) * 4
+    whole = NeighborSampler(case.whole, config)
+    expected = {r.number: {k: v.copy() for k, v in written(whole.draft(r)).items()} for r in requests[:5]}
+    own = threading.local()
+
+    def make(request):
+        if not hasattr(own, "sampler"):
+            own.sampler = case.sampler(config)
+        return own.sampler.make(request)
+
+    with ThreadPoolExecutor(3) as threads:
+        for sample in threads.map(make, requests):
+            assert_same(sample, expected[sample.number])
+
+
+def test_an_owner_that_lies(open_case):
+    case = open_case(small_graph(), [[0], [1]])
+    remote, config, request = case.remote, case.config(3, with_edge=True), next(case.requests())
+    good = remote.expand
+
+    def lie(change):
+        def expand(owner, asked):
+            picks = good(owner, asked)()[0]
+            return lambda: {0: change(picks)}
+
+        remote.expand = expand
+        return case.sampler(config)
+
+    for change in (
+        lambda p: Picks(p.counts[:-1], p.neighbors, p.edge_rows),
+        lambda p: Picks(p.counts, p.neighbors[:-1], p.edge_rows),
+        lambda p: Picks(p.counts, np.append(p.neighbors, np.int32(0)), p.edge_rows),
+        lambda p: Picks(p.counts, p.neighbors + np.int32(300), p.edge_rows),
+        lambda p: Picks(-p.counts, p.neighbors, p.edge_rows),
+        lambda p: Picks(p.counts.astype(np.int64), p.neighbors, p.edge_rows),
+        lambda p: Picks(p.counts, p.neighbors, p.edge_rows[:-1]),
+        lambda p: Picks(p.counts, p.neighbors),
+        lambda p: Picks(p.counts.astype(np.float32), p.neighbors.astype(np.float32), p.edge_rows),
+    ):
+        with pytest.raises(DataError, match="merge"):
+            lie(change).make(request)
+    remote.expand = good
+    gathered = remote.gather
+    remote.gather = lambda owner, rows: lambda: [{n: a[:-1] for n, a in g.items()} for g in gathered(owner, rows)()]
+    with pytest.raises(PeerError, match="'n_id'"):
+        case.sampler(config).make(request)
+
+
+def test_an_owner_that_does_not_answer(open_case):
+    case = open_case(small_graph(), [[0], [1]])
+
+    def silent():
+        raise PeerError("host 1 did not answer.")
+
+    sampler, good = case.sampler(case.config(3)), (case.remote.expand, case.remote.gather)
+    for name in ("expand", "gather"):
+        setattr(case.remote, name, lambda owner, asked: silent)
+        with pytest.raises(PeerError, match="host 1"):
+            sampler.make(next(case.requests()))
+        case.remote.expand, case.remote.gather = good
+    expected = written(NeighborSampler(case.whole, case.config(3)).draft(next(case.requests())))
+    assert_same(sampler.make(next(case.requests())), expected)
+
+
+def test_a_seed_outside_the_graph(open_case):
+    case = open_case(small_graph(), [[0], [1]])
+    with pytest.raises(DataError, match="id 300 at position 1"):
+        case.sampler(case.config(3)).make(BatchRequest(0, 1, np.array([0, 300]), np.arange(2)))

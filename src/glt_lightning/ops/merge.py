@@ -128,7 +128,9 @@ class BatchBuilder:
             dst=[a[:n] for a, n in zip(self._dst, self._edges, strict=True)],
             edge_row=[a[:n] if self._with_edge else None for a, n in zip(self._edge_row, self._edges, strict=True)],
             nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).T.copy(),
-            edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64).reshape(self._hops, -1).T.copy(),
+            edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64)
+            .reshape(self._hops, self._graph.num_relations)
+            .T.copy(),
         )
 
     def _close(self) -> None:

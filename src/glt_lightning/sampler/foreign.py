@@ -108,6 +108,7 @@ class ForeignRows:
         counts, neighbors, edges = picks.counts, picks.neighbors, picks.edge_rows
         fits = (
             counts.dtype == neighbors.dtype
+            and counts.dtype in (np.int32, np.int64)
             and counts.shape == (rows,)
             and counts.min(initial=0) >= 0
             and neighbors.shape == (int(counts.sum(dtype=np.int64)),)
