@@ -2,76 +2,239 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from glt_lightning.data import host_memory
 from glt_lightning.data.device_layout import need_of
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.memory_tier import MemoryTier
+from glt_lightning.errors import DataError, NativeError, OptionError, PartitionError, SamplerError
 from glt_lightning.ops.cuda_khop import CudaKHopOp
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import CacheOptions
+from glt_lightning.options import STORAGE, CacheOptions
 from glt_lightning.sampler.device_store import open_store
-from tests.helpers.device_cases import assert_same_batch
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.stores import check_attributes, check_batches, open_with
 from tests.helpers.wide import wide_graph, wide_hetero
+from tests.loader.test_stored_attributes import every_dtype
+
+GRAPHS = {make.__name__: make for make in (small_graph, small_hetero, wide_graph, wide_hetero, every_dtype)}
 
 
-def attributes(partition):
-    """(kind, index, name) of all that batches may have."""
-    manifest, schema = partition.manifest, partition.schema
-    yield from (("nodes", t, n) for t in range(len(schema.node_types)) for n in manifest.node_attrs(t))
-    yield from (("edges", r, n) for r in range(len(schema.edge_types)) for n in ("edge_ids", *manifest.edge_attrs(r)))
+@pytest.fixture(scope="module")
+def partition_of(tmp_path_factory):
+    """Made once: (name of a graph, parts) -> partition."""
+    made = {}
+
+    def get(name, parts):
+        if (name, parts) not in made:
+            made[name, parts] = partitioned(GRAPHS[name](), tmp_path_factory.mktemp(name), parts)
+        return made[name, parts]
+
+    return get
 
 
-def mapped_ids(partition, kind, index):
-    """Ids of all rows of the mapped parts, in a random order, some of them twice."""
-    manifest, view = partition.manifest, partition.view
-    first = view.bounds[index * manifest.num_parts :] if kind == "nodes" else view.edge_bounds[index]
-    ids = np.concatenate([np.arange(first[p], first[p + 1]) for p in partition.parts])
-    return np.random.default_rng(0).permutation(np.concatenate([ids, ids[:7]]))
+@pytest.mark.parametrize("features", ["device", "uva", "cpu"])
+@pytest.mark.parametrize("topology", ["device", "uva"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_all_in_one_memory(kernels, partition_of, name, topology, features):
+    partition = partition_of(name, 3)
+    store = open_with(partition, kernels, topology, features)
+    assert (store.graph_memory, store.feature_memory) == (topology, features)
+    check_batches(store, partition)
+    if features == "cpu":
+        assert store.node_shards(0, "x") is None
+        assert store.edge_shards(0, "edge_ids") is None
+    else:
+        check_attributes(store, partition)
+    need = need_of(partition, with_edge=True)
+    lies = {topology: need.topology}
+    lies[features] = lies.get(features, 0) + need.features
+    assert store.nbytes["device"] == lies.get("device", 0)
+    assert lies.get("uva", 0) <= store.nbytes["uva"] <= (lies.get("uva", -8192) + 4096 * len(partition.manifest.arrays))
+    store.close()
 
 
-def check_attributes(store, partition):
-    for kind, index, name in attributes(partition):
-        of = (
-            (store.node_shards, partition.node_shards)
-            if kind == "nodes"
-            else (store.edge_shards, partition.edge_shards)
-        )
-        mine, theirs = (shards(index, name) for shards in of)
-        ids = mapped_ids(partition, kind, index)
-        got, want = mine.gather(torch.from_numpy(ids)), theirs.gather(ids)
-        mine.check()
-        assert tuple(got.shape) == want.shape
-        assert got.numpy().tobytes() == want.tobytes()
-
-
-def check_batches(store, partition, replace=False):
-    relations, rng = len(partition.schema.edge_types), np.random.default_rng(1)
-    for fanouts in ([[3] * relations, [2] * relations], [[-1] * relations]):
-        mine = CudaKHopOp(store.graph, fanouts, replace=replace, with_edge=True)
-        theirs = KHopOp(partition.view, fanouts, replace=replace, with_edge=True)
-        for t in range(len(partition.schema.node_types)):
-            seeds = rng.choice(mapped_ids(partition, "nodes", t), 40)
-            assert_same_batch(mine(torch.from_numpy(seeds), t, 7 + t), theirs(seeds, t, 7 + t))
-
-
-def open_with(partition, kernels, topology, features, lists=None, rows=None, **more):
-    cache = CacheOptions(device_topology=lists, device=rows)
-    return open_store(partition, kernels, topology=topology, features=features, cache=cache, **more)
-
-
-@pytest.mark.parametrize("make", [small_graph, small_hetero, wide_graph, wide_hetero])
-@pytest.mark.parametrize(("parts", "share"), [(1, 0.5), (3, 0.0), (3, 0.001), (3, 0.1), (3, 0.5), (3, 0.9)])
-def test_the_same_whatever_lies_on_the_device(kernels, tmp_path, make, parts, share):
-    partition = partitioned(make(), tmp_path, parts)
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("share", [0, 0.001, 0.1, 0.5, 0.9])
+def test_a_share_on_the_device(kernels, partition_of, name, share):
+    partition = partition_of(name, 3)
     need = need_of(partition, with_edge=True)
     lists, rows = (max(1, int(share * nbytes)) for nbytes in (need.topology, need.features))
     store = open_with(partition, kernels, "hybrid", "hybrid", lists, rows)
-    check_batches(store, partition)
-    check_attributes(store, partition)
     assert (store.graph_memory, store.feature_memory) == ("hybrid", "hybrid")
-    assert store.nbytes["device"] <= lists + rows
+    check_batches(store, partition, replace=share == 0.1)
+    check_attributes(store, partition)
+    widest = 3 * 4096
+    assert lists + rows - 2 * widest < store.nbytes["device"] <= lists + rows
     assert store.nbytes["uva"] >= need.topology + need.features
     store.close()
+
+
+def test_what_is_on_the_device_is_what_batches_want(kernels, partition_of):
+    partition = partition_of("small_graph", 3)
+    need = need_of(partition, with_edge=False)
+    store = open_with(partition, kernels, "hybrid", "hybrid", need.topology // 2, need.features // 2, with_edge=False)
+    starts = partition.view.bounds[:-1]
+    lists = np.append(np.stack([starts, starts + store.lists.rows[0]], axis=1).reshape(-1), 300)
+    for hot in (store.node_shards(0, "x").bounds, lists):
+        first, end = hot[:-1].reshape(-1, 2).T  # of each part's rows on the device
+        visits = on_device = 0
+        for key in range(20):
+            seeds = torch.from_numpy(partition.split("train").gids[key * 5 : key * 5 + 5])
+            visited = CudaKHopOp(store.graph, [[3], [3]])(seeds, 0, key).gid[0].numpy()
+            visits += len(visited)
+            on_device += int(((visited[:, None] >= first) & (visited[:, None] < end)).sum())
+        assert on_device / visits > 1.2 * (end - first).sum() / 300
+    store.close()
+
+
+@pytest.mark.parametrize("kind", STORAGE)
+@pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
+def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, kind, memory):
+    data = wide_graph()
+    data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
+    partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
+    store = open_with(partition, kernels, "device", memory, rows=100_000)
+    assert store.node_shards(0, "x").dtype == store.edge_shards(0, "edge_attr").dtype == torch.float32
+    check_attributes(store, partition)
+    store.close()
+
+
+@pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
+@pytest.mark.parametrize("name", ["small_hetero", "wide_graph"])
+def test_parts_that_are_not_here(kernels, partition_of, name, memory):
+    partition = LocalPartition.open(partition_of(name, 3).directory, parts=[0, 2])
+    store = open_with(partition, kernels, memory, memory, 2000, 2000)
+    check_attributes(store, partition)
+    view = partition.view
+    elsewhere = torch.tensor([int(view.bounds[1])])  # the first node of part 1
+    with pytest.raises(DataError, match="not in the graph, or its part is not on this machine"):
+        CudaKHopOp(store.graph, [[2] * view.num_relations])(elsewhere, 0, 0)
+    check_batches(store, partition, fanouts=[])
+    store.close()
+
+
+def test_more_parts_than_are_counted(kernels, tmp_path):
+    """From nine shards on, they are searched for."""
+    partition = partitioned(small_graph(), tmp_path, 7)
+    need = need_of(partition, with_edge=True)
+    store = open_with(partition, kernels, "hybrid", "hybrid", need.topology // 2, need.features // 2)
+    check_batches(store, partition)
+    check_attributes(store, partition)
+    store.close()
+
+
+def test_edges_only_where_they_are_wanted(kernels, partition_of):
+    partition = partition_of("wide_graph", 3)
+    for memory in ("device", "uva", "hybrid"):
+        store = open_with(partition, kernels, memory, memory, 3000, 3000, with_edge=False)
+        assert store.nbytes["uva"] < need_of(partition, with_edge=True).features
+        check_batches(store, partition)
+        with pytest.raises(KeyError):
+            store.edge_shards(0, "edge_ids")
+        store.close()
+
+
+# --- what is chosen
+
+
+def test_auto_goes_by_what_is_free(kernels, partition_of):
+    partition = partition_of("small_graph", 3)
+    need = need_of(partition, with_edge=True)
+    for free, expected in (
+        (None, ("device", "device")),
+        (100 * need.features, ("device", "device")),
+        (2 * need.topology, ("device", "hybrid")),
+        (need.topology, ("hybrid", "hybrid")),
+    ):
+        store = open_with(partition, kernels, "auto", "auto", free_bytes=lambda free=free: free)
+        assert (store.graph_memory, store.feature_memory) == expected
+        assert store.nbytes["device"] <= (free or 1 << 40)
+        check_batches(store, partition)
+        check_attributes(store, partition)
+        store.close()
+    with pytest.raises(OptionError, match=r"takes .* bytes of the GPU's memory, and 5 are free"):
+        open_with(partition, kernels, "device", "uva", free_bytes=lambda: 5)
+
+
+def test_rows_on_disk_are_the_cpus(kernels, tmp_path):
+    whole = partitioned(wide_graph(), tmp_path, 2)
+    tier = MemoryTier.create(whole, 50_000)
+    partition = whole.with_memory(tier)
+    store = open_store(partition, kernels, cache=CacheOptions(memory=50_000))
+    assert (store.graph_memory, store.feature_memory, store.node_shards(0, "x")) == ("device", "cpu", None)
+    store.close()
+    with pytest.raises(OptionError, match=r"'uva' with cache.memory"):
+        open_with(partition, kernels, "uva", "uva")
+    tier.close()
+
+
+def test_the_log_says_where_things_lie(kernels, partition_of):
+    partition = partition_of("small_graph", 3)
+    store = open_with(partition, kernels, "hybrid", "hybrid", 6000, 1200, with_edge=False)
+    assert store.said() == (
+        "cpu samples: the graph of "
+        f"{int(store.lists.rows.sum())} of 300 nodes on it (0.0 MB), the others on the host, attributes of 60 of 300 nodes "
+        f"on it (0.0 MB), the others on the host; it reads {store.nbytes['uva'] / 1e6:.1f} MB of the host's memory."
+    )
+    store.close()
+    store = open_with(partition, kernels, "device", "cpu")
+    assert store.said() == "cpu samples: the graph on it (0.0 MB), attributes read by the CPU."
+    store.close()
+
+
+# --- closing, and what goes wrong
+
+
+def test_closed_means_closed(kernels, partition_of):
+    store = open_with(partition_of("small_graph", 3), kernels, "hybrid", "hybrid", 2000, 2000)
+    store.close()
+    store.close()
+    with pytest.raises(SamplerError, match="its store is closed"):
+        _ = store.graph
+    with pytest.raises(KeyError):
+        store.node_shards(0, "x")
+
+
+def test_memory_that_cannot_be_locked_is_given_back(kernels, partition_of):
+    """The leak police looks for the memfd."""
+    kernels.lockable(4096)
+    with pytest.raises(NativeError, match=r"cannot lock .* bytes of host memory"):
+        open_with(partition_of("small_graph", 3), kernels, "uva", "device")
+
+
+def test_a_host_without_memory(kernels, partition_of, monkeypatch):
+    monkeypatch.setattr(host_memory, "available_memory", lambda: 1 << 20)
+    with pytest.raises(OptionError, match="no memory on the host for what the GPU reads there"):
+        open_with(partition_of("small_graph", 3), kernels, "uva", "device")
+    open_with(partition_of("small_graph", 3), kernels, "device", "device").close()
+
+
+def test_a_device_that_is_full_after_all(kernels, partition_of, monkeypatch):
+    def full(self, array):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore lines")
+
+    monkeypatch.setattr(type(kernels), "copy", full)
+    with pytest.raises(OptionError, match=r"cpu has no memory for them \(CUDA out of memory.*GiB.\). Choose hybrid"):
+        open_with(partition_of("small_graph", 3), kernels, "uva", "device")
+
+
+@pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
+@pytest.mark.parametrize("row", [0, 298])
+def test_a_damaged_row_is_an_error(kernels, tmp_path, row, memory):
+    """As on the CPU, on either side of the cut."""
+    whole = partitioned(small_graph(), tmp_path, 1)
+    path = "part0/edges/0/indptr.npy"
+    file = np.load(whole.directory / path, mmap_mode="r+")
+    file[row + 1] = 1 << 40
+    entry = replace(whole.manifest.arrays[path], crc32=zlib.crc32(file))
+    replace(whole.manifest, arrays={**whole.manifest.arrays, path: entry}).save(whole.directory)
+    store = open_with(LocalPartition.open(whole.directory), kernels, memory, "cpu", 4000)
+    with pytest.raises(PartitionError, match=f"node {row} points to"):
+        CudaKHopOp(store.graph, [[3]])(torch.tensor([row]), 0, 0)
     store.close()

@@ -30,6 +30,7 @@ class DeviceStore:
     Attributes:
         kernels: Of the device.
         graph_memory, feature_memory: ``device``, ``uva`` or ``hybrid``; of attributes also ``cpu``.
+        lists, attributes: Which rows lie on the device where that is ``hybrid``; else none.
     """
 
     def __init__(
@@ -44,10 +45,10 @@ class DeviceStore:
         self.graph_memory, self.feature_memory = placement.topology, placement.features
         self._memory = DeviceMemory(partition, kernels, shared, bool(placement.on_host))
         try:
-            self._lists = _lists_on_device(partition, placement)
+            self.lists = _lists_on_device(partition, placement)
             self._graph: DeviceGraph | None = self._lay_graph()
             self._graph_bytes = self._memory.nbytes["device"]
-            self._hot = _attributes_on_device(partition, placement, with_edge)
+            self.attributes = _attributes_on_device(partition, placement, with_edge)
             self._shards = {} if placement.features == "cpu" else self._lay_attributes()
         except torch.OutOfMemoryError as error:
             self.close()
@@ -85,8 +86,8 @@ class DeviceStore:
         nodes = sum(
             self._partition.manifest.rows(p, t) for p in self._partition.parts for t in range(self.graph.num_types)
         )
-        graph = _where(self.graph_memory, int(self._lists.rows.sum()), nodes, self._graph_bytes)
-        features = _where(self.feature_memory, int(self._hot.nodes.sum()), nodes, on_device - self._graph_bytes)
+        graph = _where(self.graph_memory, int(self.lists.rows.sum()), nodes, self._graph_bytes)
+        features = _where(self.feature_memory, int(self.attributes.nodes.sum()), nodes, on_device - self._graph_bytes)
         host = f"; it reads {on_host / 1e6:,.1f} MB of the host's memory" if on_host else ""
         return f"{self.kernels.device} samples: the graph {graph}, attributes {features}{host}."
 
@@ -99,8 +100,8 @@ class DeviceStore:
         memory, kind = self._memory, self.graph_memory
         view = self._partition.view if kind == "device" else self._partition.view_of(memory.array)
         if kind == "hybrid":
-            ids = memory.address_of_copy if self._lists.all_ids else None
-            addresses = GraphAddresses.split(view, self._lists.rows, memory.address_of_copy, memory.address_of, ids=ids)
+            ids = memory.address_of_copy if self.lists.all_ids else None
+            addresses = GraphAddresses.split(view, self.lists.rows, memory.address_of_copy, memory.address_of, ids=ids)
         else:
             placed = memory.address_of_copy if kind == "device" else memory.address_of
             addresses = GraphAddresses.whole(view, placed)
@@ -111,13 +112,13 @@ class DeviceStore:
         partition, kind, made = self._partition, self.feature_memory, {}
         manifest, view = partition.manifest, partition.view
         mapped = [p if p in partition.parts else None for p in range(manifest.num_parts)]
-        for t, rows in enumerate(self._hot.nodes.tolist()):
+        for t, rows in enumerate(self.attributes.nodes.tolist()):
             bounds = view.bounds[t * manifest.num_parts : (t + 1) * manifest.num_parts + 1]
             for name in manifest.node_attrs(t):
                 paths = [None if p is None else node_path(p, t, name) for p in mapped]
                 encoding = manifest.decoded_by("nodes", t, name)
                 made[attr_key("nodes", t, name)] = self._memory.shards(kind, paths, bounds, encoding, rows)
-        for r, rows in enumerate(self._hot.edges.tolist() if self._with_edge else ()):
+        for r, rows in enumerate(self.attributes.edges.tolist() if self._with_edge else ()):
             for name in ("edge_ids", *manifest.edge_attrs(r)):
                 paths = [None if p is None else edge_path(p, r, name) for p in mapped]
                 encoding = manifest.decoded_by("edges", r, name)

@@ -1,0 +1,94 @@
+"""What GPUs read on the host: one copy, the same bytes as the files, for all processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from glt_lightning.data import host_memory
+from glt_lightning.data.device_layout import need_of
+from glt_lightning.data.host_arrays import copy_to_host, open_on_host
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import DataError, OptionError, PartitionError
+from tests.helpers.partitions import partitioned, small_graph
+from tests.helpers.wide import wide_hetero
+
+
+@pytest.mark.parametrize("what", [["topology"], ["features"], ["topology", "features"]])
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_the_bytes_of_the_files(tmp_path, what, with_edge):
+    partition = LocalPartition.open(partitioned(wide_hetero(), tmp_path, 3).directory, parts=[0, 2])
+    arrays = copy_to_host(partition, what, with_edge)
+    for path, array in arrays.arrays.items():
+        assert path.startswith(("part0", "part2"))
+        assert np.array_equal(array, np.load(partition.directory / path))
+    need = need_of(partition, with_edge)
+    assert sum(a.nbytes for a in arrays.arrays.values()) == sum(getattr(need, name) for name in what)
+    arrays.close()
+
+
+CHILD = """
+import sys
+from glt_lightning.data.host_arrays import open_on_host
+from glt_lightning.data.local_partition import LocalPartition
+folder, path = sys.argv[1:]
+arrays = open_on_host(LocalPartition.open(folder), ["features"], False, path)
+array = arrays.arrays["part1/nodes/0/x.npy"]
+array[0, 0] += 1
+print(array[0].tolist())
+arrays.close()
+"""
+
+
+def test_processes_share_it(tmp_path):
+    """The child's memory is ours: we see what it writes there."""
+    partition = partitioned(small_graph(), tmp_path, 2)
+    arrays = copy_to_host(partition, ["topology", "features"], True)
+    before = arrays.arrays["part1/nodes/0/x.npy"][0].copy()
+    said = subprocess.run(
+        [sys.executable, "-c", CHILD, str(partition.directory), arrays.path],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    after = arrays.arrays["part1/nodes/0/x.npy"][0]
+    assert after.tolist() == [before[0] + 1, *before[1:]]
+    assert said.stdout.strip() == str(after.tolist())
+    arrays.close()
+    with pytest.raises(DataError, match="cannot be opened"):
+        open_on_host(partition, ["features"], False, arrays.path)
+
+
+def test_only_for_what_it_was_made_for(tmp_path):
+    partition = partitioned(small_graph(), tmp_path, 2)
+    part = LocalPartition.open(partition.directory, parts=[1])
+    arrays = copy_to_host(partition, ["topology"], False)
+    open_on_host(partition, ["topology"], False, arrays.path).close()
+    for which, what, with_edge in (
+        (part, ["topology"], False),
+        (partition, ["features"], False),
+        (partition, ["topology"], True),
+    ):
+        with pytest.raises(PartitionError, match="holds another graph, or other parts of it"):
+            open_on_host(which, what, with_edge, arrays.path)
+    arrays.close()
+
+
+def test_too_little_memory_is_said_before_anything_is_copied(tmp_path, monkeypatch):
+    partition = partitioned(small_graph(), tmp_path, 2)
+    monkeypatch.setattr(host_memory, "available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("glt_lightning.data.host_arrays._fill", lambda *_: pytest.fail("copied"))
+    with pytest.raises(
+        OptionError, match=r"sampling.features, sampling.topology: no memory on the host.*Choose device or cpu"
+    ):
+        copy_to_host(partition, ["topology", "features"], True)
+
+
+def test_a_file_that_is_cut_off_leaves_nothing_behind(tmp_path):
+    partition = partitioned(small_graph(), tmp_path, 1)
+    path = partition.directory / "part0/nodes/0/x.npy"
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(PartitionError, match=r"x\.npy"):
+        copy_to_host(partition, ["features"], False)

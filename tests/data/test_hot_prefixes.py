@@ -1,0 +1,98 @@
+"""How many of the hottest rows go to the device: within the budget, and none that is colder than one left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glt_lightning.data import hot_prefixes
+from glt_lightning.data.device_layout import need_of
+from glt_lightning.data.hot_prefixes import hot_attributes_within, hot_lists_within
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import node_path
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.wide import wide_graph
+
+SHARES = [0, 0.001, 0.05, 0.3, 0.7, 0.99, 1, 2]
+
+
+def hotness(partition, part, node_type):
+    return np.load(partition.directory / node_path(part, node_type, "hotness"))
+
+
+def list_bytes(partition, found):
+    view, total = partition.view, 0
+    for p in partition.parts:
+        for r, t in enumerate(view.dst_types):
+            arrays, k = view.relation(r, p), int(found.rows[t, p])
+            total += 8 * (k + 1) * (k > 0) + int(arrays.indptr[k]) * arrays.indices.itemsize
+    nodes = sum(partition.manifest.rows(p, t) for p in partition.parts for t in range(len(found.rows)))
+    return total + view.id_bytes * (nodes if found.all_ids else int(found.rows.sum()))
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("parts", [None, [1, 2]])
+def test_lists_within_a_budget(tmp_path, make, parts):
+    partition = LocalPartition.open(partitioned(make(), tmp_path, 3).directory, parts=parts)
+    view, need = partition.view, need_of(partition, True).topology
+    longest = max(
+        16 + 4 * int(np.diff(view.relation(r, p).indptr).max()) for r in range(len(view.keys)) for p in partition.parts
+    )
+    before = np.zeros_like(hot_lists_within(partition, 0).rows)
+    for share in SHARES:
+        budget = int(share * need)
+        found = hot_lists_within(partition, budget)
+        assert list_bytes(partition, found) <= budget
+        assert list_bytes(partition, found) > min(budget, need) - 2 * longest
+        assert found.rows[:, [p for p in range(3) if p not in partition.parts]].sum() == 0
+        if found.all_ids:
+            assert np.all(found.rows >= before)
+            before = found.rows
+    assert found.all_ids
+    assert [found.rows[:, p].tolist() for p in partition.parts] == [
+        [partition.manifest.rows(p, t) for t in range(len(found.rows))] for p in partition.parts
+    ]
+
+
+def test_attributes_by_heat_for_each_byte(tmp_path):
+    partition = partitioned(small_hetero(), tmp_path, 3)
+    need, (_, paper) = need_of(partition, False).features, (0, partition.schema.node_index("paper"))
+    for share in SHARES:
+        found = hot_attributes_within(partition, False, int(share * need))
+        assert found.edges.sum() == 0
+        taken = found.nodes[paper]
+        assert need * min(share, 1) - 20 < 20 * taken.sum() <= need * share
+        heat = [hotness(partition, p, paper) for p in range(3)]
+        kept = [h[k - 1] for h, k in zip(heat, taken, strict=True) if k]
+        left = [h[k] for h, k in zip(heat, taken, strict=True) if k < len(h)]
+        assert not kept or not left or min(kept) >= max(left)
+
+
+def test_edges_lie_with_their_destinations(tmp_path):
+    """They are as many bytes as nodes here, and both get a share."""
+    partition = partitioned(wide_graph(), tmp_path, 2)
+    need = need_of(partition, True).features
+    for share in SHARES:
+        found = hot_attributes_within(partition, True, int(share * need))
+        widths = (700 * 4 + 8 + 2 + 3 * 400 * 4, 300 * 4 + 4 + partition.edge_shards(0, "edge_ids").row_bytes)
+        nbytes = int(found.nodes.sum()) * widths[0] + int(found.edges.sum()) * widths[1]
+        assert min(share, 1) * need - sum(widths) < nbytes <= share * need
+        assert not 0.05 < share < 1 or (found.nodes.sum() and found.edges.sum())
+
+
+def test_few_blocks_cut_as_fine(tmp_path, monkeypatch):
+    """Large parts are cut by blocks and then within one of them."""
+    monkeypatch.setattr(hot_prefixes, "_BLOCKS", 2)
+    partition = partitioned(small_graph(), tmp_path, 1)
+    need = need_of(partition, False).features
+    for share in SHARES:
+        found = hot_attributes_within(partition, False, int(share * need))
+        assert min(share, 1) * need - 20 < 20 * found.nodes.sum() <= share * need
+
+
+def test_without_hotness_all_parts_fill_up_together(tmp_path):
+    partition = partitioned(small_graph(), tmp_path, 3)
+    arrays = {path: entry for path, entry in partition.manifest.arrays.items() if "hot" not in path}
+    object.__setattr__(partition.manifest, "arrays", arrays)
+    found = hot_attributes_within(partition, False, need_of(partition, False).features // 2)
+    assert found.nodes.tolist() == [[50, 50, 50]]
