@@ -1,0 +1,169 @@
+"""GPUs of ranks that map different parts, and of sampler processes, make the batches of CPUs. The emulated kernels stand
+in for the GPUs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import NativeError, OptionError, SamplerError
+from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.ops.cuda import Kernels
+from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer.host_graph import HostGpus
+from glt_lightning.producer.samplers import Samplers, SamplerSource
+from glt_lightning.sampler.device_source import DeviceSource
+from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.ranks import run_ranks
+from tests.loader.test_stored_attributes import every_dtype
+from tests.producer.test_group import SPEC, digests, link
+
+CONFIG = SamplerConfig(seed_type=0, fanouts=((3,), (2,)), with_edge=True)
+
+
+@pytest.fixture
+def gpu(kernels, monkeypatch):
+    """The CPU counts as a GPU."""
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+
+
+def one_rank(text):
+    return [text]
+
+
+# --- ranks
+
+
+@pytest.mark.parametrize("cache", [{}, {"ratio": 0.2}, {"bytes": 4000, "policy": "dynamic"}, {"device": 1000}])
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
+    whole, count = partitioned(make(), tmp_path, 4, undirected=True), 2
+    options = SamplingOptions(with_edge=True, concurrency=3, prefetch=3)
+    every = LoaderSpec(name="all", num_neighbors=[3, -1], batch_size=64, exact=True, node_type=target(make))
+
+    def remote(rank, exchange):
+        parts = [p for p in range(4) if p % count == rank]
+        graph = ClusterGraph(LocalPartition.open(whole.directory, parts=parts))
+
+        def group(pin, **how):
+            kept = CacheOptions(**cache)
+            return WorkerGroup(graph, options, link(rank), "127.0.0.1", exchange, pin, cache=kept, **how)
+
+        context = LoaderContext(
+            graph, options, seed=3, rank=rank, world_size=count, make_producer=group, exchange=exchange
+        )
+        with context:
+            assert type(context._producer._inner).__name__ == "DeviceProducer"
+            found = digests(context, [SPEC, every])
+            exchange("all done")
+            return found
+
+    found = run_ranks(count, remote)
+    on_cpu = SamplingOptions(with_edge=True, topology="cpu")
+    for rank in range(count):
+        with LoaderContext(whole, on_cpu, seed=3, rank=rank, world_size=count) as context:
+            assert found[rank] == digests(context, [SPEC, every])
+
+
+def target(make):
+    return "author" if make is small_hetero else None
+
+
+def test_one_rank_without_a_gpu_takes_all_to_the_cpu(tmp_path, gpu, kernels, monkeypatch, caplog):
+    """Or else the others would wait for it where they agree on what they share."""
+
+    def open_one(device):
+        if device.index == 1:
+            raise NativeError("no such GPU.")
+        return kernels
+
+    monkeypatch.setattr(Kernels, "open", open_one)
+    whole = partitioned(small_graph(), tmp_path, 2)
+
+    def run(rank, exchange, **sampling):
+        options, device = SamplingOptions(**sampling), torch.device("cpu", rank)
+        with LoaderContext(
+            whole, options, seed=3, rank=rank, world_size=2, exchange=exchange, device=device
+        ) as context:
+            return type(context._producer).__name__
+
+    assert run_ranks(2, run) == ["InlineProducer"] * 2
+    assert "because the GPU of rank 1 cannot: no such GPU." in caplog.text
+
+    def refused(rank, exchange):
+        with pytest.raises(NativeError, match=r"rank 1: no such GPU\."):
+            run(rank, exchange, topology="device")
+
+    run_ranks(2, refused)
+
+
+# --- sampler processes
+
+
+def gpus(topology="device", features="device", **budgets):
+    return DeviceSource.of(["cuda:0", "cuda:1"], topology, features, CacheOptions(**budgets), with_edge=True)
+
+
+@pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
+@pytest.mark.parametrize("make", [small_graph, every_dtype])
+def test_drafts_are_those_of_the_cpu(tmp_path, gpu, make, memory):
+    partition = partitioned(make(), tmp_path, 2)
+    here = HostGpus(partition, gpus(memory, memory, device=3000, device_topology=2000), one_rank, "rank 0")
+    source = SamplerSource.from_json(SamplerSource.of(partition, gpus=here.source).to_json())
+    samplers = Samplers(source, 1)
+    try:
+        mine, theirs = samplers.make(CONFIG), NeighborSampler(partition, CONFIG)
+        for number in range(4):
+            seeds = np.arange(number, number + 9)
+            request = BatchRequest(number, 77 + number, seeds, seeds + 5)
+            found, expected = (written(sampler.draft(request)) for sampler in (mine, theirs))
+            assert found.keys() == expected.keys()
+            for name, array in expected.items():
+                assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+                assert found[name].tobytes() == array.tobytes(), name
+    finally:
+        samplers.close()
+        here.close()
+
+
+def written(draft):
+    return draft.write(np.empty(draft.nbytes, dtype=np.uint8))
+
+
+def test_processes_take_the_gpus_in_turn():
+    assert [gpus().device(index) for index in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_a_process_without_its_gpu_says_so(tmp_path):
+    graph = partitioned(small_graph(), tmp_path, 1)
+    options = SamplingOptions(num_workers=1, worker_devices=["cuda:7"], timeout_s=60)
+    with LoaderContext(graph, options, seed=1) as context, pytest.raises(SamplerError, match=r"cannot start.*CUDA"):
+        next(iter(context.make_loader(SPEC)))
+
+
+def test_gpus_that_have_nothing_to_do_are_refused(tmp_path):
+    graph = partitioned(small_graph(), tmp_path, 1)
+    options = SamplingOptions(num_workers=1, worker_devices=["cuda:0"], topology="cpu")
+    with pytest.raises(OptionError, match=r"cuda:0 and sampling\.topology cpu"):
+        LoaderContext(graph, options, seed=1)
+
+
+def test_a_process_without_a_gpu_imports_no_torch(tmp_path):
+    partition = partitioned(small_graph(), tmp_path, 1)
+    code = (
+        "import sys; from glt_lightning.producer.samplers import Samplers, SamplerSource; "
+        "from glt_lightning.data.local_partition import LocalPartition; "
+        f"Samplers(SamplerSource.of(LocalPartition.open({str(partition.directory)!r}))); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
