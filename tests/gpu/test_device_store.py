@@ -1,0 +1,59 @@
+"""The store on a real device: registered memory of the host, its own memory, and both at once."""
+
+import pytest
+import torch
+
+from glt_lightning.data.device_layout import need_of
+from glt_lightning.data.host_arrays import copy_to_host, open_on_host
+from glt_lightning.ops.cuda_memory import Registered
+from glt_lightning.sampler.device_store import free_memory
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.stores import check_attributes, check_batches, open_with
+from tests.helpers.wide import wide_graph
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero, wide_graph])
+@pytest.mark.parametrize(("memory", "share"), [("device", 1), ("uva", 0), ("hybrid", 0.001), ("hybrid", 0.5)])
+def test_the_same_as_on_the_cpu(kernels, tmp_path, make, memory, share):
+    partition = partitioned(make(), tmp_path, 3)
+    need = need_of(partition, with_edge=True)
+    lists, rows = (max(1, int(share * nbytes)) for nbytes in (need.topology, need.features))
+    before = torch.cuda.memory_allocated(kernels.device)
+    store = open_with(partition, kernels, memory, memory, lists, rows)
+    torch.cuda.synchronize(kernels.device)
+    assert (store.graph_memory, store.feature_memory) == (memory, memory)
+    check_batches(store, partition)
+    check_attributes(store, partition)
+    store.close()
+    assert torch.cuda.memory_allocated(kernels.device) == before
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
+def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, kind, memory):
+    data = wide_graph()
+    data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
+    partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
+    store = open_with(partition, kernels, "device", memory, rows=100_000)
+    check_attributes(store, partition)
+    store.close()
+
+
+def test_what_another_rank_copied_can_be_registered(kernels, tmp_path):
+    """A second map of the memfd, as every rank but the first has it; registered anew after it was closed."""
+    partition = partitioned(small_graph(), tmp_path, 2)
+    made = copy_to_host(partition, ["topology", "features"], True)
+    for _ in range(2):
+        opened = open_on_host(partition, ["topology", "features"], True, made.path)
+        with Registered(kernels, made.memory), Registered(kernels, opened.memory) as registered:
+            assert registered.address_of(opened.arrays["part1/nodes/0/x.npy"])
+        opened.close()
+    made.close()
+
+
+def test_free_memory_is_known(kernels):
+    free = free_memory(kernels.device)
+    assert free is not None
+    assert 0 < free <= torch.cuda.get_device_properties(kernels.device).total_memory
