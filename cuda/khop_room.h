@@ -97,7 +97,7 @@ inline bool make_room(const glt_graph& g, const glt_khop_shape& shape, KHopRoom*
   if (num_nodes >= int64_t(UINT32_MAX) || !bound_steps(g, shape, room)) return false;
   for (int64_t n : room->nodes) total += n;
   for (int64_t n : room->edges) total += n;
-  if (total > INT32_MAX) return false;
+  if (total > INT32_MAX / 2) return false;  // slots are 32-bit, and there are up to four times as many
   room->bytes = 0;
   for (const KHopStep& step : room->steps) {
     room->new_counts.push_back(room->bytes);

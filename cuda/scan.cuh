@@ -14,15 +14,19 @@
 
 namespace glt {
 
-constexpr int kScanItems = 4;                      // of a thread
-constexpr int kScanTile = kScanItems * 256;        // of a block
+constexpr int kScanItems = 4;                // of a thread
+constexpr int kScanTile = kScanItems * 256;  // of a block
 
 GLT_HD int64_t scan_tiles(int64_t bound) { return bound <= 0 ? 1 : (bound - 1) / kScanTile + 1; }
 inline int64_t scan_words(int64_t bound) { return 1 + scan_tiles(bound); }
 
 #ifdef __CUDACC__
+#define GLT_SHARED(type, name) __shared__ type name
+#endif
 
-static_assert(kThreads == 256, "kScanTile");
+#ifdef GLT_SHARED  // tests bring their own, with all else that the kernel asks of CUDA
+
+static_assert(kScanTile == kScanItems * kThreads, "a tile is what a block takes");
 
 // A tile's word: nothing yet (0), the sum of its own values, or the sum of all up to its end.
 constexpr uint64_t kOwnSum = uint64_t(1) << 62, kFullSum = uint64_t(1) << 63, kSum = kOwnSum - 1;
@@ -48,14 +52,20 @@ __device__ __forceinline__ uint64_t look_back(uint64_t* tiles, int64_t tile, uin
   return before;
 }
 
-// A warp has 32 * kScanItems items in a row; each access of its lanes is to neighbours.
+// What the threads of a block share.
+struct ScanBlock {
+  uint64_t tile, before;  // before: the sum of the tiles before this one
+  uint32_t sums[kThreads / 32];
+};
+
+// A warp has 32 * kScanItems items in a row; each access of its lanes is to neighbours. 4 blocks: without a word on them
+// the compiler saves registers, and spills.
 template <class Body>
-__global__ void __launch_bounds__(kThreads) run_scan(Body body, uint64_t* state) {
-  __shared__ uint64_t ticket, prefix;
-  __shared__ uint32_t sums[kThreads / 32];
-  if (threadIdx.x == 0) ticket = atomicAdd(reinterpret_cast<unsigned long long*>(state), 1ull);
+__global__ void __launch_bounds__(kThreads, 4) run_scan(Body body, uint64_t* state) {
+  GLT_SHARED(ScanBlock, block);
+  if (threadIdx.x == 0) block.tile = atomicAdd(reinterpret_cast<unsigned long long*>(state), 1ull);
   __syncthreads();
-  const int64_t n = body.size(), tile = int64_t(ticket);
+  const int64_t n = body.size(), tile = int64_t(block.tile);
   if (tile >= scan_tiles(n)) return;  // the whole block
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t first = tile * kScanTile + warp * (32 * kScanItems) + lane;
@@ -72,24 +82,27 @@ __global__ void __launch_bounds__(kThreads) run_scan(Body body, uint64_t* state)
     before[k] = own + sum - values[k];
     own += __shfl_sync(kWarp, sum, 31);
   }
-  if (lane == 0) sums[warp] = own;
+  if (lane == 0) block.sums[warp] = own;
   __syncthreads();
   uint32_t warps_before = 0, total = 0;
   for (int w = 0; w < kThreads / 32; ++w) {
-    if (w < warp) warps_before += sums[w];
-    total += sums[w];
+    if (w < warp) warps_before += block.sums[w];
+    total += block.sums[w];
   }
   if (warp == 0) {
     const uint64_t found = look_back(state + 1, tile, total, lane);
-    if (lane == 0) prefix = found;
+    if (lane == 0) block.before = found;
   }
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < kScanItems; ++k)
-    if (first + 32 * k < n) body.place(first + 32 * k, int64_t(prefix) + warps_before + before[k], values[k]);
-  if (tile == scan_tiles(n) - 1 && threadIdx.x == 0) body.finish(int64_t(prefix) + total);
+    if (first + 32 * k < n) body.place(first + 32 * k, int64_t(block.before) + warps_before + before[k], values[k]);
+  if (tile == scan_tiles(n) - 1 && threadIdx.x == 0) body.finish(int64_t(block.before) + total);
 }
 
+#endif
+
+#ifdef __CUDACC__
 template <class Body>
 int32_t scan_each(int64_t bound, const Body& body, uint64_t* state, void* stream, int64_t* detail) {
   const int64_t tiles = scan_tiles(bound);
@@ -97,6 +110,6 @@ int32_t scan_each(int64_t bound, const Body& body, uint64_t* state, void* stream
   run_scan<<<unsigned(tiles), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(body, state);
   return launched(detail);
 }
-
 #endif
+
 }  // namespace glt

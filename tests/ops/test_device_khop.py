@@ -180,6 +180,22 @@ def test_what_is_not_bounded_gets_no_room(kernels):
     assert room_of(graph, [[2**31 - 1]] * 16, 2**40).workspace == -1
 
 
+def test_memory_that_stays_empty_is_given_back(kernels, monkeypatch):
+    """Most rows have one neighbour where ten are asked for."""
+    n = 64
+    graph = TypedGraph.random(np.random.default_rng(0))
+    graph.num_nodes, graph.edges = [n], [np.stack([np.arange(n), (np.arange(n) + 1) % n])]
+    pieces = cut(graph, 1, np.random.default_rng(0))
+    op, cpu = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[10], [10]]), KHopOp(pieces.view, [[10], [10]])
+    seeds = pieces.gid_of[0][:4]
+    for worth, bound in ((1 << 17, 4 * 10 + 4 * 10 * 10), (0, None)):
+        monkeypatch.setattr(cuda_khop_batch, "_WORTH_A_COPY", worth)
+        found = op(torch.from_numpy(seeds), 0, 1)
+        cases.assert_same_batch(found, cpu(seeds, 0, 1))
+        memory = found.edge_index[0].untyped_storage().nbytes()
+        assert memory == 16 * (bound or found.edge_index[0].shape[1])
+
+
 # --- the host
 
 

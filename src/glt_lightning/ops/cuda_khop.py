@@ -9,12 +9,7 @@ from torch import Tensor
 from glt_lightning.ops.cuda_graph import DeviceGraph
 from glt_lightning.ops.cuda_khop_batch import KHopRoom, NativeBatch
 from glt_lightning.ops.cuda_khop_steps import SteppedBatch
-from glt_lightning.ops.cuda_relabel import DeviceLids as _Lids  # noqa: F401
-from glt_lightning.ops.cuda_sample import (
-    MODEST_ROOM,
-    DeviceRows as _Rows,  # noqa: F401
-    rooms_of as _rooms,  # noqa: F401
-)
+from glt_lightning.ops.cuda_sample import MODEST_ROOM
 from glt_lightning.ops.cuda_subgraph import DeviceSubgraph, PendingBatch
 
 _KEPT_ROOMS = 64  # numbers of seeds whose bounds are kept

@@ -14,6 +14,8 @@ from glt_lightning.ops.cuda import Kernels, raise_if
 from glt_lightning.ops.cuda_graph import DeviceGraph
 from glt_lightning.ops.cuda_subgraph import DeviceSubgraph
 
+_WORTH_A_COPY = 1 << 17  # entries: 1 MiB
+
 
 class _Shape(ctypes.Structure):
     """glt_khop_shape."""
@@ -97,15 +99,18 @@ class NativeBatch:
         edges = np.maximum.accumulate(sizes[first_edge:].reshape(room.num_hops + 1, room.graph.num_relations))
         num_nodes, num_edges = nodes[-1].tolist(), edges[-1].tolist()
         return DeviceSubgraph(
-            gid=[gid[:n] for gid, n in zip(self._gid, num_nodes, strict=True)],
-            uid=[uid[:n] for uid, n in zip(self._uid, num_nodes, strict=True)],
-            edge_index=[ids[: 2 * n].view(2, n) for ids, n in zip(self._edge_index, num_edges, strict=True)],
-            edge_row=[rows[:n] for rows, n in zip(self._edge_row, num_edges, strict=True)]
-            if room.with_edge
-            else [None] * len(num_edges),
+            gid=list(map(_first, self._gid, num_nodes)),
+            uid=list(map(_first, self._uid, num_nodes)),
+            edge_index=[_first(ids, 2 * n).view(2, n) for ids, n in zip(self._edge_index, num_edges, strict=True)],
+            edge_row=list(map(_first, self._edge_row, num_edges)) if room.with_edge else [None] * len(num_edges),
             nodes_per_hop=np.diff(nodes, axis=0).T,
             edges_per_hop=np.diff(edges, axis=0).T,
         )
+
+
+def _first(values: Tensor, n: int) -> Tensor:
+    """The first n values; in memory of their own where that gives back more than it takes."""
+    return values[:n].clone() if len(values) > max(2 * n, _WORTH_A_COPY) else values[:n]
 
 
 class SentHome:
