@@ -49,7 +49,7 @@ class DeviceRowsOf:
     def gather(self, ids: Tensor, host_ids: np.ndarray | None, on_disk: OnDisk) -> Tensor:
         """Rows ``ids`` (int64 [n], on the device; ``host_ids``: the same ids for the CPU). on_disk: hears of its reads."""
         if self._on_device is not None:
-            return _seen_as(self._on_device.gather(ids), self._dtype)
+            return _seen_as(self._on_device.gather(ids, error=self._error), self._dtype)
         assert host_ids is not None
         shards = self._on_host
         rows = self._kernels.pinned(len(host_ids), *shards.row_shape, dtype=self._dtype)
@@ -111,7 +111,7 @@ class DeviceSampler:
             arrays[node_key(t, "n_id")] = found.uid[t]
             self._gather(arrays, rows, found.gid[t], counters, self._id_bytes)
         for r, rows in enumerate(self._edges):
-            arrays[edge_key(r, "edge_index")] = torch.stack([found.src[r], found.dst[r]])
+            arrays[edge_key(r, "edge_index")] = found.edge_index[r]
             ids = found.edge_row[r]
             if ids is not None and rows:
                 self._gather(arrays, rows, ids, counters, 0)
