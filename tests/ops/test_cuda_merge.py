@@ -38,7 +38,8 @@ def test_picks_come_in_the_order_of_the_frontier(seed):
     made = []
     for p in range(pieces):
         rows = rng.permutation(np.flatnonzero(of == p))
-        made.append(piece_of(rows, rng.integers(0, 6, len(rows)), rng, with_edge, int(rng.integers(0, 9))))
+        spare = int(rng.integers(0, 9)) if len(rows) else 0
+        made.append(piece_of(rows, rng.integers(0, 6, len(rows)), rng, with_edge, spare))
     merged, expected = merge(num_rows, made), row_by_row(num_rows, made)
     total = int(merged.total)
     assert merged.offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()

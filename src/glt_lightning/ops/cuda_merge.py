@@ -13,8 +13,8 @@ from torch import Tensor
 class Piece:
     """Picks for some rows of a frontier. All tensors are int64, on the device.
 
-    rows: [n] positions in the frontier.  counts: [n].  neighbors: [room], row after row, as far as the counts go.
-    row: [room], for each entry its number among ``rows``.  edges: [room], carried along, or None.
+    rows: [n] positions in the frontier.  counts: [n].  neighbors: [room], row after row, as far as the counts go; 0 without
+    rows.  row: [room], for each entry its number among ``rows``.  edges: [room], carried along, or None.
     """
 
     rows: Tensor

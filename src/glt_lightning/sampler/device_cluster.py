@@ -124,8 +124,9 @@ class DeviceClusterSampler:
             on_device = shards_of(table.type, name)
             if on_device is None and host_places is None:
                 host_places = _places_of(table, places.cpu().numpy())
-            on_host, bfloat16 = table.shards(name), self._manifest.is_bfloat16(kind, table.type, name)
+            bfloat16 = self._manifest.is_bfloat16(kind, table.type, name)
             rows = self._with_foreign(table, name, on_device)
+            on_host = table.shards(name) if on_device is None else table.local[name]
             reader = DeviceRowsOf(store, rows, on_host, bfloat16, self._error, self._config.threads)
             found[public] = reader.gather(places, host_places, on_disk)
         return found
@@ -148,6 +149,6 @@ class DeviceClusterSampler:
 
 def _places_of(table: Table, places: np.ndarray) -> np.ndarray:
     """Where `Table.shards` has what `DeviceClusterSampler` has at ``places``."""
-    foreign = places >= table.end
-    places[foreign] = table.all_places[places[foreign] - table.end]
-    return places
+    found, foreign = places.copy(), places >= table.end
+    found[foreign] = table.all_places[places[foreign] - table.end]
+    return found

@@ -102,8 +102,10 @@ class Table:
 
     @property
     def all_places(self) -> np.ndarray:
-        """int64 [n]: where the batch's rows are in `shards`."""
-        return np.concatenate(self.places) if self.places else np.empty(0, dtype=np.int64)
+        """int64 [n]: where the batch's rows are in `shards`, when all were routed."""
+        if len(self.places) != 1:
+            self.places = [np.concatenate(self.places) if self.places else np.empty(0, dtype=np.int64)]
+        return self.places[0]
 
     def shards(self, name: str) -> Shards:
         """The attribute, from the parts that are mapped and from the answers of owners."""
