@@ -106,7 +106,7 @@ class Kernels:
         """A (mapped) array's copy on the device, through a bounded piece of host memory."""
         array = array.view(np.int64) if array.dtype == np.uint64 else array
         out = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name), device=self.device)
-        step = max(1, _COPY_BYTES // max(1, array.itemsize))
+        step = max(1, _COPY_BYTES // max(1, array[:1].nbytes))
         for begin in range(0, len(array), step):
             out[begin : begin + step].copy_(torch.from_numpy(array[begin : begin + step].copy()))
         return out
