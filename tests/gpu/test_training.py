@@ -10,6 +10,11 @@ from tests.lightning.tiny import Noting
 pytestmark = pytest.mark.gpu
 
 
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # Lightning leaves it alone then
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return tmp_path_factory.mktemp("demo")
