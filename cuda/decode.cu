@@ -7,18 +7,25 @@
 namespace glt {
 namespace {
 
-constexpr int64_t kGroup = 4;  // values that a lane decodes at a time, where the addresses allow: it writes 16 bytes
-
 template <class T, int64_t count>
 struct alignas(count * sizeof(T)) Pack {
   T at[count];
 };
 
-template <int64_t kStep, class Stored>
-GLT_DEVICE void decode_steps(const Stored& stored, const char* from, float* to, int64_t values, uint32_t lane,
-                             uint32_t lanes) {
+template <class Stored, int64_t kStep>
+GLT_DEVICE bool is_for_steps(const char* row, const float* to, int64_t values) {
+  constexpr uint64_t kIn = sizeof(typename Stored::Value) * kStep, kOut = sizeof(float) * kStep;
+  const uint64_t from = reinterpret_cast<uint64_t>(row + Stored::kHeadBytes);
+  return values % kStep == 0 && from % kIn == 0 && reinterpret_cast<uint64_t>(to) % kOut == 0;
+}
+
+// kStep values at a time: a lane writes up to 16 bytes.
+template <class Stored, int64_t kStep>
+GLT_DEVICE void decode_steps(const char* row, float* to, int64_t values, uint32_t lane, uint32_t lanes) {
   using In = Pack<typename Stored::Value, kStep>;
   using Out = Pack<float, kStep>;
+  const Stored stored(static_cast<const char*>(__builtin_assume_aligned(row, sizeof(In))));
+  const char* const from = row + Stored::kHeadBytes;
   for (int64_t k = lane; k < values / kStep; k += lanes) {
     const In in = reinterpret_cast<const In*>(from)[k];
     Out meant;
@@ -34,17 +41,10 @@ struct DecodeRow {
   int64_t values;
 
   GLT_DEVICE void operator()(const char* row, int64_t i, uint32_t lane, uint32_t lanes) const {
-    using In = Pack<typename Stored::Value, kGroup>;
     float* const to = out + i * values;
-    const char* const from = row + Stored::kHeadBytes;
-    const bool in_groups = values % kGroup == 0 && reinterpret_cast<uint64_t>(from) % sizeof(In) == 0 &&
-                           reinterpret_cast<uint64_t>(to) % sizeof(Pack<float, kGroup>) == 0;
-    if (in_groups) {
-      const Stored stored(static_cast<const char*>(__builtin_assume_aligned(row, sizeof(In))));
-      decode_steps<kGroup>(stored, from, to, values, lane, lanes);
-    } else {
-      decode_steps<1>(Stored(row), from, to, values, lane, lanes);
-    }
+    if (is_for_steps<Stored, 4>(row, to, values)) decode_steps<Stored, 4>(row, to, values, lane, lanes);
+    else if (is_for_steps<Stored, 2>(row, to, values)) decode_steps<Stored, 2>(row, to, values, lane, lanes);
+    else decode_steps<Stored, 1>(row, to, values, lane, lanes);
   }
 };
 

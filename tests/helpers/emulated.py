@@ -43,6 +43,7 @@ def emulated(tmp_path_factory) -> ctypes.CDLL:
         pytest.skip("needs a C++ compiler to build the emulated kernels")
     path = tmp_path_factory.mktemp("emulated") / "libemulated.so"
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
+    flags += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]  # what a device cannot do ends the tests
     source = ROOT / "tests" / "native" / "emulate.cpp"
     includes = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
     subprocess.run([compiler, *flags, *includes, str(source), "-o", str(path)], check=True, timeout=240)
