@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops import cuda_khop_batch
 from glt_lightning.ops.cuda_graph import DeviceGraph
 from glt_lightning.ops.cuda_khop import CudaKHopOp
@@ -117,9 +117,26 @@ def test_many_ids_in_a_hash_table(kernels):
     cases.check_far_ids(kernels, 2**31, n=20_000, num_seeds=4000)
 
 
+@pytest.mark.parametrize("max_picks", cases.WAYS)
 @pytest.mark.parametrize("bad", [-1, 1 << 40])
-def test_a_seed_outside_the_graph_is_refused(kernels, bad):
+def test_a_seed_outside_the_graph_is_refused(kernels, bad, max_picks):
     pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
-    op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[2]])
+    op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[2]], max_picks=max_picks)
     with pytest.raises(DataError, match=f"id {bad} at position 1"):
         op(cases.to(kernels, np.array([0, bad])), 0, 0)
+
+
+@pytest.mark.parametrize("max_picks", cases.WAYS)
+def test_a_damaged_row_is_refused(kernels, max_picks):
+    rng = np.random.default_rng(3)
+    graph = TypedGraph.random(rng)
+    graph.num_nodes, graph.edges = [4], [np.array([[0, 1, 2, 3], [1, 2, 3, 0]])]
+    pieces = cut(graph, 1, rng)
+    relation, seeds = pieces.view._keep[0][0], cases.to(kernels, np.arange(4))
+    relation.indices[0] = 77
+    with pytest.raises(PartitionError, match="names neighbour 77"):
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5], [2]], max_picks=max_picks)(seeds, 0, 0)
+    relation.indices[0] = 0
+    relation.indptr[1] = 1000
+    with pytest.raises(PartitionError, match="0:1000"):
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5]], max_picks=max_picks)(seeds, 0, 0)

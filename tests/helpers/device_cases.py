@@ -62,7 +62,8 @@ def check_khop(kernels: Kernels, seed: int) -> None:
     edge_types = (SINGLE, HETERO)[rng.integers(2)]
     graph = TypedGraph.random(rng, edge_types)
     pieces = cut(graph, int(rng.choice([1, 2, 5])), rng, (np.int32, np.int64)[rng.integers(2)])
-    fanouts = rng.choice([0, *FANOUTS], (int(rng.integers(0, 4)), len(edge_types))).tolist()
+    bounded = FANOUTS[1:] if rng.integers(2) else FANOUTS  # without -1
+    fanouts = rng.choice([0, *bounded], (int(rng.integers(0, 4)), len(edge_types))).tolist()
     seed_type = int(rng.integers(len(graph.num_nodes)))
     seeds = rng.integers(0, graph.num_nodes[seed_type], int(rng.integers(0, 12)))  # none, few, repeated
     replace, with_edge = bool(rng.integers(2)), bool(rng.integers(2))
