@@ -17,6 +17,7 @@ from glt_lightning.errors import DataError, NativeError, OptionError, PartitionE
 from glt_lightning.ops.cuda_khop import CudaKHopOp
 from glt_lightning.options import STORAGE, CacheOptions
 from glt_lightning.sampler.device_store import open_store
+from tests.helpers.device_cases import to
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, open_with
 from tests.helpers.wide import wide_graph, wide_hetero
@@ -85,7 +86,7 @@ def test_what_is_on_the_device_is_what_batches_want(kernels, partition_of):
         first, end = hot[:-1].reshape(-1, 2).T  # of each part's rows on the device
         visits = on_device = 0
         for key in range(20):
-            seeds = torch.from_numpy(partition.split("train").gids[key * 5 : key * 5 + 5])
+            seeds = to(kernels, partition.split("train").gids[key * 5 : key * 5 + 5])
             visited = CudaKHopOp(store.graph, [[3], [3]])(seeds, 0, key).gid[0].numpy()
             visits += len(visited)
             on_device += int(((visited[:, None] >= first) & (visited[:, None] < end)).sum())

@@ -20,11 +20,12 @@ _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual f
 
 @dataclass(frozen=True)
 class HotLists:
-    """rows: int64 [T, P], nodes whose neighbour lists are on the device.  all_ids: the user ids of all nodes are there, too;
-    else those of the same nodes."""
+    """rows: int64 [T, P], nodes whose neighbour lists are on the device.  all_ids, all_pointers: so are the user ids, and the
+    row pointers, of all nodes; else those of the same nodes."""
 
     rows: np.ndarray
-    all_ids: bool
+    all_ids: bool = False
+    all_pointers: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,25 +51,32 @@ class _Range:
 def hot_lists_within(partition: LocalPartition, budget: int) -> HotLists:
     """The neighbour lists that are drawn from most for each of ``budget`` bytes.
 
-    A batch looks up the user ids of all its nodes, also of those that it does not expand, and they are small. So they come
-    first, where all of them take at most half of the budget.
+    A batch looks up the user ids of all its nodes, and a row pointer before any neighbour, and both are small beside the
+    lists. So all ids come first where they take at most half of the budget, and then all pointers in the same way.
     """
     manifest, view = partition.manifest, partition.view
-    types, parts = len(manifest.num_nodes), manifest.num_parts
-    ids = view.id_bytes * sum(manifest.rows(p, t) for p in partition.parts for t in range(types))
+    types = range(len(manifest.num_nodes))
+    lists = {
+        (t, p): [view.relation(r, p) for r, of in enumerate(view.dst_types.tolist()) if of == t]
+        for t in types
+        for p in partition.parts
+    }
+    ids = view.id_bytes * sum(manifest.rows(p, t) for t, p in lists)
     all_ids = 2 * ids <= budget
-    keys, ranges = [], []
-    for p in partition.parts:
-        for t in range(types):
-            of_type = [view.relation(r, p) for r, of in enumerate(view.dst_types.tolist()) if of == t]
-            lists = [arrays for arrays in of_type if arrays is not None]
-            ends, accesses = _accesses(partition, p, t)
-            keys.append((t, p))
-            ranges.append(_Range(ends, accesses, partial(_list_bytes, lists, 0 if all_ids else view.id_bytes)))
-    rows = np.zeros((types, parts), dtype=np.int64)
-    for key, count in zip(keys, _cut(ranges, budget - all_ids * ids), strict=True):
-        rows[key] = count
-    return HotLists(rows, all_ids)
+    budget -= ids if all_ids else 0
+    pointers = sum(each.indptr.nbytes for relations in lists.values() for each in relations if each is not None)
+    all_pointers = 2 * pointers <= budget
+    budget -= pointers if all_pointers else 0
+    ranges = []
+    for (t, p), relations in lists.items():
+        ends, accesses = _accesses(partition, p, t)
+        here = [each for each in relations if each is not None]
+        each_row = 0 if all_ids else view.id_bytes
+        ranges.append(_Range(ends, accesses, partial(_list_bytes, here, each_row, not all_pointers)))
+    rows = np.zeros((len(types), manifest.num_parts), dtype=np.int64)
+    for at, count in zip(lists, _cut(ranges, budget), strict=True):
+        rows[at] = count
+    return HotLists(rows, all_ids, all_pointers)
 
 
 def hot_attributes_within(partition: LocalPartition, with_edge: bool, budget: int) -> HotAttributes:
@@ -126,11 +134,13 @@ def _rows_within(of: _Range, begin: int, end: int, room: int) -> int:
     return max(0, int(np.searchsorted(taken, (taken[0] + room), side="right")) - 1)
 
 
-def _list_bytes(lists: Sequence[RelationArrays], id_bytes: int, rows: np.ndarray) -> np.ndarray:
-    """Of the first neighbour lists, and user ids of ``id_bytes``."""
+def _list_bytes(lists: Sequence[RelationArrays], id_bytes: int, pointers: bool, rows: np.ndarray) -> np.ndarray:
+    """Of the first neighbour lists, with user ids of ``id_bytes``, and with row pointers or without."""
     nbytes = rows * id_bytes
     for each in lists:
-        nbytes += (rows + (rows > 0)) * each.indptr.itemsize + each.indptr[rows] * each.indices.itemsize
+        nbytes += each.indptr[rows] * each.indices.itemsize
+        if pointers:
+            nbytes += (rows + (rows > 0)) * each.indptr.itemsize
     return nbytes
 
 

@@ -48,43 +48,52 @@ class GraphAddresses:
 
     @classmethod
     def split(
-        cls, view: GraphView, rows: np.ndarray, hot: Place, rest: Place, *, ids: Place | None = None
+        cls,
+        view: GraphView,
+        rows: np.ndarray,
+        hot: Place,
+        rest: Place,
+        *,
+        ids: Place | None = None,
+        pointers: Place | None = None,
     ) -> GraphAddresses:
         """Each part as two: its first rows, and those behind them.
 
         rows: int64 [T, P], how many the first are.  hot: places copies of their arrays.  rest: says where whole arrays lie.
-        ids: the same for user ids, where these are not split.
+        ids, pointers: the same for the user ids, and the row pointers, where these are not split.
         """
         relations, user_ids = view._keep
-        parts = range(view.num_parts)
         starts = view.bounds[:-1]
         bounds = np.append(np.stack([starts, starts + rows.reshape(-1)], axis=1).reshape(-1), view.num_nodes)
         made = cls(bounds)
         for each, k in zip(user_ids, rows.reshape(-1).tolist(), strict=True):
-            first = 0 if each is None else (hot(each[:k]) if ids is None else ids(each))
-            behind = 0 if each is None else (rest(each) if ids is None else first) + k * each.itemsize
-            made.user_ids += [first, behind]
+            made.user_ids += (0, 0) if each is None else _split(each, k, k, hot, rest, ids)
         for r, t in enumerate(view.dst_types.tolist()):
-            for p in parts:
-                of = relations[r * view.num_parts + p]
-                base = int(view.edge_bounds[r, p])
-                made.edge_base += [base, base]
+            for p in range(view.num_parts):
+                of, k = relations[r * view.num_parts + p], int(rows[t, p])
+                made.edge_base += [int(view.edge_bounds[r, p])] * 2
                 if of is None or len(of.indptr) == 0:
-                    made._append((0, 0, 0), (0, 0, 0))
+                    made._append((0, 0), (0, 0), (0, 0))
                     continue
-                k = int(rows[t, p])
                 lists = of.indices[: int(of.indptr[k])]
                 made._append(
-                    (hot(of.indptr[: k + 1]), hot(lists), len(lists)) if k else (0, 0, 0),
-                    (rest(of.indptr) + k * of.indptr.itemsize, rest(of.indices), len(of.indices)),
+                    _split(of.indptr, k, k + 1, hot, rest, pointers),
+                    (hot(lists) if k else 0, rest(of.indices)),
+                    (len(lists), len(of.indices)),
                 )
         return made
 
-    def _append(self, *pieces: tuple[int, int, int]) -> None:
-        for indptr, indices, num_edges in pieces:
-            self.indptr.append(indptr)
-            self.indices.append(indices)
-            self.num_edges.append(num_edges)
+    def _append(self, indptr: tuple[int, int], indices: tuple[int, int], num_edges: tuple[int, int]) -> None:
+        self.indptr += indptr
+        self.indices += indices
+        self.num_edges += num_edges
+
+
+def _split(array: np.ndarray, k: int, entries: int, hot: Place, rest: Place, whole: Place | None) -> tuple[int, int]:
+    """Where the entries of the first k rows lie, and those of the others."""
+    at = (rest if whole is None else whole)(array)
+    first = at if whole is not None else (hot(array[:entries]) if k else 0)
+    return first, at + k * array.itemsize
 
 
 class DeviceGraph:

@@ -100,8 +100,15 @@ class DeviceStore:
         memory, kind = self._memory, self.graph_memory
         view = self._partition.view if kind == "device" else self._partition.view_of(memory.array)
         if kind == "hybrid":
-            ids = memory.address_of_copy if self.lists.all_ids else None
-            addresses = GraphAddresses.split(view, self.lists.rows, memory.address_of_copy, memory.address_of, ids=ids)
+            copy, lists = memory.address_of_copy, self.lists
+            addresses = GraphAddresses.split(
+                view,
+                lists.rows,
+                copy,
+                memory.address_of,
+                ids=copy if lists.all_ids else None,
+                pointers=copy if lists.all_pointers else None,
+            )
         else:
             placed = memory.address_of_copy if kind == "device" else memory.address_of
             addresses = GraphAddresses.whole(view, placed)
@@ -162,7 +169,7 @@ def open_store(
 def _lists_on_device(partition: LocalPartition, placement: Placement) -> HotLists:
     if placement.topology == "hybrid":
         return hot_lists_within(partition, placement.topology_bytes)
-    return HotLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64), False)
+    return HotLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64))
 
 
 def _attributes_on_device(partition: LocalPartition, placement: Placement, with_edge: bool) -> HotAttributes:
