@@ -105,7 +105,7 @@ class Check:
             "GLT_CUDA": "ON",
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_CUDA_COMPILER": self.machine.nvcc,
-            "CMAKE_CUDA_ARCHITECTURES": f"{self.machine.capability}-real",
+            "GLT_CUDA_ARCHITECTURES": f"{self.machine.capability}-real",
         }
         configure = [self.machine.cmake, "-S", str(ROOT), "-B", str(self._build)]
         configure += [f"-D{name}={value}" for name, value in options.items()]

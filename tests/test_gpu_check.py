@@ -115,7 +115,7 @@ def test_all_is_well(tmp_path):
     assert [p.name for p in parts] == list(gpu_check.LIMITS_S)
     assert all(p.ok for p in parts)
     commands = [command for command, _ in runs.commands]
-    assert "-DCMAKE_CUDA_ARCHITECTURES=90-real" in commands[0]
+    assert "-DGLT_CUDA_ARCHITECTURES=90-real" in commands[0]
     assert commands[1][:2] == ["cmake", "--build"]
     assert commands[3][:3] == ["/cuda/san", "--tool", "memcheck"]
     assert commands[4][:3] == ["/cuda/san", "--tool", "racecheck"]
