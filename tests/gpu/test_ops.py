@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import cuda_relabel, cuda_sample, reference
+from glt_lightning.ops import cuda_relabel, reference
 from glt_lightning.ops.cuda_native import SPARE_FANOUT
 from tests.helpers import device_cases as cases
 

@@ -207,6 +207,15 @@ def rows_in(placed: Tensor | RowsAt, shift: int, rows: int, row_shape: tuple[int
     return replace(placed, address=placed.address + shift * placed.dtype.itemsize, rows=rows, row_shape=row_shape)
 
 
+def room_for(kernels: Kernels, array: CudaShards, n: int, rng: np.random.Generator) -> Tensor | None:
+    """Memory to gather into, at any address; None: the op's own."""
+    shift = int(rng.integers(0, 5))
+    if shift == 4:
+        return None
+    values = n * int(np.prod(array.row_shape, dtype=np.int64))
+    return kernels.empty(shift + values, dtype=array.dtype)[shift:].view(n, *array.row_shape)
+
+
 def check_gather(kernels: Kernels, seed: int, place: Place) -> None:
     """Rows of any width at any address."""
     rng = np.random.default_rng(seed)
@@ -223,7 +232,7 @@ def check_gather(kernels: Kernels, seed: int, place: Place) -> None:
     rows = rng.integers(0, total, int(rng.integers(0, 300))) if total else np.empty(0, dtype=np.int64)
     array = CudaShards(shards, kernels, start=start)
     assert (array.dtype, array.row_shape, len(array)) == (dtype, row_shape, total)
-    got = array.gather(to(kernels, rows + start))
+    got = array.gather(to(kernels, rows + start), room_for(kernels, array, len(rows), rng))
     assert torch.equal(
         got.cpu(), torch.from_numpy(Shards([s.numpy() for s in on_host], start=start).gather(rows + start))
     )
@@ -260,7 +269,8 @@ def check_gather_decode(kernels: Kernels, seed: int, name: str, place: Place) ->
         Shards(on_host, start=start, encoding=encoding),
     )
     assert (array.dtype, array.row_shape, array.row_bytes) == (torch.float32, row_shape, cpu.row_bytes)
-    got, want = array.gather(to(kernels, rows + start)), cpu.gather(rows + start)
+    got = array.gather(to(kernels, rows + start), room_for(kernels, array, len(rows), rng))
+    want = cpu.gather(rows + start)
     assert np.array_equal(got.cpu().numpy().view(np.uint32), want.view(np.uint32))
     raw = array.raw.gather(to(kernels, rows + start))
     assert raw.dtype == array.stored_dtype
