@@ -10,91 +10,25 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
+from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler import device_cluster_khop
-from glt_lightning.sampler.cluster import ClusterSampler
-from glt_lightning.sampler.device_cluster import DeviceClusterSampler
-from glt_lightning.sampler.device_store import open_store
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.device_parts import PartsCase, assert_same, written
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph
-from tests.helpers.owners import DirectRows, make_cache, split_up
-from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.owners import DirectRows, make_cache
+from tests.helpers.partitions import small_graph, small_hetero
 from tests.helpers.wide import wide_graph, wide_hetero
-
-COUNTED = [f"{kind}_{what}" for kind in ("local", "cached", "remote") for what in ("rows", "bytes")]
-COUNTED += ["frontier_rows", "cached_frontier_rows", "remote_frontier_rows"]
-
-
-def written(draft):
-    return draft.write(np.zeros(draft.nbytes, dtype=np.uint8))
-
-
-def as_array(value):
-    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-        return value.view(torch.int16).numpy().view(np.uint16)
-    return value.numpy() if isinstance(value, torch.Tensor) else value
-
-
-def assert_same(sample, expected):
-    assert sample.arrays.keys() == expected.keys()
-    for name, want in expected.items():
-        got = as_array(sample.arrays[name])
-        assert got.dtype == want.dtype, name
-        assert got.shape == want.shape, name
-        assert got.tobytes() == want.tobytes(), name
-
-
-class Case:
-    """The same graph in one piece, in parts for the CPU, and in parts for the device."""
-
-    def __init__(self, kernels, folder, data, owners, memory=("device", "device"), undirected=True, storage=None):
-        self.whole = partitioned(data, folder, sum(map(len, owners)), undirected=undirected, storage=storage)
-        self.here, self.remote = split_up(self.whole, owners)
-        topology, features = memory
-        budget = CacheOptions(device=2000, device_topology=2000) if "hybrid" in memory else CacheOptions()
-        self.store = open_store(self.here, kernels, topology=topology, features=features, cache=budget)
-        self.relations = len(self.whole.schema.edge_types)
-
-    def close(self):
-        self.store.close()
-
-    def config(self, *fanouts, seed_type=None, **options):
-        if seed_type is None:
-            seed_type = self.whole.split("train").node_type
-        return SamplerConfig(seed_type, tuple((k,) * self.relations for k in fanouts), **options)
-
-    def requests(self, count=2):
-        gids = self.whole.split("train").gids
-        for number in range(count):
-            chosen = np.ascontiguousarray(gids[number * 7 : number * 7 + 16])
-            yield BatchRequest(number, 99 + number, chosen, np.arange(16))
-
-    def sampler(self, config, kept=None):
-        return DeviceClusterSampler(self.store, self.here, config, self.remote, kept)
-
-    def check(self, config, requests=None, kept=(None, None)):
-        """Batches one after the other. kept: for the CPU's sampler, and for the device's. Returns the latter's counters."""
-        device, cpu = self.sampler(config, kept[1]), ClusterSampler(self.here, config, self.remote, kept[0])
-        whole, counters = NeighborSampler(self.whole, config), []
-        for request in requests or self.requests():
-            draft, sample = cpu.draft(request), device.make(request)
-            assert sample.number == request.number
-            assert_same(sample, written(draft))
-            assert_same(sample, written(whole.draft(request)))
-            for name in COUNTED:
-                assert getattr(sample.counters, name) == getattr(draft.counters, name), name
-            counters.append(sample.counters)
-        return counters
 
 
 @pytest.fixture
 def open_case(kernels, tmp_path):
-    """Makes a `Case` of (data, owners, ...)."""
+    """Makes a `PartsCase` of (data, owners, ...)."""
     with ExitStack() as opened:
-        yield lambda *args, **kwargs: opened.enter_context(closing(Case(kernels, tmp_path, *args, **kwargs)))
+        yield lambda *args, **kwargs: opened.enter_context(closing(PartsCase(kernels, tmp_path, *args, **kwargs)))
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
@@ -166,7 +100,7 @@ def test_random_graphs(kernels, open_case, seed):
 def test_what_is_kept_is_not_asked_for(open_case, make, owners, options):
     case = open_case(make(), owners)
     for with_edge in (False, True):
-        kept = [make_cache(case.here, case.remote, options) for _ in range(2)]
+        kept = tuple(make_cache(case.here, case.remote, options) for _ in range(2))
         requests = [*case.requests(3), *case.requests(3)]
         counters = case.check(case.config(4, 3, with_edge=with_edge), requests, kept)
         assert sum(each.cached_rows for each in counters) > 0
@@ -179,7 +113,7 @@ def test_what_is_kept_is_not_asked_for(open_case, make, owners, options):
 def test_encoded_attributes(open_case, kind, memory):
     storage = {"x": kind, "edge_attr": kind}
     case = open_case(small_graph(), [[0], [1]], ("device", memory), storage=storage)
-    kept = [make_cache(case.here, case.remote, CacheOptions(ratio=0.1)) for _ in range(2)]
+    kept = tuple(make_cache(case.here, case.remote, CacheOptions(ratio=0.1)) for _ in range(2))
     case.check(case.config(4, 3, with_edge=True), kept=kept)
     for each in kept:
         each.close()
@@ -190,6 +124,15 @@ def test_encoded_attributes(open_case, kind, memory):
 def test_every_dtype(open_case, make, memory):
     case = open_case(make(), [[1], [0], [2]], ("device", memory))
     case.check(case.config(3, 2, with_edge=True))
+
+
+@pytest.mark.parametrize("make", [wide_graph, wide_hetero])
+def test_rows_on_disk(open_case, make):
+    case = open_case(make(), [[1], [0], [2]], ("device", "cpu"))
+    with closing(MemoryTier.create(case.here, 200_000)) as tier:
+        case.here = case.here.with_memory(tier)
+        counters = case.check(case.config(3, 2, with_edge=True))
+    assert min(each.disk_rows for each in counters) > 0
 
 
 def test_wide_ids_of_owners(open_case):
@@ -207,7 +150,7 @@ def test_a_hop_with_more_foreign_nodes_than_are_read_at_once(open_case, monkeypa
 def test_one_wait_a_hop_and_one_question_to_each_owner(open_case, monkeypatch):
     case = open_case(small_hetero(), [[0], [1], [2]])
     waits, read = [], device_cluster_khop._read
-    monkeypatch.setattr(device_cluster_khop, "_read", lambda *tensors: waits.append(1) or read(*tensors))
+    monkeypatch.setattr(device_cluster_khop, "_read", lambda *args: waits.append(1) or read(*args))
     case.sampler(case.config(4, 4)).make(next(case.requests()))
     assert len(waits) == 2
     expands = [said for said in case.remote.asked if said[0] == "expand"]

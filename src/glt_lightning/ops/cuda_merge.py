@@ -86,7 +86,8 @@ class PartsElsewhere:
     def split(self, gids: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """The positions of ``gids`` (int64 [n], of which the first ``count`` are given): those of foreign nodes, of others,
         then of none, each in order; and how many are foreign, int64 [1]. Does not wait."""
-        foreign = self._elsewhere[torch.searchsorted(self._inner_bounds, gids, right=True)]
         given = torch.arange(len(gids), device=gids.device) < count
-        kind = torch.where(given, torch.where(foreign, 0, 1), 2).to(torch.uint8)
-        return torch.argsort(kind, stable=True), (kind == 0).sum().reshape(1)
+        part = torch.searchsorted(self._inner_bounds, gids, right=True)
+        foreign = self._elsewhere.index_select(0, part) & given
+        kind = given.to(torch.uint8) + foreign
+        return torch.argsort(kind, descending=True, stable=True), foreign.sum().reshape(1)

@@ -13,6 +13,7 @@ from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.cuda import raise_if
 from glt_lightning.ops.cuda_gather import CudaShards
+from glt_lightning.ops.cuda_khop_batch import SentHome
 from glt_lightning.ops.cuda_merge import PartsElsewhere
 from glt_lightning.ops.merge import require_seeds
 from glt_lightning.sampler.counters import DiskUse
@@ -123,7 +124,7 @@ class DeviceClusterSampler:
         for public, name in names.items():
             on_device = shards_of(table.type, name)
             if on_device is None and host_places is None:
-                host_places = _places_of(table, places.cpu().numpy())
+                host_places = _places_of(table, SentHome(places, self._kernels).wait())
             bfloat16 = self._manifest.is_bfloat16(kind, table.type, name)
             rows = self._with_foreign(table, name, on_device)
             on_host = table.shards(name) if on_device is None else table.local[name]

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.ops.cuda import raise_if
+from glt_lightning.ops.cuda import Kernels, raise_if
 from glt_lightning.ops.cuda_graph import DeviceGraph
+from glt_lightning.ops.cuda_khop_batch import SentHome
 from glt_lightning.ops.cuda_merge import Merged, PartsElsewhere, Piece, merge
 from glt_lightning.ops.cuda_relabel import DeviceLids
 from glt_lightning.ops.cuda_sample import DeviceRows, rooms_of
@@ -135,7 +136,7 @@ class ClusterHops:
         """The picks of others, on the device; their edges have numbers behind the edge rows."""
         rows, counts, neighbors = (self._send(values) for values in (picks.rows, picks.counts, picks.neighbors))
         edges, device = None, self._kernels.device
-        row = torch.repeat_interleave(torch.arange(len(rows), device=device), counts, output_size=len(neighbors))
+        row = torch.repeat_interleave(counts, output_size=len(neighbors))
         if self._config.with_edge:
             first = self._edge_ends[relation] + picks.first_edge
             edges = torch.arange(first, first + len(neighbors), device=device)
@@ -167,6 +168,7 @@ class ClusterHops:
         splits = {t: self._elsewhere[t].split(gids, self._counts[t] - before[t]) for t, gids in grown.items()}
         heads = [gids.index_select(0, splits[t][0][:_READ_WITH_SIZES]) for t, gids in grown.items()]
         error, counts, totals, foreign, *ids = _read(
+            self._kernels,
             self._error,
             self._counts,
             torch.cat([self._error[:0], *(merged.total for merged, _ in found.values())]),
@@ -179,7 +181,7 @@ class ClusterHops:
             order = splits[t][0]
             gids = head[:k]
             if k > len(head):
-                gids = np.concatenate([head, *_read(grown[t].index_select(0, order[len(head) : k]))])
+                gids = np.concatenate([head, *_read(self._kernels, grown[t].index_select(0, order[len(head) : k]))])
             new[t] = order, gids
         edges = [0] * self._graph.num_relations
         for (r, (merged, src)), total in zip(found.items(), totals.tolist(), strict=True):
@@ -205,7 +207,7 @@ class ClusterHops:
         return torch.cat(self._edge_places[relation])
 
 
-def _read(*tensors: Tensor) -> list[np.ndarray]:
+def _read(kernels: Kernels, *tensors: Tensor) -> list[np.ndarray]:
     """Their values; waits."""
-    values = torch.cat(tensors).cpu().numpy()
+    values = SentHome(torch.cat(tensors), kernels).wait()
     return np.split(values, np.cumsum([len(each) for each in tensors])[:-1])

@@ -1,0 +1,76 @@
+"""A device that has some parts of a graph, and asks owners for the others, against the CPU."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+import pytest
+import torch
+
+from glt_lightning.ops import cuda_khop_batch
+from glt_lightning.options import CacheOptions
+from glt_lightning.sampler.neighbor import NeighborSampler
+from tests.helpers.device_parts import PartsCase, assert_same, written
+from tests.helpers.owners import make_cache
+from tests.helpers.partitions import small_graph, small_hetero
+from tests.helpers.wide import wide_graph
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def open_case(kernels, tmp_path):
+    with ExitStack() as opened:
+        yield lambda *args, **kwargs: opened.enter_context(closing(PartsCase(kernels, tmp_path, *args, **kwargs)))
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero, wide_graph])
+@pytest.mark.parametrize("memory", [("device", "device"), ("uva", "uva"), ("hybrid", "hybrid"), ("device", "cpu")])
+def test_same_batch(open_case, make, memory):
+    case = open_case(make(), [[1], [0], [2]], memory)
+    for fanouts in ([4, 3], [2, -1, 3]):
+        case.check(case.config(*fanouts, with_edge=True))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
+def test_encoded_attributes_and_what_is_kept(open_case, kind):
+    case = open_case(small_graph(), [[0], [1]], storage={"x": kind, "edge_attr": kind})
+    options = CacheOptions(bytes=1 << 20, topology=10_000)
+    with ExitStack() as opened:
+        kept = tuple(opened.enter_context(closing(make_cache(case.here, case.remote, options))) for _ in range(2))
+        case.check(case.config(4, 3, with_edge=True), kept=kept)
+
+
+def test_one_wait_a_hop(open_case, monkeypatch):
+    """torch raises at every wait that it makes, our kernels make none, and an event is waited for in one place."""
+    case = open_case(small_graph(), [[0], [1]])
+    sampler, (first, second) = case.sampler(case.config(4, 3, with_edge=True)), case.requests()
+    sampler.make(first)
+    waits, wait = [], cuda_khop_batch.SentHome.wait
+    monkeypatch.setattr(cuda_khop_batch.SentHome, "wait", lambda self: waits.append(self) or wait(self))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sampler.make(second)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(waits) == 2
+
+
+def test_several_threads_and_streams(open_case, kernels):
+    case = open_case(small_hetero(), [[0], [1], [2]])
+    config, own = case.config(4, 3, with_edge=True), threading.local()
+    requests, whole = list(case.requests(5)), NeighborSampler(case.whole, config)
+    expected = {r.number: {k: v.copy() for k, v in written(whole.draft(r)).items()} for r in requests}
+    torch.cuda.synchronize(kernels.device)
+
+    def make(request):
+        if not hasattr(own, "sampler"):
+            own.stream, own.sampler = torch.cuda.Stream(kernels.device), case.sampler(config)
+        with torch.cuda.stream(own.stream):
+            sample = own.sampler.make(request)
+        own.stream.synchronize()
+        return sample
+
+    with ThreadPoolExecutor(3) as threads:
+        for sample in threads.map(make, requests * 8):
+            assert_same(sample, expected[sample.number])
