@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.memory_choice import row_bytes
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import OptionError, PartitionError
+
+_log = logging.getLogger(__name__)
 
 _CHUNK = 64 << 20
 
@@ -34,6 +37,9 @@ def copy_to_host(partition: LocalPartition, what: Collection[str], with_edge: bo
             f"sampling.{', sampling.'.join(sorted(what))}: no memory on the host for what the GPU reads there: {error}. Choose "
             "device or cpu, or partition for more hosts."
         ) from None
+    _log.info(
+        "copying %.1f MB (%s) into this host's memory, where GPUs read them.", arrays.nbytes / 1e6, ", ".join(what)
+    )
     try:
         for path, out in arrays.arrays.items():
             _fill(out, partition, path)
