@@ -131,7 +131,7 @@ def test_without_kernels_nothing_else_passes(tmp_path):
     assert parts[0].said == "exit code 2; see above"
 
 
-@pytest.mark.parametrize(("code", "said"), [(86, "it found errors; see above"), (None, "ended after 45 s")])
+@pytest.mark.parametrize(("code", "said"), [(86, "it found errors; see above"), (None, "ended after 50 s")])
 def test_the_others_run_though_one_fails(tmp_path, code, said):
     runs = Runs(junit=report(3), out={"rows": [{"what": "x", "reached": True}]}, codes={"memcheck": code})
     parts = {p.name: p for p in Check(MACHINE, runs=runs, build=tmp_path).all()}
@@ -145,8 +145,8 @@ def test_what_is_left_of_an_earlier_run_does_not_count(tmp_path):
     assert check.tests()[0]
     assert check.benchmark()[0]
     late = Check(MACHINE, runs=Runs(code=None), build=tmp_path)
-    assert late.tests() == (False, "ended after 130 s")
-    assert late.benchmark() == (False, "ended after 135 s")
+    assert late.tests() == (False, "ended after 160 s")
+    assert late.benchmark() == (False, "ended after 105 s")
 
 
 def test_a_target_that_is_missed_is_named(tmp_path):
@@ -212,13 +212,9 @@ def test_every_test_for_a_gpu_is_collected_with_few_packages():
     )
     files = gpu_test_files()
     assert "tests/gpu/test_ops.py" in files
-    options = ["--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", "gpu"]
+    options = ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", "gpu"]
     command = [sys.executable, "-c", code, *options, *files]
-    env = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    alone = env | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *gpu_check.SANITIZED]
+    env = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert f"{len(gpu_check.SANITIZED)} tests collected" in done.stdout
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert set(gpu_check.SANITIZED) <= set(done.stdout.splitlines())
