@@ -22,6 +22,7 @@ from tests.helpers.graphs import HETERO, SINGLE, TypedGraph
 from tests.helpers.owners import DirectRows, make_cache
 from tests.helpers.partitions import small_graph, small_hetero
 from tests.helpers.wide import wide_graph, wide_hetero
+from tests.loader.test_stored_attributes import every_dtype
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_encoded_attributes(open_case, kind, memory):
         each.close()
 
 
-@pytest.mark.parametrize("make", [wide_graph, wide_hetero])
+@pytest.mark.parametrize("make", [wide_graph, wide_hetero, every_dtype])
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid", "cpu"])
 def test_every_dtype(open_case, make, memory):
     case = open_case(make(), [[1], [0], [2]], ("device", memory))
