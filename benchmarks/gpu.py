@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from benchmarks.gpu_rows import Row, markdown
 from glt_lightning import CacheOptions, LoaderContext, LocalPartition
 from glt_lightning.data.manifest import node_path
 from glt_lightning.ops.cuda import Kernels
+from glt_lightning.options import Memory
 from glt_lightning.sampler.device_store import open_store
 
 _PEERS = ("pyg_lib", "torch_sparse", "dgl", "cugraph", "pylibcugraph")
@@ -40,11 +42,11 @@ _EDGES = {"device": 1.0e9, "uva": 150e6}
 _ROWS = {"device": 0.60, "uva": 0.85}
 _BATCHES = {"device": 400.0, "uva": 120.0}
 _WAIT = 0.10
-MEMORIES = ("device", "uva")
+MEMORIES: tuple[Memory, ...] = ("device", "uva")
 
 
 class Benchmark:
-    """All measures of one device. counts shrink with the graph so that a small run is a quick one.
+    """All measures of one device; of a small graph fewer and smaller batches, so that they are quick.
 
     open_context: makes a `LoaderContext` for a kind of memory.  aims: whether the targets are meant for this run.
     """
@@ -55,7 +57,7 @@ class Benchmark:
         kernels: Kernels,
         clock: Clock,
         *,
-        open_context: Callable[[str], LoaderContext],
+        open_context: Callable[[Memory], LoaderContext],
         accelerator: str = "gpu",
         rounds: Rounds | None = None,
         aims: bool = True,
@@ -74,12 +76,12 @@ class Benchmark:
     def all(self) -> list[Row]:
         """Every row. One that fails is named in ``failed``, and the others are measured."""
         for memory in MEMORIES:
-            self._try(f"ops, {memory}", lambda memory=memory: self._ops(memory))
+            self._try(f"ops, {memory}", partial(self._ops, memory))
         self._try("plain torch", self._torch)
         for memory in MEMORIES:
-            self._try(f"loader, {memory}", lambda memory=memory: self._loader(memory))
+            self._try(f"loader, {memory}", partial(self._loader, memory))
         for memory in MEMORIES:
-            self._try(f"training, {memory}", lambda memory=memory: self._training(memory))
+            self._try(f"training, {memory}", partial(self._training, memory))
         return self.rows
 
     def _try(self, what: str, work: Callable[[], None]) -> None:
@@ -91,7 +93,7 @@ class Benchmark:
             self.failed.append(f"{what}: {type(error).__name__}: {error}")
         print(f"# {what}: {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
 
-    def _ops(self, memory: str) -> None:
+    def _ops(self, memory: Memory) -> None:
         store = open_store(
             self._partition, self._kernels, topology=memory, features=memory, cache=CacheOptions(), with_edge=False
         )
@@ -129,7 +131,7 @@ class Benchmark:
         found = self._rounds.rate(self._clock, work)
         self._add("index_select, rows of 400 bytes: device", "GB/s", found, 1e9, *self._bytes("device"))
 
-    def _loader(self, memory: str) -> None:
+    def _loader(self, memory: Memory) -> None:
         with self._open_context(memory) as context:
             batches = (60 if memory == "device" else 25) if self._large else 2
             found, edges, nbytes = gpu_loader.loading(
@@ -139,7 +141,7 @@ class Benchmark:
         limit, by = 1 / (edges / reads + nbytes / rate), f"{edges / 1e3:.0f} k reads and {nbytes / 1e6:.0f} MB"
         self._add(f"loader, batches of 1024: {memory}", "batches/s", found, 1.0, limit, by, _BATCHES[memory])
 
-    def _training(self, memory: str) -> None:
+    def _training(self, memory: Memory) -> None:
         steps, hidden = (60, 256) if self._large else (2, 8)
         folder = self._partition.directory
         rate, share = gpu_loader.training(
@@ -179,13 +181,12 @@ class Benchmark:
 
     @property
     def _features(self) -> np.ndarray:
-        path = node_path(0, 0, "x")
-        return self._partition._open(path)
+        return gpu_ops.stored(self._partition, node_path(0, 0, "x"))
 
-    def _reads(self, memory: str) -> tuple[float, str]:
+    def _reads(self, memory: Memory) -> tuple[float, str]:
         return (self._limits.reads, "random reads") if memory == "device" else (self._limits.bus_reads, "sectors")
 
-    def _bytes(self, memory: str) -> tuple[float, str]:
+    def _bytes(self, memory: Memory) -> tuple[float, str]:
         return (self._limits.copy_bytes, "copy") if memory == "device" else (self._limits.bus_bytes, "host to device")
 
 

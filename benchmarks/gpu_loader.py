@@ -22,6 +22,7 @@ from glt_lightning import (
     PartitionOptions,
     SamplingOptions,
 )
+from glt_lightning.options import Memory
 
 SEED = 1
 
@@ -30,11 +31,11 @@ def spec(batch_size: int = BATCH) -> LoaderSpec:
     return LoaderSpec(name="train", split="train", num_neighbors=FANOUTS, batch_size=batch_size, shuffle=True)
 
 
-def options(memory: str) -> SamplingOptions:
-    return SamplingOptions(topology=memory, features=memory)  # type: ignore[arg-type]
+def options(memory: Memory) -> SamplingOptions:
+    return SamplingOptions(topology=memory, features=memory)
 
 
-def open_context(partition: LocalPartition, memory: str, device: torch.device) -> LoaderContext:
+def open_context(partition: LocalPartition, memory: Memory, device: torch.device) -> LoaderContext:
     """memory: where graph and attributes lie; ``cpu``: the CPU samples."""
     return LoaderContext(partition, options(memory), seed=SEED, device=device)
 
@@ -103,7 +104,7 @@ class Stopwatch(Callback):
 
 
 def training(
-    folder: Path, memory: str, accelerator: str, *, steps: int, batch_size: int = BATCH, hidden: int = 256
+    folder: Path, memory: Memory, accelerator: str, *, steps: int, batch_size: int = BATCH, hidden: int = 256
 ) -> tuple[float, float]:
     """(steps per second, share of the time that the loop waited for its next batch), GraphSAGE of three layers."""
     seed_everything(0, verbose=False)

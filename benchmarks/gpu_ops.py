@@ -10,6 +10,8 @@ from torch import Tensor
 
 from benchmarks.gpu_measure import Clock, Rounds, Spread
 from glt_lightning.data import LocalPartition
+from glt_lightning.data.arrays import open_array
+from glt_lightning.data.manifest import edge_path
 from glt_lightning.ops.cuda import Kernels
 from glt_lightning.ops.cuda_gather import CudaShards
 from glt_lightning.ops.cuda_khop import CudaKHopOp, DeviceSubgraph
@@ -18,6 +20,11 @@ from glt_lightning.sampler.device_store import DeviceStore
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024
+
+
+def stored(partition: LocalPartition, path: str) -> np.ndarray:
+    """An array of the folder, mapped."""
+    return open_array(partition.directory, path, partition.manifest.arrays[path])
 
 
 class Different(Exception):
@@ -82,10 +89,10 @@ class TorchSampler:
     """A peer that is always here: the same fan-outs in plain torch, with replacement, without keyed draws and order."""
 
     def __init__(self, partition: LocalPartition, device: torch.device) -> None:
-        arrays = partition.view._keep[0][0]
-        assert arrays is not None
-        self._indptr = torch.from_numpy(np.array(arrays.indptr)).to(device)
-        self._indices = torch.from_numpy(np.array(arrays.indices)).to(device)
+        self._indptr, self._indices = (
+            torch.from_numpy(np.array(stored(partition, edge_path(0, 0, name)))).to(device)
+            for name in ("indptr", "indices")
+        )
 
     def batches(self, seeds: Tensor, count: int) -> Iterator[int]:
         """The numbers of edges of some batches of these seeds."""

@@ -104,13 +104,13 @@ def test_sampling_counts_edges(store, partition):
 
 
 def test_gather_counts_bytes_once(store, partition, kernels):
-    rows = np.asarray(partition._open("part0/nodes/0/x.npy"))
+    rows = np.asarray(gpu_ops.stored(partition, "part0/nodes/0/x.npy"))
     found = gpu_ops.gather(store.node_shards(0, "x"), rows, kernels, Ticks(), QUICK, count=100)
     assert found.median == 4 * 100 * 400
 
 
 def test_wrong_results_are_not_timed(store, partition, kernels, monkeypatch):
-    rows = np.array(partition._open("part0/nodes/0/x.npy"))
+    rows = np.array(gpu_ops.stored(partition, "part0/nodes/0/x.npy"))
     with pytest.raises(Different, match="gather"):
         gpu_ops.gather(store.node_shards(0, "x"), rows + 1, kernels, Ticks(), QUICK, count=100)
     monkeypatch.setattr(gpu_ops, "KHopOp", OtherDraws)
