@@ -138,10 +138,13 @@ def test_memory_is_freed_after_the_threads_have_ended(tmp_path):
 # --- who samples
 
 
-def test_the_cpu_samples_where_it_is_told_to(tmp_path, gpu):
+def test_the_cpu_samples_where_it_is_told_to(tmp_path, gpu, caplog):
     graph = partitioned(small_graph(), tmp_path, 1)
-    for options in ({"topology": "cpu"}, {"num_workers": 1}):
-        assert batches(graph, **options)[2] != "DeviceProducer"
+    with caplog.at_level(logging.INFO, "glt_lightning"):
+        assert batches(graph, topology="cpu")[2] == "InlineProducer"
+        assert not caplog.text
+        assert batches(graph, num_workers=1)[2] == "SubprocessProducer"
+    assert "the CPU samples, in 1 processes; with sampling.num_workers 0 the GPU does." in caplog.text
 
 
 def test_no_gpu_no_effect(tmp_path, caplog):

@@ -68,8 +68,9 @@ class LoaderContext:
             the cache itself, but for what is kept on ``device``.
         exchange: Gives every rank the texts of all ranks, in rank order; without it each rank holds ``cache.memory`` for
             itself.
-        device: What trains. With ``cache.device`` it keeps rows, unless it is the CPU, and batches that were moved to it
-            are completed with ``device_rows.complete(batch)``. None: the CPU.
+        device: What trains. A GPU also samples, as ``sampling.topology`` says; batches then lie in its memory. Where the CPU
+            samples, a GPU keeps rows with ``cache.device``, and batches that were moved to it are completed with
+            ``device_rows.complete(batch)``. None: the CPU.
 
     Attributes:
         device_rows: What the device keeps, or None.

@@ -48,6 +48,7 @@ def gpu_kernels(
             _log.info("sampling.topology: servers make whole batches; %s is for their cluster.worker_devices.", asked)
         return None
     if sampling.num_workers:
+        _log.info("the CPU samples, in %d processes; with sampling.num_workers 0 the GPU does.", sampling.num_workers)
         return None
     kernels, failure = None, ""
     try:
