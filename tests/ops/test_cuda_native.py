@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glt_lightning.errors import NativeError
-from glt_lightning.ops import cuda_native
+from glt_lightning.ops import cuda, cuda_native
 from glt_lightning.ops.cuda import Kernels
 from glt_lightning.ops.cuda_native import cuda_library
 from glt_lightning.ops.native import CUDA, OK, library_path
@@ -89,3 +89,11 @@ def test_a_missing_driver_is_named():
 def test_the_cpu_is_no_cuda_device():
     with pytest.raises(NativeError, match="expected a CUDA device, got 'cpu'"):
         Kernels.open("cpu")
+
+
+def test_a_device_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(cuda, "cuda_library", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(NativeError, match=r"there is no 'cuda:2'; CUDA devices here: 2, from cuda:0 on"):
+        Kernels.open("cuda:2")

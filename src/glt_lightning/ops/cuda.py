@@ -40,7 +40,12 @@ class Kernels:
             raise NativeError(
                 "this torch cannot use CUDA (torch.cuda.is_available() is False). Install a CUDA build of torch."
             )
-        index = torch.cuda.current_device() if device.index is None else device.index
+        index, count = torch.cuda.current_device() if device.index is None else device.index, torch.cuda.device_count()
+        if index >= count:
+            raise NativeError(
+                f"device: there is no {str(device)!r}; CUDA devices here: {count}, from cuda:0 on. CUDA_VISIBLE_DEVICES may "
+                "hide others."
+            )
         kernels = cls(library, torch.device("cuda", index))
         kernels.require_built_for_device()
         return kernels

@@ -17,8 +17,12 @@ class SideStream:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def current(self) -> AbstractContextManager[object]:
-        """Makes it the thread's current stream for a while."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        """Makes it the thread's current stream for a while, and ``device`` its current device for good: torch would go back
+        to device 0, where a thread begins, and take some hundred MB of that one's memory."""
+        if self._stream is None:
+            return nullcontext()
+        torch.cuda.set_device(self._device)
+        return torch.cuda.stream(self._stream)
 
     def mark(self) -> Mark:
         """Where its work stands now."""
