@@ -46,7 +46,7 @@ multi-host: install
 
 # On a machine with a GPU, nvcc, and torch with CUDA for PYTHON; needs no network, installs nothing, takes less than 8 minutes.
 gpu-check:
-	PYTHONPATH=src $(if $(filter file,$(origin PYTHON)),python3,$(PYTHON)) -m benchmarks.gpu_check
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(filter file,$(origin PYTHON)),python3,$(PYTHON)) -m benchmarks.gpu_check
 
 lint: install
 	$(BIN)/ruff check

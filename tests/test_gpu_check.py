@@ -123,6 +123,22 @@ def test_all_is_well(tmp_path):
     assert all(env["GLT_KERNELS_DIR"] == str(tmp_path) for _, env in runs.commands[2:])
 
 
+def test_packages_from_elsewhere_stay_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/a:/b")
+    runs = Runs(junit=report(tests=1))
+    Check(MACHINE, runs=runs, build=tmp_path).tests()
+    assert runs.commands[0][1]["PYTHONPATH"] == f"{ROOT / 'src'}:{ROOT}:/a:/b"
+
+
+def test_what_torch_asks_in_vain_is_no_error_of_memcheck(tmp_path):
+    runs = Runs(junit=report(tests=1))
+    check = Check(MACHINE, runs=runs, build=tmp_path)
+    for tool in ("memcheck", "racecheck"):
+        assert check.sanitize(tool)[0]
+    options = [" ".join(command) for command, _ in runs.commands]
+    assert ["--report-api-errors no" in each for each in options] == [True, False]
+
+
 def test_without_kernels_nothing_else_passes(tmp_path):
     runs = Runs(code=2)
     parts = Check(MACHINE, runs=runs, build=tmp_path).all()

@@ -23,6 +23,7 @@ GRACE_S = float(os.environ.get("GLT_TEST_GRACE_S", "5"))
 # Lightning and torch write these into os.environ when they are imported, or a Trainer runs in the test's own process.
 SET_BY_LIBRARIES = {"LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 SET_BY_LIBRARIES |= {"PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER"}
+SET_BY_LIBRARIES |= {"CUDA_MODULE_LOADING"}  # by a torch that finds a GPU
 SET_BY_LIBRARIES |= {
     "PYTORCH_NVML_BASED_CUDA_CHECK",
     "KMP_INIT_AT_FORK",
