@@ -3,8 +3,11 @@ in for the GPUs."""
 
 from __future__ import annotations
 
+import gc
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,6 +152,34 @@ def test_a_process_without_its_gpu_says_so(tmp_path):
     options = SamplingOptions(num_workers=1, worker_devices=["cuda:7"], timeout_s=60)
     with LoaderContext(graph, options, seed=1) as context, pytest.raises(SamplerError, match=r"cannot start.*CUDA"):
         next(iter(context.make_loader(SPEC)))
+
+
+@pytest.mark.parametrize("sampling", [{"num_workers": 1, "worker_devices": ["cuda:7"], "topology": "uva"}, {}])
+def test_ranks_that_cannot_begin_leave_no_memory_behind(tmp_path, gpu, sampling):
+    """Sampler processes without their GPU, and a producer of this process that cannot be made."""
+    whole, before = partitioned(small_graph(), tmp_path, 2), memory_files()
+    graph = ClusterGraph(LocalPartition.open(whole.directory, parts=[0]))
+
+    def broken(partition, samplers):
+        raise SamplerError("sampling cannot start.")
+
+    with pytest.raises(SamplerError, match="cannot start"):
+        WorkerGroup(
+            graph,
+            SamplingOptions(**sampling),
+            link(0),
+            "127.0.0.1",
+            one_rank,
+            cache=CacheOptions(memory=None if sampling else 500),
+            inner=broken,
+        )
+    assert memory_files() == before
+
+
+def memory_files():
+    gc.collect()  # of maps that an error's frames still have
+    fds = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    return sorted(str(fd) for fd in fds if fd.is_symlink() and "memfd:glt" in os.readlink(fd))
 
 
 def test_gpus_that_have_nothing_to_do_are_refused(tmp_path):

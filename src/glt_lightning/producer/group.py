@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -71,50 +72,72 @@ class WorkerGroup:
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
         members = None if on_device is None else on_device.path
         cache = cache or CacheOptions()
-        partition = graph.partition
-        self._memory = host_memory(partition, cache, exchange, link.name)
-        if self._memory is not None:
-            partition = partition.with_memory(self._memory)
-        gpus = DeviceSource.of_workers(sampling, cache, graph.manifest)
-        self._gpus = HostGpus(partition, gpus, exchange, link.name)
-        source = SamplerSource.of(partition, link, serve=where, on_device=members, gpus=self._gpus.source)
-        self._samplers: Samplers | None = None
-        self._inner: Producer
-        if sampling.num_workers == 0:
-            self._samplers = Samplers(source)
-            make = inner or (lambda _, samplers: InlineProducer(partition, pin, samplers.make))
-            try:
-                self._inner = make(partition, self._samplers)
-            except BaseException:
-                self._samplers.close()
-                raise
-            addresses = [str(self._samplers.address)]
-        else:
-            processes = self._inner = SubprocessProducer(source, sampling, pin)
-            addresses = processes.addresses()
-        self._keeper = _Keeper(self._inner)
         self._cache: HostCache | None = None
         self._rows: PeerRows | None = None
-        try:
+        self._samplers: Samplers | None = None
+        self._watch: HolderWatch | None = None
+        with ExitStack() as opened:  # closed in the opposite order
+            opened.callback(self._close_rows)
+            partition = graph.partition
+            memory = host_memory(partition, cache, exchange, link.name)
+            if memory is not None:
+                opened.callback(memory.close)
+                partition = partition.with_memory(memory)
+            gpus = HostGpus(partition, DeviceSource.of_workers(sampling, cache, graph.manifest), exchange, link.name)
+            opened.callback(gpus.close)
+            opened.callback(self._close_cache)
+            source = SamplerSource.of(partition, link, serve=where, on_device=members, gpus=gpus.source)
+            self._inner = self._open_inner(opened, source, partition, sampling, pin, inner)
+            addresses = self._addresses()
+            opened.callback(_Keeper(self._inner).close)
             holders = _exchange_holders(exchange, link, source.parts, addresses)
-            if self._samplers is not None:
-                self._samplers.join(holders)
-            else:
-                assert isinstance(self._inner, SubprocessProducer)
-                self._inner.join(holders)
+            self._join(holders)
             self._rows = graph.remote = ask_holders(graph.partition, holders, link, link.open_transport())
             if cache.keeps_rows:
                 self._cache = HostCache(
                     graph.partition, self._rows, cache, exchange, link.name, max(1, sampling.num_workers)
                 )
                 self._keep(self._cache.ticket)
-            every_s = link.deadlines.call_s / 2
-            self._watch = None if on_loss is None else HolderWatch(self._rows.peers, every_s, on_loss)
+            if on_loss is not None:
+                self._watch = HolderWatch(self._rows.peers, link.deadlines.call_s / 2, on_loss)
+            self._opened = opened.pop_all()
+
+    def _open_inner(
+        self,
+        opened: ExitStack,
+        source: SamplerSource,
+        partition: LocalPartition,
+        sampling: SamplingOptions,
+        pin: PinMemory | None,
+        inner: MakeInner | None,
+    ) -> Producer:
+        if sampling.num_workers:
+            processes = SubprocessProducer(source, sampling, pin)
+            opened.callback(processes.close)
+            return processes
+        samplers = self._samplers = Samplers(source)
+        make = inner or (lambda _, samplers: InlineProducer(partition, pin, samplers.make))
+        try:
+            producer = make(partition, samplers)
         except BaseException:
-            self._close_samplers()
-            if self._rows is not None:
-                self._rows.close()
+            samplers.close()
             raise
+        opened.callback(producer.close)
+        opened.callback(samplers.close)  # first, so that no thread of this process waits for others any more
+        return producer
+
+    def _addresses(self) -> list[str]:
+        if self._samplers is not None:
+            return [str(self._samplers.address)]
+        assert isinstance(self._inner, SubprocessProducer)
+        return self._inner.addresses()
+
+    def _join(self, holders: list[Holder]) -> None:
+        if self._samplers is not None:
+            self._samplers.join(holders)
+        else:
+            assert isinstance(self._inner, SubprocessProducer)
+            self._inner.join(holders)
 
     def _keep(self, ticket: Mapping[str, Any]) -> None:
         if self._samplers is not None:
@@ -142,22 +165,17 @@ class WorkerGroup:
     def close(self) -> None:
         if self._watch is not None:
             self._watch.stop()
-        self._close_samplers()
-        if self._rows is not None:
-            self._rows.close()
+        self._opened.close()
         if self._watch is not None:
             self._watch.close()
 
-    def _close_samplers(self) -> None:
-        self._keeper.close()
-        if self._samplers is not None:
-            self._samplers.close()  # first, so that no thread of this process waits for others any more
-        self._inner.close()
+    def _close_cache(self) -> None:
         if self._cache is not None:
             self._cache.close()
-        self._gpus.close()
-        if self._memory is not None:
-            self._memory.close()
+
+    def _close_rows(self) -> None:
+        if self._rows is not None:
+            self._rows.close()
 
 
 class _Keeper:
