@@ -22,13 +22,19 @@ MEMORIES = ("device", "pinned", "registered")
 def places(kernels, memory):
     """A `Place` of this memory; what is registered is closed when the device is done."""
     registered = []
-    if memory == "registered":
-        yield cases.registered_place(kernels, registered.append)
-    else:
-        yield (lambda values: values.to(kernels.device)) if memory == "device" else (lambda values: values.pin_memory())
-    torch.cuda.synchronize(kernels.device)
-    for each in registered:
-        each.close()
+    try:
+        if memory == "registered":
+            yield cases.registered_place(kernels, registered.append)
+        else:
+            yield (
+                (lambda values: values.to(kernels.device))
+                if memory == "device"
+                else (lambda values: values.pin_memory())
+            )
+    finally:  # also where a check failed: the next case may get the same pages, which are registered once
+        torch.cuda.synchronize(kernels.device)
+        for each in registered:
+            each.close()
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
