@@ -60,6 +60,10 @@ def test_what_the_options_mean(given, expected):
             "takes 900 bytes.* 800 are free. Lower cache.device_topology",
         ),
         (
+            {"topology": "hybrid", "lists": 5000, "free": 800},
+            "sampling.topology: 'hybrid' takes 1,000 bytes.* 800 are free. Lower cache.device_topology",
+        ),
+        (
             {"features": "device", "free": 4999},
             "sampling.features: 'device' takes 4,000 bytes.* 3,999 are free. Choose hybrid",
         ),

@@ -143,6 +143,14 @@ def written(draft):
     return draft.write(np.empty(draft.nbytes, dtype=np.uint8))
 
 
+def test_attributes_of_sampler_processes_lie_where_the_cache_says():
+    assert gpus(features="auto").on_host == ()
+    assert gpus(features="auto", device=3000).on_host == ("features",)
+    assert gpus(features="auto", memory=3000).features == "cpu"
+    with pytest.raises(OptionError, match=r"sampling\.features: 'uva' with cache\.memory"):
+        gpus(features="uva", memory=3000)
+
+
 def test_processes_take_the_gpus_in_turn():
     assert [gpus().device(index) for index in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
 

@@ -80,11 +80,7 @@ def place(topology: str, features: str, need: Need, cache: CacheOptions, free_by
     """
     _require("sampling.topology", topology, TOPOLOGY_KINDS)
     _require("sampling.features", features, FEATURE_KINDS)
-    if need.features_on_disk and features not in ("auto", "cpu"):
-        raise OptionError(
-            f"sampling.features: {features!r} with cache.memory, whose rows on disk only the CPU reads. Choose cpu (or auto), "
-            "or leave cache.memory out."
-        )
+    require_readable(features, need.features_on_disk)
     half = None if free_bytes is None else free_bytes // 2
     if topology == "auto":
         topology = "device" if half is None or need.topology <= half else "hybrid"
@@ -104,6 +100,15 @@ def place(topology: str, features: str, need: Need, cache: CacheOptions, free_by
     return Placement(topology=topology, features=features, topology_bytes=on_device, features_bytes=features_on_device)
 
 
+def require_readable(features: str, on_disk: bool) -> None:
+    """Raises `OptionError` where a GPU shall read attributes of which some lie on disk alone."""
+    if on_disk and features not in ("auto", "cpu"):
+        raise OptionError(
+            f"sampling.features: {features!r} with cache.memory, whose rows on disk only the CPU reads. Choose cpu (or auto), "
+            "or leave cache.memory out."
+        )
+
+
 def _room(given: int | None, half: int | None, need: int) -> int:
     """Bytes for ``hybrid``: what the options say, else half of what is free, else all."""
     if given is not None:
@@ -113,15 +118,13 @@ def _room(given: int | None, half: int | None, need: int) -> int:
 
 def _settle(what: str, kind: str, need: int, budget: int, free: int | None, option: str) -> tuple[str, int]:
     """The kind of memory, and the bytes of it on the device."""
-    if kind == "hybrid" and budget >= need:
-        kind = "device"
-    on_device = {"device": need, "hybrid": budget}.get(kind, 0)
+    on_device = {"device": need, "hybrid": min(budget, need)}.get(kind, 0)
     if free is not None and on_device > free:
         advice = f"Lower {option}." if kind == "hybrid" else f"Choose hybrid, which {option} limits, or uva."
         raise OptionError(
             f"sampling.{what}: {kind!r} takes {on_device:,} bytes of the GPU's memory, and {free:,} are free. {advice}"
         )
-    return kind, on_device
+    return "device" if kind == "hybrid" and budget >= need else kind, on_device
 
 
 def _require(option: str, kind: str, known: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from glt_lightning.data.device_layout import require_readable
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.options import CacheOptions, SamplingOptions
@@ -15,7 +16,7 @@ from glt_lightning.options import CacheOptions, SamplingOptions
 class DeviceSource:
     """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
 
-    topology, features: as in `SamplingOptions`, but that ``auto`` is ``device``.  device_bytes, topology_bytes: the budgets
+    topology, features: as in `SamplingOptions`, without ``auto``.  device_bytes, topology_bytes: the budgets
     of ``hybrid``.  with_edge: batches may have ids and attributes of edges.  host: path of the arrays that GPUs read in the
     host's memory; None where they read none.
     """
@@ -37,10 +38,14 @@ class DeviceSource:
             return None
         if topology == "cpu":
             raise OptionError(f"worker_devices: {', '.join(devices)} and sampling.topology cpu; leave one of them out.")
+        on_disk = cache.memory_bytes is not None
+        require_readable(features, on_disk)
+        if features == "auto":
+            features = "cpu" if on_disk else "device" if cache.device_bytes is None else "hybrid"
         return cls(
             devices=tuple(devices),
             topology="device" if topology == "auto" else topology,
-            features=("cpu" if cache.memory_bytes is not None else "device") if features == "auto" else features,
+            features=features,
             device_bytes=cache.device_bytes,
             topology_bytes=cache.device_topology_bytes,
             with_edge=with_edge,
