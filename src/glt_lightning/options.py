@@ -190,10 +190,16 @@ class SamplingOptions:
         _check_devices("sampling.worker_devices", self.worker_devices)
         if self.worker_devices and not self.num_workers:
             raise OptionError("sampling.worker_devices: for sampler processes; set sampling.num_workers, too.")
-        if self.num_workers and not self.worker_devices and self.topology not in ("auto", "cpu"):
+        for name, kind in (("topology", self.topology), ("features", self.features)):
+            if self.num_workers and not self.worker_devices and kind not in ("auto", "cpu"):
+                raise OptionError(
+                    f"sampling.{name}: {kind!r} with num_workers {self.num_workers}: give the sampler processes "
+                    "worker_devices, or leave num_workers 0 to sample on the GPU that trains."
+                )
+        if self.topology == "cpu" and self.features not in ("auto", "cpu"):
             raise OptionError(
-                f"sampling.topology: {self.topology!r} with num_workers {self.num_workers}: give the sampler processes "
-                "worker_devices, or leave num_workers 0 to sample on the GPU that trains."
+                f"sampling.features: {self.features!r} with topology cpu, where the CPU samples and reads attributes. Leave "
+                "one of them out."
             )
         _at_least("sampling.concurrency", self.concurrency, 1)
         _at_least("sampling.num_threads", self.num_threads, 1)
@@ -229,7 +235,8 @@ class CacheOptions:
         memory: Memory on each host for the attributes of its own parts. The hottest rows stay in it, the others are read
             from disk for each batch. ``None``: files are mapped, and the operating system decides.
         device: Memory on each GPU, such as ``"4GiB"``, for the attributes of the hottest nodes, whoever has them: batches
-            bring only those of the others. It has no effect when training on the CPU.
+            bring only those of the others. Where GPUs sample: for what ``sampling.features: hybrid`` puts there. It has no
+            effect when training on the CPU.
         device_topology: Memory on each GPU for the neighbour lists of the hottest nodes, with ``sampling.topology: hybrid``.
         save: Keep the filled cache beside the partition for later runs.
         num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: those of training.

@@ -153,7 +153,9 @@ def test_no_gpu_no_effect(tmp_path, caplog):
         assert batches(graph)[2] == "InlineProducer"
         assert not caplog.text
         assert batches(graph, topology="uva")[2] == "InlineProducer"
-    assert "sampling.topology: training on cpu, so uva has no effect" in caplog.text
+        assert "sampling: training on cpu; without effect: topology uva." in caplog.text
+        assert batches(graph, topology="hybrid", features="uva")[2] == "InlineProducer"
+    assert "training on cpu; without effect: topology hybrid, features uva." in caplog.text
 
 
 def test_a_gpu_that_cannot_is_said(tmp_path, monkeypatch, caplog):
@@ -176,6 +178,8 @@ def test_a_gpu_that_cannot_is_said(tmp_path, monkeypatch, caplog):
         ({"topology": "gpu"}, "sampling.topology: expected auto, cpu, device, uva, hybrid"),
         ({"features": "disk"}, "sampling.features: expected"),
         ({"topology": "uva", "num_workers": 2}, "give the sampler processes worker_devices"),
+        ({"features": "uva", "num_workers": 2}, "give the sampler processes worker_devices"),
+        ({"features": "device", "topology": "cpu"}, "sampling.features: 'device' with topology cpu"),
         ({"prefetch": 0}, "sampling.prefetch"),
         ({"worker_devices": ["cuda:0"]}, "set sampling.num_workers"),
         ({"worker_devices": ["gpu0"], "num_workers": 1}, "expected devices such as cuda:0, got 'gpu0'"),

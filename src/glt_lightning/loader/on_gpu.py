@@ -39,13 +39,14 @@ def gpu_kernels(
     asked = sampling.topology
     if sampling.worker_devices or asked == "cpu":
         return None
-    if not is_gpu(device):
-        if asked != "auto":
-            _log.info("sampling.topology: training on %s, so %s has no effect.", device, asked)
-        return None
+    given = [f"{name} {kind}" for name, kind in (("topology", asked), ("features", sampling.features)) if kind != "auto"]
     if not isinstance(graph, (LocalPartition, ClusterGraph)):
-        if asked != "auto":
-            _log.info("sampling.topology: servers make whole batches; %s is for their cluster.worker_devices.", asked)
+        if given:
+            _log.info("sampling: servers make whole batches; for their cluster.worker_devices: %s.", ", ".join(given))
+        return None
+    if not is_gpu(device):
+        if given:
+            _log.info("sampling: training on %s; without effect: %s.", device, ", ".join(given))
         return None
     if sampling.num_workers:
         _log.info("the CPU samples, in %d processes; with sampling.num_workers 0 the GPU does.", sampling.num_workers)
