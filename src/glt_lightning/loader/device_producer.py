@@ -98,5 +98,7 @@ class DeviceProducer:
         if not self._closed:
             self._closed = True
             self._threads.shutdown(cancel_futures=True)
-            wait_for(self._device)
-            self._release()
+            try:
+                wait_for(self._device)
+            finally:
+                self._release()

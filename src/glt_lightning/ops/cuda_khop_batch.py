@@ -121,7 +121,7 @@ class SentHome:
         self._host.copy_(values, non_blocking=True)
         self._done = None
         if values.is_cuda:
-            self._done = torch.cuda.Event()
+            self._done = torch.cuda.Event(blocking=True)  # to wait for it takes no core
             self._done.record(torch.cuda.current_stream(values.device))
 
     def wait(self) -> np.ndarray:
