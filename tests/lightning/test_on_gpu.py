@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from glt_lightning import ClusterOptions, SamplingOptions
+from glt_lightning import CacheOptions, ClusterOptions, GLTDataModule, SamplingOptions
 from glt_lightning.errors import GLTError
 from glt_lightning.loader import on_gpu
 from glt_lightning.ops.cuda import Kernels
+from tests.lightning.serving import serving
 from tests.lightning.tiny import Noting
 
 
@@ -60,6 +62,21 @@ def test_servers_make_whole_batches(fitted, gpu, caplog):
         _, model = fitted("glt_server_client", sampling={"topology": "device"})
     assert "servers make whole batches; for their cluster.worker_devices: topology device." in caplog.text
     assert same(model, plain)
+
+
+def test_a_budget_may_be_that_of_servers(make_data, make_model, make_trainer):
+    """Trainers read the same file as their servers."""
+    data = make_data()
+    data.prepare_data()
+    with serving(data.partition_dir) as (where, _):
+        theirs = GLTDataModule(
+            num_neighbors=[5, 5],
+            batch_size=20,
+            sampling=SamplingOptions(features="hybrid"),
+            cache=CacheOptions(device=3000),
+            cluster=replace(where, worker_devices=["cuda:0"]),
+        )
+        make_trainer(strategy="glt_server_client", max_epochs=1).fit(make_model(), theirs)
 
 
 def test_a_gpu_that_a_server_shall_use_and_cannot(fitted):

@@ -20,6 +20,7 @@ from glt_lightning.producer.remote import RemoteProducer
 from glt_lightning.producer.server_process import ServerProcess
 from glt_lightning.transport.peer import Peer
 
+_CACHE = CacheOptions()
 _MAX_RESTARTS = SamplingOptions().max_restarts
 
 
@@ -75,6 +76,12 @@ class GLTServerClientStrategy(GLTStrategy):
                     f"({hashes[0]}). Start all servers with one partition."
                 )
         return found[0]
+
+    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
+        """As `GLTStrategy`. Where servers have GPUs, ``cache.device`` is the budget on those."""
+        if self.options.worker_devices:
+            cache = replace(cache, device=None)
+        super().open_context(graph, sampling, seed, cache)
 
     def _find_graph(self) -> RemoteGraph:
         options = self.options
