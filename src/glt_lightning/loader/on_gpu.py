@@ -39,7 +39,9 @@ def gpu_kernels(
     asked = sampling.topology
     if sampling.worker_devices or asked == "cpu":
         return None
-    given = [f"{name} {kind}" for name, kind in (("topology", asked), ("features", sampling.features)) if kind != "auto"]
+    given = [
+        f"{name} {kind}" for name, kind in (("topology", asked), ("features", sampling.features)) if kind != "auto"
+    ]
     if not isinstance(graph, (LocalPartition, ClusterGraph)):
         if given:
             _log.info("sampling: servers make whole batches; for their cluster.worker_devices: %s.", ", ".join(given))
