@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,14 @@ import torch
 
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import NativeError, OptionError, SamplerError
+from glt_lightning.errors import NativeError, OptionError, PeerError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.ops.cuda import Kernels
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
 from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.samplers import Samplers, SamplerSource
+from glt_lightning.sampler import device_store
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -108,6 +110,28 @@ def test_one_rank_without_a_gpu_takes_all_to_the_cpu(tmp_path, gpu, kernels, mon
             run(rank, exchange, topology="device")
 
     run_ranks(2, refused)
+
+
+@pytest.mark.parametrize("step", ["place", "_lists_on_device"])
+def test_what_one_rank_has_no_memory_for_ends_all(tmp_path, gpu, monkeypatch, step):
+    """Or else the others would wait for it."""
+    whole, make = partitioned(small_graph(), tmp_path, 2), getattr(device_store, step)
+
+    def on_rank_0(*given):
+        if threading.current_thread().name == "rank 0":
+            raise OptionError("too little memory.")
+        return make(*given)
+
+    monkeypatch.setattr(device_store, step, on_rank_0)
+
+    def run(rank, exchange):
+        threading.current_thread().name = f"rank {rank}"
+        kind, said = (OptionError, "^too little") if rank == 0 else (PeerError, "^rank 0: too little")
+        with pytest.raises(kind, match=said):
+            LoaderContext(whole, SamplingOptions(topology="uva"), seed=3, rank=rank, world_size=2, exchange=exchange)
+
+    run_ranks(2, run)
+    assert not memory_files()
 
 
 # --- sampler processes

@@ -16,12 +16,12 @@ from glt_lightning.ops.cuda import Kernels
 from glt_lightning.ops.cuda_stream import wait_for
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.host_graph import share_on_host
-from glt_lightning.producer.once_per_host import Exchange
+from glt_lightning.producer.once_per_host import Exchange, on_all_or_none
 from glt_lightning.producer.samplers import Samplers
 from glt_lightning.sampler.device_cluster import DeviceClusterSampler
 from glt_lightning.sampler.device_sampler import DeviceSampler
 from glt_lightning.sampler.device_source import batches_have_edges
-from glt_lightning.sampler.device_store import open_store
+from glt_lightning.sampler.device_store import DeviceStore, open_store
 from glt_lightning.sampler.request import SamplerConfig
 
 _log = logging.getLogger(__name__)
@@ -78,17 +78,24 @@ def make_device_producer(
     name: str,
 ) -> DeviceProducer:
     """Makes batches with a GPU. samplers: know who has the parts that are not mapped here; None if all are. All ranks call
-    it; ``exchange`` and the rank's ``name``: see `producer.host_graph.share_on_host`."""
+    it; ``exchange`` and the rank's ``name``: see `producer.host_graph.share_on_host`.
+
+    Raises `OptionError` for more memory than the GPU or the host has, on other ranks `PeerError`."""
     with_edge = batches_have_edges(sampling, partition.manifest)
-    store = open_store(
-        partition,
-        kernels,
-        topology=sampling.topology,
-        features=sampling.features,
-        cache=cache,
-        with_edge=with_edge,
-        share=share_on_host(partition, exchange, name, with_edge),
-    )
+
+    def open_it() -> DeviceStore:
+        return open_store(
+            partition,
+            kernels,
+            topology=sampling.topology,
+            features=sampling.features,
+            cache=cache,
+            with_edge=with_edge,
+            share=share_on_host(partition, exchange, name, with_edge),
+            agree=lambda place: on_all_or_none(exchange, name, place, undo=lambda _: None),
+        )
+
+    store = on_all_or_none(exchange, name, open_it, undo=DeviceStore.close)
     _log.info("%s", store.said())
     wait_for(kernels.device)  # batches are made on other streams than the one that filled it
 

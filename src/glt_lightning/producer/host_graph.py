@@ -37,9 +37,12 @@ def share_on_host(
 
         try:
             path = once_per_host(exchange, name, partition.parts, make)
-            if made:
-                return made[0]  # the others find it here, also if this rank needs nothing of it
-            return open_on_host(partition, mine, with_edge, path) if mine and path is not None else None
+            try:
+                if made:
+                    return made[0]  # the others find it here, also if this rank needs nothing of it
+                return open_on_host(partition, mine, with_edge, path) if mine and path is not None else None
+            finally:
+                exchange(name)  # whoever fails from here on closes what the others have opened by now
         except BaseException:
             for arrays in made:
                 arrays.close()

@@ -6,10 +6,11 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from glt_lightning.errors import PeerError
 
+T = TypeVar("T")
 Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks, in rank order; a collective call
 
 
@@ -35,6 +36,27 @@ def once_per_host(exchange: Exchange, rank: str, parts: Sequence[int], make: Cal
         if failure is not None:
             raise PeerError(f"{other[0]}: {failure}")
     return told[like_this[0]][0]
+
+
+def on_all_or_none(exchange: Exchange, rank: str, make: Callable[[], T], undo: Callable[[T], object]) -> T:
+    """What ``make`` gives, if it raises on no rank; else ``undo`` of it. All ranks call it. rank: a name that no other has.
+
+    Raises what ``make`` raises; on other ranks `PeerError` with its text, so that they do not wait for that one later.
+    """
+    made: list[T] = []
+    error = None
+    try:
+        made.append(make())
+    except Exception as raised:
+        error = raised
+    told = [json.loads(text) for text in exchange(json.dumps([rank, None if error is None else str(error)]))]
+    if error is not None:
+        raise error
+    for other, failure in told:
+        if failure is not None:
+            undo(made[0])
+            raise PeerError(f"{other}: {failure}")
+    return made[0]
 
 
 def host_name() -> str:

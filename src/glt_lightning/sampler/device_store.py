@@ -148,16 +148,17 @@ def open_store(
     with_edge: bool = True,
     share: Share | None = None,
     free_bytes: Callable[[], int | None] | None = None,
+    agree: Callable[[Callable[[], Placement]], Placement] = lambda place_it: place_it(),
 ) -> DeviceStore:
     """Puts the mapped parts where ``sampling.topology`` and ``sampling.features`` say.
 
     with_edge: batches have attributes of edges, and their ids.  share: gives what the device reads on the host, to all
     processes that call it at the same time; None: a copy for this process.  free_bytes: tells how much memory of the device
-    is free.
+    is free.  agree: gives what it is given gives, if that raises on none of those that call ``share``.
     Raises `OptionError` for more than the device, or the host, has room for.
     """
     free = free_memory(kernels.device) if free_bytes is None else free_bytes()
-    placement = place(topology, features, need_of(partition, with_edge), cache, free)
+    placement = agree(lambda: place(topology, features, need_of(partition, with_edge), cache, free))
     shared = None
     if share is not None:
         shared = share(placement.on_host)
