@@ -19,6 +19,7 @@ from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
 from glt_lightning.options import CacheOptions
 from glt_lightning.partition.progress import Progress
+from glt_lightning.sampler.device_store import free_memory
 from glt_lightning.sampler.source import RemoteRows
 
 _log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class DeviceRows:
         self.device, self._partition = device, partition
         self._gids = choose_rows(partition, budget_bytes)
         self.nbytes = sum(len(gids) * device_row_bytes(partition, t) for t, gids in enumerate(self._gids))
-        free = free_bytes(device)
+        free = free_memory(device)
         if free is not None and self.nbytes > free:
             raise OptionError(
                 f"cache.device: its rows take {self.nbytes:,} bytes, and {device} has {free:,} free. Lower cache.device."
@@ -133,11 +134,6 @@ def device_rows(graph: Graph, options: CacheOptions, device: torch.device) -> De
 def is_apart(device: torch.device) -> bool:
     """Whether a device has memory of its own."""
     return device.type != "cpu"
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Memory of a device that nobody has taken; None where that is not known."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def _complete(table: dict[str, torch.Tensor], store: Any, ranks: torch.Tensor) -> None:
