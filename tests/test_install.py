@@ -74,7 +74,14 @@ def test_other_programs_do_not_import_us(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_installed")
-@pytest.mark.parametrize("program", [("-m", "lightning"), ("-m", "lightning.__main__"), ("-m", "glt_lightning")])
+@pytest.mark.parametrize(
+    "program",
+    [
+        ("-m", "lightning"),
+        pytest.param(("-m", "lightning.__main__"), marks=pytest.mark.slow),
+        pytest.param(("-m", "glt_lightning"), marks=pytest.mark.slow),
+    ],
+)
 def test_help_is_ours(tmp_path: Path, program: tuple[str, ...]) -> None:
     output = _output([sys.executable, *program, "--help"], tmp_path)
     assert "usage: python -m lightning" in output

@@ -38,6 +38,7 @@ if __name__ == "__main__":
 TEXTS = [["a", "bcd"], ["", ""], ["", "x"], ["süß", "\x00"], ["long" * 5000, "{}"]]
 
 
+@pytest.mark.slow
 def test_every_rank_gets_all_texts(tmp_path: Path) -> None:
     run_script(SCRIPT, tmp_path / "store", json.dumps(TEXTS), cwd=tmp_path)
     for rank in range(2):

@@ -142,7 +142,7 @@ def test_wrong_options_get_one_line_before_any_work(
     assert not Path("root").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupted(config: str, tmp_path: Path, number: signal.Signals) -> None:
     root = str(Path(__file__).parents[2])
     env = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}

@@ -97,7 +97,7 @@ def test_two_servers_and_two_clients_equal_ddp(
 _CACHES: list[Any] = [
     pytest.param(0, {}, marks=pytest.mark.slow),
     pytest.param(1, {}, marks=pytest.mark.slow),
-    (1, {"bytes": "100kB", "topology": "auto"}),
+    pytest.param(1, {"bytes": "100kB", "topology": "auto"}, marks=pytest.mark.slow),
     pytest.param(0, {"policy": "presample", "ratio": 0.2}, marks=pytest.mark.slow),
     pytest.param(1, {"policy": "dynamic", "ratio": 0.2}, marks=pytest.mark.slow),
 ]

@@ -45,7 +45,7 @@ def digests(context, epochs=2):
     return found, loader.stats().counters
 
 
-@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("make", [small_graph, pytest.param(small_hetero, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers):
     whole = partitioned(make(), tmp_path, 4, undirected=True)

@@ -101,7 +101,7 @@ def test_a_line_is_cut_and_heals(tmp_path, silent):
     assert found == [expected(whole, rank) for rank in range(2)]
 
 
-@pytest.mark.parametrize("silent", [False, True], ids=["broken", "half open"])
+@pytest.mark.parametrize("silent", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["broken", "half open"])
 def test_a_line_that_stays_cut_is_an_error_that_names_the_peer(tmp_path, silent):
     whole = partitioned(small_graph(), tmp_path, 2)
     with InProcessNetwork() as network:
