@@ -30,7 +30,7 @@ def placed(topology="auto", features="auto", free=None, lists=None, rows=None, o
         ({"free": 1998}, ("hybrid", 999, "hybrid", 499)),
         ({"free": 1998, "lists": 100}, ("hybrid", 100, "hybrid", 949)),
         ({"free": 1500, "lists": 1200}, ("device", 1000, "hybrid", 250)),  # room for all of it
-        ({"free": 100_000, "lists": 100}, ("device", 1000, "device", 4000)),
+        ({"free": 100_000, "lists": 100}, ("hybrid", 100, "device", 4000)),
         ({"free": 100_000, "rows": 100}, ("device", 1000, "hybrid", 100)),
         ({"rows": 100}, ("device", 1000, "hybrid", 100)),
         ({"free": 100_000, "rows": 10_000}, ("device", 1000, "device", 4000)),

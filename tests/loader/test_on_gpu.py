@@ -147,6 +147,16 @@ def test_the_cpu_samples_where_it_is_told_to(tmp_path, gpu, caplog):
     assert "the CPU samples, in 1 processes; with sampling.num_workers 0 the GPU does." in caplog.text
 
 
+def test_a_budget_without_use_is_said(tmp_path, gpu, caplog):
+    graph = partitioned(small_graph(), tmp_path, 1)
+    with caplog.at_level(logging.INFO, "glt_lightning"):
+        batches(graph, cache=CacheOptions(device=500), features="cpu")
+        assert "cache.device: no effect with sampling.features cpu" in caplog.text
+        caplog.clear()
+        batches(graph, cache=CacheOptions(device=500, device_topology=500))
+        assert "no effect" not in caplog.text
+
+
 def test_no_gpu_no_effect(tmp_path, caplog):
     graph = partitioned(small_graph(), tmp_path, 1)
     with caplog.at_level(logging.INFO, "glt_lightning"):

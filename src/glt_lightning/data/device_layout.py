@@ -83,7 +83,8 @@ def place(topology: str, features: str, need: Need, cache: CacheOptions, free_by
     require_readable(features, need.features_on_disk)
     half = None if free_bytes is None else free_bytes // 2
     if topology == "auto":
-        topology = "device" if half is None or need.topology <= half else "hybrid"
+        fits = cache.device_topology_bytes is None and (half is None or need.topology <= half)
+        topology = "device" if fits else "hybrid"
     budget = _room(cache.device_topology_bytes, half, need.topology)
     topology, on_device = _settle("topology", topology, need.topology, budget, free_bytes, "cache.device_topology")
     left = None if free_bytes is None else free_bytes - on_device

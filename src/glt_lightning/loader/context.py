@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -211,14 +212,10 @@ class LoaderContext:
 
     def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close()
-        if self.device_rows is not None:
-            self.device_rows.close()
-        if self._gpus is not None:
-            self._gpus.close()
-        if self._memory is not None:
-            self._memory.close()
+        with ExitStack() as then:  # in reverse, and each whatever becomes of the others
+            for each in (self._memory, self._gpus, self.device_rows, producer):
+                if each is not None:
+                    then.callback(each.close)
 
     def __enter__(self) -> LoaderContext:
         return self

@@ -95,6 +95,12 @@ def make_device_producer(
             agree=lambda place: on_all_or_none(exchange, name, place, undo=lambda _: None),
         )
 
+    for budget, given, option, kind in (
+        ("device", cache.device, "features", sampling.features),
+        ("device_topology", cache.device_topology, "topology", sampling.topology),
+    ):
+        if given is not None and kind not in ("auto", "hybrid"):
+            _log.info("cache.%s: no effect with sampling.%s %s.", budget, option, kind)
     store = on_all_or_none(exchange, name, open_it, undo=DeviceStore.close)
     _log.info("%s", store.said())
     wait_for(kernels.device)  # batches are made on other streams than the one that filled it

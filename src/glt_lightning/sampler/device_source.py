@@ -40,11 +40,13 @@ class DeviceSource:
             raise OptionError(f"worker_devices: {', '.join(devices)} and sampling.topology cpu; leave one of them out.")
         on_disk = cache.memory_bytes is not None
         require_readable(features, on_disk)
+        if topology == "auto":
+            topology = "device" if cache.device_topology_bytes is None else "hybrid"
         if features == "auto":
             features = "cpu" if on_disk else "device" if cache.device_bytes is None else "hybrid"
         return cls(
             devices=tuple(devices),
-            topology="device" if topology == "auto" else topology,
+            topology=topology,
             features=features,
             device_bytes=cache.device_bytes,
             topology_bytes=cache.device_topology_bytes,
