@@ -213,6 +213,7 @@ def test_results_have_the_device_the_versions_and_the_parts(tmp_path):
     assert table(parts) in text
 
 
+@pytest.mark.slow
 def test_every_test_for_a_gpu_is_collected_with_few_packages():
     """The files are imported on a machine that lacks what they do not need; and the sanitizer's cases are there."""
     absent = ("ogb", "pymetis", "jsonargparse", "cryptography", "hypothesis", "ruff", "mypy")

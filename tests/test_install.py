@@ -89,6 +89,7 @@ def test_help_is_ours(tmp_path: Path, program: tuple[str, ...]) -> None:
         assert subcommand in output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_installed")
 def test_script_is_the_same_program(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("glt-lightning")

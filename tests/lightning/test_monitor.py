@@ -130,7 +130,11 @@ def test_metrics_reach_the_users_callbacks(make_data, make_model, make_trainer) 
 
 
 @pytest.mark.parametrize(
-    ("workers", "cache"), [pytest.param(0, {}, marks=pytest.mark.slow), (1, {"policy": "degree", "ratio": 0.1})]
+    ("workers", "cache"),
+    [
+        pytest.param(0, {}, marks=pytest.mark.slow),
+        pytest.param(1, {"policy": "degree", "ratio": 0.1}, marks=pytest.mark.slow),
+    ],
 )
 def test_two_ranks_with_a_part_each(graph_npz: Path, tmp_path: Path, workers: int, cache: dict[str, Any]) -> None:
     data = {"dataset": str(graph_npz), "root": "root", "partition": {"num_parts": 2}, "cache": cache}

@@ -12,7 +12,7 @@ PARTS, WORKERS, THREADS = (1, 2, 5), (0, 1, 3), (1, 2)
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("replace", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_three_epochs(tmp_path, make, replace):
     graph = make()
     epochs = {}

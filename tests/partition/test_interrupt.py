@@ -139,6 +139,7 @@ def test_termination_in_metis() -> None:
         assert "Traceback" not in run.output
 
 
+@pytest.mark.slow
 def test_command_line_in_metis() -> None:
     save_graph(Path("data"), 100_000, 1_500_000)
     Path("forever").touch()

@@ -120,6 +120,7 @@ def test_a_line_that_stays_cut_is_an_error_that_names_the_peer(tmp_path, silent)
         run_ranks(2, remote)
 
 
+@pytest.mark.slow
 def test_a_rank_that_asks_nothing_hears_of_the_loss_of_another(tmp_path):
     """Blocked in a collective call, say."""
     whole = partitioned(small_graph(), tmp_path, 2)

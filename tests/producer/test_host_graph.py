@@ -34,9 +34,9 @@ def copies(monkeypatch):
     return made
 
 
-def stores_of(folder, kernels, modes, parts=None, free_bytes=None):
+def stores_of(folder, kernels, modes, parts=None, free_bytes=None, lists=3000):
     """A store on each rank; topology and features of each rank as ``modes`` says. All are checked, then closed."""
-    cache = CacheOptions(device_topology=3000, device=3000)
+    cache = CacheOptions(device_topology=lists, device=3000)
     nbytes = [None] * len(modes)
 
     def run(rank, exchange):
@@ -96,7 +96,7 @@ def test_gpus_with_different_room(tmp_path, kernels, copies):
     partition = partitioned(small_graph(), tmp_path, 2)
     need = need_of(partition, True)
     free = [None, 2 * need.topology - 2]
-    found, _ = stores_of(partition.directory, kernels, [("auto", "cpu")] * 2, free_bytes=free)
+    found, _ = stores_of(partition.directory, kernels, [("auto", "cpu")] * 2, free_bytes=free, lists=None)
     assert found == [("device", "cpu"), ("hybrid", "cpu")]
     assert copies == [((0, 1), ["topology"])]
 

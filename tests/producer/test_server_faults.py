@@ -241,7 +241,7 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize("handover", [False, True])
+@pytest.mark.parametrize("handover", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_server_process_is_killed(whole, tmp_path, handover):
     """``kill -9`` in the middle of an epoch, and another one at its port: the same batches, and no orphans."""
     script = tmp_path / "server.py"

@@ -18,7 +18,10 @@ VAL = LoaderSpec(name="val", split="val", num_neighbors=[3, -1], batch_size=16, 
 
 
 @pytest.mark.parametrize("handover", [False, True])
-@pytest.mark.parametrize(("make", "parts", "clients"), [(small_graph, 2, 3), (small_graph, 4, 2), (small_hetero, 4, 3)])
+@pytest.mark.parametrize(
+    ("make", "parts", "clients"),
+    [(small_graph, 2, 3), pytest.param(small_graph, 4, 2, marks=pytest.mark.slow), (small_hetero, 4, 3)],
+)
 def test_same_batches(tmp_path, make, parts, clients, handover):
     whole = partitioned(make(), tmp_path, parts, undirected=True)
     sampling = SamplingOptions(with_edge=True)

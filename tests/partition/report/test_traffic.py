@@ -70,7 +70,7 @@ def errors(predicted: PartTraffic, measured: Measured, batches: int) -> dict[str
     return {name: abs(mean * batches / total - 1) for name, (mean, total) in pairs.items()}
 
 
-@pytest.mark.parametrize("placement", ["owner", "global"])
+@pytest.mark.parametrize("placement", ["owner", pytest.param("global", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("parts", [2, 4])
 def test_within_five_percent_of_worker_mode(tmp_path: Path, parts: int, placement: str) -> None:
     """Other seeds of the draws, other epochs, and not all batches of one."""
