@@ -56,3 +56,25 @@ def test_an_absurd_length_is_refused_before_memory_is_taken(ends):
     a.sendall(b"\xff\xff\xff\xff\xff\xff\xff\xff")
     with pytest.raises(ClosedError, match="frame"):
         receive(b)
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (b"\x05\x00", ClosedError),  # the sender died
+        (b"\x05\x00\x00\x00\x00\x00\x00\x00{}", ClosedError),
+        (b"\x02\x00\x00\x00\x00\x00\x00\x00{]", ValueError),
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff", ClosedError),
+    ],
+)
+def test_descriptors_of_a_message_that_does_not_come_whole_are_closed(ends, sent, error):
+    a, b = ends
+    fd = os.memfd_create("test")
+    socket.send_fds(a, [sent[:1]], [fd])
+    a.sendall(sent[1:])
+    a.close()
+    os.close(fd)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(error):
+        receive(b)
+    assert len(os.listdir("/proc/self/fd")) == len(before)

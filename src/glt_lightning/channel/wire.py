@@ -6,6 +6,7 @@ Frame: two little-endian uint32, the lengths of header and body, then header and
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 from typing import Any
@@ -38,6 +39,7 @@ def send(
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
     """Receives one message. Raises `ClosedError` at the end of the stream, TimeoutError at the socket's deadline."""
+    fds: list[int] = []
     try:
         first, fds, _, _ = socket.recv_fds(sock, _LENGTHS.size, 1)
         if not first:
@@ -48,8 +50,12 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
             raise ClosedError(f"frame of {header_size} + {body_size} bytes")
         header = json.loads(_exactly(sock, header_size))
         return header, _exactly(sock, body_size), list(fds)
-    except ConnectionResetError as error:
-        raise ClosedError(str(error)) from None
+    except BaseException as error:
+        for fd in fds:  # they came with the first bytes of a message that did not come whole
+            os.close(fd)
+        if isinstance(error, ConnectionResetError):
+            raise ClosedError(str(error)) from None
+        raise
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:
