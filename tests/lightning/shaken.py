@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
-from glt_lightning import GLTDataModule
+from glt_lightning import ClusterOptions, GLTDataModule
 from glt_lightning.producer.hosted import ServerPlan
 from tests.lightning.tiny import SHAPE, Noting
 
@@ -51,8 +51,8 @@ class Pause(Callback):
 
 def main():
     seed_everything(1)
-    plan = {"directory": "", "cluster": options["cluster"], "address": "", "parts": None, "cache": {}}
-    cluster = ServerPlan.from_json(plan).cluster
+    plan = ServerPlan(directory="", cluster=ClusterOptions(), address="").to_json()
+    cluster = ServerPlan.from_json(plan | {"cluster": options["cluster"]}).cluster
     data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, cluster=cluster, **options["data"])
     model = Noting(dropout=0.0)
     keep = ModelCheckpoint(dirpath="ckpt", filename="{step}", every_n_train_steps=3, save_top_k=-1)
