@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +14,11 @@ from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.ops.cuda import Kernels
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
 from tests.loader.test_stored_attributes import every_dtype
 
+CONFIG = SamplerConfig(seed_type=0, fanouts=((2,),))
 TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
 
 
@@ -123,6 +126,35 @@ def test_a_batch_that_takes_too_long_is_named(tmp_path, gpu):
         with pytest.raises(SamplerError, match=r"batch 0 was not made within 0.05 s \(sampling.timeout_s\)"):
             next(iter(context.make_loader(TRAIN)))
         end.set()
+
+
+def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
+    """Nor is memory given back that a thread may still read."""
+    begun, end, freed = threading.Event(), threading.Event(), []
+
+    class Hanging:
+        def make(self, request):
+            begun.set()
+            end.wait(30)
+
+    monkeypatch.setattr("glt_lightning.loader.device_producer._CLOSE_S", 0.05)
+    hanging = DeviceProducer(
+        torch.device("cpu"), lambda config: Hanging(), prefetch=1, timeout_s=0.05, release=lambda: freed.append(1)
+    )
+    with pytest.raises(SamplerError, match="not made within"):
+        next(hanging.stream(CONFIG, iter([BatchRequest(0, 0, np.arange(2), np.arange(2))])))
+    assert begun.wait(10)
+    hanging.close()
+    assert "cpu still makes a batch after 0.05 s" in caplog.text
+    assert not freed
+    end.set()
+
+
+def test_worker_devices_of_a_trainer_without_a_graph(caplog):
+    options = SamplingOptions(num_workers=1, worker_devices=["cuda:0"])
+    with caplog.at_level(logging.INFO, "glt_lightning"):
+        assert on_gpu.gpu_kernels(object(), options, torch.device("cpu"), lambda text: [text], "rank 0") is None
+    assert "sampling.worker_devices: no effect, for servers" in caplog.text
 
 
 def test_memory_is_freed_after_the_threads_have_ended(tmp_path):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import Protocol
 
@@ -16,6 +17,10 @@ from glt_lightning.errors import SamplerError
 from glt_lightning.ops.cuda_stream import Mark, SideStream, wait_for
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
+
+_CLOSE_S = 30.0  # for the batches that are being made when the producer is closed
+
+_log = logging.getLogger(__name__)
 
 
 class MakesSamples(Protocol):
@@ -50,6 +55,7 @@ class DeviceProducer:
         self._prefetch, self._timeout_s = prefetch, timeout_s
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"glt-{device}")
         self._own = threading.local()
+        self._unfinished: set[Future[tuple[Sample, Mark]]] = set()
         self._closed = False
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
@@ -70,7 +76,10 @@ class DeviceProducer:
     def _submit(self, config: SamplerConfig, request: BatchRequest) -> Future[tuple[Sample, Mark]]:
         if self._closed:
             raise SamplerError("the loader's context is closed; make a new loader.")
-        return self._threads.submit(self._make, config, request)
+        future = self._threads.submit(self._make, config, request)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        return future
 
     def _wait(self, request: BatchRequest, future: Future[tuple[Sample, Mark]]) -> tuple[Sample, Mark]:
         try:
@@ -97,7 +106,13 @@ class DeviceProducer:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._threads.shutdown(cancel_futures=True)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            if wait(tuple(self._unfinished), _CLOSE_S).not_done:
+                _log.error(
+                    "%s still makes a batch after %g s; what it reads is not given back.", self._device, _CLOSE_S
+                )
+                return
+            self._threads.shutdown()
             try:
                 wait_for(self._device)
             finally:

@@ -37,6 +37,10 @@ def gpu_kernels(
     so.
     """
     asked = sampling.topology
+    if sampling.worker_devices and not isinstance(graph, (LocalPartition, ClusterGraph)):
+        _log.info(
+            "sampling.worker_devices: no effect, for servers make whole batches; theirs are cluster.worker_devices."
+        )
     if sampling.worker_devices or asked == "cpu":
         return None
     given = [
