@@ -151,7 +151,10 @@ def test_every_measure(partition, gpu_in_place):
 def test_a_measure_that_fails_is_named_and_the_others_go_on(partition, gpu_in_place, monkeypatch, capsys):
     monkeypatch.setattr(gpu_ops, "KHopOp", OtherDraws)
     monkeypatch.setattr(Benchmark, "_training", lambda self, memory: None)
-    opened = lambda memory: gpu_loader.open_context(partition, memory, CPU)  # noqa: E731
+
+    def opened(memory):
+        return gpu_loader.open_context(partition, memory, CPU)
+
     benchmark = Benchmark(partition, gpu_in_place, HostClock(), open_context=opened, rounds=QUICK)
     rows = benchmark.all()
     assert [line.partition(":")[0] for line in benchmark.failed] == ["ops, device", "ops, uva"]
