@@ -33,7 +33,7 @@ def without_attributes(directory: str) -> LocalPartition:
     """The partition as if its nodes had neither features nor labels."""
     partition = LocalPartition.open(directory)
     kept = {k: v for k, v in partition.manifest.arrays.items() if Path(k).stem in STRUCTURE}
-    return LocalPartition(partition.directory, replace(partition.manifest, arrays=kept))
+    return LocalPartition(partition.directory, replace(partition.manifest, arrays=kept), partition.parts)
 
 
 def measure(partition: LocalPartition, fanouts: str, size: int, with_edge: bool, seconds: float) -> dict[str, float]:
@@ -43,7 +43,7 @@ def measure(partition: LocalPartition, fanouts: str, size: int, with_edge: bool,
     seeds = seeds[np.random.default_rng(0).permutation(len(seeds))]
     batches = seeds[: len(seeds) // size * size].reshape(-1, size)
     number, totals = 0, np.zeros(4)  # edges, nodes, seconds in the native call, seconds to write
-    while number < WARM_UP or totals[2] + totals[3] < seconds:
+    while number <= WARM_UP or totals[2] + totals[3] < seconds:
         if number == WARM_UP:
             totals[:] = 0
         begin = time.thread_time()
