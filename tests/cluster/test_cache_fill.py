@@ -8,9 +8,11 @@ import pytest
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.hot_lists import hot_list
 from glt_lightning.data.kept import Kept
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.row_cache import index_bytes, row_bytes
 from glt_lightning.errors import DataError, OptionError, PeerError
-from glt_lightning.options import CacheOptions
+from glt_lightning.options import CacheOptions, PartitionOptions
+from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.neighbor import NeighborSampler
@@ -292,6 +294,55 @@ def test_the_budget_is_divided_by_what_it_saves(tmp_path, make):
         kept.close()
     assert kept.rows is not None  # there is room for everything
     assert kept.topology is not None
+
+
+def _without_own_seeds(tmp_path, *, stored, hotness="auto"):
+    """Two parts; the second has no training seeds, or no split is stored at all."""
+    data = small_graph()
+    parts = np.where(data.train_mask.numpy(), 0, np.arange(300) % 2)
+    if not stored:
+        del data.train_mask, data.val_mask, data.test_mask
+    np.save(tmp_path / "parts.npy", parts)
+    algorithm = str(tmp_path / "parts.npy")
+    options = PartitionOptions(num_parts=2, algorithm=algorithm, hotness=hotness, num_neighbors=[4, 3], batch_size=8)
+    source = open_source(data, str(tmp_path))
+    partition_graph(source, tmp_path / "cut", options, undirected=True, normalize="none", progress=False)
+    return split_up(LocalPartition.open(tmp_path / "cut"), [[1], [0]])
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"policy": "presample", "ratio": 0.1}, "cache.policy: presample counts batches of"),
+        ({"topology": "auto", "bytes": 20_000}, "cache.topology: auto counts batches of"),
+    ],
+)
+def test_a_host_without_training_seeds_counts_batches_of_other_nodes(tmp_path, caplog, stored, options, said):
+    here, remote = _without_own_seeds(tmp_path, stored=stored)
+    if stored:
+        assert not len(np.intersect1d(here.split("train").gids, _own_gids(here)))
+    with caplog.at_level(logging.WARNING):
+        kept = make_cache(here, remote, CacheOptions(**options, num_neighbors=[4, 3], batch_size=8))
+    line = caplog.records[-1].getMessage()
+    assert line.startswith(f"{said} the training seeds in parts [1].")
+    assert ("all training seeds of the graph are used" if stored else "random nodes of these parts are used") in line
+    assert kept.rows is not None
+    kept.close()
+
+
+def _own_gids(here):
+    bounds = here.manifest.bounds[0]
+    return np.concatenate([np.arange(bounds[p], bounds[p + 1]) for p in here.parts])
+
+
+def test_a_host_whose_lists_are_empty_ranks_by_degree(tmp_path, caplog):
+    here, remote = _without_own_seeds(tmp_path, stored=True, hotness="vip")
+    with caplog.at_level(logging.WARNING):
+        kept = make_cache(here, remote, CacheOptions(ratio=0.1))
+    assert kept.rows is not None
+    assert "cache.policy: auto (vip): the partition lists no hot rows for parts [1]" in caplog.text
+    kept.close()
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,15 @@ class CacheMaker:
         self._ranked = rank_stored(partition, self._policy)
         if self._ranked is None and self._policy == "degree":
             self._ranked = rank_by_edges(partition)
+        elif self._ranked is not None and not any(len(each.gids) for each in self._ranked):
+            # A folder ranks by the training seeds of each part, and these parts have none.
+            _log.warning(
+                "cache.policy: %s: the partition lists no hot rows for parts %s, which have no training seeds. Rows are "
+                "ranked by degree instead.",
+                options.policy if options.policy == self._policy else f"{options.policy} ({self._policy})",
+                list(partition.parts),
+            )
+            self._policy, self._ranked = "degree", rank_by_edges(partition)
         self._gids: Sequence[np.ndarray] | None = None
         self._topology_bytes = options.topology_bytes
         self._rows: RowCache | None = None
@@ -104,7 +113,10 @@ class CacheMaker:
     def _presample(self, remote: RemoteRows, progress: bool | None) -> None:
         options = self._options
         fanouts = _TRAINED[0] if options.num_neighbors is None else options.num_neighbors
-        counted = presample(self._partition, remote, fanouts, options.batch_size or _TRAINED[1], progress)
+        batch_size = options.batch_size or _TRAINED[1]
+        by_counts = self._ranked is None  # else only the division of the memory is wanted
+        option = "cache.policy: presample" if by_counts else "cache.topology: auto"
+        counted = presample(self._partition, remote, fanouts, batch_size, progress, option=option)
         if self._ranked is None:
             self._ranked = rank_by_counts(self._partition, counted.in_batch)
         if options.topology == "auto":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 
+from glt_lightning.data.graph import Seeds
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError
 from glt_lightning.options import Fanouts
 from glt_lightning.partition.progress import Progress
 from glt_lightning.sampler.cluster import ClusterSampler
@@ -16,6 +17,7 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
 from glt_lightning.sampler.source import RemoteRows
 
 _BATCHES = 64
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,18 @@ def presample(
     num_neighbors: Fanouts,
     batch_size: int,
     progress: bool | None = None,
+    *,
+    option: str = "cache.policy: presample",
 ) -> Presampled:
     """Samples up to 64 batches of the training seeds that the mapped parts own, the same ones each time.
 
-    Raises `OptionError` where there are no such seeds.
+    Without such seeds other nodes stand in for them, see `_presample_seeds`. option: what asks for it, for the log.
     """
     manifest, schema = partition.manifest, partition.schema
-    if "train" not in manifest.splits:
-        raise OptionError("cache.policy: presample counts batches of training seeds, and this graph has none.")
-    seeds = partition.split("train")
-    bounds = np.asarray(manifest.bounds[seeds.node_type]) + manifest.offsets[seeds.node_type]
-    own = seeds.gids[np.isin(np.searchsorted(bounds, seeds.gids, side="right") - 1, partition.parts)]
-    if not len(own):
-        raise OptionError("cache.policy: presample counts batches of this host's training seeds, and it has none.")
-    own = np.random.default_rng(0).permutation(own)
+    seeds, stand_in = _presample_seeds(partition)
+    if stand_in:
+        _log.warning("%s counts batches of the training seeds in parts %s. %s", option, list(partition.parts), stand_in)
+    own = _shuffled(seeds.gids, _BATCHES * batch_size if stand_in else len(seeds.gids))
     batches = min(_BATCHES, -(-len(own) // batch_size))
     config = SamplerConfig(seeds.node_type, fanout_table(num_neighbors, schema))
     sampler = ClusterSampler(partition, config, remote, attributes=False)
@@ -66,3 +66,38 @@ def presample(
             edges += int(found.edges_per_hop.sum())
             done(1)
     return Presampled(in_batch, in_frontier, batches, edges / max(1, nodes))
+
+
+def _presample_seeds(partition: LocalPartition) -> tuple[Seeds, str]:
+    """Seeds to count batches of, and which they are if not the training seeds of the mapped parts."""
+    manifest, schema = partition.manifest, partition.schema
+    if "train" in manifest.splits:
+        seeds = partition.split("train")
+        bounds = np.asarray(manifest.bounds[seeds.node_type]) + manifest.offsets[seeds.node_type]
+        own = seeds.gids[np.isin(np.searchsorted(bounds, seeds.gids, side="right") - 1, partition.parts)]
+        if len(own):
+            return Seeds(seeds.node_type, own), ""
+        if len(seeds.gids):  # seeds are dealt out evenly, so these are what is trained on here
+            return seeds, "There are none, so all training seeds of the graph are used."
+    node_type = _seed_type(partition)
+    offset, bounds_of = manifest.offsets[node_type], manifest.bounds[node_type]
+    gids = [np.arange(offset + bounds_of[p], offset + bounds_of[p + 1], dtype=np.int64) for p in partition.parts]
+    own = np.concatenate(gids)
+    name = "" if schema.homogeneous else f" {schema.node_types[node_type]!r}"
+    if len(own):
+        return Seeds(node_type, own), f"The partition stores none, so random{name} nodes of these parts are used."
+    everything = np.arange(offset, offset + manifest.num_nodes[node_type], dtype=np.int64)
+    return Seeds(node_type, everything), f"The partition stores none, so random{name} nodes of all parts are used."
+
+
+def _seed_type(partition: LocalPartition) -> int:
+    """The type that carries the labels; without labels, the largest one that has in-edges."""
+    manifest, schema = partition.manifest, partition.schema
+    if manifest.target_type is not None:
+        return schema.node_index(manifest.target_type)
+    return max(set(schema.destination_types()) or {0}, key=lambda t: manifest.num_nodes[t])
+
+
+def _shuffled(gids: np.ndarray, most: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return rng.permutation(gids) if len(gids) <= most else rng.choice(gids, most, replace=False)
