@@ -153,7 +153,8 @@ class SamplingOptions:
         channel_size: Most bytes of batches in flight per rank, as an integer or like ``"2GB"``; ``None`` sets no limit
             beyond ``num_workers * concurrency`` batches.
         pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
-        max_restarts: How often sampler processes of a rank may be started again after they died or raised.
+        max_restarts: How often a batch may be tried again after the sampler processes that had it died or raised, and how
+            often in a row a process is replaced that makes nothing. Not a limit for the whole job.
         timeout_s: Longest wait for one batch, in seconds.
         topology: Where the graph lies that a GPU samples: ``device``, all in its memory; ``uva``, in page-locked memory of
             the host, which it reads; ``hybrid``, the hottest rows in its memory within ``cache.device_topology`` and the

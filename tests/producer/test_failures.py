@@ -9,6 +9,7 @@ import pytest
 from glt_lightning.errors import SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.process import SamplerProcess
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.partitions import digest, partitioned, small_graph
@@ -45,16 +46,53 @@ def test_killed_samplers_are_replaced_and_no_batch_is_lost(partition, want, whic
         assert loader.stats().restarts == len(which)
 
 
-def test_kills_beyond_the_limit_raise(partition):
-    with open_context(partition, num_workers=1, max_restarts=2) as context:
-        loader = context.make_loader(SPEC)
+CONFIG = SamplerConfig(0, ((1,),))
 
-        def kill_after_each_batch():
-            for _batch in loader:
-                os.kill(context._producer.pids[0], signal.SIGKILL)
 
+def requests(count):
+    return (BatchRequest(n, n, np.arange(4), np.arange(4)) for n in range(count))
+
+
+@pytest.fixture
+def deadly(monkeypatch):
+    """Numbers of batches that end the process that begins to make them: once, or always if listed more than once."""
+    submit, numbers = SamplerProcess.submit, []
+
+    def submit_and_kill(process, task):
+        dies = task.request.number in numbers
+        if dies:
+            os.kill(process.pid, signal.SIGSTOP)  # so that it does not answer before its end
+        submit(process, task)
+        if dies:
+            process._process.kill()
+            if numbers.count(task.request.number) == 1:
+                numbers.remove(task.request.number)
+
+    monkeypatch.setattr(SamplerProcess, "submit", submit_and_kill)
+    return numbers
+
+
+def test_a_job_of_any_length_may_lose_a_sampler_a_day(partition, deadly):
+    """More deaths than ``max_restarts``, and no batch is there twice."""
+    deadly += [0, 2, 4]
+    producer = SubprocessProducer(partition, SamplingOptions(num_workers=1, concurrency=1, max_restarts=1))
+    try:
+        assert [sample.number for sample in producer.stream(CONFIG, requests(6))] == list(range(6))
+        assert producer.restarts == 3
+    finally:
+        producer.close()
+
+
+def test_a_batch_that_ends_samplers_is_an_error(partition, deadly):
+    """Although the others that the process had in hand are made."""
+    deadly += [5] * 9
+    producer = SubprocessProducer(partition, SamplingOptions(num_workers=1, concurrency=2, max_restarts=2))
+    try:
         with pytest.raises(SamplerError, match=r"was killed by SIGKILL after 2 restarts \(sampling.max_restarts\)"):
-            kill_after_each_batch()
+            for _ in producer.stream(CONFIG, requests(9)):
+                pass
+    finally:
+        producer.close()
 
 
 def test_a_sampler_that_raises_hands_over_its_traceback(partition):

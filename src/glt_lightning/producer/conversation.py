@@ -14,6 +14,7 @@ from glt_lightning.channel.slots import PinMemory
 from glt_lightning.errors import PeerError, PeerLostError, RemoteError, SamplerError
 from glt_lightning.options import DeadlineOptions
 from glt_lightning.producer.handover import HandoverStream, place_identity
+from glt_lightning.producer.outage import Outage
 from glt_lightning.producer.question import Question
 from glt_lightning.transport.base import MessageStream
 from glt_lightning.transport.message import Message
@@ -39,6 +40,7 @@ class Conversation:
     server: the peer.  max_restarts: how often the server tries a batch again that ends its samplers.
     timeout_s: for one batch.
     pin: page-locks the memory of batches that are handed over.  handover: whether they may be, within a host.
+    clock: the monotonic clock, or that of a test.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class Conversation:
         timeout_s: float,
         pin: PinMemory | None = None,
         handover: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock, self._outage = clock, Outage(deadlines.reconnect_s, clock)
         self._peer, self._deadlines = server, deadlines
         self._max_restarts, self._timeout_s = max_restarts, timeout_s
         self._pin, self._handover = pin, handover
@@ -65,7 +69,8 @@ class Conversation:
         self._error: PeerError | None = None
         self._threads: list[threading.Thread] = []
         self._closed = False
-        self.asked_again_s = 0.0  # when all that was not answered was asked again
+        self._asked_again_s = clock()  # when all that was not answered was asked again
+        self._broken_s = clock()  # when a stream broke last
         self.reopened = 0  # streams after the first
         self._fresh = 0
 
@@ -94,13 +99,19 @@ class Conversation:
 
         Raises `SamplerError` if the batch cannot be made or does not come, `PeerError` if the server is lost.
         """
-        begun_s = time.monotonic()
+        begun_s = self._clock()
+        latest_s: float | None = None  # to ask again for the last time
         with self._state:
             while key not in self._answers:
                 self._raise_if_over()
-                # bounded also where the batch ends every server that makes it
-                latest_s = begun_s + self._deadlines.reconnect_s
-                left_s = min(latest_s, max(begun_s, self.asked_again_s)) + self._timeout_s - time.monotonic()
+                if latest_s is None and self._broken_s > begun_s:
+                    # bounded also where the batch ends every server that makes it
+                    latest_s = self._broken_s + self._deadlines.reconnect_s
+                asked_s = max(begun_s, self._asked_again_s)
+                asked_s = asked_s if latest_s is None else min(latest_s, asked_s)
+                left_s = asked_s + self._timeout_s - self._clock()
+                if self._stream is None:  # the server is away, which has a limit of its own
+                    left_s = self._timeout_s
                 if left_s <= 0:
                     raise SamplerError(
                         f"{self.server}: no answer with batch {key[1]} within sampling.timeout_s = {self._timeout_s} s."
@@ -164,35 +175,41 @@ class Conversation:
 
     def _read(self) -> None:
         """Has one stream after another, until the server is given up."""
-        broken_s: float | None = None  # since when nothing has come
-        pause_s = 0.0
+        pause_s, limit_s = 0.0, self._deadlines.reconnect_s
         while not self._over:
-            began_s = time.monotonic()
-            lost: PeerError = PeerLostError(f"{self.server}: ended the stream of batches")
+            self._outage.begin_attempt()
             try:
-                for message in self._open_stream(*self._next_talk()):
-                    broken_s, pause_s = None, 0.0
-                    self._file(message)
-                    del message
-            except PeerLostError as error:
-                lost = error
+                lost: PeerError = self._read_stream(*self._next_talk())
             except RemoteError as error:
                 if error.kind != _LOST:
                     raise
                 lost = error
                 self._lose(self._session)
-            broken_s = began_s if broken_s is None else broken_s
-            limit_s, since_s = self._deadlines.reconnect_s, time.monotonic() - broken_s
-            if since_s > limit_s and not self._over:
+            away_s = self._outage.broke()
+            if away_s > limit_s and not self._over:
                 raise PeerLostError(
-                    f"{lost}. For {since_s:.1f} s every stream broke at once (cluster.deadlines.reconnect_s = {limit_s:g})."
+                    f"{lost}. For {away_s:.1f} s it gave no batches (cluster.deadlines.reconnect_s = {limit_s:g})."
                 )
+            pause_s = min(_MOST_PAUSE_S, 2 * pause_s or _FIRST_PAUSE_S) if away_s > 0 else 0.0
             with self._state:
                 self._state.wait_for(lambda: self._over, pause_s)
-            pause_s = min(_MOST_PAUSE_S, 2 * pause_s or _FIRST_PAUSE_S)
+
+    def _read_stream(self, session: str, talk: int) -> PeerLostError:
+        """Files what one stream brings. Returns why it ended."""
+        try:
+            for message in self._open_stream(session, talk):
+                self._outage.heard()
+                self._file(message)
+                del message
+        except PeerLostError as error:
+            return error
+        return PeerLostError(f"{self.server}: ended the stream of batches")
 
     def _next_talk(self) -> tuple[str, int]:
-        """Opens a session if there is none, and asks all that is not answered again under a new number."""
+        """Opens a session if there is none, and asks all that is not answered again under a new number.
+
+        Raises `PeerLostError` when the server was tried for as long as the deadlines allow.
+        """
         with self._state:
             session = self._session
         if not session:
@@ -212,7 +229,7 @@ class Conversation:
             self._session = session
             self._talk += 1
             self.reopened += self._talk > 1
-            self.asked_again_s = time.monotonic()
+            self._asked_again_s = self._clock()
             talk, questions = self._talk, list(self._unanswered)
             self._state.notify_all()
         for key in questions:
@@ -222,15 +239,18 @@ class Conversation:
     def _open_stream(self, session: str, talk: int) -> Iterator[Message]:
         asked = {"session": session, "talk": talk}
         stream = self._hand_over(asked) if self._socket_name else self._peer.stream("batches", asked)
+        self._outage.opened()
         with self._state:
             over = self._over
             self._stream = stream
+            self._state.notify_all()  # the time of those who wait for an answer begins
         try:
             if not over:
                 yield from stream
         finally:
             with self._state:
                 self._stream = None
+                self._broken_s = self._clock()
                 self._fresh += getattr(stream, "fresh", 0)
             stream.close()
 

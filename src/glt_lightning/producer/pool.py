@@ -27,6 +27,7 @@ class Failure:
     said: its name and what happened, without a full stop.  traceback: in that process, or "".
     tasks: which are not made because of it.  culprit: the one that it raised for, if it raised; kind: the name of that
     error.  final: it could not even open the graph, and a new process would fail, too.
+    in_vain: processes in its place, this one included, that ended one after another without having made anything.
     """
 
     said: str
@@ -35,6 +36,7 @@ class Failure:
     culprit: Task | None = None
     kind: str = ""
     final: bool = False
+    in_vain: int = 1
 
     def __str__(self) -> str:
         return self.said + (f"\n\nTraceback in the sampler process:\n{self.traceback}" if self.traceback else ".")
@@ -86,6 +88,10 @@ class SamplerPool:
     def processes(self) -> list[SamplerProcess]:
         """Those that run."""
         return [process for process in self._processes if process is not None]
+
+    def is_open(self, process: SamplerProcess) -> bool:
+        """Whether a process has opened the graph."""
+        return process.index in self._opened
 
     @property
     def num_tasks(self) -> int:
@@ -246,7 +252,8 @@ class SamplerPool:
             self._waiting.clear()
         self._due_s[index] = time.monotonic() + self._pause_s(index)
         self._in_vain[index] += 1
-        again = list(self._judge(Failure(f"{process.name} {reason}", traceback, tasks, culprit, kind, final)))
+        said, in_vain = f"{process.name} {reason}", self._in_vain[index]
+        again = list(self._judge(Failure(said, traceback, tasks, culprit, kind, final, in_vain)))
         self.restarts += 1
         self._waiting.extendleft(reversed(again))
         self._start_due()

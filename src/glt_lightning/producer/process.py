@@ -58,6 +58,7 @@ class Task:
     once: bool  # the slot is one-off memory
     reply: dict[str, Any] | None = None
     alone: bool = False  # to be made by a process that has nothing else, because it may be what ended another one
+    failures: int = 0  # processes that failed while they had it
 
     @property
     def key(self) -> tuple[int, int]:

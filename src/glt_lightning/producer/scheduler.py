@@ -214,6 +214,8 @@ class Scheduler:
         for process in self._pool.processes:
             if process.tasks:
                 patience_s = min(_job(task).session.patience_s for task in process.tasks.values()) / 2
+                if not self._pool.is_open(process):  # it still imports and maps, which has a limit of its own
+                    patience_s = max(patience_s, self._options.deadlines.start_s)
                 if now - process.heard_s > max(_LEAST_PATIENCE_S, patience_s):
                     self._pool.replace(process, f"said nothing for {now - process.heard_s:.0f} s")
 

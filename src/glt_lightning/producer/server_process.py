@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -30,15 +31,24 @@ class ServerProcess:
 
     Args:
         plan: What it serves.
-        max_restarts: How often it is started again; after that ``on_failure`` is told why, on a thread of its own.
+        max_restarts: How often it is started again in a row; after that ``on_failure`` is told why, on a thread of its
+            own. A server that ran for longer than ``plan.cluster.deadlines.reconnect_s`` begins a new row, so that a job
+            of a week survives a restart a day.
         on_failure: As above.
+        clock: The monotonic clock, or that of a test.
 
     Raises `PeerError` if the server does not start within ``plan.cluster.deadlines.start_s``.
     """
 
-    def __init__(self, plan: ServerPlan, max_restarts: int, on_failure: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: ServerPlan,
+        max_restarts: int,
+        on_failure: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._in_a_row = clock, 0
         self._plan, self._max_restarts, self._on_failure = plan, max_restarts, on_failure
-        self.restarts = 0
         self._lock = threading.Lock()
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,6 +59,7 @@ class ServerProcess:
             self._stop()
             raise
         self._plan = replace(plan, address=self.address)
+        self._ready_s = clock()
         self._thread = threading.Thread(target=self._watch, name="glt-graph-server", daemon=True)
         self._thread.start()
 
@@ -116,11 +127,17 @@ class ServerProcess:
                 return
 
     def _restart(self, end: str) -> None:
-        if self.restarts == self._max_restarts:
-            raise PeerError(f"{end}, and was started again {self.restarts} times (sampling.max_restarts) before.")
-        self.restarts += 1
+        if self._clock() - self._ready_s > self._plan.cluster.deadlines.reconnect_s:
+            self._in_a_row = 0
+        if self._in_a_row == self._max_restarts:
+            raise PeerError(
+                f"{end}, and was started again {self._in_a_row} times (sampling.max_restarts) before. Find what ends it, or "
+                "raise sampling.max_restarts."
+            )
+        self._in_a_row += 1
         print(f"[graph server] {end}; it is started again.", file=sys.stderr, flush=True)
         self._start(self._plan)
+        self._ready_s = self._clock()
 
     def _epitaph(self) -> str:
         assert self._process is not None

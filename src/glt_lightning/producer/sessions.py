@@ -111,7 +111,6 @@ class Job(Task):
     question: Question
     charged: int  # bytes that its session was charged for it, before its size was known
     wanted: bool = True
-    failures: int = 0
 
 
 class Session:

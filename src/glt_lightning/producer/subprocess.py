@@ -39,8 +39,9 @@ class SubprocessProducer:
     """Makes batches in ``num_workers`` sampler processes, shared by all loaders of a rank.
 
     The trainer alone schedules: it names the batch, the process and the slot. A process that dies or raises is replaced
-    and its batches are asked for again, which gives the very same batches; after ``max_restarts`` the error reaches the
-    trainer. There is no thread here: replies are read while the trainer waits for a batch, and by `tend`.
+    and its batches are asked for again, which gives the very same batches. A batch that fails with more than
+    ``max_restarts`` processes is an error at the trainer, and so are more than that in a row that make nothing. There is
+    no thread here: replies are read while the trainer waits for a batch, and by `tend`.
     """
 
     def __init__(
@@ -193,9 +194,13 @@ class SubprocessProducer:
 
     def judge(self, failure: Failure) -> list[Task]:
         """The tasks of a failed process that are still wanted; raises `SamplerError` after too many failures."""
-        if failure.final or self.restarts >= self._options.max_restarts:
+        # Counted for each batch, and for processes that make nothing: a job of a week survives a death a day.
+        for task in failure.tasks if failure.culprit is None else [failure.culprit]:
+            task.failures += 1
+        failures = max([failure.in_vain, *(task.failures for task in failure.tasks)])
+        if failure.final or failures > self._options.max_restarts:
             self.close()
-            limit = "" if failure.final else f" after {self.restarts} restarts (sampling.max_restarts)"
+            limit = "" if failure.final else f" after {failures - 1} restarts (sampling.max_restarts)"
             raise SamplerError(str(replace(failure, said=failure.said + limit)))
         for task in failure.tasks:
             if task.run not in self._runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Peer:
     """A peer that is reached at any of ``addresses``. For any number of threads; connects when it is first needed.
 
     All operations of a `Service` may be sent again, so a question whose answer got lost is. While the peer is away, one
-    thread at a time tries to reach it, with the pauses of ``retry``.
+    thread at a time tries to reach it, with the pauses of ``retry``. ``clock``: the monotonic clock, or that of a test.
     """
 
     def __init__(
@@ -43,8 +43,10 @@ class Peer:
         hello: Mapping[str, Any],
         deadlines: DeadlineOptions,
         retry: RetryOptions,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert addresses, "a peer has an address"
+        self.clock = clock
         self.name, self.stats = name, PeerStats()
         self._addresses, self._transport, self._hello = list(addresses), transport, dict(hello)
         self._deadlines, self._retry = deadlines, retry
@@ -54,7 +56,8 @@ class Peer:
         self._turn = 0  # which address is next
         self._pause_s = retry.first_s
         self._next_try_s = 0.0  # not before this moment
-        self._lost_s: float | None = None  # since when nothing was heard of it, although it was tried
+        self._lost_s: float | None = None  # since when nothing was heard of it
+        self._tried_s = 0.0  # the last time that it could not be reached
         self._reason = ""
         self._losses = 0
 
@@ -106,8 +109,10 @@ class Peer:
 
     @property
     def lost_s(self) -> float | None:
-        """Since when nothing was heard of it, by the monotonic clock; None while all is well."""
-        return self._lost_s
+        """Since when nothing was heard of it although it was tried, by the monotonic clock; None while all is well, and
+        when nobody has tried for longer than an attempt takes: then nothing is known about the time in between."""
+        one_try_s = self._deadlines.connect_s + self._deadlines.call_s + self._retry.most_s
+        return self._lost_s if self.clock() - self._tried_s <= one_try_s else None
 
     @property
     def deadlines(self) -> DeadlineOptions:
@@ -153,7 +158,7 @@ class Peer:
                 if self._losses != losses:
                     raise PeerLostError(self._reason)
                 continue
-            pause_s = self._next_try_s - time.monotonic()
+            pause_s = self._next_try_s - self.clock()
             if pause_s <= 0:
                 return False
             self._state.wait(pause_s)
@@ -169,8 +174,9 @@ class Peer:
             connection.close()
 
     def _note_loss(self, reason: str) -> None:
-        now = time.monotonic()
-        self._lost_s = now if self._lost_s is None else self._lost_s
+        now = self.clock()
+        since_s = self.lost_s
+        self._lost_s, self._tried_s = now if since_s is None else since_s, now
         self._reason = reason
         self._losses += 1
         self._turn = (self._turn + 1) % len(self._addresses)
@@ -268,9 +274,10 @@ class _Patience:
         """Returns if it is worth another attempt, else raises ``error`` with the peer's name."""
         if not isinstance(error, PeerLostError):
             raise self._peer.named(error) from None
-        now = time.monotonic()
+        now = self._peer.clock()
         self._first_s = now if self._first_s is None else self._first_s
-        since_s = self._first_s if self._peer.lost_s is None else min(self._first_s, self._peer.lost_s)
+        lost_s = self._peer.lost_s
+        since_s = self._first_s if lost_s is None else min(self._first_s, lost_s)
         limit_s = self._peer.deadlines.reconnect_s
         if self._peer.closed:
             raise PeerLostError(f"{self._peer.name}: {_CLOSED}.") from None
