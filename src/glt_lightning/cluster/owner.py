@@ -44,6 +44,7 @@ class Owner:
 
     def close(self) -> None:
         self._slots.close()
+        self._shards.cache_clear()
 
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, view = message.header, self._partition.view

@@ -17,7 +17,9 @@ from types import TracebackType
 import numpy as np
 
 from glt_lightning.data.manifest import ArrayEntry
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import PartitionError
+from glt_lightning.ops.file_map import map_file, map_limit
 
 # The data of every file begins at a page: a map of it is aligned for any dtype, for direct I/O and for page-locking.
 DATA_OFFSET = 4096
@@ -36,37 +38,46 @@ def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.ndarray:
     `VERIFY_BYTES`) does not match its checksum.
     """
     file = Path(folder) / path
-    offset = _check_header(file, entry)
-    if math.prod(entry.shape) == 0:  # an empty range cannot be mapped
-        array: np.ndarray = np.empty(entry.shape, entry.dtype)
-    else:
-        array = np.memmap(file, np.dtype(entry.dtype), mode="r", offset=offset, shape=entry.shape)
-    if entry.bytes <= VERIFY_BYTES:
-        _check_sum(file, offset, entry)
+    with _opened(file) as stream:
+        offset = _check_header(file, stream, entry)
+        if math.prod(entry.shape) == 0:  # an empty range cannot be mapped
+            array: np.ndarray = np.empty(entry.shape, entry.dtype)
+        else:
+            array = map_file(stream.fileno(), entry.bytes)[offset:].view(entry.dtype).reshape(entry.shape)
+        if entry.bytes <= VERIFY_BYTES:
+            _check_sum(file, stream, offset, entry)
     return array
 
 
 def verify_array(folder: str | Path, path: str, entry: ArrayEntry) -> None:
     """Reads all of ``folder/path`` and raises `PartitionError` unless it is what its manifest entry says."""
     file = Path(folder) / path
-    _check_sum(file, _check_header(file, entry), entry)
+    with _opened(file) as stream:
+        _check_sum(file, stream, _check_header(file, stream, entry), entry)
 
 
-def _check_header(file: Path, entry: ArrayEntry) -> int:
-    """Returns where the data begins."""
+@contextmanager
+def _opened(file: Path) -> Iterator[io.BufferedReader]:
+    """Turns what the system says of a file in the block into a `PartitionError` that names it."""
     try:
-        with open(file, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if size != entry.bytes:
-                raise _damaged(file, f"it has {size} bytes, the manifest says {entry.bytes}")
-            shape, fortran, dtype = _read_header(stream)
-            offset = stream.tell()
+        with open_regular(file) as stream:
+            yield stream
     except FileNotFoundError:
         raise PartitionError(f"{file}: not found. Copy this part here or partition again.") from None
     except OSError as error:
-        raise PartitionError(f"{file}: cannot be read ({error.strerror}).") from None
-    except ValueError as error:
+        raise PartitionError(f"{file}: cannot be read ({error.strerror}). {map_limit(error)}".rstrip()) from None
+
+
+def _check_header(file: Path, stream: io.BufferedReader, entry: ArrayEntry) -> int:
+    """Returns where the data begins."""
+    size = os.fstat(stream.fileno()).st_size
+    if size != entry.bytes:
+        raise _damaged(file, f"it has {size} bytes, the manifest says {entry.bytes}")
+    try:
+        shape, fortran, dtype = _read_header(stream)
+    except (ValueError, RecursionError, MemoryError) as error:  # the last two by parsing a header that is nested deep
         raise _damaged(file, f"it has no readable .npy header ({error})") from None
+    offset = stream.tell()
     if dtype.str != entry.dtype or shape != entry.shape:
         raise _damaged(file, f"it is {dtype.str} {list(shape)}, the manifest says {entry.dtype} {list(entry.shape)}")
     if fortran and len(shape) > 1:
@@ -91,12 +102,11 @@ def _read_header(stream: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.d
     raise ValueError(f"npy version {version}")
 
 
-def _check_sum(file: Path, offset: int, entry: ArrayEntry) -> None:
+def _check_sum(file: Path, stream: io.BufferedReader, offset: int, entry: ArrayEntry) -> None:
     crc = 0
-    with open(file, "rb", buffering=0) as stream:
-        stream.seek(offset)
-        while chunk := stream.read(_CHUNK):
-            crc = zlib.crc32(chunk, crc)
+    stream.seek(offset)
+    while chunk := stream.read(_CHUNK):
+        crc = zlib.crc32(chunk, crc)
     if crc != entry.crc32:
         raise _damaged(file, f"checksum {crc:08x}, the manifest says {entry.crc32:08x}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,8 @@ class LocalPartition:
     parts: the numbers of the parts that are mapped.  memory: the rows of attributes that are in memory; the others are
     read from disk. None: attributes are mapped, too.
 
-    Nothing is copied; processes of one host share the page cache. Open with `LocalPartition.open`.
+    Nothing is copied; processes of one host share the page cache. Each file is mapped once, when it is first asked for.
+    Open with `LocalPartition.open`, and close it.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class LocalPartition:
             memory.require(manifest, parts)
         self.schema: GraphSchema = manifest.schema
         self._all_parts = range(manifest.num_parts)
+        self._maps = _Maps(directory, manifest)
 
     @classmethod
     def open(
@@ -67,13 +68,24 @@ class LocalPartition:
     def with_memory(self, memory: MemoryTier) -> LocalPartition:
         """The same parts, with a `MemoryTier` of them."""
         partition = LocalPartition(self.directory, self.manifest, self.parts, memory)
-        partition.view = self.view
+        partition._maps = self._maps
         return partition
 
-    @cached_property
+    def close(self) -> None:
+        """Lets go of the maps, which end with the last array that views them. Safe to call twice.
+
+        What is asked for later is mapped again. Without this call the maps of a partition that is part of a reference
+        cycle, as those of a `Trainer` are, would stay until Python collects it.
+        """
+        self._maps.forget()
+
+    @property
     def view(self) -> GraphView:
         """The topology as native calls see it."""
-        return self.view_of(self._open)
+        view = self._maps.view
+        if view is None:
+            view = self._maps.view = self.view_of(self._open)
+        return view
 
     def view_of(self, opened: Callable[[str], np.ndarray]) -> GraphView:
         """The same of the arrays that ``opened`` gives for their paths in the folder."""
@@ -134,7 +146,9 @@ class LocalPartition:
         entry = self.manifest.splits.get(name)
         if entry is None:
             raise no_split(self.manifest, name)
-        return Seeds(self.schema.node_index(entry.node_type), np.asarray(self._open(split_path(name))))
+        # A copy, as the seeds of own splits are: loaders keep theirs longer than the maps may live. An epoch's order takes
+        # several times as much.
+        return Seeds(self.schema.node_index(entry.node_type), np.array(self._open(split_path(name))))
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
@@ -157,10 +171,28 @@ class LocalPartition:
         return [self._open(node_path(p, node_type, name)) if p in self.parts else None for p in self._all_parts]
 
     def _open(self, path: str) -> np.ndarray:
-        entry = self.manifest.arrays.get(path)
-        if entry is None:
-            raise PartitionError(f"{self.directory}: its manifest lists no {path}. Partition again.")
-        return open_array(self.directory, path, entry)
+        return self._maps.open(path)
+
+
+class _Maps:
+    """What is mapped of a folder, shared by all `LocalPartition` of it that differ in their `MemoryTier` alone."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self._directory, self._manifest = directory, manifest
+        self._arrays: dict[str, np.ndarray] = {}
+        self.view: GraphView | None = None
+
+    def open(self, path: str) -> np.ndarray:
+        array = self._arrays.get(path)
+        if array is None:
+            entry = self._manifest.arrays.get(path)
+            if entry is None:
+                raise PartitionError(f"{self._directory}: its manifest lists no {path}. Partition again.")
+            array = self._arrays[path] = open_array(self._directory, path, entry)
+        return array
+
+    def forget(self) -> None:
+        self._arrays, self.view = {}, None
 
 
 def _checked(parts: Sequence[int] | None, directory: Path, num_parts: int) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ class Standalone:
     def __init__(self) -> None:
         self._contexts = ContextOwner()
         self._trainer: Trainer | None = None
+        self._opened: list[LocalPartition] = []
 
     def under(self, trainer: Trainer | None) -> GraphHost:
         """The trainer's strategy if it is ours, else this object, with that trainer's ranks."""
@@ -63,7 +64,8 @@ class Standalone:
                 "cluster.servers: their graph is sampled by strategy glt_server_client alone. Choose it, or give "
                 "data.dataset or data.partition.dir without cluster."
             )
-        return LocalPartition.open(folder)
+        self._opened.append(LocalPartition.open(folder))
+        return self._opened[-1]
 
     def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
         trainer = self._trainer
@@ -95,5 +97,7 @@ class Standalone:
         return seed if self._trainer is None else int(self._trainer.strategy.broadcast(seed))
 
     def close(self) -> None:
-        """Closes the loaders. Safe to call twice."""
+        """Closes the loaders and the graphs. Safe to call twice."""
         self._contexts.close()
+        while self._opened:
+            self._opened.pop().close()

@@ -36,6 +36,7 @@ class GLTWorkerStrategy(GLTStrategy):
 
     _parts: tuple[int, ...] = ()
     _serves = False
+    _opened: LocalPartition | None = None
 
     @property
     def context(self) -> DistContext:
@@ -56,16 +57,21 @@ class GLTWorkerStrategy(GLTStrategy):
                 "cluster.servers: their graph is sampled by strategy glt_server_client; glt_worker needs data.dataset or "
                 "data.partition.dir."
             )
-        opened: list[LocalPartition] = []
+        self._close_graph()
 
         def find() -> str:
-            opened.append(self._open_parts(folder))
-            return opened[0].manifest.options_hash
+            self._opened = self._open_parts(folder)
+            return self._opened.manifest.options_hash
 
         hashes = self._gather_found(find)
         self._check_same(hashes, folder)
-        self._parts = opened[0].parts
-        return _seen_whole(opened[0])
+        assert self._opened is not None
+        self._parts = self._opened.parts
+        return _seen_whole(self._opened)
+
+    def _close_graph(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
 
     def _open_parts(self, folder: str | Path) -> LocalPartition:
         by_host = self.options.placement == "host"

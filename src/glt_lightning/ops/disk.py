@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import PartitionError
+from glt_lightning.ops.file_map import map_limit
 from glt_lightning.ops.native import bind, check
 
 PAGE = 4096  # direct reads begin and end at one, in the file and in memory
@@ -74,7 +75,8 @@ class DiskFile:
         try:
             self.fd, self.direct = _open(path)
         except OSError as error:
-            raise PartitionError(f"{path}: cannot be read ({error.strerror}). Copy this part here again.") from None
+            remedy = map_limit(error) or "Copy this part here again."
+            raise PartitionError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
         weakref.finalize(self, os.close, self.fd)
 
 

@@ -152,6 +152,7 @@ class HostedServer:
 
     def _open(self, plan: ServerPlan) -> None:
         partition = _open_parts(plan)
+        self._closing.callback(partition.close)
         if plan.cache.memory_bytes is not None:
             memory = MemoryTier.create(partition, plan.cache.memory_bytes, Progress(None).phase)
             self._closing.callback(memory.close)

@@ -33,7 +33,6 @@ class InlineProducer:
         self._make_sampler = make_sampler or partial(NeighborSampler, partition)
         self._slots = SlotPool(Slot, _SLOTS, pin)
         self._samplers: dict[SamplerConfig, Sampler] = {}
-        self._closed = False
 
     @property
     def fresh_slots(self) -> int:
@@ -41,8 +40,6 @@ class InlineProducer:
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         for request in requests:
-            if self._closed:
-                raise SamplerError("the loader's context is closed; make a new loader.")
             yield self._make(config, request)
 
     def _make(self, config: SamplerConfig, request: BatchRequest) -> Sample:
@@ -55,6 +52,10 @@ class InlineProducer:
         return Sample(request.number, draft.write(self._slots.lend(slot, draft.nbytes)), draft.counters)
 
     def close(self) -> None:
-        self._closed = True
         self._slots.close()
         self._samplers.clear()
+        self._make_sampler = _no_sampler  # the other one holds the graph, and a loader that is closed holds this object
+
+
+def _no_sampler(_config: SamplerConfig) -> Sampler:
+    raise SamplerError("the loader's context is closed; make a new loader.")

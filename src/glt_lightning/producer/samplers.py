@@ -173,6 +173,7 @@ class Samplers:
             self._rows.close()
         if self._gpu is not None:
             self._gpu.close()
+        self._partition.close()
 
 
 def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> DeviceDrafts:

@@ -1,0 +1,24 @@
+"""Opening files that somebody else may have put there."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Opens a file for reading, whose bytes are all there; the caller closes it.
+
+    Raises OSError, also for what is no regular file: reading a FIFO, a terminal or a device may wait for ever.
+    """
+    # Without O_NONBLOCK, opening a FIFO waits for its writer. Reads of regular files do not heed it.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(None, "it is not a regular file")
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
