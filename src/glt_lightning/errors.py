@@ -36,6 +36,10 @@ class RefusedError(PeerError):
     """A peer turned this process away: another version, graph, job or secret. Trying again does not help."""
 
 
+class UnprovenError(RefusedError):
+    """This process turns a peer away that has not proved to know the job's secret."""
+
+
 class RemoteError(PeerError):
     """What a peer was asked for raised an error there. ``kind``: the name of that error; ``traceback``: where it arose."""
 

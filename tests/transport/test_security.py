@@ -12,8 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from glt_lightning.errors import OptionError, PeerLostError, RefusedError
+from glt_lightning.errors import OptionError, PeerLostError, RefusedError, UnprovenError
 from glt_lightning.options import DeadlineOptions, SecurityOptions
+from glt_lightning.transport import flight_server
 from glt_lightning.transport.credentials import Certificates, Credentials
 from glt_lightning.transport.flight_common import flight
 from glt_lightning.transport.flight_transport import FlightTransport
@@ -73,6 +74,41 @@ def test_another_secret(places: list[Place], desk: Desk, host: Certificates, tok
         with pytest.raises(RefusedError, match="the secret of this process is not that of the job"):
             at(places, tls, token).connect(server.address)
         assert at(places, tls).connect(server.address).call("echo", {}).result(5).header == {}
+
+
+class _TakesAny(Credentials):
+    """Of a server that lets anybody in who shows whatever secret."""
+
+    def accepts(self, token: str | None) -> bool:
+        return True
+
+
+def test_a_server_that_does_not_know_the_secret(places: list[Place], desk: Desk) -> None:
+    """It would take what it is told, and its batches would be believed."""
+    address = at(places, token=None).serve(desk.service()).address
+    hint = "Start the server with the same cluster.security.token_file, or leave token_file out here"
+    with pytest.raises(UnprovenError, match=f"it asks for no secret, and this process was given one. {hint}"):
+        at(places).connect(address)
+    with pytest.raises(
+        UnprovenError, match=rf"server 0 \({address}\) is refused by this process: it asks for no secret"
+    ):
+        at(places).peer(address).ask("echo").result()
+    assert at(places, token=None).connect(address).call("echo", {}).result(5).header == {}
+    other = Place("flight", FlightTransport(_TakesAny("the secret of another")))
+    places.append(other)
+    with pytest.raises(UnprovenError, match="it does not know this job's secret"):
+        at(places).connect(other.serve(desk.service()).address)
+
+
+def test_every_stream_has_its_own_proof(places: list[Place], desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC may have connected to another server by the time a stream or a second lane is opened."""
+    connection = at(places).connect(at(places).serve(desk.service()).address)
+    assert len(list(connection.stream("count", {"count": 3}))) == 3
+    monkeypatch.setattr(flight_server, "proof_for", lambda opening, credentials: {})
+    with pytest.raises(UnprovenError, match="asks for no secret"):
+        list(connection.stream("count", {"count": 3}))
+    with pytest.raises(UnprovenError, match="asks for no secret"):
+        connection.call("echo", {}, bulk=True).result(5)
 
 
 def test_a_server_of_another_authority(places: list[Place], desk: Desk, host: Certificates) -> None:

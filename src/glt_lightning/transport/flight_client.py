@@ -14,6 +14,7 @@ import numpy as np
 
 from glt_lightning.errors import PeerError, PeerLostError, RefusedError
 from glt_lightning.options import DeadlineOptions
+from glt_lightning.transport.challenge import Challenge
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.diagnosis import diagnose
 from glt_lightning.transport.flight_common import (
@@ -52,7 +53,7 @@ class FlightConnection:
     ) -> None:
         self._hello = dict(hello)
         client = _client(address, credentials, deadlines, timeout_s)
-        self._parts = _Parts(address, client, _call_options(credentials), deadlines.call_s, memory)
+        self._parts = _Parts(address, client, credentials, deadlines.call_s, memory)
         self._end = weakref.finalize(self, self._parts.close)
         try:
             self._calls = self._parts.open_lane("calls", self._hello)
@@ -128,9 +129,11 @@ def _call_options(credentials: Credentials) -> Any:
 class _Parts:
     """All that a connection must end, apart from it: the connection may be dropped while threads still wait."""
 
-    def __init__(self, address: str, client: Any, options: Any, patience_s: float, memory: Recycler) -> None:
-        self._address, self._client, self._options, self._patience_s = address, client, options, patience_s
-        self._memory = memory
+    def __init__(
+        self, address: str, client: Any, credentials: Credentials, patience_s: float, memory: Recycler
+    ) -> None:
+        self._address, self._client, self._patience_s, self._memory = address, client, patience_s, memory
+        self._credentials, self._options = credentials, _call_options(credentials)
         self._lock = threading.Lock()
         self._lanes: list[_Lane] = []
         self._openings: weakref.WeakSet[_Opening] = weakref.WeakSet()
@@ -139,8 +142,9 @@ class _Parts:
         self._pulse: threading.Thread | None = None
 
     def open_lane(self, name: str, hello: Mapping[str, Any]) -> _Lane:
-        descriptor = flight.FlightDescriptor.for_command(to_json({"lane": name, "hello": hello}))
-        lane = _Lane(self._client, descriptor, self._options, self._patience_s, f"glt-{name}", self._memory)
+        challenge = Challenge(self._credentials)
+        descriptor = flight.FlightDescriptor.for_command(to_json({"lane": name, "hello": hello, **challenge.fields}))
+        lane = _Lane(self._client, descriptor, self._options, self._patience_s, f"glt-{name}", self._memory, challenge)
         with self._lock:
             if not self._ending.is_set():
                 self._lanes.append(lane)
@@ -151,13 +155,14 @@ class _Parts:
         raise PeerLostError(_ENDED)
 
     def open_stream(self, ticket: Mapping[str, Any]) -> _Stream:
-        opening = _Opening(self._client, flight.Ticket(to_json(ticket)), self._options)
+        challenge = Challenge(self._credentials)
+        opening = _Opening(self._client, flight.Ticket(to_json({**ticket, **challenge.fields})), self._options)
         with self._lock:
             if self._ending.is_set():
                 raise PeerLostError(_ENDED)
             self._openings.add(opening)
             opening.thread.start()
-        stream = _Stream(opening.reader(self._patience_s), self._memory)
+        stream = _Stream(opening.reader(self._patience_s), self._memory, challenge)
         with self._lock:
             if not self._ending.is_set():
                 self._streams.add(stream)
@@ -218,9 +223,16 @@ class _Lane:
     """One stream of calls: whoever calls writes, one thread reads and hands out the replies."""
 
     def __init__(
-        self, client: Any, descriptor: Any, options: Any, patience_s: float, name: str, memory: Recycler
+        self,
+        client: Any,
+        descriptor: Any,
+        options: Any,
+        patience_s: float,
+        name: str,
+        memory: Recycler,
+        challenge: Challenge,
     ) -> None:
-        self._assembler = Assembler(memory)
+        self._assembler, self._challenge = Assembler(memory), challenge
         self._client, self._descriptor, self._options, self._patience_s = client, descriptor, options, patience_s
         self._ids = itertools.count(1)
         self._state = threading.Condition()
@@ -330,8 +342,9 @@ class _Lane:
             if pending is not None:
                 pending.resolve(frame.kind == Kind.FAULT, frame.header, body)
         elif frame.kind == Kind.WELCOME:
+            welcome = self._challenge.check(frame.decode())
             with self._state:
-                self._welcome = frame.decode()
+                self._welcome = welcome
                 self._state.notify_all()
         elif frame.kind == Kind.REFUSED:
             raise RefusedError(str(frame.decode().get("message", "no reason given")))
@@ -412,9 +425,9 @@ class _Opening:
 class _Stream:
     """`transport.base.MessageStream`."""
 
-    def __init__(self, reader: Any, memory: Recycler) -> None:
-        self._reader, self._assembler = reader, Assembler(memory)
-        self._closed = False
+    def __init__(self, reader: Any, memory: Recycler, challenge: Challenge) -> None:
+        self._reader, self._assembler, self._challenge = reader, Assembler(memory), challenge
+        self._closed = self._welcomed = False
         self._error: PeerError | None = None
 
     def __iter__(self) -> Iterator[Message]:
@@ -423,7 +436,12 @@ class _Stream:
             del arrived
             if frame.kind == Kind.REFUSED:
                 raise RefusedError(str(frame.decode().get("message", "no reason given")))
-            if frame.kind in (Kind.REPLY, Kind.FAULT):
+            if frame.kind == Kind.WELCOME:
+                self._challenge.check(frame.decode())
+                self._welcomed = True
+            elif frame.kind in (Kind.REPLY, Kind.FAULT):
+                if not self._welcomed:
+                    raise RefusedError("it sends batches before its welcome")
                 message = received(frame.kind == Kind.FAULT, frame.header, body, "a stream")
                 del frame, body  # the caller alone keeps what it was given
                 yield message

@@ -13,6 +13,7 @@ from glt_lightning.errors import OptionError, RefusedError
 from glt_lightning.options import parse_address
 from glt_lightning.transport import dispatch
 from glt_lightning.transport.base import Caller, Service
+from glt_lightning.transport.challenge import proof_for
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_common import (
     FLIGHT_ERRORS,
@@ -118,7 +119,7 @@ class _Flight(flight.FlightServerBase):
     """Flight's side: two of its methods are used, all others are refused by the base class."""
 
     def __init__(self, service: Service, location: str, credentials: Credentials, security: dict[str, Any]) -> None:
-        self._service = service
+        self._service, self._credentials = service, credentials
         self._streams = threading.BoundedSemaphore(_MOST_STREAMS)
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -137,7 +138,7 @@ class _Flight(flight.FlightServerBase):
                 lane = opening.get("lane")
                 if lane not in LANES:
                     raise RefusedError(f"expected one of the lanes {', '.join(LANES)}, got {lane!r:.60}.")
-                caller = self._greet(opening.get("hello"), presence, replies)
+                caller = self._greet(opening, presence, replies)
             except RefusedError as refusal:
                 replies.refuse(refusal)
                 _wait_to_leave(reader)
@@ -153,8 +154,9 @@ class _Flight(flight.FlightServerBase):
             replies.end()
             self._streams.release()
 
-    def _greet(self, hello: Any, presence: _Presence, replies: _Replies) -> Caller:
-        welcome = dispatch.greet(self._service, hello)
+    def _greet(self, opening: dict[str, Any], presence: _Presence, replies: _Replies) -> Caller:
+        hello: Any = opening.get("hello")
+        welcome = dispatch.greet(self._service, hello) | proof_for(opening, self._credentials)
         replies.send(Kind.WELCOME, 0, Message(welcome))
         return dispatch.caller_is(hello, presence.is_gone)
 
@@ -205,7 +207,7 @@ class _Flight(flight.FlightServerBase):
         try:
             asked = read_json(ticket, "the ticket of a stream")
             hello: Any = asked.get("hello")
-            yield _piece(Kind.WELCOME, dispatch.greet(self._service, hello))
+            yield _piece(Kind.WELCOME, dispatch.greet(self._service, hello) | proof_for(asked, self._credentials))
         except RefusedError as refusal:
             yield _piece(Kind.REFUSED, {"message": str(refusal)})
             return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glt_lightning.errors import PeerError, PeerLostError, RefusedError, RemoteError
+from glt_lightning.errors import PeerError, PeerLostError, RefusedError, RemoteError, UnprovenError
 from glt_lightning.options import DeadlineOptions, RetryOptions
 from glt_lightning.transport.base import Connection, MessageStream, Pending, Transport
 from glt_lightning.transport.message import EMPTY, Message
@@ -200,6 +200,7 @@ class Peer:
         if isinstance(error, RemoteError):
             return RemoteError(f"{self.name}: {error}", error.kind, error.traceback)
         verb = " refuses this process" if isinstance(error, RefusedError) else ""
+        verb = " is refused by this process" if isinstance(error, UnprovenError) else verb
         return type(error)(f"{self.name} ({', '.join(self._addresses)}){verb}: {error}{more}")
 
 

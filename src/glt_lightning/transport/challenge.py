@@ -1,0 +1,58 @@
+"""A server proves to its client that it knows the job's secret.
+
+The client shows the secret with every call, and a server without one would take it and answer. So each opening carries a
+nonce, and the welcome a MAC of it under the secret: a client that was given a secret talks to nobody else.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from glt_lightning.errors import UnprovenError
+from glt_lightning.transport.credentials import Credentials
+
+_NONCE, _PROOF = "nonce", "proof"
+_PURPOSE = b"glt-lightning welcome\0"
+_MOST_NONCE = 128
+
+
+class Challenge:
+    """The client's side, for one opening."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._token = credentials.token
+        self._nonce = secrets.token_hex(16)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What the opening carries."""
+        return {} if self._token is None else {_NONCE: self._nonce}
+
+    def check(self, welcome: Mapping[str, Any]) -> dict[str, Any]:
+        """The welcome without its proof. Raises `UnprovenError` where a secret was given and the proof is not there, or
+        was made with another one."""
+        proof = welcome.get(_PROOF)
+        if self._token is not None:
+            wanted = _mac(self._token, self._nonce)
+            if not isinstance(proof, str) or not hmac.compare_digest(proof.encode("utf-8", "replace"), wanted.encode()):
+                asks = "asks for no secret" if proof is None else "does not know this job's secret"
+                raise UnprovenError(
+                    f"it {asks}, and this process was given one. Start the server with the same "
+                    "cluster.security.token_file, or leave token_file out here."
+                )
+        return {name: value for name, value in welcome.items() if name != _PROOF}
+
+
+def proof_for(opening: Mapping[str, Any], credentials: Credentials) -> dict[str, str]:
+    """The server's side: what the welcome to an opening carries besides."""
+    nonce = opening.get(_NONCE)
+    if credentials.token is None or not isinstance(nonce, str) or len(nonce) > _MOST_NONCE:
+        return {}
+    return {_PROOF: _mac(credentials.token, nonce)}
+
+
+def _mac(token: str, nonce: str) -> str:
+    return hmac.new(token.encode(), _PURPOSE + nonce.encode("utf-8", "replace"), "sha256").hexdigest()
