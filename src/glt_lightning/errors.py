@@ -20,6 +20,10 @@ class PartitionError(GLTError, RuntimeError):
     """A partition folder is missing, damaged, foreign, or was made with other options."""
 
 
+class WriteError(GLTError, OSError):
+    """A file that a run leaves, a checkpoint or predictions, cannot be written: most often the disk is full."""
+
+
 class SamplerError(GLTError, RuntimeError):
     """A sampler could not make a batch; carries the traceback of the process it ran in."""
 

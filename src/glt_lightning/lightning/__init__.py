@@ -2,6 +2,7 @@
 
 from lightning.pytorch.strategies import StrategyRegistry
 
+from glt_lightning.lightning.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.checkpoints import BestCheckpoint
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.monitor import SamplingMonitor
@@ -18,6 +19,7 @@ __all__ = [
     "GraphSAGE",
     "PredictionWriter",
     "SamplingMonitor",
+    "WholeCheckpointIO",
     "read_predictions",
 ]
 

@@ -15,12 +15,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lightning.pytorch.plugins.io import AsyncCheckpointIO, CheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 
 from glt_lightning.cluster.context import DistContext
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.graph import Graph
 from glt_lightning.errors import DataError, GLTError, OptionError, PeerError, PeerLostError
+from glt_lightning.lightning.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.collectives import gather_counts, gather_text
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.lightning.peers import PeerWatch, RankError
@@ -65,6 +67,19 @@ class GLTStrategy(DDPStrategy):
     def options(self) -> ClusterOptions:
         """Where the processes of the job run."""
         return self.cluster or _CLUSTER
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """Who writes checkpoints: `WholeCheckpointIO`, unless the user gave another."""
+        if self._checkpoint_io is None:
+            self._checkpoint_io = WholeCheckpointIO()
+        elif isinstance(self._checkpoint_io, AsyncCheckpointIO):
+            self._checkpoint_io.checkpoint_io = WholeCheckpointIO()  # no effect where it wraps another already
+        return self._checkpoint_io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: CheckpointIO | None) -> None:
+        self._checkpoint_io = io
 
     @property
     def servers(self) -> list[str]:

@@ -1,0 +1,90 @@
+"""Checkpoints on disk: whole under their final name, or not there."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from glt_lightning.errors import WriteError
+
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)  # of file systems without O_TMPFILE
+
+
+class WholeCheckpointIO(TorchCheckpointIO):
+    """Lightning's own format; a file gets its name when all of it is on disk.
+
+    Lightning writes into TMPDIR and moves the file. Where that is another file system the move is a copy, and a disk that
+    fills up leaves a truncated checkpoint under its final name. This class writes in the folder of the checkpoint. URLs
+    (``s3://...``) go Lightning's way.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Raises `WriteError` if the file cannot be written; what was under the name before is still there then."""
+        if storage_options is not None or "://" in str(path):
+            return super().save_checkpoint(checkpoint, path, storage_options)
+        # First into memory, as Lightning does: torch answers a full disk with an error about its own position in the file.
+        data = io.BytesIO()
+        torch.save(checkpoint, data)
+        _write(Path(path), data.getbuffer())
+
+
+def _write(path: Path, data: memoryview) -> None:
+    free = 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        with _file_that_becomes(path) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise WriteError(
+            f"{path}: this checkpoint cannot be written ({error.strerror}): it takes {len(data):,} bytes, and {free:,} were "
+            "free. Free some space or choose another folder (default_root_dir, dirpath), then resume from the last "
+            "checkpoint; nothing is left of this one."
+        ) from error
+
+
+@contextmanager
+def _file_that_becomes(path: Path) -> Iterator[BinaryIO]:
+    """A file that gets its name, in place of another, at the end of the ``with`` block; an error leaves nothing."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    with _open_unnamed(path.parent) or part.open("xb") as file:
+        try:
+            yield file
+            if not part.exists():
+                _give_name(file, part)
+            os.replace(part, path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+
+
+def _give_name(file: BinaryIO, path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # With a folder os.link calls linkat, which alone follows the link that stands for an open file.
+        os.link(f"/proc/self/fd/{file.fileno()}", path.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
+
+
+def _open_unnamed(folder: Path) -> BinaryIO | None:
+    """A file without a name, of which ``kill -9`` leaves nothing; None where the file system has no such files."""
+    try:
+        return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb")
+    except OSError as error:
+        if error.errno in _NO_UNNAMED_FILES:
+            return None
+        raise
