@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, PeerError, WriteError
 from glt_lightning.lightning import read_predictions
+from tests.helpers.disks import SIZE, full_soon
 from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
 
 
@@ -65,6 +66,35 @@ def test_run_that_fails_leaves_the_earlier_predictions(make_data, make_model, ma
         make_trainer(callbacks=[PredictionWriter()]).predict(make_model(Broken), make_data())
     after = read_predictions(tmp_path / "predictions")
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_full_disk_leaves_the_earlier_predictions(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    data = make_data(predict_split="test")
+    with full_soon(folder):
+        make_trainer(callbacks=[PredictionWriter(str(folder / "out"))]).predict(make_model(), data)
+        before = read_predictions(folder / "out")
+
+        class Wide(Noting):
+            def predict_step(self, batch: Any, batch_idx: int) -> Any:
+                n_id = batch.n_id[: batch.batch_size].clone()
+                return {"n_id": n_id, "wide": torch.zeros(len(n_id), SIZE // 4)}
+
+        said = rf"{folder}/out: the predictions of rank 0 cannot be written \(.*\): they take [\d,]+ bytes, and [\d,]+ were free"
+        with pytest.raises(WriteError, match=said):
+            make_trainer(callbacks=[PredictionWriter(str(folder / "out"))]).predict(make_model(Wide), data)
+        assert [path.name for path in folder.iterdir()] == ["out"]
+        assert read_predictions(folder / "out")["n_id"].tolist() == before["n_id"].tolist()
+
+
+def test_failure_of_another_rank_ends_this_one_too(
+    make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([[str(tmp_path / "out")], ["", ""], ["", "out: the disk is full"]])
+    monkeypatch.setattr("glt_lightning.lightning.predictions.gather_text_of", lambda trainer, text: next(answers))
+    with pytest.raises(PeerError, match="rank 1: out: the disk is full"):
+        make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
 
 
 @pytest.mark.parametrize(

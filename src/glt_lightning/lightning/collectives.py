@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from glt_lightning.errors import PeerError
@@ -31,6 +32,13 @@ def gather_text(text: str, world_size: int, device: torch.device) -> list[str]:
         return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
     except UnicodeDecodeError as error:
         raise PeerError(f"a rank sends what is no text ({error}).") from None
+
+
+def gather_text_of(trainer: Trainer, text: str) -> list[str]:
+    """As `gather_text`, under any strategy."""
+    if not torch.distributed.is_initialized():
+        return [text]
+    return gather_text(text, trainer.world_size, trainer.strategy.root_device)
 
 
 def _gather(mine: Tensor, world_size: int) -> list[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, PeerError, WriteError
+from glt_lightning.lightning.collectives import gather_text_of
 
 _KEY = "n_id"
 
@@ -50,20 +51,18 @@ class PredictionWriter(Callback):
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = Path(self.path) if self.path is not None else self._default_folder(trainer)
-        folder = Path(trainer.strategy.broadcast(str(folder.resolve())))
+        folder = Path(gather_text_of(trainer, str(folder.resolve()))[0])
         part = folder.with_name(f".{folder.name}.part")
-        host_leader = trainer.local_rank == 0
-        if host_leader:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-        trainer.strategy.barrier("predictions: folder")
         rows = {name: np.concatenate(chunks) for name, chunks in self._rows.items()}
         self._rows = {}
-        np.savez(part / f"rank{trainer.global_rank}.npz", allow_pickle=False, **rows)
-        trainer.strategy.barrier("predictions: files")
-        if host_leader:
-            _replace(part, folder)
-        trainer.strategy.barrier("predictions: done")
+        leads_host = trainer.local_rank == 0
+        try:
+            _on_all_ranks(trainer, lambda: _make_empty(part) if leads_host else None)
+            _on_all_ranks(trainer, lambda: _save(part, folder, trainer.global_rank, rows))
+            _on_all_ranks(trainer, lambda: _replace(part, folder) if leads_host else None)
+        finally:
+            if leads_host:  # what a rank could not finish; no rank writes any more
+                shutil.rmtree(part, ignore_errors=True)
         rank_zero_info(f"predictions: {folder}")
 
     def _default_folder(self, trainer: Trainer) -> Path:
@@ -98,6 +97,44 @@ def _checked(outputs: Any, keys: list[str] | None) -> dict[str, torch.Tensor]:
                 f"PredictionWriter: {name!r}: expected a tensor with one row for each of the {count} nodes."
             )
     return chosen
+
+
+def _on_all_ranks(trainer: Trainer, act: Callable[[], None]) -> None:
+    """If ``act`` raises on one rank, all ranks raise, after all of them are done with it. A collective call."""
+    error: Exception | None = None
+    try:
+        act()
+    except Exception as raised:
+        error = raised
+    failures = gather_text_of(trainer, "" if error is None else f"{error}"[:1000] or type(error).__name__)
+    if error is not None:
+        raise error
+    for rank, failure in enumerate(failures):
+        if failure:
+            raise PeerError(f"rank {rank}: {failure}")
+
+
+def _make_empty(part: Path) -> None:
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+    except OSError as error:
+        raise WriteError(
+            f"{part}: this folder for predictions cannot be made ({error.strerror}). Give PredictionWriter another path."
+        ) from error
+
+
+def _save(part: Path, folder: Path, rank: int, rows: Mapping[str, np.ndarray]) -> None:
+    free = shutil.disk_usage(part).free
+    try:
+        np.savez(part / f"rank{rank}.npz", allow_pickle=False, **rows)
+    except OSError as error:
+        needed = sum(array.nbytes for array in rows.values())
+        raise WriteError(
+            f"{folder}: the predictions of rank {rank} cannot be written ({error.strerror}): they take {needed:,} bytes, "
+            f"and {free:,} were free. Free some space or give PredictionWriter another path, then predict again; earlier "
+            "predictions in that folder are untouched."
+        ) from error
 
 
 def _replace(part: Path, folder: Path) -> None:

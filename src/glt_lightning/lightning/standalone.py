@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-import torch.distributed
 from lightning.pytorch import Trainer
 
 from glt_lightning.data.graph import Graph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.base_strategy import GLTStrategy
-from glt_lightning.lightning.collectives import gather_text
+from glt_lightning.lightning.collectives import gather_text_of
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
@@ -81,10 +80,7 @@ class Standalone:
         )
 
     def _gather_text(self, text: str) -> list[str]:
-        trainer = self._trainer
-        if trainer is None or not torch.distributed.is_initialized():
-            return [text]
-        return gather_text(text, trainer.world_size, trainer.strategy.root_device)
+        return [text] if self._trainer is None else gather_text_of(self._trainer, text)
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         return self._contexts.make_loader(spec)
@@ -94,7 +90,7 @@ class Standalone:
         return self._contexts.complete(batch)
 
     def share_seed(self, seed: int) -> int:
-        return seed if self._trainer is None else int(self._trainer.strategy.broadcast(seed))
+        return int(self._gather_text(str(seed))[0])
 
     def close(self) -> None:
         """Closes the loaders and the graphs. Safe to call twice."""
