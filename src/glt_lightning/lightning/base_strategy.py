@@ -25,6 +25,7 @@ from glt_lightning.errors import DataError, GLTError, OptionError, PeerError, Pe
 from glt_lightning.lightning.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.collectives import gather_counts, gather_text
 from glt_lightning.lightning.contexts import ContextOwner
+from glt_lightning.lightning.loopback import GlooOnLoopback, open_store
 from glt_lightning.lightning.peers import PeerWatch, RankError
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
@@ -54,6 +55,7 @@ class GLTStrategy(DDPStrategy):
         self.cluster = cluster
         self._contexts = ContextOwner()
         self._watch: PeerWatch | None = None
+        self._gloo = GlooOnLoopback()
         self._failure = ""
         self._job = ""
         self._token: str | None = None
@@ -118,6 +120,16 @@ class GLTStrategy(DDPStrategy):
             )
             mine = dict(self._watch.gift)
         self._token = mine.get("token") if self.num_processes == 1 or self._watch is not None else None
+
+    def setup_distributed(self) -> None:
+        """Initialises torch's process group; on one host nothing of it listens beyond loopback."""
+        if self.num_nodes > 1:
+            return super().setup_distributed()
+        assert self.cluster_environment is not None
+        self._gloo.open()
+        store = open_store(self.cluster_environment, self.local_rank == 0, self.num_processes)
+        super().setup_distributed()
+        del store  # the group has it now
 
     def _adopt_cluster(self) -> None:
         """Takes the options of the data module. Raises `OptionError` if there are others here."""
@@ -274,6 +286,7 @@ class GLTStrategy(DDPStrategy):
         # Lightning calls this before its loops let go of the loaders, and it is the only call after an exception.
         with ExitStack() as then:  # in reverse, and each whatever becomes of the others
             then.callback(super().teardown)
+            then.callback(self._gloo.close)
             then.callback(self._leave)
             then.callback(self._close_graph)
             then.callback(self._contexts.close)
