@@ -13,7 +13,8 @@ from typing import Any
 from glt_lightning.channel.wire import ClosedError, receive
 from glt_lightning.cluster.member import Holder
 from glt_lightning.errors import SamplerError
-from glt_lightning.producer.process import SamplerProcess, Task
+from glt_lightning.producer.child import Starter
+from glt_lightning.producer.process import LEAVE_S, SamplerProcess, Task
 from glt_lightning.producer.samplers import SamplerSource
 
 _FIRST_PAUSE_S = 0.1  # before a process is started for the third time in a row without having made anything
@@ -80,9 +81,10 @@ class SamplerPool:
         self._due_s: dict[int, float] = {}  # when to start the process of an index
         self.restarts = 0
         self._processes: list[SamplerProcess | None] = [None] * num_workers
-        self._finalizer = weakref.finalize(self, _stop_all, self._processes)
+        self._starter = Starter()
+        self._finalizer = weakref.finalize(self, _stop_all, self._processes, self._starter)
         for index in range(num_workers):
-            self._processes[index] = SamplerProcess(index, source, threads, timeout_s)
+            self._processes[index] = SamplerProcess(index, source, threads, timeout_s, self._starter)
 
     @property
     def processes(self) -> list[SamplerProcess]:
@@ -269,7 +271,7 @@ class SamplerPool:
             del self._due_s[index]
             source = replace(self._source, serve=self._addresses.get(index, self._source.serve))
             try:
-                process = SamplerProcess(index, source, self._threads, self._timeout_s)
+                process = SamplerProcess(index, source, self._threads, self._timeout_s, self._starter)
             except SamplerError:
                 if not self._lasting:
                     raise
@@ -283,10 +285,14 @@ class SamplerPool:
                 process.keep(self._ticket)
 
 
-def _stop_all(processes: list[SamplerProcess | None]) -> None:
+def _stop_all(processes: list[SamplerProcess | None], starter: Starter) -> None:
     running = [process for process in processes if process is not None]
-    for process in running:
-        process.hang_up()
-    for process in running:
-        process.stop()
-    processes[:] = [None] * len(processes)
+    try:
+        for process in running:
+            process.hang_up()
+        deadline = time.monotonic() + LEAVE_S
+        for process in running:
+            process.stop(max(0.0, deadline - time.monotonic()))
+    finally:
+        processes[:] = [None] * len(processes)
+        starter.close()

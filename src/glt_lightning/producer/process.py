@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,13 +16,12 @@ from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.channel.wire import ClosedError, send
 from glt_lightning.cluster.member import Holder
 from glt_lightning.errors import SamplerError
+from glt_lightning.producer.child import Starter
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
-_LEAVE_S = 2.0  # to leave after a hang-up; a healthy sampler takes milliseconds
+LEAVE_S = 2.0  # to leave after a hang-up; a healthy sampler takes milliseconds
 _EXIT_S = 10.0  # to be gone after a kill
-# The child gets the parent's module path, so it finds the package however the parent found it.
-_BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); import glt_lightning.producer.worker as w; w.main()"
 
 
 def batches_at_once(source: SamplerSource, num_workers: int, concurrency: int) -> int:
@@ -66,9 +63,9 @@ class Task:
 
 
 class SamplerProcess:
-    """A child process and the socket to it. The child ends when the socket does, so it cannot outlive its trainer."""
+    """A child process and the socket to it. The child ends when the socket does, and is killed when its trainer ends."""
 
-    def __init__(self, index: int, source: SamplerSource, threads: int, timeout_s: float) -> None:
+    def __init__(self, index: int, source: SamplerSource, threads: int, timeout_s: float, starter: Starter) -> None:
         self.index = index
         self.tasks: dict[tuple[int, int], Task] = {}
         self._configs: dict[SamplerConfig, int] = {}
@@ -79,12 +76,7 @@ class SamplerProcess:
         # numpy's BLAS threads would cost each sampler start-up time and memory for nothing
         env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=env,
-            )
+            self._process = starter.start("glt_lightning.producer.worker", theirs, env)
         except OSError as error:
             self.sock.close()
             raise SamplerError(f"cannot start sampler process {index}: {error}.") from error
@@ -152,7 +144,7 @@ class SamplerProcess:
 
     def epitaph(self) -> str:
         """How the process ended, after its socket did."""
-        return epitaph(self._process, _LEAVE_S)
+        return epitaph(self._process, LEAVE_S)
 
     def kill(self) -> None:
         """Ends the process now: it writes to no slot any more when this returns."""
@@ -162,11 +154,11 @@ class SamplerProcess:
     def hang_up(self) -> None:
         self.sock.close()
 
-    def stop(self) -> None:
-        """Waits for the end after a hang-up or a kill, and kills where that does not come."""
+    def stop(self, leave_s: float = LEAVE_S) -> None:
+        """Waits so long for the end after a hang-up or a kill, and kills where that does not come."""
         self.sock.close()
         try:
-            self._process.wait(_LEAVE_S)
+            self._process.wait(leave_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             try:

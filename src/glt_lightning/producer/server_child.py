@@ -33,11 +33,11 @@ def serve(sock: socket.socket) -> None:
         server.close()
 
 
-def main() -> None:
-    """``server_child.main()`` with the socket's file descriptor in ``sys.argv[1]``."""
+def main(fd: int) -> None:
+    """fd: of the socket."""
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer decides
-    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock = socket.socket(fileno=fd)
     with suppress(ClosedError):
         serve(sock)
     sys.stderr.flush()

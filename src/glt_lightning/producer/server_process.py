@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -14,20 +13,17 @@ from dataclasses import replace
 
 from glt_lightning.channel.wire import ClosedError, receive, send
 from glt_lightning.errors import PeerError
+from glt_lightning.producer.child import Starter
 from glt_lightning.producer.hosted import ServerPlan
 from glt_lightning.producer.process import epitaph
 
 _LEAVE_S = 5.0  # to close its sockets and end its samplers after a hang-up
-# The child gets the parent's module path, so it finds the package however the parent found it.
-_BOOT = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[2]); import glt_lightning.producer.server_child as c; c.main()"
-)
 
 
 class ServerProcess:
     """Starts a graph server and starts it again, at the same address, when it dies.
 
-    The child ends when the socket to it does, so it cannot outlive its trainer. Close it.
+    The child ends when the socket to it does, and is killed when its trainer ends. Close it.
 
     Args:
         plan: What it serves.
@@ -53,10 +49,12 @@ class ServerProcess:
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
+        self._starter = Starter()
         try:
             self.address = self._start(plan)
         except BaseException:
             self._stop()
+            self._starter.close()
             raise
         self._plan = replace(plan, address=self.address)
         self._ready_s = clock()
@@ -78,6 +76,7 @@ class ServerProcess:
         if self._thread is not threading.current_thread():
             self._thread.join()
         self._stop()
+        self._starter.close()
 
     def _start(self, plan: ServerPlan) -> str:
         """Starts the child and returns its address."""
@@ -88,11 +87,7 @@ class ServerProcess:
                 raise PeerError("the graph server is being closed.")
             self._sock = sock
             sock.settimeout(plan.cluster.deadlines.start_s)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+            self._process = self._starter.start("glt_lightning.producer.server_child", theirs)
         try:
             send(sock, plan.to_json())
             answer, _, _ = receive(sock)

@@ -10,7 +10,6 @@ import os
 import queue
 import signal
 import socket
-import sys
 import threading
 import traceback
 from contextlib import suppress
@@ -134,11 +133,11 @@ class Worker:
             send(self._sock, header)
 
 
-def main() -> None:
-    """``worker.main()`` with the socket's file descriptor in ``sys.argv[1]``."""
+def main(fd: int) -> None:
+    """fd: of the socket."""
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer decides
-    worker = Worker(socket.socket(fileno=int(sys.argv[1])))
+    worker = Worker(socket.socket(fileno=fd))
     try:
         worker.serve()
     except ClosedError:

@@ -1,0 +1,98 @@
+"""No child outlives the process that started it, though it may be stopped, busy or not yet at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.ops import child
+from glt_lightning.options import SamplingOptions
+from tests.helpers import started
+from tests.helpers.family import settle
+from tests.helpers.partitions import digest, partitioned, small_graph
+
+GONE_S = 5.0
+SPEC = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=4, shuffle=True)
+ENV = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])}
+
+# Starts a child, stops it (unless it is to be met while it starts) and is killed.
+SAMPLER = """
+import os, signal, sys
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.subprocess import SubprocessProducer
+
+producer = SubprocessProducer(LocalPartition.open(sys.argv[1]), SamplingOptions(num_workers=2))
+if sys.argv[2] == "stopped":
+    assert producer._pool.wait_open(30)
+    for pid in producer.pids:
+        os.kill(pid, signal.SIGSTOP)
+print("ready", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+SERVER = """
+import os, signal, sys
+from glt_lightning.options import ClusterOptions
+from glt_lightning.producer.hosted import ServerPlan
+from glt_lightning.producer.server_process import ServerProcess
+
+plan = ServerPlan(directory=sys.argv[1], cluster=ClusterOptions(num_workers=1), address="127.0.0.1:0", token="0123456789abcdef")
+server = ServerProcess(plan, 0, print)
+os.kill(server.pid, signal.SIGSTOP)
+print("ready", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def partition(tmp_path_factory):
+    return partitioned(small_graph(), tmp_path_factory.mktemp("graph"), 2)
+
+
+@pytest.mark.parametrize(("code", "state"), [(SAMPLER, "stopped"), (SAMPLER, "starting"), (SERVER, "stopped")])
+def test_killed_parent(partition, code: str, state: str) -> None:
+    with started([sys.executable, "-c", code, str(partition.directory), state], env=ENV) as run:
+        assert run.wait(60) == -signal.SIGKILL, run.output
+        assert "ready" in run.output
+        assert settle(run.family, GONE_S) == []
+
+
+def test_parent_that_ended_before_its_child_began() -> None:
+    """It is adopted by another process by then."""
+    argv = [sys.executable, "-P", child.__file__, "1", "[]", "no_such_module", "0"]
+    ended = subprocess.run(argv, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+def test_thread_that_ends_after_it_opened_a_loader(partition) -> None:
+    """The kernel kills the children of a thread; samplers stay with their process."""
+    with LoaderContext(partition, seed=5) as context:
+        want = [digest(batch) for batch in context.make_loader(SPEC)]
+    opened: list[LoaderContext] = []
+    thread = threading.Thread(
+        target=lambda: opened.append(LoaderContext(partition, SamplingOptions(num_workers=1), seed=5))
+    )
+    thread.start()
+    thread.join()
+    with opened[0] as context:
+        loader = context.make_loader(SPEC)
+        assert [digest(batch) for batch in loader] == want
+        assert loader.stats().restarts == 0
+
+
+def test_stopped_samplers_are_killed_on_close(partition) -> None:
+    """All of them within one deadline."""
+    with LoaderContext(partition, SamplingOptions(num_workers=3), seed=5) as context:
+        next(iter(context.make_loader(SPEC)))
+        stopped = [psutil.Process(pid) for pid in context._producer.pids]
+        for process in stopped:
+            process.send_signal(signal.SIGSTOP)
+    assert not any(process.is_running() for process in stopped)
