@@ -96,7 +96,7 @@ def test_resume(partition, workers, workers_after, delivered):
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"batch_size": 4}, "batch_size"), ({"num_neighbors": [2, 2]}, "fanouts"), ({"split": "val"}, "seeds_crc32")],
+    [({"batch_size": 4}, "batch_size"), ({"num_neighbors": [2, 2]}, "fanouts"), ({"split": "val"}, "seeds_hash")],
 )
 def test_resume_of_another_plan_is_refused_by_name(partition, change, named):
     context, loader = make(partition)

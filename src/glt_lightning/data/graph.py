@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,6 +45,11 @@ def gids_by_user_id(manifest: Manifest, node_type: int, user_ids: Sequence[np.nd
         begin = manifest.offsets[node_type] + manifest.bounds[node_type][p]
         gids[part_ids] = np.arange(begin, begin + len(part_ids))
     return gids
+
+
+def seeds_hash(user_ids: np.ndarray) -> str:
+    """Of the user's ids of seeds, int [S], in their order: the same for every partition of the graph."""
+    return hashlib.blake2b(np.ascontiguousarray(user_ids, "<i8"), digest_size=16).hexdigest()
 
 
 def choose(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.ndarray | None) -> Seeds:

@@ -46,10 +46,18 @@ class EncodingEntry:
 
 @dataclass(frozen=True)
 class SplitEntry:
-    """Seeds of one split: their node type and how many there are."""
+    """Seeds of one split: their node type and how many there are.
+
+    ids_hash: `data.graph.seeds_hash` of the user's ids; None in a folder of an earlier release.
+    """
 
     node_type: NodeType
     count: int
+    ids_hash: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        hashed = {} if self.ids_hash is None else {"ids_hash": self.ids_hash}
+        return {"node_type": self.node_type, "count": self.count, **hashed}
 
 
 def node_path(part: int, node_type: int, name: str) -> str:
@@ -213,7 +221,7 @@ class Manifest:
             "edge_id_dtype": self.edge_id_dtype,
             "num_classes": self.num_classes,
             "target_type": self.target_type,
-            "splits": {k: {"node_type": s.node_type, "count": s.count} for k, s in sorted(self.splits.items())},
+            "splits": {k: s.to_json() for k, s in sorted(self.splits.items())},
             "arrays": entries_to_json(self.arrays),
             "made_by": dict(self.made_by),
             "hotness": {k: dict(v) for k, v in self.hotness.items()},
@@ -267,7 +275,7 @@ class Manifest:
             edge_id_dtype=raw["edge_id_dtype"],
             num_classes=raw["num_classes"],
             target_type=raw["target_type"],
-            splits={k: SplitEntry(s["node_type"], s["count"]) for k, s in raw["splits"].items()},
+            splits={k: SplitEntry(s["node_type"], s["count"], s.get("ids_hash")) for k, s in raw["splits"].items()},
             arrays=entries_from_json(raw["arrays"]),
             made_by=raw["made_by"],
             hotness=raw["hotness"],

@@ -149,6 +149,7 @@ def _check_splits(raw: Mapping[str, Any], arrays: dict[str, Any]) -> None:
     require(set(arrays) == set(raw["splits"]), "splits: do not match the arrays of the folder splits/")
     for name, split in raw["splits"].items():
         good = isinstance(split, dict) and split.get("node_type") in raw["node_types"] and _count(split.get("count"))
+        good = good and (split.get("ids_hash") is None or _text(split["ids_hash"]))
         require(good, f"splits: the entry of {name!r} is damaged: {_short(split)}")
         _check_vector(f"splits/{name}.npy", arrays[name], "<i8", split["count"])
 

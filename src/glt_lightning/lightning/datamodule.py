@@ -295,8 +295,13 @@ class GLTDataModule(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # Lightning calls this after setup() and before it asks for loaders.
-        if self.sampling.seed is None:
-            self._seed = state_dict["sampling_seed"]
+        seed = state_dict.get("sampling_seed")
+        if seed is not None and type(seed) is not int:
+            raise OptionError(
+                f"sampling_seed: expected an integer, the checkpoint has {seed!r:.80}. It is damaged; use another checkpoint."
+            )
+        if self.sampling.seed is None and seed is not None:
+            self._seed = seed
 
     # Seeds and loaders
 

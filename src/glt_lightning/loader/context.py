@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,7 +19,6 @@ from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import Collate
@@ -28,6 +26,7 @@ from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
 from glt_lightning.loader.pinning import cuda_pin
+from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import Producer
@@ -44,6 +43,11 @@ from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
 
 _log = logging.getLogger(__name__)
+
+_NO_HASH = (
+    "loader %r: this partition folder is of an earlier release and has no hash of the split's ids: a checkpoint in mid-epoch "
+    "resumes with this partition alone. Partition again to resume with other parts."
+)
 
 # Is given what page-locks memory; and, as ``on_device``, which rows batches leave out, if there are any such; and, as
 # ``inner``, who makes batches in this process in place of the CPU, if somebody does.
@@ -157,10 +161,11 @@ class LoaderContext:
         )
         plan = self._own_plan(spec, seeds) if spec.per_rank else self._shared_plan(spec, seeds)
         collate = Collate(self.graph.manifest, seeds.node_type, with_edge=with_edge)
-        identity = {"graph": graph_identity(self.graph.manifest), "world_size": self.world_size}
+        identity: dict[str, Any] = {"graph": graph_identity(self.graph.manifest), "world_size": self.world_size}
         if not spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
-            identity["seeds_crc32"] = zlib.crc32(seeds.gids)
-            identity["num_seeds"] = len(seeds.gids)
+            identity |= seeds_identity(spec, self.graph.manifest, seeds.node_type, plan)
+            if "seeds_crc32" in identity and not spec.exact and self.rank == 0:
+                _log.info(_NO_HASH, spec.name)
         loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
         self._loaders.add(loader)
         return loader
@@ -222,12 +227,6 @@ class LoaderContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def graph_identity(manifest: Manifest) -> list[Any]:
-    """What makes two partition folders hold the same graph, however it is cut."""
-    made_by = manifest.made_by
-    return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
 
 
 def _alone(text: str) -> list[str]:

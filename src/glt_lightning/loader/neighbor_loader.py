@@ -9,6 +9,7 @@ from typing import Any
 
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.collate import Batch, Collate
+from glt_lightning.loader.resume import read_state
 from glt_lightning.producer.base import Producer
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.plan import EpochPlan
@@ -136,14 +137,11 @@ class DistNeighborLoader:
         """Continues an epoch where `state_dict` was taken, bit for bit.
 
         Raises `OptionError` naming what differs if the state belongs to another plan: other seeds, batch size, number of
-        ranks, fan-outs, graph or sampling seed. The number of sampler processes may differ.
+        ranks, fan-outs, graph or sampling seed, with ``owner`` placement also other parts. The number of sampler processes
+        may differ.
         """
-        theirs = state["plan"]
-        differ = [k for k in self._identity if theirs.get(k) != self._identity[k]]
-        if differ:
-            what = "; ".join(f"{k}: {theirs.get(k)!r} in the checkpoint, {self._identity[k]!r} now" for k in differ)
-            raise OptionError(f"loader {self._plan.loader!r} cannot resume: {what}. Use the options of the first run.")
-        self._epoch, self._start, self._delivered = state["epoch"], state["delivered"], state["delivered"]
+        epoch, delivered = read_state(state, self._plan, self._identity)
+        self._epoch, self._start, self._delivered = epoch, delivered, delivered
         self._used = False
 
     def _check_open(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.arrays import ArrayWriter
+from glt_lightning.data.graph import seeds_hash
 from glt_lightning.data.manifest import (
     ArrayEntry,
     EncodingEntry,
@@ -212,7 +213,7 @@ class Builder:
             edge_id_dtype=self._edge_id_dtype.name,
             num_classes=None if source.num_classes is None else int(source.num_classes),
             target_type=source.target_type,
-            splits={name: SplitEntry(t, len(ids)) for name, (t, ids) in graph.splits.items()},
+            splits={name: SplitEntry(t, len(ids), seeds_hash(ids)) for name, (t, ids) in graph.splits.items()},
             arrays=self._arrays,
             made_by=self._made,
             hotness=hotness,

@@ -1,0 +1,87 @@
+"""Whether the state of a loader, from a checkpoint, belongs to the loader that is to go on from it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.graph import seeds_hash
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import OptionError
+from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.sampler.plan import EpochPlan
+
+_CRC, _HASH, _PARTS = "seeds_crc32", "seeds_hash", "parts"
+
+
+def graph_identity(manifest: Manifest) -> list[Any]:
+    """What makes two partition folders hold the same graph, however it is cut."""
+    made_by = manifest.made_by
+    return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
+
+
+def seeds_identity(spec: LoaderSpec, manifest: Manifest, node_type: int, plan: EpochPlan) -> dict[str, Any]:
+    """What makes two plans share out the same seeds: a hash of the user's ids, which no partitioning changes.
+
+    A folder of an earlier release has no hash of its splits; there it is a checksum of the gids, which differ with the
+    parts. So does the plan with ``owner`` placement.
+    """
+    identity: dict[str, Any] = {"num_seeds": len(plan.seeds)}
+    found = _hash_of(spec, manifest)
+    if found is None:
+        identity[_CRC] = zlib.crc32(plan.seeds)
+    else:
+        identity[_HASH] = f"{manifest.schema.node_types[node_type]}: {found}"
+    if plan.owner is not None:
+        algorithm = manifest.made_by.get("algorithm")
+        identity[_PARTS] = [manifest.num_parts, algorithm, f"{zlib.crc32(plan.owner):08x}"]
+    return identity
+
+
+def _hash_of(spec: LoaderSpec, manifest: Manifest) -> str | None:
+    if spec.split is not None:
+        return manifest.splits[spec.split].ids_hash
+    if spec.seeds is None:
+        return "all nodes"
+    ids = np.asarray(spec.seeds)
+    return seeds_hash(np.flatnonzero(ids) if ids.dtype == np.bool_ else ids)
+
+
+def read_state(state: object, plan: EpochPlan, identity: Mapping[str, Any]) -> tuple[int, int]:
+    """(epoch, batches delivered) of the state of a loader with this plan and identity.
+
+    Raises `OptionError` that names what differs if the state belongs to another plan, or what is damaged in it.
+    """
+    where = f"loader {plan.loader!r} cannot resume:"
+    if not isinstance(state, Mapping) or not isinstance(theirs := state.get("plan"), Mapping):
+        raise _damaged(where, "plan", "an object", state.get("plan") if isinstance(state, Mapping) else state)
+    mine = _as_before(identity, plan) if _CRC in theirs and _HASH in identity else dict(identity)
+    if _HASH in theirs and _CRC in identity:
+        raise OptionError(
+            f"{where} the checkpoint names its seeds by the user's ids, and this partition folder is of an earlier release, "
+            "which did not store a hash of those. Partition again, into another folder."
+        )
+    differ = [k for k in mine if theirs.get(k) != mine[k]]
+    if differ:
+        what = "; ".join(f"{k}: {theirs.get(k)!r:.200} in the checkpoint, {mine[k]!r:.200} now" for k in differ)
+        raise OptionError(f"{where} {what}. Use the options of the first run.")
+    for name, most in (("epoch", None), ("delivered", len(plan))):
+        count = state.get(name)
+        if type(count) is not int or count < 0 or (most is not None and count > most):
+            raise _damaged(where, name, f"a count{'' if most is None else f' up to {most}'}", count)
+    return state["epoch"], state["delivered"]
+
+
+def _as_before(identity: Mapping[str, Any], plan: EpochPlan) -> dict[str, Any]:
+    """The identity as earlier releases wrote it: what tells the parts apart there is the checksum of the gids."""
+    return {k: v for k, v in identity.items() if k not in (_HASH, _PARTS)} | {_CRC: zlib.crc32(plan.seeds)}
+
+
+def _damaged(where: str, name: str, expected: str, found: object) -> OptionError:
+    return OptionError(
+        f"{where} {name}: expected {expected}, the checkpoint has {found!r:.80}. It is damaged, or was written by another "
+        "program; use another checkpoint."
+    )
