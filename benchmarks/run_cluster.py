@@ -1,8 +1,9 @@
 """Batches from other processes beside local ones, in interleaved rounds: raw lines to results/, and the table.
 
-    python benchmarks/run_cluster.py GRAPH [--rounds 5] [--work FOLDER]
+    python benchmarks/run_cluster.py GRAPH [--rounds 5] [--work FOLDER] [--quick]
 
 GRAPH is a folder of make_graph.py; the published figures are of --scale 0.1. It is partitioned into one and two parts.
+--quick measures two batches each: it shows that all of it runs.
 """
 
 from __future__ import annotations
@@ -80,18 +81,21 @@ def main() -> None:
     parser.add_argument("graph", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--work", type=Path, default=Path("data/benchmarks"))
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for the raw lines")
+    parser.add_argument("--quick", action="store_true", help="shows that everything runs; the figures mean nothing")
     args = parser.parse_args()
     graph, work = args.graph.resolve(), args.work.resolve()
     folders = {n: work / f"{graph.name}-parts{n}" for n in (1, 2)}
     for n, folder in folders.items():
         partition_graph(open_source(graph, work), folder, PartitionOptions(num_parts=n))
-    results = HERE / "results" / f"{time.strftime('%Y-%m-%d-%H%M')}-{platform.machine()}-cluster.jsonl"
+    args.results.mkdir(parents=True, exist_ok=True)
+    results = args.results / f"{time.strftime('%Y-%m-%d-%H%M')}-{platform.machine()}-cluster.jsonl"
     lines: list[list[dict[str, float]]] = [[] for _ in RUNS]
     for number in range(args.rounds):
         for k in range(len(RUNS)):
             index = (k + number) % len(RUNS)  # each round begins with another one
             command = [str(folders[int(word[1])]) if word.startswith("{") else word for word in RUNS[index][2]]
-            found = measure(command)
+            found = measure(command + (["--batches", "2"] if args.quick else []))
             lines[index].append(found)
             with results.open("a") as file:
                 file.write(json.dumps(found | {"round": number, "run": RUNS[index][0]}) + "\n")

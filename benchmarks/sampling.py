@@ -40,6 +40,8 @@ def measure(partition: LocalPartition, fanouts: str, size: int, with_edge: bool,
     config = SamplerConfig(0, tuple((int(k),) for k in fanouts.split(",")), with_edge=with_edge)
     sampler, slots = NeighborSampler(partition, config), SlotPool(Slot, 1)
     seeds = partition.split("train").gids
+    if len(seeds) < size:
+        raise SystemExit(f"{partition.directory} has {len(seeds)} training seeds; a batch needs {size}.")
     seeds = seeds[np.random.default_rng(0).permutation(len(seeds))]
     batches = seeds[: len(seeds) // size * size].reshape(-1, size)
     number, totals = 0, np.zeros(4)  # edges, nodes, seconds in the native call, seconds to write

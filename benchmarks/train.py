@@ -1,6 +1,6 @@
 """A training run on two ranks: GraphSAGE with 256 hidden channels, [15, 10, 5] x 1024, two sampler processes each.
 
-    python benchmarks/train.py GRAPH PARTITION [--batches 5]
+    python benchmarks/train.py GRAPH PARTITION [--batches 5] [--batch_size 1024]
 
 PARTITION: a partition of GRAPH in one part, made if it is not there. Runs --batches steps of an epoch (0: all of it)
 after one step that is not counted, and reports wall seconds per step, the length of a whole epoch at that pace, and the
@@ -48,11 +48,14 @@ def main() -> None:
     parser.add_argument("graph")
     parser.add_argument("partition")
     parser.add_argument("--batches", type=int, default=5)
+    parser.add_argument("--batch_size", type=int, default=1024)
     args = parser.parse_args()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // RANKS))
     seed_everything(0, verbose=False)
     partition = PartitionOptions(num_parts=1, dir=os.path.abspath(args.partition))
-    data = GLTDataModule(args.graph, partition=partition, sampling=SamplingOptions(num_workers=WORKERS))
+    data = GLTDataModule(
+        args.graph, batch_size=args.batch_size, partition=partition, sampling=SamplingOptions(num_workers=WORKERS)
+    )
     model = GraphSAGE(data.num_features, data.num_classes, hidden_channels=256, num_layers=3)
     watch = Stopwatch()
     trainer = Trainer(
@@ -69,6 +72,8 @@ def main() -> None:
         callbacks=[watch],
     )
     trainer.fit(model, data)
+    if watch.steps < 1:
+        raise SystemExit("train.py needs two steps or more in an epoch: a larger graph, or a smaller --batch_size.")
     found = trainer.strategy.reduce(torch.tensor([watch.wall_s, watch.wait_s]), reduce_op="mean")
     if trainer.is_global_zero:
         wall_s, wait_s = found.tolist()

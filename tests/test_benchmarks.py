@@ -1,32 +1,106 @@
-"""The scripts of benchmarks/ run, on a graph of a few hundred nodes."""
+"""Every script of benchmarks/ runs to its end on a tiny graph and prints its figures, which mean nothing here."""
+
+from __future__ import annotations
 
 import json
-import subprocess
+import math
+import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.partitions import partitioned, small_graph
+from glt_lightning import PartitionOptions
+from glt_lightning.partition import open_source, partition_graph
+from tests.helpers import started
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+SCALE = 0.006  # 14 k nodes, and training seeds for one batch of 1024
+LIMIT_S = 600.0  # on a machine that is busy with other things; the longest takes 40 s of CPU time
+PYTHON = {"dgl": "GLT_PEER_DGL", "pyg": "GLT_PEER_PYG", "glt": "GLT_PEER_GLT"}
+
+# {graph} is a folder of make_graph.py, {part1} and {part2} its partitions, {tmp} an empty folder
+COMMANDS = {
+    "run.py": "{graph} --rounds 1 --quick --work {tmp} --results {tmp}",
+    "steady.py": "{part1} --workers 1 --batches 10",
+    "run_cluster.py": "{graph} --rounds 1 --quick --work {tmp} --results {tmp}",
+    "bench_partition.py": "{graph} --parts 2 --rounds 1",
+    "partitioning.py": "{graph} --parts 2 --rounds 1 --algorithms random,streaming --work {tmp} --results {tmp}/a.jsonl",
+    "hotness.py": "{part2} --batch_size 256",
+    "storage.py": "--rows 1000 --features 4 --rounds 1",
+    "cache.py": "traffic {part2} --policies degree --ratio 0.1 --batches 2 --batch_size 256",
+    "cache.py gather": "gather {part2} --rounds 1 --batch_size 256",
+    "cache_fill.py": "fill {part2} --rounds 1",
+    "cache_fill.py memory": "memory {part2}",
+    "disk.py": "{part1} --rounds 1",
+    "dynamic_cache.py": "--ids 1000 --width 4 --repeat 1",
+}
+# what the scripts above start or import, and what tests/test_gpu_*.py run
+WITHIN = {"sampling", "loader", "startup", "memory", "train", "table", "measure", "cluster", "proxy", "make_graph"}
+WITHIN |= {"peer", "peer_dgl", "peer_pyg", "peer_glt", "cache_plot"}
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return partitioned(small_graph(5000), tmp_path_factory.mktemp("benchmarks")).directory
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("tiny")
+    run("make_graph.py", str(folder / "graph"), "--scale", str(SCALE))
+    for parts in (1, 2):
+        source = open_source(folder / "graph", folder)
+        partition_graph(source, folder / f"part{parts}", PartitionOptions(num_parts=parts))
+    return {name: str(folder / name) for name in ("graph", "part1", "part2")}
 
 
-def run(script: str, *words: object) -> list[dict]:
-    """The lines it printed."""
-    command = [sys.executable, script, *map(str, words)]
-    done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+def run(*command: str, python: str = sys.executable) -> str:
+    """What a script prints; fails with its output, too where a process of it was left behind."""
+    with started([python, *command], cwd=FOLDER, env={"OMP_NUM_THREADS": "1"}) as process:
+        status = process.wait(LIMIT_S)
+        assert status == 0, f"{command} ended with {status}:\n{process.output}"
+        assert process.family() == []
+        return process.output
 
 
-def test_sampling(part: Path) -> None:
-    lines = run("sampling.py", part, "--seconds", 0.01)
-    cases = [(line["fanouts"], line["work"]) for line in lines if line["bench"] == "sampling"]
+def figures(output: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def test_sampling(places: dict[str, str]) -> None:
+    lines = [line for line in figures(run("sampling.py", places["part1"], "--seconds", "0.01")) if "work" in line]
+    cases = [(line["fanouts"], line["work"]) for line in lines]
     assert cases == [(fanouts, work) for fanouts in ("15,10,5", "10,25") for work in ("n_id", "e_id")]
-    assert all(line["m_edges_per_cpu_s"] > 0 for line in lines if line["bench"] == "sampling")
+    assert all(float(str(line["m_edges_per_cpu_s"])) > 0 for line in lines)
+
+
+def test_each_script_is_named_here() -> None:
+    scripts = {path.stem for path in FOLDER.glob("*.py")} - {path.stem for path in FOLDER.glob("gpu*.py")}
+    assert scripts == WITHIN | {name.split(".")[0] for name in COMMANDS}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_script_runs(name: str, places: dict[str, str], tmp_path: Path) -> None:
+    words = [word.format_map(places | {"tmp": str(tmp_path)}) for word in COMMANDS[name].split()]
+    output = run(name.split()[0], *words)
+    saved = "".join(path.read_text() for path in tmp_path.glob("*.jsonl"))
+    found = figures(output) + figures(saved)
+    numbers = [value for line in found for value in line.values() if isinstance(value, int | float)]
+    numbers += [float(value) for value in re.findall(r"[0-9.]+(?= \([0-9.]+-[0-9.]+\))", output)]  # of tables
+    assert numbers, output
+    assert all(map(math.isfinite, numbers)), output
+    if name == "cache.py":
+        (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, figures(output))))
+        run("cache_plot.py", str(tmp_path / "plot.svg"), str(tmp_path / "lines.jsonl"))
+        assert (tmp_path / "plot.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_peer_runs(name: str, places: dict[str, str]) -> None:
+    python = os.environ.get(PYTHON[name])
+    if not python:
+        pytest.skip(f"{PYTHON[name]} names no interpreter that can run peer_{name}.py (docs/benchmarks.md)")
+    found = figures(run(f"peer_{name}.py", places["part1"], "--seconds", "0.05", "--batches", "1", python=python))
+    assert {line["bench"] for line in found} == {"sampling", "loader", "tiny"}
+    assert {line["system"] for line in found} == {name}
