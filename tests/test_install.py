@@ -49,6 +49,12 @@ def test_sampler_process_does_not_pay_for_torch(tmp_path: Path, module: str) -> 
     assert not _imported_by(f"import glt_lightning.{module}", tmp_path) & HEAVY
 
 
+def test_a_loader_does_not_pay_for_partitioning(tmp_path: Path) -> None:
+    """A third of the CPU time of these imports; whoever samples has a partition."""
+    found = _imported_by("from glt_lightning import LoaderContext", tmp_path)
+    assert not [name for name in found if name.startswith("glt_lightning.partition")]
+
+
 @pytest.mark.parametrize("name", glt_lightning.__all__)
 def test_public_name_resolves(name: str) -> None:
     assert getattr(glt_lightning, name) is not None

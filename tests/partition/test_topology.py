@@ -18,10 +18,10 @@ from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import GraphToPartition
 from glt_lightning.partition.assign.metis import fill
 from glt_lightning.partition.degrees import count_degrees
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.relations import Relation, stored_relations
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.partition.topology import Topology
+from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import HETERO, random_source, stored_edges
 

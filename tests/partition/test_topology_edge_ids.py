@@ -12,9 +12,9 @@ import pytest
 from glt_lightning.partition import edges as edges_module
 from glt_lightning.partition.degrees import count_degrees
 from glt_lightning.partition.edges import EdgeJob
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.relations import stored_relations
 from glt_lightning.partition.topology import Topology
+from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import single
 

@@ -11,8 +11,8 @@ import pytest
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.errors import PartitionError
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.verify import verify_partition
+from glt_lightning.progress import Progress
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 Change = Callable[[np.ndarray], None]

@@ -11,7 +11,7 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.route import Router
-from glt_lightning.partition.progress import Progress
+from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import Gathered, RemoteRows, Rows, wire_dtype
 
 _CHUNK_BYTES = 4 << 20  # of rows asked for at once

@@ -10,7 +10,7 @@ import numpy as np
 from glt_lightning.data.graph import Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.options import Fanouts
-from glt_lightning.partition.progress import Progress
+from glt_lightning.progress import Progress
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key

@@ -15,7 +15,7 @@ from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Router
-from glt_lightning.partition.progress import Progress
+from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import Expand, RemoteRows, Rows, wire_dtype
 
 _CHUNK = 1 << 12  # nodes asked for at once: the hottest ones have thousands of neighbours

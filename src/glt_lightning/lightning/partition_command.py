@@ -19,10 +19,10 @@ from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.messages import OneLineParser
 from glt_lightning.lightning.parts_command import assign_only, part_numbers, write_parts
 from glt_lightning.lightning.report_command import add_report_arguments, page_path, show_report
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.report import TrafficOptions
 from glt_lightning.partition.report.numbers import size
 from glt_lightning.partition.verify import verify_partition
+from glt_lightning.progress import Progress
 
 _READ = ("data",)  # what partition reads of a configuration
 _DESCRIPTION = (

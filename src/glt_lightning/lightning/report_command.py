@@ -13,10 +13,10 @@ from glt_lightning.errors import OptionError
 from glt_lightning.lightning.messages import OneLineParser
 from glt_lightning.options import Fanouts
 from glt_lightning.partition.folder import whole_file
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.report import TrafficOptions, make_report
 from glt_lightning.partition.report.html import report_html
 from glt_lightning.partition.report.text import report_text
+from glt_lightning.progress import Progress
 
 _OPTIONS = TrafficOptions()
 _DESCRIPTION = (

@@ -18,7 +18,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
 from glt_lightning.options import CacheOptions
-from glt_lightning.partition.progress import Progress
+from glt_lightning.progress import Progress
 from glt_lightning.sampler.device_store import free_memory
 from glt_lightning.sampler.source import RemoteRows
 

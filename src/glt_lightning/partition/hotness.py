@@ -11,10 +11,10 @@ import numpy as np
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.scratch import float_matrix
 from glt_lightning.partition.topology import Topology
 from glt_lightning.partition.vip import inclusion_of_each
+from glt_lightning.progress import Progress
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType, edge_type_key
 

@@ -13,12 +13,12 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.options import Fanouts
 from glt_lightning.partition.degrees import Degrees
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.relations import Relation
 from glt_lightning.partition.scripted_device import usable_device
 from glt_lightning.partition.sources.tensors import reverse_edge_type
 from glt_lightning.partition.topology import Topology
 from glt_lightning.partition.vip import inclusion, seed_probabilities
+from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE, NODE, EdgeType, NodeType, edge_type_str
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import Assigner, GraphToPartition, built_in, checked, require_countable
 from glt_lightning.partition.checks import check_graph
 from glt_lightning.partition.degrees import Degrees, count_degrees
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.relations import stored_relations
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.storage import Storage
 from glt_lightning.partition.topology import Topology
+from glt_lightning.progress import Progress
 from glt_lightning.types import NodeType
 
 ResolvedSplits = Mapping[str, tuple[NodeType, np.ndarray]]

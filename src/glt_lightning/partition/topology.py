@@ -16,10 +16,10 @@ from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.partition.degrees import Degrees
 from glt_lightning.partition.edges import EdgeJob, write_edges
 from glt_lightning.partition.layout import NodeLayout
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.relations import Relation
 from glt_lightning.partition.sources.base import EdgeList
 from glt_lightning.partition.sources.files import NpyFile
+from glt_lightning.progress import Progress
 from glt_lightning.types import EdgeType, NodeType
 
 _MOST_EDGES = 1 << 22  # of a chunk

@@ -11,7 +11,7 @@ import numpy as np
 from glt_lightning.data.arrays import open_array, verify_array
 from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
 from glt_lightning.errors import PartitionError
-from glt_lightning.partition.progress import Progress
+from glt_lightning.progress import Progress
 
 _CHUNK = 1 << 22  # entries looked at together
 

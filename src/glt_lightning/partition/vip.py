@@ -15,9 +15,9 @@ import numpy as np
 
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.options import Fanouts, PartitionOptions
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.scratch import float_matrix
 from glt_lightning.partition.topology import Topology
+from glt_lightning.progress import Progress
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType
 

@@ -9,8 +9,8 @@ from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.options import CacheOptions
-from glt_lightning.partition.progress import Progress
 from glt_lightning.producer.once_per_host import Exchange, once_per_host
+from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import RemoteRows
 
 

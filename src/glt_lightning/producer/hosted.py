@@ -30,10 +30,10 @@ from glt_lightning.options import (
     SamplingOptions,
     SecurityOptions,
 )
-from glt_lightning.partition.progress import Progress
 from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.server import GraphServer
+from glt_lightning.progress import Progress
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.source import RemoteRows
 

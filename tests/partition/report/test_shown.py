@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from glt_lightning.errors import OptionError
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.report import Report, TrafficOptions, make_report
 from glt_lightning.partition.report.html import report_html
 from glt_lightning.partition.report.text import report_text
+from glt_lightning.progress import Progress
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 OPTIONS = TrafficOptions(num_neighbors=[3, 2], batch_size=16, batches=3, cache=(0.1, 0.5))

@@ -7,7 +7,6 @@ from typing import Any
 
 from glt_lightning.data.hot_lists import stored_policies
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.report.caches import PRESAMPLED
 from glt_lightning.partition.report.contents import Contents, collect_contents
 from glt_lightning.partition.report.options import TrafficOptions
@@ -17,6 +16,7 @@ from glt_lightning.partition.report.traffic import (
     predict_traffic,
     why_no_traffic,
 )
+from glt_lightning.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

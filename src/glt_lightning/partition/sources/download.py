@@ -10,7 +10,7 @@ from pathlib import Path
 from glt_lightning.data.arrays import disk_full_speaks
 from glt_lightning.errors import DataError
 from glt_lightning.partition.folder import exclusive, whole_folder
-from glt_lightning.partition.progress import Progress
+from glt_lightning.progress import Progress
 
 _STALL_S = 60.0  # longest silence of the server
 _LOCK_S = 6 * 3600.0

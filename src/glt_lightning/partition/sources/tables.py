@@ -15,7 +15,6 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.folder import exclusive, whole_folder
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, pick_target, width
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
@@ -28,6 +27,7 @@ from glt_lightning.partition.sources.tables_lookup import (
     user_ids,
 )
 from glt_lightning.partition.sources.tables_mapping import EdgeTable, NodeTable, parse_tables
+from glt_lightning.progress import Progress
 from glt_lightning.types import EdgeType, NodeType
 
 _log = logging.getLogger(__name__)

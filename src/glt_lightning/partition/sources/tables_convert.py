@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.sources.tables_edges import EdgeConverter, convert_matrix
 from glt_lightning.partition.sources.tables_ids import NodeIds
 from glt_lightning.partition.sources.tables_lookup import NodeFacts, edge_folder, node_folder, save_facts
 from glt_lightning.partition.sources.tables_mapping import Tables
 from glt_lightning.partition.sources.tables_nodes import convert_nodes
+from glt_lightning.progress import Progress
 from glt_lightning.types import NodeType, edge_type_str
 
 

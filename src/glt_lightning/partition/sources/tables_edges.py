@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.errors import DataError
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.sources.scipy_sparse import read_sparse
 from glt_lightning.partition.sources.tables_files import TableFiles
 from glt_lightning.partition.sources.tables_ids import NodeIds, chunk_of, id_types, ids_of
 from glt_lightning.partition.sources.tables_mapping import EdgeTable
 from glt_lightning.partition.sources.tables_writers import ColumnWriters, readers
+from glt_lightning.progress import Progress
 from glt_lightning.types import EdgeType, NodeType
 
 _INT32_MAX = 2**31 - 1

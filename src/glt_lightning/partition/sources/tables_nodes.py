@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.errors import DataError
-from glt_lightning.partition.progress import Progress
 from glt_lightning.partition.sources.tables_columns import SPLITS, Labels, split_codes
 from glt_lightning.partition.sources.tables_files import Piece, TableFiles
 from glt_lightning.partition.sources.tables_ids import KeyIds, NodeIds, RowIds, id_types, ids_of
 from glt_lightning.partition.sources.tables_lookup import NodeFacts
 from glt_lightning.partition.sources.tables_mapping import NodeTable
 from glt_lightning.partition.sources.tables_writers import ColumnWriters, readers
+from glt_lightning.progress import Progress
 
 _INT32_MAX = 2**31 - 1
 
