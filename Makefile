@@ -11,7 +11,7 @@ CUDA_ARCHITECTURES ?= 90
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
-.PHONY: install demo test test-all soak multi-host gpu-check lint format wheel clean
+.PHONY: install demo test test-all soak multi-host ptx-check gpu-check lint format wheel clean
 
 install: $(VENV)/.installed
 
@@ -43,6 +43,13 @@ soak: install
 # Several hosts on this one: network namespaces, links of 1 Gbit/s, mutual TLS. Needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN).
 multi-host: install
 	$(PYTEST) tests/multi_host
+
+# The CUDA kernels, run on the CPU from the PTX that nvcc makes of them; part of `make test-all` where nvcc is found. Takes a
+# few minutes. PTX_ARCHITECTURE: whose PTX, a compute capability.
+PTX_ARCHITECTURE ?= $(CUDA_ARCHITECTURES)
+ptx-check: install
+	@command -v nvcc > /dev/null || { echo "ptx-check needs nvcc, and there is none on PATH." >&2; exit 1; }
+	GLT_PTX_ARCHITECTURE=$(PTX_ARCHITECTURE) $(PYTEST) tests/ptx
 
 # On a machine with a GPU, nvcc, and torch with CUDA for PYTHON; needs no network, installs nothing, takes less than 8 minutes.
 gpu-check:
