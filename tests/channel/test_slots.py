@@ -106,16 +106,71 @@ def test_batches_outlive_their_pool():
     assert (memory == 9).all()
 
 
-def test_pinning_follows_the_memory():
-    said = []
+class Driver:
+    """Page-locks as CUDA does: memory that is registered must not be registered again."""
 
-    def pin(address, nbytes):
-        said.append(("pin", nbytes))
-        return lambda: said.append(("unpin", nbytes))
+    def __init__(self):
+        self.registered: dict[int, int] = {}
+        self.total = 0
 
-    pool = SlotPool(Slot, 1, pin)
-    _, memory = lend(pool, 100)
+    def pin(self, address, nbytes):
+        end = address + nbytes
+        assert not any(address < a + n and a < end for a, n in self.registered.items()), "already registered"
+        self.registered[address] = nbytes
+        self.total += 1
+        return lambda: self.registered.pop(address)
+
+
+@pytest.mark.parametrize("kind", [Slot, SharedSlot])
+def test_memory_is_pinned_until_its_last_view_is_gone(kind):
+    driver = Driver()
+    pool = SlotPool(kind, 1, driver.pin)
+
+    def take(nbytes: int) -> np.ndarray:
+        slot = pool.take()
+        assert slot is not None
+        if kind is SharedSlot:
+            writer = SlotWriter(os.dup(slot.fd))
+            writer.memory(nbytes)
+            writer.close()
+            slot.attach()
+        else:
+            slot.reserve(nbytes)
+        return pool.lend(slot, nbytes)
+
+    memory = take(100)
+    small = sum(driver.registered.values())
     del memory
-    _, _memory = lend(pool, 3 << 20)
+    memory = take(3 << 20)
+    assert sum(driver.registered.values()) > small
+    assert (len(driver.registered), driver.total) == (1, 2)
+    address = memory.ctypes.data
     pool.close()
-    assert [s[0] for s in said] == ["pin", "unpin", "pin", "unpin"]
+    assert list(driver.registered) == [address]  # a copy may still read it
+    del memory
+    assert not driver.registered
+
+
+@pytest.mark.filterwarnings("ignore:all 1 batch slots")
+def test_one_off_memory_is_not_pinned_and_retired_memory_is_let_go():
+    driver = Driver()
+    pool = SlotPool(Slot, 1, driver.pin)
+    slot, memory = lend(pool)
+    for _ in range(3):  # the next one-off slot is often mapped where the last one was
+        fresh = pool.take_fresh()
+        fresh.reserve(4096)
+        kept = pool.lend(fresh, 4096)
+        del fresh, kept
+    assert driver.total == 1
+    pool.retire(slot)
+    del slot, memory
+    assert not driver.registered
+
+
+def test_a_retired_slot_keeps_no_descriptor():
+    before = len(os.listdir("/proc/self/fd"))
+    pool = SlotPool(SharedSlot, 1)
+    slot = pool.take()
+    assert slot is not None
+    pool.retire(slot)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -8,7 +8,7 @@ import torch
 from glt_lightning import SamplingOptions
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.contexts import wants_pinned
-from glt_lightning.lightning.transfer import InFlight
+from glt_lightning.loader.transfer import InFlight
 from tests.lightning.tiny import Noting
 
 

@@ -13,9 +13,9 @@ import torch
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
-from glt_lightning.lightning.transfer import InFlight
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.loader.device_rows import _complete, device_rows
+from glt_lightning.loader.transfer import InFlight
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
 from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero

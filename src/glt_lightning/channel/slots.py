@@ -24,14 +24,30 @@ _GRAIN = 2 << 20  # slots grow in huge pages
 PinMemory = Callable[[int, int], Callable[[], None]]
 
 
+class _Map(mmap.mmap):
+    """A map that is page-locked for as long as anybody views it.
+
+    CUDA must forget the pages before the kernel unmaps them: an address that is mapped again while it is registered cannot
+    be registered, or copies read the old pages. Views outlive their slot, so the map itself undoes it.
+    """
+
+    unpin: Callable[[], None] | None = None
+
+    def pin(self, pin: PinMemory) -> None:
+        self.unpin = pin(address_of(self), len(self))
+
+    def __del__(self) -> None:
+        if self.unpin is not None:
+            self.unpin()
+
+
 class Slot:
     """Memory for one batch at a time, private to this process. Grows to the largest batch it ever held."""
 
     def __init__(self, index: int, pin: PinMemory | None = None) -> None:
         self.index = index
-        self._memory: mmap.mmap | None = None
+        self._memory: _Map | None = None
         self._pin = pin
-        self._unpin: Callable[[], None] | None = None
 
     @property
     def capacity(self) -> int:
@@ -43,17 +59,15 @@ class Slot:
             self._map(-(-(nbytes + nbytes // 8) // _GRAIN) * _GRAIN)
 
     def _map(self, capacity: int) -> None:
-        self._replace(mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        assert self._memory is not None
-        self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._memory = None  # the old map goes with its last view
+        memory = _Map(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        self._use(memory)
 
-    def _replace(self, memory: mmap.mmap | None) -> None:
-        if self._unpin is not None:
-            self._unpin()
-            self._unpin = None
-        self._memory = memory  # the old map goes with its last view
-        if memory is not None and self._pin is not None:
-            self._unpin = self._pin(address_of(memory), len(memory))
+    def _use(self, memory: _Map) -> None:
+        if self._pin is not None:
+            memory.pin(self._pin)
+        self._memory = memory
 
     def buffer(self, nbytes: int) -> Any:
         """A new object that exports the first ``nbytes``; its death is the sign that the batch is gone."""
@@ -61,7 +75,7 @@ class Slot:
         return lend(self._memory, nbytes)
 
     def close(self) -> None:
-        self._replace(None)
+        self._memory = None
 
 
 class SharedSlot(Slot):
@@ -78,7 +92,8 @@ class SharedSlot(Slot):
         """Maps the memory again if the writer made it larger."""
         size = os.fstat(self.fd).st_size
         if size > self.capacity:
-            self._replace(mmap.mmap(self.fd, size))
+            self._memory = None
+            self._use(_Map(self.fd, size))
 
     def close(self) -> None:
         super().close()
@@ -131,19 +146,20 @@ class SlotPool:
             pass
         if len(self._slots) >= self.limit:
             return None
-        slot = self._make()
+        slot = self._make(self._pin)
         self._slots.append(slot)
         return slot
 
     def take_fresh(self) -> Slot:
-        """A one-off slot: it does not come back, its memory goes with the batch."""
+        """A one-off slot: it does not come back, its memory goes with the batch. It is not page-locked: that takes longer
+        than the copy from it, and the driver keeps the host from running further ahead."""
         self.fresh_slots += 1
         if self.fresh_slots == 1:
             warnings.warn(
                 f"all {self.limit} batch slots are held by kept batches; further ones get memory of their own, which is slower.",
                 stacklevel=2,
             )
-        return self._make()
+        return self._make(None)
 
     def give_back(self, slot: Slot) -> None:
         """Returns a slot that was taken but not lent."""
@@ -153,15 +169,15 @@ class SlotPool:
             slot.close()
 
     def retire(self, slot: Slot) -> None:
-        """Forgets a slot that was taken: its memory is not used again, and goes with whoever still reads it."""
+        """Forgets and closes a slot that was taken: its memory is not used again, and goes with whoever still reads it."""
         self._slots = [each for each in self._slots if each is not slot]
+        slot.close()
 
     def trim(self, most: int) -> list[Slot]:
         """Closes the free slots but ``most`` of them, those that were used last; returns which."""
         gone = [self._free.popleft() for _ in range(len(self._free) - most)]
         for slot in gone:
             self.retire(slot)
-            slot.close()
         return gone
 
     def owns(self, slot: Slot) -> bool:
@@ -180,13 +196,13 @@ class SlotPool:
         return memory
 
     def close(self) -> None:
-        """Forgets all slots. Batches still in use keep their memory."""
+        """Forgets all slots. Batches still in use keep their memory, page-locked as it was."""
         for slot in self._slots:
             slot.close()
         self._slots.clear()
         self._free.clear()
         self.limit = 0
 
-    def _make(self) -> Slot:
+    def _make(self, pin: PinMemory | None) -> Slot:
         self._made += 1
-        return self._kind(self._made, self._pin)
+        return self._kind(self._made, pin)

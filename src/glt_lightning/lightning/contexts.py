@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 
 import torch
 
@@ -58,7 +57,7 @@ class ContextOwner:
             exchange=exchange,
         )
         self._context = context
-        self._closer = weakref.finalize(self, _close, context)  # also when this owner is forgotten, and at exit
+        self._closer = weakref.finalize(self, context.close)  # also when this owner is forgotten, and at exit
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         if self._context is None:
@@ -75,14 +74,6 @@ class ContextOwner:
         self._context = None
         if self._closer is not None:
             self._closer()
-
-
-def _close(context: LoaderContext) -> None:
-    if context.pin_memory and torch.cuda.is_initialized():
-        # Copies may still read the memory that is about to be unlocked; a device that failed has been heard of already.
-        with suppress(RuntimeError):
-            torch.cuda.synchronize()
-    context.close()
 
 
 def wants_pinned(sampling: SamplingOptions, device: torch.device) -> bool:

@@ -26,8 +26,8 @@ from glt_lightning.lightning.monitor import add_monitor
 from glt_lightning.lightning.own_splits import read_split
 from glt_lightning.lightning.server_facts import ask_manifest
 from glt_lightning.lightning.standalone import GraphHost, Standalone
-from glt_lightning.lightning.transfer import InFlight
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
+from glt_lightning.loader.transfer import InFlight
 from glt_lightning.options import (
     CacheOptions,
     ClusterOptions,

@@ -21,13 +21,14 @@ from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, SamplerError
-from glt_lightning.loader.collate import Collate
+from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.loader.transfer import InFlight
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.host_cache import host_memory
@@ -74,8 +75,7 @@ class LoaderContext:
         exchange: Gives every rank the texts of all ranks, in rank order; without it each rank holds ``cache.memory`` for
             itself.
         device: What trains. A GPU also samples, as ``sampling.topology`` says; batches then lie in its memory. Where the CPU
-            samples, a GPU keeps rows with ``cache.device``, and batches that were moved to it are completed with
-            ``device_rows.complete(batch)``. None: the CPU.
+            samples, a GPU keeps rows with ``cache.device``. Move batches to it with `to_device`. None: the CPU.
 
     Attributes:
         device_rows: What the device keeps, or None.
@@ -103,6 +103,7 @@ class LoaderContext:
         self._gather_counts = gather_counts
         self._memory: MemoryTier | None = None
         self.device_rows: DeviceRows | None = None
+        self._device, self._in_flight = device or torch.device("cpu"), InFlight()
         self._producer: Producer | None = None
         self._gpus: HostGpus | None = None
         try:
@@ -112,7 +113,7 @@ class LoaderContext:
                     graph = graph.with_memory(self._memory)
             if make_producer is None and self.cache.keeps_rows and rank == 0:
                 _log.info("%s", NOTHING_TO_KEEP)
-            self._open_producer(graph, make_producer, exchange or _alone, device or torch.device("cpu"))
+            self._open_producer(graph, make_producer, exchange or _alone, self._device)
         except BaseException:
             self._close_producer()
             raise
@@ -126,7 +127,7 @@ class LoaderContext:
         if kernels is not None and isinstance(graph, LocalPartition) and make_producer is None:
             self._producer = make_device_producer(graph, None, kernels, sampling, cache, exchange, name)
             return
-        pin = cuda_pin if self.pin_memory else None
+        pin = cuda_pin(device) if self.pin_memory else None
         if kernels is not None and isinstance(graph, ClusterGraph) and make_producer is not None:
             inner = partial(
                 make_device_producer, kernels=kernels, sampling=sampling, cache=cache, exchange=exchange, name=name
@@ -169,6 +170,17 @@ class LoaderContext:
         loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
         self._loaders.add(loader)
         return loader
+
+    def to_device(self, batch: Batch, device: torch.device | None = None) -> Batch:
+        """The batch on ``device`` (None: the context's), whole: also with the attributes that the device keeps.
+
+        Copies are asynchronous, on the device's current stream, and the batch is kept until they are done. That is the
+        difference to ``batch.to(device, non_blocking=True)``: the memory of a batch is used again as soon as the batch is
+        dropped, under a copy that still reads it.
+        """
+        device = device or self._device
+        moved = self._in_flight.copy(batch, device) if device.type != "cpu" else batch.to(device)
+        return moved if self.device_rows is None else self.device_rows.complete(moved)
 
     def _shared_plan(self, spec: LoaderSpec, seeds: Seeds) -> EpochPlan:
         return EpochPlan(
@@ -213,6 +225,7 @@ class LoaderContext:
         for loader in self._loaders:
             loader.close()
         self._loaders.clear()
+        self._in_flight.clear()  # page-locked memory waits for the device before it goes (pinning.py)
         self._close_producer()
 
     def _close_producer(self) -> None:

@@ -6,7 +6,8 @@ import copy
 from collections import deque
 
 import torch
-from torch_geometric.data import Data, HeteroData
+
+from glt_lightning.loader.collate import Batch
 
 
 class InFlight:
@@ -17,9 +18,9 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self._held: deque[tuple[torch.cuda.Event, Data | HeteroData]] = deque()
+        self._held: deque[tuple[torch.cuda.Event, Batch]] = deque()
 
-    def copy(self, batch: Data | HeteroData, device: torch.device) -> Data | HeteroData:
+    def copy(self, batch: Batch, device: torch.device) -> Batch:
         """Starts copying ``batch`` to the CUDA ``device`` on its current stream; returns the copy. A batch that the device
         made itself comes back as it is."""
         self.release()
@@ -37,10 +38,10 @@ class InFlight:
             self._held.popleft()
 
     def clear(self) -> None:
-        """Forgets all batches; the caller has waited for the device."""
+        """Forgets all batches; whoever lets go of their memory waits for the device first."""
         self._held.clear()
 
 
-def _is_on(batch: Data | HeteroData, device: torch.device) -> bool:
+def _is_on(batch: Batch, device: torch.device) -> bool:
     tensors = (value for store in batch.stores for value in store.values() if isinstance(value, torch.Tensor))
     return all(tensor.device == device for tensor in tensors)
