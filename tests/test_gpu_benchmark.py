@@ -103,10 +103,14 @@ def test_sampling_counts_edges(store, partition):
     assert 4 * 2 * 8 * 15 * 0.5 < found.median < 4 * 2 * 8 * 15 * 11 * 6
 
 
-def test_gather_counts_bytes_once(store, partition, kernels):
-    rows = np.asarray(gpu_ops.stored(partition, "part0/nodes/0/x.npy"))
-    found = gpu_ops.gather(store.node_shards(0, "x"), rows, kernels, Ticks(), QUICK, count=100)
-    assert found.median == 4 * 100 * 400
+def test_gather_queues_several_and_counts_bytes_once(store, partition, kernels, monkeypatch):
+    rows, shards, queued = np.asarray(gpu_ops.stored(partition, "part0/nodes/0/x.npy")), store.node_shards(0, "x"), []
+    run = kernels.run
+    monkeypatch.setattr(store.kernels, "run", lambda *given: queued.append(given[0]) or run(*given))
+    found = gpu_ops.gather(shards, rows, kernels, Ticks(), QUICK, count=100)
+    rounds = QUICK.warmup + QUICK.rounds
+    assert queued == ["glt_cuda_gather"] * (1 + rounds * gpu_ops.QUEUED)
+    assert found.median == 4 * gpu_ops.QUEUED * 100 * 400
 
 
 def test_wrong_results_are_not_timed(store, partition, kernels, monkeypatch):
