@@ -23,7 +23,7 @@ $(VENV)/bin/python:
 # Pinned, so that everybody runs what continuous integration runs. The CUDA kernels are part of it where nvcc is found.
 $(VENV)/.installed: $(VENV)/bin/python $(BUILD_INPUTS)
 	$(BIN)/python -m pip install --editable '.[dev]' --constraint constraints-dev.txt \
-	  --config-settings 'cmake.define.GLT_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)'
+	  --config-settings 'cmake.define.GLT_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)' --config-settings cmake.define.GLT_WERROR=ON
 	touch $@
 
 demo: install

@@ -104,6 +104,7 @@ class Check:
         begin = time.monotonic()
         options = {
             "GLT_CUDA": "ON",
+            "GLT_WERROR": "ON",
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_CUDA_COMPILER": self.machine.nvcc,
             "GLT_CUDA_ARCHITECTURES": f"{self.machine.capability}-real",
