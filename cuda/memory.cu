@@ -12,6 +12,8 @@ int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** device_addr
   return glt::status_of(error, detail);
 }
 
+// Waits for the device first: whether CUDA would is not documented.
 int32_t glt_cuda_host_unregister(void* address, int64_t* detail) {
-  return glt::status_of(cudaHostUnregister(address), detail);
+  const cudaError_t waited = cudaDeviceSynchronize(), error = cudaHostUnregister(address);
+  return glt::status_of(waited != cudaSuccess ? waited : error, detail);
 }

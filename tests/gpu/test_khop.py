@@ -138,5 +138,5 @@ def test_a_damaged_row_is_refused(kernels, max_picks):
         CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5], [2]], max_picks=max_picks)(seeds, 0, 0)
     relation.indices[0] = 0
     relation.indptr[1] = 1000
-    with pytest.raises(PartitionError, match="0:1000"):
+    with pytest.raises(PartitionError, match="1000"):
         CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5]], max_picks=max_picks)(seeds, 0, 0)

@@ -1,6 +1,7 @@
 """Host memory that a device reads in place."""
 
 import mmap
+import weakref
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_memory_that_cannot_be_locked(kernels):
     kernels.lockable(PAGE)
     with pytest.raises(NativeError, match=rf"cannot lock {2 * PAGE:,} bytes of host memory for cpu: ") as said:
         Registered(kernels, pages(2))
-    assert "(`ulimit -l`, here " in str(said.value)
+    assert "a container's limit of memory" in str(said.value)
     assert "sampling.topology" in str(said.value)
     Registered(kernels, pages(1)).close()
 
@@ -67,3 +68,26 @@ def test_memory_that_cannot_be_locked(kernels):
 def test_memory_of_another_kind_is_refused(kernels, memory):
     with pytest.raises(DataError, match="memory: expected"):
         Registered(kernels, memory)
+
+
+def test_one_that_is_dropped_unlocks_its_memory(kernels):
+    memory = pages(1)
+    Registered(kernels, memory).address_of(memory)
+    Registered(kernels, memory).close()
+
+
+def test_a_device_that_failed_keeps_no_memory(kernels, monkeypatch):
+    memory = pages(1)
+    registered, kept = Registered(kernels, memory), weakref.ref(memory)
+    ask = kernels.ask
+
+    def fail(name, *arguments):
+        ask(name, *arguments)
+        raise NativeError("CUDA error 719")
+
+    monkeypatch.setattr(kernels, "ask", fail)
+    del memory
+    with pytest.raises(NativeError, match="719"):
+        registered.close()
+    registered.close()
+    assert kept() is None

@@ -179,3 +179,13 @@ def test_threads_gather_at_once_and_each_is_told_its_own_error(kernels):
     for thread in threads:
         thread.join()
     assert told == {bad: bad for bad in range(1000, 1004)}
+
+
+@pytest.mark.parametrize("row_shape", [(0,), (3, 0)])
+def test_rows_without_bytes(kernels, row_shape):
+    array = CudaShards([torch.empty(2, *row_shape), torch.empty(3, *row_shape)], kernels)
+    assert array.gather(torch.tensor([4, 0])).shape == (2, *row_shape)
+    array.check()
+    array.gather(torch.tensor([0, 5]))
+    with pytest.raises(DataError, match="id 5 at position 1"):
+        array.check()

@@ -111,7 +111,7 @@ def test_a_damaged_row_is_refused(kernels, fanout):
         CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout], [2]])(torch.arange(4), 0, 0)
     relation.indices[0] = 0
     relation.indptr[1] = 1000
-    with pytest.raises(PartitionError, match="0:1000"):
+    with pytest.raises(PartitionError, match="1000"):
         CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout]])(torch.from_numpy(pieces.gid_of[0]), 0, 0)
 
 

@@ -94,6 +94,12 @@ def test_relabel(kernels, seed, schedule):
     cases.check_relabel(kernels, seed)
 
 
+def test_relabel_of_nothing(kernels):
+    for known in (None, torch.empty(0, dtype=torch.int64)):
+        unique, lids = cuda_relabel.relabel(torch.empty(0, dtype=torch.int64), known, kernels=kernels)
+        assert unique.tolist() == lids.tolist() == []
+
+
 # --- the relabel table at its limits
 
 

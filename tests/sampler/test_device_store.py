@@ -192,6 +192,21 @@ def test_the_log_says_where_things_lie(kernels, partition_of):
 # --- closing, and what goes wrong
 
 
+def test_a_device_that_failed_keeps_no_memory(kernels, partition_of, monkeypatch):
+    store = open_with(partition_of("small_graph", 2), kernels, "uva", "uva")
+    memory = store._memory
+    ask = kernels.ask
+
+    def fail(name, *arguments):
+        ask(name, *arguments)
+        raise NativeError("CUDA error 719")
+
+    monkeypatch.setattr(kernels, "ask", fail)
+    with pytest.raises(NativeError, match="719"):
+        store.close()
+    assert (memory._copies, memory._shared) == ([], None)
+
+
 def test_closed_means_closed(kernels, partition_of):
     store = open_with(partition_of("small_graph", 3), kernels, "hybrid", "hybrid", 2000, 2000)
     store.close()

@@ -15,6 +15,8 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.cuda import Kernels, kernels_of, raise_if, read
 from glt_lightning.ops.encoding import Encoding
 
+_NOWHERE = 16  # aligned for every access, of which there is none
+
 # What torch has for the dtype of an encoding.
 _STORED_AS = {
     "float16": (torch.float16,),
@@ -88,7 +90,8 @@ class CudaShards:
                 f"bounds: expected {len(self._shards) + 1} for {len(self._shards)} shards, got {len(bounds)}."
             )
         self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
-        addresses = np.array([0 if s is None else s.address for s in self._shards], dtype=np.uint64)
+        # rows without bytes have no address, and address 0 stands for a shard that is not here
+        addresses = np.array([0 if s is None else s.address or _NOWHERE for s in self._shards], dtype=np.uint64)
         copy = self._kernels.copy if lasting else self._kernels.put
         self._bounds, self._pointers = copy(self.bounds), copy(addresses.view(np.int64))
         self._error = copy(np.zeros(5, dtype=np.int64))

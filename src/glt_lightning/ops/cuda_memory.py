@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import weakref
 from ctypes import addressof, c_void_p
 
 import numpy as np
@@ -14,7 +15,8 @@ _PAGE_BYTES = resource.getpagesize()
 
 
 class Registered:
-    """Locks host memory and maps it for a device. Close it when the device is done with all work that reads it.
+    """Locks host memory and maps it for a device. Close it when the device is done with all work that reads it; one that is
+    dropped unlocks its memory, too, before that is unmapped. Either waits for the device.
 
     memory: uint8 [nbytes], writable, beginning at a page, registered once in this process; kept alive until closed.
     Raises `NativeError` where it cannot be locked.
@@ -31,25 +33,25 @@ class Registered:
             raise DataError(
                 f"memory: expected an address that begins a page of {_PAGE_BYTES:,} bytes, got {self._first:#x}."
             )
-        self._kernels, self._memory = kernels, memory
-        self._on_device = 0 if self.nbytes == 0 else self._register()
-        self._open = True
+        self._on_device = self._register(kernels) if self.nbytes else 0
+        self._unlock = weakref.finalize(self, _unlock, kernels, memory)
+        self._unlock.atexit = False
 
-    def _register(self) -> int:
+    def _register(self, kernels: Kernels) -> int:
         on_device = c_void_p()
         try:
-            self._kernels.ask("glt_cuda_host_register", self._first, self.nbytes, addressof(on_device))
+            kernels.ask("glt_cuda_host_register", self._first, self.nbytes, addressof(on_device))
         except NativeError as error:
             raise NativeError(
-                f"cannot lock {self.nbytes:,} bytes of host memory for {self._kernels.device}: {error} The host needs that "
-                f"much free memory, and a limit of locked memory that allows it (`ulimit -l`, here {_limit()}). Raise the "
-                "limit, take a smaller graph, or set sampling.topology and sampling.features to device or cpu."
+                f"cannot lock {self.nbytes:,} bytes of host memory for {kernels.device}: {error} The host, and a container's "
+                "limit of memory, must have that much free. Free or allow it, take a smaller graph, or set "
+                "sampling.topology and sampling.features to device or cpu."
             ) from None
         return int(on_device.value or 0)
 
     def address_of(self, array: np.ndarray) -> int:
         """Where the device reads an array (contiguous) that lies in this memory. Valid until closed."""
-        if not self._open:
+        if not self._unlock.alive:
             raise NativeError("this registered memory is closed: the device cannot read it any more.")
         offset = array.ctypes.data - self._first if array.nbytes else 0
         if not array.flags.c_contiguous or offset < 0 or offset + array.nbytes > self.nbytes:
@@ -60,11 +62,8 @@ class Registered:
         return self._on_device + offset
 
     def close(self) -> None:
-        """Unlocks the memory. Safe to call twice."""
-        was_open, self._open = self._open, False
-        if was_open and self.nbytes:
-            self._kernels.ask("glt_cuda_host_unregister", self._first)
-            del self._memory
+        """Unlocks the memory. Safe to call twice, also after an error."""
+        self._unlock()
 
     def __enter__(self) -> Registered:
         return self
@@ -73,6 +72,6 @@ class Registered:
         self.close()
 
 
-def _limit() -> str:
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,} bytes"
+def _unlock(kernels: Kernels, memory: np.ndarray) -> None:
+    if memory.nbytes:
+        kernels.ask("glt_cuda_host_unregister", memory.ctypes.data)

@@ -19,7 +19,7 @@ class DeviceLids:
 
     def make_room(self, ids: int, lists: Sequence[Tensor]) -> None:
         """The table will hold ``ids`` ids at most. lists: what it must know, each with lid = position."""
-        if 2 * ids <= self._slots:
+        if self._slots and 2 * ids <= self._slots:
             return
         self._slots = max(64, 1 << (2 * ids - 1).bit_length())
         self._table = self._kernels.empty(2 * self._slots)

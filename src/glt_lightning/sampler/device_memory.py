@@ -100,10 +100,12 @@ class DeviceMemory:
 
     def close(self) -> None:
         """Gives it back; no kernel may be reading it. Safe to call twice."""
-        if self._registered is not None:
-            self._registered.close()
-        self._copies.clear()
-        self._release()
+        try:
+            if self._registered is not None:
+                self._registered.close()
+        finally:  # also where the device has failed
+            self._copies.clear()
+            self._release()
 
     def _release(self) -> None:
         if self._shared is not None:
