@@ -169,7 +169,7 @@ DAMAGE: list[tuple[Callable[[dict], object], str]] = [
     (put([[0, 3], [0, 4]], "bounds"), "bounds: of node type 'a'"),
     (put([[0, 2, 3], [0, 4, 4]], "bounds"), "part0/nodes/0/n_id.npy has 1 rows, expected 2"),
     (put([7, 8], "num_edges"), "num_edges: 8 edges of type .*, but the parts hold 7"),
-    (put(-1, "num_classes"), "num_classes: expected a count or null"),
+    (put(-1, "num_classes"), "num_classes: expected a count up to 2147483647 or null"),
     (lambda raw: raw["arrays"].pop(X0), "part 1 has x of the nodes of type 'b', part 0 has not"),
     (lambda raw: raw["arrays"].pop(IDS1), "part 1 lacks n_id of the nodes of type 'a'"),
     (lambda raw: raw["arrays"].pop("part1/edges/0/indices.npy"), "part 1 lacks indices of the edges of type"),

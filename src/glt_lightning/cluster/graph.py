@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.graph import Graph, Seeds, choose, gids_by_user_id
+from glt_lightning.data.graph import Graph, Seeds, choose
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.regular_file import parse_json
+from glt_lightning.data.user_ids import gids_by_user_id
 from glt_lightning.errors import DataError, PartitionError, RemoteError
 from glt_lightning.sampler.source import RemoteRows, Rows, wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
@@ -39,7 +41,8 @@ class ClusterGraph:
         parts = range(self.manifest.num_parts)
         mapped = self.partition.mapped_user_ids(node_type)
         ids = [array if (array := mapped[p]) is not None else self._fetch(node_type, p) for p in parts]
-        return choose(self.schema, node_type, gids_by_user_id(self.manifest, node_type, ids), user_ids)
+        gids = gids_by_user_id(self.manifest, node_type, ids, self.partition.directory)
+        return choose(self.schema, node_type, gids, user_ids)
 
     def _fetch(self, node_type: int, part: int) -> np.ndarray:
         """The user ids of a part, from its owner."""
@@ -96,7 +99,7 @@ class RemoteGraph:
     def manifest(self) -> Manifest:
         reply = self._ask("info", {})
         try:
-            raw: Any = json.loads(reply.body.tobytes())
+            raw: Any = parse_json(reply.body.tobytes())
         except ValueError as error:
             raise PartitionError(f"{self._server.name}: its manifest cannot be read ({error}).") from None
         return Manifest.parse(raw, self._server.name)

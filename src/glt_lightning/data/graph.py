@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,22 +37,13 @@ class Graph(Protocol):
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
 
 
-def gids_by_user_id(manifest: Manifest, node_type: int, user_ids: Sequence[np.ndarray]) -> np.ndarray:
-    """int64 [N]: the gid of each node of a type by the user's id; ``user_ids`` holds each part's by row."""
-    gids = np.empty(manifest.num_nodes[node_type], dtype=np.int64)
-    for p, part_ids in enumerate(user_ids):
-        begin = manifest.offsets[node_type] + manifest.bounds[node_type][p]
-        gids[part_ids] = np.arange(begin, begin + len(part_ids))
-    return gids
-
-
 def seeds_hash(user_ids: np.ndarray) -> str:
     """Of the user's ids of seeds, int [S], in their order: the same for every partition of the graph."""
     return hashlib.blake2b(np.ascontiguousarray(user_ids, "<i8"), digest_size=16).hexdigest()
 
 
 def choose(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.ndarray | None) -> Seeds:
-    """Seeds by the user's ids, from `gids_by_user_id`. Raises `DataError` for an id out of range."""
+    """Seeds by the user's ids, from `data.user_ids.gids_by_user_id`. Raises `DataError` for an id out of range."""
     if user_ids is None:
         return Seeds(node_type, gids)
     ids = np.asarray(user_ids)

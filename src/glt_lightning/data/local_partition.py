@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.data.arrays import open_array, verify_array
-from glt_lightning.data.graph import Seeds, choose, gids_by_user_id, no_split
+from glt_lightning.data.arrays import VERIFY_BYTES, open_array, verify_array
+from glt_lightning.data.graph import Seeds, choose, no_split
 from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
 from glt_lightning.data.memory_tier import MemoryTier
+from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.gather import Shards
@@ -63,6 +64,10 @@ class LocalPartition:
             memory = MemoryTier.open(memory)
         partition = cls(directory, manifest, _checked(parts, directory, manifest.num_parts), memory)
         _ = partition.view  # map the topology now: a damaged folder speaks here
+        for t, count in enumerate(manifest.num_nodes):
+            # Of the sizes whose checksums are verified: 4 M nodes take 30 ms.
+            if count * np.dtype(manifest.id_dtype).itemsize <= VERIFY_BYTES:
+                check_user_ids(manifest, t, partition.mapped_user_ids(t), directory)
         return partition
 
     def with_memory(self, memory: MemoryTier) -> LocalPartition:
@@ -98,9 +103,15 @@ class LocalPartition:
                     continue
                 indptr, indices = opened(edge_path(p, r, "indptr")), opened(edge_path(p, r, "indices"))
                 if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(indices)):
+                    begin, end = indptr[0], indptr[-1]
                     raise PartitionError(
-                        f"{self.directory / edge_path(p, r, 'indptr')}: damaged: rows end at {indptr[-1]}, the part has "
-                        f"{len(indices)} edges. Delete the partition folder and partition again."
+                        f"{self.directory / edge_path(p, r, 'indptr')}: damaged: rows "
+                        + (
+                            f"begin at {begin}, not at 0"
+                            if begin
+                            else f"end at {end}, the part has {len(indices)} edges"
+                        )
+                        + ". Delete the partition folder and partition again."
                     )
                 relations.append(RelationArrays(indptr, indices))
         user_ids = [
@@ -152,7 +163,7 @@ class LocalPartition:
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
-        gids = gids_by_user_id(self.manifest, node_type, self.user_ids_by_part(node_type))
+        gids = gids_by_user_id(self.manifest, node_type, self.user_ids_by_part(node_type), self.directory)
         return choose(self.schema, node_type, gids, user_ids)
 
     def user_ids_by_part(self, node_type: int) -> list[np.ndarray]:

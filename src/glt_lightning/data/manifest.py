@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.manifest_checks import checked, require
+from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.types import EdgeType, GraphSchema, NodeType
@@ -285,11 +286,12 @@ class Manifest:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as stream:
+            raw = parse_json(stream.read())
     except FileNotFoundError:
         what = "the folder is not a partition" if path.parent.is_dir() else "there is no such folder"
         raise PartitionError(f"{path}: not found; {what}.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise PartitionError(
             f"{path}: cannot be read as JSON ({error}). Delete the folder and partition again."
         ) from None

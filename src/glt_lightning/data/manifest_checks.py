@@ -12,9 +12,10 @@ import numpy as np
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import ENCODINGS
 
-_ARRAY_PATH = re.compile(r"(splits|part\d+/(nodes|edges|hot/[a-z]+)/\d+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
+_ARRAY_PATH = re.compile(r"(splits|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
 _Folders = dict[str, dict[str, Any]]
 _STRUCTURE = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
+MOST_CLASSES = 2**31 - 1  # greater labels are ids or times rather than classes
 _ID_DTYPES = {"int32": "<i4", "int64": "<i8"}
 
 
@@ -64,9 +65,9 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_nodes": (_list_of(_count), "a list of counts"),
     "num_edges": (_list_of(_count), "a list of counts"),
     "bounds": (_list_of(_list_of(_count)), "a list of lists of counts"),
-    "id_dtype": (lambda v: v in _ID_DTYPES, "'int32' or 'int64'"),
-    "edge_id_dtype": (lambda v: v in _ID_DTYPES, "'int32' or 'int64'"),
-    "num_classes": (lambda v: v is None or _count(v), "a count or null"),
+    "id_dtype": (lambda v: _text(v) and v in _ID_DTYPES, "'int32' or 'int64'"),
+    "edge_id_dtype": (lambda v: _text(v) and v in _ID_DTYPES, "'int32' or 'int64'"),
+    "num_classes": (lambda v: v is None or (_count(v) and v <= MOST_CLASSES), f"a count up to {MOST_CLASSES} or null"),
     "target_type": (lambda v: v is None or _text(v), "a node type or null"),
     "splits": (lambda v: isinstance(v, dict), "an object"),
     "arrays": (lambda v: isinstance(v, dict), "an object"),
@@ -113,7 +114,7 @@ def _is_dtype(value: object) -> bool:
     """Plain little-endian numbers and booleans, spelled as numpy spells them."""
     try:
         dtype = np.dtype(value) if isinstance(value, str) else None
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         return False
     return dtype is not None and dtype.kind in "biuf" and dtype.newbyteorder("<").str == value
 

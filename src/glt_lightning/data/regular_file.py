@@ -1,11 +1,14 @@
-"""Opening files that somebody else may have put there."""
+"""Reading files and JSON that somebody else may have put there."""
 
 from __future__ import annotations
 
+import errno
 import io
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
@@ -17,8 +20,16 @@ def open_regular(path: str | Path) -> io.BufferedReader:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(None, "it is not a regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return os.fdopen(fd, "rb")
     except BaseException:
         os.close(fd)
         raise
+
+
+def parse_json(text: bytes) -> Any:
+    """What JSON says. Raises ValueError for all that cannot be read as such."""
+    try:
+        return json.loads(text.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None

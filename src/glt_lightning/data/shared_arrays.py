@@ -16,6 +16,7 @@ import numpy as np
 
 from glt_lightning.data.arrays import disk_full_speaks
 from glt_lightning.data.host_memory import require_memory
+from glt_lightning.data.regular_file import parse_json
 from glt_lightning.errors import DataError
 
 _MAGIC = b"GLTARRAY"
@@ -95,7 +96,9 @@ class SharedArrays:
         writable: for drivers that lock no other memory; nobody writes to it.
         """
         try:
-            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = os.open(
+                path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK
+            )  # a FIFO: no wait
         except OSError as error:
             raise DataError(f"{path}: cannot be opened ({error.strerror}).") from None
         try:
@@ -170,7 +173,7 @@ def _checked(memory: mmap.mmap | None, path: str) -> tuple[mmap.mmap, Mapping[st
     size = int.from_bytes(memory[len(_MAGIC) : len(_MAGIC) + 8], "little")
     begin = len(_MAGIC) + 8
     try:
-        header = json.loads(memory[begin : begin + min(size, _MOST_HEADER)])
+        header = parse_json(memory[begin : begin + min(size, _MOST_HEADER)])
         ends = [o + np.dtype(d).itemsize * math.prod(s) for _, d, s, o in header["arrays"]]
         whole = header["end"] == len(memory) and all(0 < e <= len(memory) for e in ends)
     except (ValueError, KeyError, TypeError):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 
 
@@ -24,6 +25,7 @@ def read_split(name: str, given: Any) -> np.ndarray:
 
 def _read_file(name: str, path: Path) -> np.ndarray:
     try:
+        open_regular(path).close()
         if path.suffix == ".npy":
             ids = np.load(path, allow_pickle=False)
         elif path.suffix in (".txt", ".csv"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning.data.manifest import VERSION, ArrayEntry, Manifest, entries_from_json, entries_to_json
+from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import PartitionError
 
 FORMAT = "glt_lightning.part"
@@ -55,8 +56,9 @@ class PartFile:
         """Raises `PartitionError`, naming the file, unless it is as it was written, by this version of the format."""
         path = cls.path(folder, part)
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            with open_regular(path) as stream:
+                raw = parse_json(stream.read())
+        except (OSError, ValueError) as error:
             raise PartitionError(f"{path}: cannot be read as JSON ({error}). Delete this part and run again.") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT or raw.get("version") != VERSION:
             raise PartitionError(f"{path}: is not a part of version {VERSION}. Delete this part and run again.")

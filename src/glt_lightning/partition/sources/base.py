@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from glt_lightning.data.manifest_checks import MOST_CLASSES
 from glt_lightning.errors import DataError
 from glt_lightning.types import EdgeType, GraphSchema, NodeType, edge_type_str
 
@@ -167,12 +168,14 @@ def width(shape: tuple[int, ...]) -> int:
 
 
 def classes_of(y: np.ndarray) -> int | None:
-    """Number of classes in labels ``y`` [N] or [N, C]: negative labels mean "none", floats [N] are a regression."""
+    """Number of classes in labels ``y`` [N] or [N, C]: negative labels mean "none"; floats [N], and integers too great for
+    classes, are a regression."""
     if y.ndim > 1:
         return y.shape[1]
     if y.dtype.kind not in "iub":
         return None
-    return max(0, int(y.max()) + 1) if y.size else 0
+    count = max(0, int(y.max()) + 1) if y.size else 0
+    return count if count <= MOST_CLASSES else None
 
 
 def pick_target(labelled: list[NodeType], split_types: set[NodeType], name: str) -> NodeType | None:

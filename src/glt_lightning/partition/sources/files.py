@@ -10,6 +10,7 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.partition.pread import read_exactly
 
@@ -32,7 +33,7 @@ class NpyFile:
     def __init__(self, path: Path, at: int = 0, nbytes: int | None = None) -> None:
         self.path = path
         try:
-            with open(path, "rb") as stream:
+            with open_regular(path) as stream:
                 stream.seek(at)
                 shape, fortran, self.dtype = read_npy_header(stream)
                 self._offset = stream.tell()

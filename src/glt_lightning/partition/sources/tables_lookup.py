@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.types import EdgeType, NodeType, edge_type_str
@@ -42,7 +43,8 @@ def save_facts(folder: Path, nodes: Mapping[NodeType, NodeFacts]) -> None:
 def load_facts(folder: Path) -> dict[NodeType, NodeFacts]:
     path = folder / FACTS
     try:
-        facts: Any = json.loads(path.read_text("utf-8"))
+        with open_regular(path) as stream:
+            facts: Any = parse_json(stream.read())
         if facts["format"] != _FORMAT:
             raise ValueError(f"format {facts['format']!r}")
         return {t: NodeFacts(**each) for t, each in facts["nodes"].items()}
