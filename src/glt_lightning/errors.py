@@ -36,6 +36,10 @@ class PeerLostError(PeerError):
     """A peer cannot be reached, its connection broke, or a call passed its deadline. Trying again may help."""
 
 
+class FullError(PeerLostError):
+    """A peer has no room for this process now: too many streams, sessions or unread replies. Trying again may help."""
+
+
 class RefusedError(PeerError):
     """A peer turned this process away: another version, graph, job or secret. Trying again does not help."""
 

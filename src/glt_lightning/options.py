@@ -390,6 +390,45 @@ class SecurityOptions:
         return self.ca is not None
 
 
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """How much of a process that serves others its clients may have. Who finds it full tries again until its deadline.
+
+    Attributes:
+        streams: Streams that it has open in all; a client has two for its calls, and one for its batches. Each takes a
+            thread. Where all are taken, an idle connection of the address that has the most is ended.
+        streams_per_host: Those from one address.
+        sessions: Sessions of clients that a graph server has. Where all are taken, an idle one of the address that has the
+            most is ended.
+        unread_size: Bytes of replies that are made for one connection and not read yet, such as ``"256MB"``. One reply is
+            always made.
+        unread_total_size: The same for all connections; where it is reached, the one with the most is ended if it does not
+            read.
+    """
+
+    streams: int = 1024
+    streams_per_host: int = 768
+    sessions: int = 1024
+    unread_size: int | str = "256MB"
+    unread_total_size: int | str = "2GB"
+
+    def __post_init__(self) -> None:
+        for name in ("streams", "streams_per_host", "sessions"):
+            _at_least(f"cluster.limits.{name}", getattr(self, name), 1)
+        for name in ("unread_size", "unread_total_size"):
+            parse_bytes(f"cluster.limits.{name}", getattr(self, name))
+
+    @property
+    def unread_bytes(self) -> int:
+        """``unread_size`` in bytes."""
+        return parse_bytes("cluster.limits.unread_size", self.unread_size)
+
+    @property
+    def unread_total_bytes(self) -> int:
+        """``unread_total_size`` in bytes."""
+        return parse_bytes("cluster.limits.unread_total_size", self.unread_total_size)
+
+
 _DEADLINES, _RETRY, _SECURITY = DeadlineOptions(), RetryOptions(), SecurityOptions()
 
 
@@ -413,6 +452,7 @@ class ClusterOptions:
             else the address from which MASTER_ADDR is reached.
         deadlines: How long to wait for peers.
         retry: Pauses between attempts.
+        limits: How much clients may have of a process that serves them.
         security: Who may talk to the processes of the job.
         peer_timeout_s: How long a rank may go on after another rank of the job died, in seconds.
     """
@@ -428,6 +468,7 @@ class ClusterOptions:
     host: str | None = None
     deadlines: DeadlineOptions = _DEADLINES
     retry: RetryOptions = _RETRY
+    limits: LimitOptions = field(default_factory=LimitOptions)
     security: SecurityOptions = _SECURITY
     peer_timeout_s: float = 30.0
 

@@ -208,3 +208,23 @@ def test_silence_ends_a_session():
             sessions.find(id_)
     assert isinstance(session.talk, Talk)
     assert session.talk.ended
+
+
+def test_whose_session_makes_room():
+    """One for which nothing is made, of the address that has the most; never of one that has less than the newcomer's."""
+    sessions = Sessions(1000)
+
+    def add(id_, host, **changes):
+        session = sessions.add(Session(id_, id_, "job", 60.0, 60.0, 3, host))
+        for name, value in changes.items():
+            setattr(session, name, value)
+
+    add("a", "1", heard_s=5.0)
+    add("z", "2", held=1)
+    assert sessions.greediest("2") is None
+    add("b", "1", heard_s=1.0, batches=3)
+    add("c", "1", heard_s=0.0, held=7)
+    assert sessions.greediest("2").id == "a"
+    assert sessions.greediest("3").id == "a"
+    sessions.remove(sessions.find("a"))
+    assert sessions.greediest("2").id == "b"

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glt_lightning.errors import RefusedError
-from glt_lightning.options import DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.options import DeadlineOptions, LimitOptions, RetryOptions, SecurityOptions
 from glt_lightning.transport.base import PROTOCOL, Transport
 from glt_lightning.transport.peer import Peer
 
-_SECURITY, _DEADLINES, _RETRY = SecurityOptions(), DeadlineOptions(), RetryOptions()
+_SECURITY, _DEADLINES, _RETRY, _LIMITS = SecurityOptions(), DeadlineOptions(), RetryOptions(), LimitOptions()
 
 
 def package_version() -> str:
@@ -38,6 +38,7 @@ class Link:
     security: SecurityOptions = _SECURITY
     deadlines: DeadlineOptions = _DEADLINES
     retry: RetryOptions = _RETRY
+    limits: LimitOptions = _LIMITS
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for a private channel: the token is among them."""
@@ -45,7 +46,12 @@ class Link:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Link:
-        kinds = {"security": SecurityOptions, "deadlines": DeadlineOptions, "retry": RetryOptions}
+        kinds = {
+            "security": SecurityOptions,
+            "deadlines": DeadlineOptions,
+            "retry": RetryOptions,
+            "limits": LimitOptions,
+        }
         return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in raw.items()})
 
     def named(self, name: str) -> Link:
@@ -57,7 +63,7 @@ class Link:
         from glt_lightning.transport.credentials import Credentials
         from glt_lightning.transport.flight_transport import FlightTransport
 
-        return FlightTransport(Credentials.load(self.security, self.token), self.deadlines)
+        return FlightTransport(Credentials.load(self.security, self.token), self.deadlines, self.limits)
 
     def hello(self) -> dict[str, Any]:
         """How this process introduces itself."""

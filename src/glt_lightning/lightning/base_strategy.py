@@ -238,6 +238,7 @@ class GLTStrategy(DDPStrategy):
             security=options.security,
             deadlines=options.deadlines,
             retry=options.retry,
+            limits=options.limits,
         )
 
     def _secret(self) -> str | None:

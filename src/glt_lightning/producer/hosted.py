@@ -26,6 +26,7 @@ from glt_lightning.options import (
     CacheOptions,
     ClusterOptions,
     DeadlineOptions,
+    LimitOptions,
     RetryOptions,
     SamplingOptions,
     SecurityOptions,
@@ -72,7 +73,13 @@ class ServerPlan:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> ServerPlan:
         cluster = dict(raw["cluster"])
-        for name, kind in (("deadlines", DeadlineOptions), ("retry", RetryOptions), ("security", SecurityOptions)):
+        kinds = {
+            "deadlines": DeadlineOptions,
+            "retry": RetryOptions,
+            "limits": LimitOptions,
+            "security": SecurityOptions,
+        }
+        for name, kind in kinds.items():
             cluster[name] = kind(**cluster[name])
         parts = None if raw["parts"] is None else tuple(raw["parts"])
         changed = {"cluster": ClusterOptions(**cluster), "parts": parts, "cache": CacheOptions(**raw["cache"])}
@@ -168,6 +175,7 @@ class HostedServer:
             security=options.security,
             deadlines=options.deadlines,
             retry=options.retry,
+            limits=options.limits,
         )
         transport = link.open_transport()
         whole = len(partition.parts) == manifest.num_parts

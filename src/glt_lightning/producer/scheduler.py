@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from glt_lightning.channel.slots import SharedSlot, SlotPool
-from glt_lightning.errors import DataError, PeerError, SamplerError
+from glt_lightning.errors import DataError, FullError, PeerError, SamplerError
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.mailbox import Mailbox
 from glt_lightning.producer.pool import Failure, SamplerPool
@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 _PAUSE_S = 0.5  # between looks at leases and samplers
 _HOPELESS = {"DataError", "PartitionError", "PeerLostError", "RefusedError"}  # a second attempt changes nothing
 _LEAST_PATIENCE_S = 10.0  # with a sampler
-_MOST_SESSIONS = 1024
 _FEW_ARRAYS = 200  # of a batch, that certainly fit into a header
 _MOST_TEXT = 5000  # characters of an error or traceback
 _CLOSE_S = 5.0
@@ -70,11 +69,17 @@ class Scheduler:
     # -- for other threads
 
     def open(self, session: Session) -> None:
-        """Begins a session, unless there is one with this id. Raises `PeerError` where there are too many."""
+        """Begins a session, unless there is one with this id. Raises `FullError` where there are too many, and none of them
+        is idle."""
+        most = self._options.limits.sessions
 
         def add() -> None:
-            if len(self._sessions) >= _MOST_SESSIONS:
-                raise PeerError(f"this server has {_MOST_SESSIONS} clients and takes no more.")
+            if session.id not in self._sessions and len(self._sessions) >= most:
+                idle = self._sessions.greediest(session.host)
+                if idle is None:
+                    raise FullError(f"this server has {most} clients (cluster.limits.sessions) and takes no more")
+                _log.warning("%s: its idle session ends, to make room for %s", idle.client, session.client)
+                self._end_session(idle)
             self._sessions.add(session)
 
         self._do(add)

@@ -138,7 +138,7 @@ class GraphServer:
             raise DataError(f"timeout_s: expected seconds > 0, got {patience_s!r:.50}.")
         lease_s = self._options.deadlines.lease_s
         job = f"{caller.hello.get('job', '')!s:.200}"
-        self._scheduler.open(Session(id_, caller.name, job, lease_s, patience_s, failures))
+        self._scheduler.open(Session(id_, caller.name, job, lease_s, patience_s, failures, caller.host))
         assert self._handover is not None
         return Message({"lease_s": lease_s, "handover": self._handover.offer(message.header.get("place"))})
 

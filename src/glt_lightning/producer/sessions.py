@@ -118,10 +118,13 @@ class Session:
 
     lease_s: how long it may be silent.  patience_s: how long it waits for a batch.  most_failures: how often a batch of it
     may end a sampler.  served: bytes made for it, the measure of its share.  largest: bytes of its largest batch so far.
-    held: bytes of finished batches that the transport has not let go of.
+    held: bytes of finished batches that the transport has not let go of.  host: where the client is.
     """
 
-    def __init__(self, id_: str, client: str, job: str, lease_s: float, patience_s: float, most_failures: int) -> None:
+    def __init__(
+        self, id_: str, client: str, job: str, lease_s: float, patience_s: float, most_failures: int, host: str = ""
+    ) -> None:
+        self.host = host
         self.id, self.client, self.job = id_, client, job
         self.lease_s, self.patience_s, self.most_failures = lease_s, patience_s, most_failures
         self.heard_s = time.monotonic()
@@ -232,6 +235,22 @@ class Sessions:
     def add(self, session: Session) -> Session:
         """A new session, or the one that has its id already."""
         return self._by_id.setdefault(session.id, session)
+
+    def greediest(self, host: str) -> Session | None:
+        """The session that makes room for one of ``host``: one for which nothing is made or kept, of the address that has
+        the most; of these one that never had a batch, and the one that was silent longest."""
+        counts: dict[str, int] = {}
+        for session in self._by_id.values():
+            counts[session.host] = counts.get(session.host, 0) + 1
+        able = [
+            s
+            for s in self._by_id.values()
+            if not (s.waiting or s.making or s.held) and (s.host == host or counts[s.host] > counts.get(host, 0))
+        ]
+        return max(able, key=lambda s: (counts[s.host], s.batches == 0, -s.heard_s), default=None)
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._by_id
 
     def find(self, id_: Any) -> Session:
         """A session, which was heard of just now. Raises `SessionLostError`."""

@@ -12,9 +12,11 @@ PROTOCOL = 2  # version of the wire format and of the operations
 
 
 class Caller(Protocol):
-    """The peer a handler works for. ``name``: as it introduced itself; ``hello``: all it said."""
+    """The peer a handler works for. ``name``: as it introduced itself; ``hello``: all it said; ``host``: where it really
+    is, "" within this process."""
 
     name: str
+    host: str
     hello: Mapping[str, Any]
 
     def is_gone(self) -> bool:

@@ -116,11 +116,12 @@ class Workers:
                 thread.join(timeout_s)
 
 
-def caller_is(hello: Mapping[str, Any], is_gone: Callable[[], bool]) -> Caller:
+def caller_is(hello: Mapping[str, Any], is_gone: Callable[[], bool], host: str = "") -> Caller:
     """A `Caller` for a greeted peer."""
-    return _Greeted(hello, is_gone)
+    return _Greeted(hello, is_gone, host)
 
 
 class _Greeted:
-    def __init__(self, hello: Mapping[str, Any], is_gone: Callable[[], bool]) -> None:
+    def __init__(self, hello: Mapping[str, Any], is_gone: Callable[[], bool], host: str) -> None:
+        self.host = host
         self.hello, self.name, self.is_gone = hello, caller_name(hello), is_gone

@@ -24,6 +24,7 @@ from glt_lightning.transport.flight_common import (
     TOKEN_HEADER,
     Assembler,
     flight,
+    refusal,
     to_json,
     translate,
     write,
@@ -347,7 +348,7 @@ class _Lane:
                 self._welcome = welcome
                 self._state.notify_all()
         elif frame.kind == Kind.REFUSED:
-            raise RefusedError(str(frame.decode().get("message", "no reason given")))
+            raise refusal(frame.decode())
 
     def _fail(self, error: PeerError) -> None:
         with self._state:
@@ -435,7 +436,7 @@ class _Stream:
             frame, body = arrived
             del arrived
             if frame.kind == Kind.REFUSED:
-                raise RefusedError(str(frame.decode().get("message", "no reason given")))
+                raise refusal(frame.decode())
             if frame.kind == Kind.WELCOME:
                 self._challenge.check(frame.decode())
                 self._welcomed = True

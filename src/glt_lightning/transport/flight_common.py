@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from glt_lightning.errors import PeerError, PeerLostError, RefusedError
+from glt_lightning.errors import FullError, PeerError, PeerLostError, RefusedError
 from glt_lightning.ops.native import view_of
 from glt_lightning.transport import frame as frames
 from glt_lightning.transport.frame import Frame, Kind
@@ -56,6 +56,8 @@ __all__ = [
     "flight",
     "open_chunk",
     "read_json",
+    "refusal",
+    "refused",
     "to_json",
     "translate",
     "write",
@@ -137,6 +139,8 @@ def _open(received: Any) -> tuple[Frame, np.ndarray]:
     if column.null_count or len(frame.inline):
         raise WireError("a body with gaps, or two of them.")
     buffer = column.buffers()[1]
+    if buffer is not None and buffer.is_mutable:  # memory that Arrow took itself, and not that of the message
+        raise WireError("a compressed body; bodies travel as they are.")
     if buffer is None or column.offset + len(column) > buffer.size:  # Arrow itself does not look
         raise WireError("a body that is longer than its memory.")
     return frame, view_of(buffer.address + column.offset, len(column), buffer)
@@ -189,6 +193,17 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
 def to_json(header: Mapping[str, Any]) -> bytes:
     """What `read_json` reads."""
     return encode_header(header)
+
+
+def refused(error: PeerError) -> dict[str, Any]:
+    """The header of a REFUSED frame."""
+    again = {"again": True} if isinstance(error, FullError) else {}
+    return {"message": str(error)[:2000], **again}
+
+
+def refusal(header: Mapping[str, Any]) -> PeerError:
+    """The error that `refused` describes."""
+    return (FullError if header.get("again") is True else RefusedError)(str(header.get("message", "no reason given")))
 
 
 # What gRPC says, in lower case, and what it means to the user. Trying again would not help with any of these.

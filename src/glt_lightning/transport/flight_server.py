@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from glt_lightning.errors import OptionError, RefusedError
-from glt_lightning.options import parse_address
+from glt_lightning.errors import FullError, OptionError, PeerError, RefusedError
+from glt_lightning.options import LimitOptions, parse_address
 from glt_lightning.transport import dispatch
 from glt_lightning.transport.base import Caller, Service
 from glt_lightning.transport.challenge import proof_for
@@ -25,15 +25,16 @@ from glt_lightning.transport.flight_common import (
     open_chunk,
     pa,
     read_json,
+    refused,
     write_chunk,
 )
 from glt_lightning.transport.frame import Kind
+from glt_lightning.transport.guests import Guest, Guests, Share
 from glt_lightning.transport.message import EMPTY, Message, WireError
-from glt_lightning.transport.sockets import sever_accepted
+from glt_lightning.transport.sockets import sever_accepted, sever_peer
 
 _MOST_IN_FLIGHT = 64  # requests of a stream that are read ahead of their replies
 _MOST_BYTES_IN_FLIGHT = 1 << 29  # of their bodies; one request may be larger
-_MOST_STREAMS = 1024  # of a server; each holds a thread
 _THREADS = 4  # for the handlers of each lane of each peer: one that stops reading holds up nobody else
 _CLOSE_S = 1.0
 LANES = ("calls", "bulk")
@@ -42,7 +43,7 @@ LANES = ("calls", "bulk")
 class FlightServer:
     """`transport.base.Server` over Arrow Flight. Listens from the moment it is made."""
 
-    def __init__(self, address: str, service: Service, credentials: Credentials) -> None:
+    def __init__(self, address: str, service: Service, credentials: Credentials, limits: LimitOptions) -> None:
         host, port = parse_address("address", address)
         check_bind(host, address, credentials)
         shown = f"[{host}]" if ":" in host else host
@@ -57,7 +58,7 @@ class FlightServer:
                 "root_certificates": tls.ca,
             }
         try:
-            self._flight = _Flight(service, f"{scheme}://{shown}:{port}", credentials, security)
+            self._flight = _Flight(service, f"{scheme}://{shown}:{port}", credentials, security, limits)
         except FLIGHT_ERRORS as error:
             hint = " Are cert and key of cluster.security one pair?" if tls is not None else ""
             raise OptionError(f"cannot listen at {address}: {error}.{hint}") from None
@@ -118,9 +119,16 @@ class _Gate(flight.ServerMiddlewareFactory):
 class _Flight(flight.FlightServerBase):
     """Flight's side: two of its methods are used, all others are refused by the base class."""
 
-    def __init__(self, service: Service, location: str, credentials: Credentials, security: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        location: str,
+        credentials: Credentials,
+        security: dict[str, Any],
+        limits: LimitOptions,
+    ) -> None:
         self._service, self._credentials = service, credentials
-        self._streams = threading.BoundedSemaphore(_MOST_STREAMS)
+        self._guests = Guests(limits, lambda peer: sever_peer(self.port, peer))
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._ended = False
@@ -129,40 +137,48 @@ class _Flight(flight.FlightServerBase):
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         replies = _Replies(writer)
         presence = _Presence(context, self._ending)
-        if not self._streams.acquire(blocking=False):
-            replies.refuse(RefusedError(f"this server has {_MOST_STREAMS} streams open and takes no more."))
-            return
         try:
-            try:
-                opening = read_json(descriptor.command or b"", "the opening of a stream")
-                lane = opening.get("lane")
-                if lane not in LANES:
-                    raise RefusedError(f"expected one of the lanes {', '.join(LANES)}, got {lane!r:.60}.")
-                caller = self._greet(opening, presence, replies)
-            except RefusedError as refusal:
-                replies.refuse(refusal)
-                _wait_to_leave(reader)
-                return
-            workers = dispatch.Workers(f"glt-{lane}", _THREADS)
-            try:
-                self._serve_calls(reader, replies, caller, workers)
-            finally:
-                replies.end()
-                workers.close(_CLOSE_S)
+            with self._guests.stream(context.peer()) as guest:
+                self._serve_lane(descriptor, reader, replies, presence, guest)
+        except FullError as error:
+            replies.refuse(error)
         finally:
             presence.end()
             replies.end()
-            self._streams.release()
 
-    def _greet(self, opening: dict[str, Any], presence: _Presence, replies: _Replies) -> Caller:
+    def _serve_lane(self, descriptor: Any, reader: Any, replies: _Replies, presence: _Presence, guest: Guest) -> None:
+        try:
+            opening = read_json(descriptor.command or b"", "the opening of a stream")
+            lane = opening.get("lane")
+            if lane not in LANES:
+                raise RefusedError(f"expected one of the lanes {', '.join(LANES)}, got {lane!r:.60}.")
+            caller = self._greet(opening, presence, replies, guest.host)
+        except RefusedError as refusal:
+            replies.refuse(refusal)
+            _wait_to_leave(reader)
+            return
+        workers = dispatch.Workers(f"glt-{lane}", _THREADS)
+        share = Share(self._guests, guest)
+        replies.on_read = share.has_read
+        try:
+            self._serve_calls(reader, replies, caller, workers, share)
+        finally:
+            replies.end()
+            workers.close(_CLOSE_S)
+
+    def _greet(self, opening: dict[str, Any], presence: _Presence, replies: _Replies, host: str) -> Caller:
         hello: Any = opening.get("hello")
         welcome = dispatch.greet(self._service, hello) | proof_for(opening, self._credentials)
         replies.send(Kind.WELCOME, 0, Message(welcome))
-        return dispatch.caller_is(hello, presence.is_gone)
+        return dispatch.caller_is(hello, presence.is_gone, host)
 
-    def _serve_calls(self, reader: Any, replies: _Replies, caller: Caller, workers: dispatch.Workers) -> None:
+    def _serve_calls(
+        self, reader: Any, replies: _Replies, caller: Caller, workers: dispatch.Workers, share: Share
+    ) -> None:
         """Reads requests until the peer leaves; no more of them than it may have in flight, so that they do not pile up."""
         room = _Room()
+        if not _has_our_schema(reader):
+            return
         while not caller.is_gone():
             if not room.wait(0.5):
                 continue
@@ -177,31 +193,32 @@ class _Flight(flight.FlightServerBase):
             try:
                 frame, body = open_chunk(received)
             except WireError:  # whoever sends this is no peer of ours
+                del received
+                pa.default_memory_pool().release_unused()  # what Arrow has decompressed, if that was it
                 return
             del received
+            share.active()
             if frame.kind == Kind.PING:
                 replies.send(Kind.PONG, frame.id, Message({}))
             elif frame.kind == Kind.REQUEST:
                 room.enter(body.nbytes)
-                workers.submit(_Call(self._service, frame, body, caller, replies, room))
+                workers.submit(_Call(self._service, frame, body, caller, replies, room, share))
             else:
                 return
             del frame, body
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         presence = _Presence(context, self._ending)
-        return flight.GeneratorStream(SCHEMA, self._stream(ticket.ticket, presence))
+        return flight.GeneratorStream(SCHEMA, self._stream(ticket.ticket, presence, context.peer()))
 
-    def _stream(self, ticket: bytes, presence: _Presence) -> Iterator[Any]:
-        if not self._streams.acquire(blocking=False):
-            presence.end()
-            yield _piece(Kind.REFUSED, {"message": f"this server has {_MOST_STREAMS} streams open and takes no more."})
-            return
+    def _stream(self, ticket: bytes, presence: _Presence, peer: str) -> Iterator[Any]:
         try:
-            yield from self._replies_of(ticket, presence)
+            with self._guests.stream(peer) as guest, self._guests.busy(guest):
+                yield from self._replies_of(ticket, presence)
+        except FullError as error:
+            yield _piece(Kind.REFUSED, refused(error))
         finally:
             presence.end()
-            self._streams.release()
 
     def _replies_of(self, ticket: bytes, presence: _Presence) -> Iterator[Any]:
         try:
@@ -209,7 +226,7 @@ class _Flight(flight.FlightServerBase):
             hello: Any = asked.get("hello")
             yield _piece(Kind.WELCOME, dispatch.greet(self._service, hello) | proof_for(asked, self._credentials))
         except RefusedError as refusal:
-            yield _piece(Kind.REFUSED, {"message": str(refusal)})
+            yield _piece(Kind.REFUSED, refused(refusal))
             return
         try:
             handler = dispatch.find_stream(self._service, asked.get("op"))
@@ -246,6 +263,15 @@ class _Flight(flight.FlightServerBase):
         while waiting.is_alive():
             sever_accepted(port)
             waiting.join(0.05)
+
+
+def _has_our_schema(reader: Any) -> bool:
+    """Whether a lane's bodies are one column of bytes. Others end before Arrow decodes a batch of them: it would expand
+    dictionaries, and columns by the thousand."""
+    try:
+        return [field.type for field in reader.schema] == [pa.uint8()]
+    except (StopIteration, *FLIGHT_ERRORS):
+        return False
 
 
 def _wait_to_leave(reader: Any) -> None:
@@ -297,19 +323,22 @@ class _Call:
         caller: Caller,
         replies: _Replies,
         room: _Room,
+        share: Share,
     ) -> None:
         self._service, self._frame, self._body, self._caller = service, frame, body, caller
-        self._replies, self._room = replies, room
+        self._replies, self._room, self._share = replies, room, share
 
     def __call__(self) -> None:
         try:
-            if self._caller.is_gone():
-                return
-            self._replies.send(Kind.REPLY, self._frame.id, self._run())
+            if not self._caller.is_gone():
+                self._share.answer(self._run, self._send, self._caller.is_gone)
         except BaseException as error:
             self._replies.send(Kind.FAULT, self._frame.id, Message(dispatch.fault(error)))
         finally:
             self._room.leave(self._body.nbytes)
+
+    def _send(self, reply: Message) -> None:
+        self._replies.send(Kind.REPLY, self._frame.id, reply)
 
     def _run(self) -> Message:
         request = self._frame.decode()
@@ -327,6 +356,7 @@ class _Replies:
         self._writer = writer
         self._lock = threading.Lock()
         self._open = True
+        self.on_read: Callable[[], None] = lambda: None  # told of each message that the peer, or TCP, has taken
         writer.begin(SCHEMA)
 
     def send(self, kind: Kind, id_: int, message: Message) -> None:
@@ -339,9 +369,10 @@ class _Replies:
                     write_chunk(self._writer, batch, frame)
                 except FLIGHT_ERRORS:
                     self._open = False
+            self.on_read()
 
-    def refuse(self, refusal: RefusedError) -> None:
-        self.send(Kind.REFUSED, 0, Message({"message": str(refusal)[:2000]}))
+    def refuse(self, refusal: PeerError) -> None:
+        self.send(Kind.REFUSED, 0, Message(refused(refusal)))
 
     def end(self) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glt_lightning.errors import PeerError, PeerLostError, RefusedError, RemoteError, UnprovenError
+from glt_lightning.errors import FullError, PeerError, PeerLostError, RefusedError, RemoteError, UnprovenError
 from glt_lightning.options import DeadlineOptions, RetryOptions
 from glt_lightning.transport.base import Connection, MessageStream, Pending, Transport
 from glt_lightning.transport.message import EMPTY, Message
@@ -113,6 +113,15 @@ class Peer:
         when nobody has tried for longer than an attempt takes: then nothing is known about the time in between."""
         one_try_s = self._deadlines.connect_s + self._deadlines.call_s + self._retry.most_s
         return self._lost_s if self.clock() - self._tried_s <= one_try_s else None
+
+    def pause(self, seconds: float) -> None:
+        """Waits, unless it is closed."""
+        with self._state:
+            self._state.wait_for(lambda: self._closed, seconds)
+
+    @property
+    def retry(self) -> RetryOptions:
+        return self._retry
 
     @property
     def deadlines(self) -> DeadlineOptions:
@@ -257,8 +266,11 @@ class Answer:
             if self._connection.heard_s <= self._sent_s:
                 self._peer.drop(self._connection, str(lost))
             raise
-        except RemoteError:
+        except RemoteError as fault:
             self._peer.note_heard(0)
+            if fault.kind == FullError.__name__:
+                self._pending = None
+                raise FullError(str(fault)) from None
             raise
         self._peer.note_heard(reply.body.nbytes)
         return reply
@@ -270,6 +282,7 @@ class _Patience:
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._first_s: float | None = None
+        self._pause_s = peer.retry.first_s
 
     def after(self, error: PeerError) -> None:
         """Returns if it is worth another attempt, else raises ``error`` with the peer's name."""
@@ -288,6 +301,9 @@ class _Patience:
                 "longer to come back."
             )
             raise self._peer.named(error, more) from None
+        if isinstance(error, FullError):  # it is there, and would be asked in a tight loop
+            self._peer.pause(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, self._peer.retry.most_s)
 
 
 class _PeerStream:

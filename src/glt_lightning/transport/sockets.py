@@ -7,6 +7,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from urllib.parse import unquote
 
 from glt_lightning.options import parse_address
 
@@ -15,6 +16,20 @@ def sever_accepted(port: int) -> None:
     """Shuts down the connections that this process has accepted at a port. Flight waits without limit for a peer that
     has stopped reading."""
     _sever(lambda connection: connection.getsockname()[1] == port)
+
+
+def sever_peer(port: int, peer: str) -> None:
+    """Shuts down the connection that this process has accepted at a port from ``peer``, as gRPC names it:
+    ``ipv4:10.0.0.1:4711`` or ``ipv6:[::1]:4711``, percent-encoded."""
+    host, _, theirs = unquote(peer).partition(":")[2].rpartition(":")
+    host = host.strip("[]").removeprefix("::ffff:")
+    _sever(
+        lambda connection: (
+            connection.getsockname()[1] == port
+            and str(connection.getpeername()[1]) == theirs
+            and _host(connection) == host
+        )
+    )
 
 
 def sever_to(address: str) -> None:

@@ -1,0 +1,242 @@
+"""One client cannot take what others need: streams, threads, memory of replies that nobody reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from glt_lightning.errors import FullError, OptionError, PeerLostError
+from glt_lightning.options import DeadlineOptions, LimitOptions
+from glt_lightning.transport.credentials import Credentials
+from glt_lightning.transport.flight_common import SCHEMA, flight, to_json
+from glt_lightning.transport.flight_transport import FlightTransport
+from glt_lightning.transport.frame import Kind, encode
+from glt_lightning.transport.guests import Guests
+from glt_lightning.transport.message import Message
+from tests.helpers.clock import Clock
+from tests.helpers.places import DEADLINES, Desk, Place
+from tests.helpers.servers import until
+
+pytestmark = pytest.mark.timeout(60)
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def limited() -> Iterator[Any]:
+    """Makes a place whose servers have these limits."""
+    with ExitStack() as stack:
+
+        def make(**limits: Any) -> Place:
+            place = Place("flight", FlightTransport(Credentials(), DEADLINES, LimitOptions(**limits)))
+            stack.callback(place.close)
+            return place
+
+        yield make
+
+
+class Greedy:
+    """A Flight client that opens lanes, asks, and reads nothing but the welcome."""
+
+    def __init__(self, address: str) -> None:
+        self.client = flight.FlightClient(f"grpc+tcp://{address}")
+        self.lanes: list[tuple[Any, Any]] = []
+
+    def open(self, **begin: Any) -> None:
+        command = to_json({"lane": "calls", "hello": {"name": "greedy"}})
+        writer, reader = self.client.do_exchange(flight.FlightDescriptor.for_command(command))
+        writer.begin(SCHEMA, **begin)
+        self.lanes.append((writer, reader))
+        assert reader.read_chunk().app_metadata[1] == Kind.WELCOME
+
+    def ask(self, op: str, count: int = 1, **header: Any) -> None:
+        for id_ in range(count):
+            self.lanes[-1][0].write_metadata(encode(Kind.REQUEST, id_ + 1, {"op": op, "header": header}))
+
+    def close(self) -> None:
+        for writer, reader in self.lanes:
+            reader.cancel()
+            with suppress(pa.ArrowException, OSError):
+                writer.close()
+        self.client.close()
+
+
+@pytest.fixture
+def greedy() -> Iterator[Any]:
+    opened: list[Greedy] = []
+
+    def make(address: str) -> Greedy:
+        opened.append(Greedy(address))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def test_idle_lanes_of_one_client_do_not_shut_others_out(limited: Any, greedy: Any, desk: Desk) -> None:
+    place = limited(streams=12)
+    address = place.serve(desk.service()).address
+    held = place.connect(address, name="healthy")
+    waiting = held.call("wait", {"n": 1})
+    assert desk.entered.acquire(timeout=10)
+    taker = greedy(address)
+    for _ in range(11):
+        taker.open()
+    for number in range(3):  # others come all the same, and who waits for an answer is not the one who goes
+        assert place.connect(address, name=f"late {number}").call("echo", {}).result(10).header == {}
+    with pytest.raises((pa.ArrowException, OSError)):
+        taker.open()
+        taker.lanes[0][1].read_chunk()
+    desk.release.set()
+    assert waiting.result(10).header == {"n": 1}
+
+
+def test_who_finds_a_server_full_tries_again(limited: Any, desk: Desk) -> None:
+    place = limited(streams=1)
+    address = place.serve(desk.service()).address
+    busy = place.connect(address)
+    waiting = busy.call("wait", {})
+    assert desk.entered.acquire(timeout=10)
+    with pytest.raises(FullError, match=r"has 1 streams open and takes no more \(cluster.limits.streams\)"):
+        place.connect(address)
+    impatient = DeadlineOptions(connect_s=5, call_s=5, reconnect_s=0.1)
+    with pytest.raises(PeerLostError, match=r"server 0 .*takes no more.*reconnect_s"):
+        place.peer(address, deadlines=impatient).ask("echo").result()
+    desk.release.set()
+    waiting.result(10)
+    answer = place.peer(address).ask("echo", {"n": 2})
+    threading.Timer(0.5, busy.close).start()
+    assert answer.result().header == {"n": 2}
+
+
+def test_an_operation_that_has_no_room_is_asked_again(place: Place, desk: Desk) -> None:
+    calls: list[int] = []
+
+    def full(_message: Message, _caller: object) -> Message:
+        calls.append(1)
+        if len(calls) < 4:
+            raise FullError("no room")
+        return Message({"room": True})
+
+    peer = place.peer(place.serve(desk.service(full=full)).address)
+    assert peer.ask("full").result().header == {"room": True}
+    assert len(calls) == 4
+    assert peer.stats.reconnects == 0
+
+
+def test_replies_that_nobody_reads_are_bounded(limited: Any, greedy: Any, desk: Desk) -> None:
+    """Of one client by its share; of many by ending the one that has the most and reads nothing."""
+    place = limited(unread_size="40MB", unread_total_size="100MB")
+    made: list[str] = []
+
+    def grow(message: Message, caller: Any) -> Message:
+        made.append(caller.name)
+        return Message({}, np.zeros(message.header["nbytes"], np.uint8))
+
+    address = place.serve(desk.service(grow=grow)).address
+    taker = greedy(address)
+    taker.open()
+    taker.ask("grow", nbytes=30 * MB)
+    until(lambda: made.count("greedy") == 1)
+    taker.ask("grow", 20, nbytes=30 * MB)
+    other = place.connect(address, name="other")
+    assert other.call("grow", {"nbytes": 30 * MB}, bulk=True).result(20).body.nbytes == 30 * MB
+    assert made.count("greedy") == 1
+    crowd = [greedy(address) for _ in range(4)]
+    for each in crowd:
+        each.open()
+        each.ask("grow", nbytes=30 * MB)
+    # with 120 MB unread, somebody has to go; who reads is served
+    assert other.call("grow", {"nbytes": 30 * MB}, bulk=True).result(30).body.nbytes == 30 * MB
+
+
+def test_compressed_bodies_are_refused(limited: Any, greedy: Any, desk: Desk) -> None:
+    """Ours never are. Arrow expands one before it can be looked at; its memory does not stay, and nothing is done with it."""
+    echoed: list[int] = []
+
+    def echo(message: Message, _caller: Any) -> Message:
+        echoed.append(message.body.nbytes)
+        return Message({})
+
+    address = limited().serve(desk.service(echo=echo)).address
+    batch = pa.RecordBatch.from_arrays([pa.array(np.zeros(50 * MB, np.uint8))], schema=SCHEMA)
+    for codec in ("lz4", "zstd", None):
+        before = pa.total_allocated_bytes()
+        taker = greedy(address)
+        taker.open(options=pa.ipc.IpcWriteOptions(compression=codec))
+        taker.lanes[0][0].write_with_metadata(batch, encode(Kind.REQUEST, 1, {"op": "echo", "header": {}}))
+        if codec is None:
+            assert taker.lanes[0][1].read_chunk().app_metadata[1] == Kind.REPLY
+        else:
+            with pytest.raises(StopIteration):
+                taker.lanes[0][1].read_chunk()
+            until(lambda before=before: pa.total_allocated_bytes() - before < MB)
+    assert echoed == [50 * MB]
+
+
+def enter(guests: Guests, stack: ExitStack, peer: str) -> None:
+    stack.enter_context(guests.stream(peer))
+
+
+def test_whose_connection_makes_room() -> None:
+    clock, severed = Clock(), []
+
+    with ExitStack() as stack:
+        rooms: dict[str, ExitStack] = {}
+
+        def sever(peer: str) -> None:
+            severed.append(peer)
+            rooms.pop(peer).close()
+
+        def come(peer: str, times: int = 1) -> None:
+            clock.ahead_s += 1.0
+            for _ in range(times):
+                enter(guests, rooms.setdefault(peer, stack.enter_context(ExitStack())), peer)
+
+        guests = Guests(LimitOptions(streams=8, streams_per_host=6), sever, clock)
+        come("ipv4:10.0.0.1:1", 2)
+        come("ipv4:10.0.0.2:1")
+        come("ipv4:10.0.0.2:2", 3)
+        come("ipv4:10.0.0.1:2", 2)
+        come("ipv4:10.0.0.3:1")  # the 9th: of those with 4 streams each, the connection with the most
+        assert severed == ["ipv4:10.0.0.2:2"]
+        come("ipv4:10.0.0.1:3", 2)
+        come("ipv4:10.0.0.1:4")  # the 7th of an address: its own, and of equals the one that was idle longest
+        assert severed == ["ipv4:10.0.0.2:2", "ipv4:10.0.0.1:1"]
+        guest = guests._guests["ipv4:10.0.0.1:2"]
+        with guests.busy(guest):
+            come("ipv4:10.0.0.1:4", 2)
+            assert severed[2:] == ["ipv4:10.0.0.1:3"]
+            assert guest.peer in rooms
+
+
+def test_an_address_that_has_less_does_not_make_room() -> None:
+    severed: list[str] = []
+    guests = Guests(LimitOptions(streams=3, streams_per_host=3), severed.append, Clock())
+    with ExitStack() as stack:
+        enter(guests, stack, "ipv4:10.0.0.2:1")
+        enter(guests, stack, "ipv4:10.0.0.1:1")
+        enter(guests, stack, "ipv4:10.0.0.1:1")
+        with pytest.raises(FullError, match="this server has 3 streams open"):
+            enter(guests, stack, "ipv4:10.0.0.1:1")
+    assert severed == []
+    assert not guests._guests
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        ({"streams": 0}, "cluster.limits.streams: expected an integer >= 1, got 0"),
+        ({"unread_size": "lots"}, "cluster.limits.unread_size: expected bytes"),
+    ],
+)
+def test_limits_are_checked(limits: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        LimitOptions(**limits)
