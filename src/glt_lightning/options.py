@@ -455,6 +455,9 @@ class ClusterOptions:
         limits: How much clients may have of a process that serves them.
         security: Who may talk to the processes of the job.
         peer_timeout_s: How long a rank may go on after another rank of the job died, in seconds.
+        peer_silence_s: After how many seconds without a sign of life a rank of the same host that is stopped is killed, which
+            ends the job; five times as long for one that is not stopped and uses no CPU time. Slow steps, compilations and
+            long validations are no silence.
     """
 
     servers: list[str] = field(default_factory=list)
@@ -471,6 +474,7 @@ class ClusterOptions:
     limits: LimitOptions = field(default_factory=LimitOptions)
     security: SecurityOptions = _SECURITY
     peer_timeout_s: float = 30.0
+    peer_silence_s: float = 60.0
 
     def __post_init__(self) -> None:
         for address in self.servers:
@@ -489,6 +493,7 @@ class ClusterOptions:
         if self.placement not in ("host", "rank"):
             raise OptionError(f"cluster.placement: expected 'host' or 'rank', got {self.placement!r}.")
         _above_zero("cluster.peer_timeout_s", self.peer_timeout_s)
+        _above_zero("cluster.peer_silence_s", self.peer_silence_s)
 
     @property
     def buffer_bytes(self) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
+import sys
 import textwrap
 import threading
 import time
@@ -13,7 +16,8 @@ import pytest
 
 from glt_lightning.lightning import peers
 from glt_lightning.lightning.peers import Loss, PeerWatch
-from tests.helpers import run_script
+from tests.helpers import run_script, started
+from tests.helpers.family import settle
 
 # The ranks load the one module they need, so that they start at once.
 SCRIPT = """
@@ -21,7 +25,7 @@ import importlib.util, json, multiprocessing, os, signal, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-path, timeout_s, *roles = sys.argv[1:]
+path, timeout_s, silence_s, *roles = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("peers", path)
 peers = sys.modules["peers"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(peers)
@@ -36,7 +40,8 @@ def share(address):
     return file.read_text()
 
 def rank(number, role):
-    watch = peers.PeerWatch(rank=number, local_rank=number, local_size=len(roles), share=share, timeout_s=float(timeout_s))
+    watch = peers.PeerWatch(rank=number, local_rank=number, local_size=len(roles), share=share,
+        timeout_s=float(timeout_s), silence_s=float(silence_s))
     if role == "leaves":
         watch.close()
     elif role == "leaves later":
@@ -45,6 +50,8 @@ def rank(number, role):
     elif role == "is killed":
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
+    elif role == "stands still":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif role == "exits without a word":
         os._exit(7)
     elif role == "fails":
@@ -74,9 +81,9 @@ if __name__ == "__main__":
 """
 
 
-def run(*roles: str, timeout_s: float = 0.5) -> tuple[list[int], list[int], str]:
+def run(*roles: str, timeout_s: float = 0.5, silence_s: float = 60) -> tuple[list[int], list[int], str]:
     """(process ids, exit codes, all that was said)"""
-    output = run_script(SCRIPT, peers.__file__, timeout_s, *roles, timeout=60).stdout
+    output = run_script(SCRIPT, peers.__file__, timeout_s, silence_s, *roles, timeout=60).stdout
     *said, result = output.splitlines()
     found = json.loads(result)
     return found["pids"], found["codes"], "\n".join(said)
@@ -94,6 +101,41 @@ def test_stuck_ranks_end_after_a_death(victim: int, end: str) -> None:
         lost = f"error: rank {victim} (process {pids[victim]}) of this host died; rank {rank}"
         assert f"{lost} cannot go on." in said
         assert f"{lost} is stuck and ends after 0.5 s (cluster.peer_timeout_s)." in said
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_rank_that_stands_still_is_killed_and_named(victim: int) -> None:
+    roles = ["is stuck"] * 3
+    roles[victim] = "stands still"
+    pids, codes, said = run(*roles, silence_s=1)
+    assert codes[victim] == -9
+    assert [code for rank, code in enumerate(codes) if rank != victim] == [1, 1]
+    stood = rf"error: rank {victim} \(process {pids[victim]}\) of this host stood still on {socket.gethostname()} and was killed "
+    stood += r"\(no sign of life for \d s; its process is stopped by SIGSTOP or a debugger\); rank \d cannot go on. Resume from"
+    assert re.search(stood, said)
+
+
+def test_stopped_rank_goes_on_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """Nobody is left to notice it; it hears of the death, and ends."""
+    code = """
+import os, signal, sys
+from glt_lightning.ops.child import wake_with_parent
+
+parent, child = os.pipe()
+if os.fork() == 0:
+    wake_with_parent()
+    os.write(child, b"!")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    print("goes on", flush=True)
+    os._exit(0)
+os.read(parent, 1)
+os.waitid(os.P_ALL, 0, os.WSTOPPED)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with started([sys.executable, "-c", code]) as run:
+        run.wait(30)
+        assert settle(run.family, grace_s=5) == []
+        assert "goes on" in run.output
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -167,12 +209,12 @@ def test_strangers_are_not_counted(tmp_path: Path) -> None:
     return file.read_text()
 """,
     )
-    output = run_script(script, peers.__file__, 5, "leaves later", "leaves later", timeout=60).stdout
+    output = run_script(script, peers.__file__, 5, 60, "leaves later", "leaves later", timeout=60).stdout
     assert json.loads(output)["codes"] == [0, 0]
 
 
 def test_watch_in_this_process_closes_twice_and_leaves_nothing() -> None:
-    watch = PeerWatch(rank=0, local_rank=0, local_size=1, share=str, timeout_s=1)
+    watch = PeerWatch(rank=0, local_rank=0, local_size=1, share=str, timeout_s=1, silence_s=60)
     assert watch.loss() is None
     watch.close()
     watch.close()
@@ -193,7 +235,7 @@ def test_the_first_rank_hands_its_gift_to_the_others_of_this_user() -> None:
 
     def open_watch(rank: int) -> PeerWatch:
         gift = {"token": "0123456789abcdef"} if rank == 0 else {}
-        return PeerWatch(rank=rank, local_rank=rank, local_size=3, share=share, timeout_s=5, gift=gift)
+        return PeerWatch(rank=rank, local_rank=rank, local_size=3, share=share, timeout_s=5, silence_s=60, gift=gift)
 
     with ThreadPoolExecutor(3) as pool:
         watches = list(pool.map(open_watch, range(3)))

@@ -150,6 +150,21 @@ def test_no_rank_outlives_another(endless: list[str], tmp_path: Path, victim: in
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_rank_that_stands_still_ends_the_job(endless: list[str], tmp_path: Path, victim: int) -> None:
+    command = [sys.executable, *endless, "--cluster.peer_silence_s", "2"]
+    with started(command, env=ONE_THREAD, cwd=tmp_path) as run:
+        ranks = wait_for_training(run)
+        os.kill(ranks[victim].pid, signal.SIGSTOP)
+        assert settle(run.family, grace_s=30) == [], run.output
+        assert run.wait(10) == (-9 if victim == 0 else 1)
+        said = run.output
+    named = rf"error: rank {victim} \(process {ranks[victim].pid}\) of this host stood still on .* and was killed \(no sign of "
+    assert len(re.findall(named, said)) == 1
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
 def test_error_of_one_rank_ends_the_other(graph_npz: Path, tmp_path: Path) -> None:
     code = f"""
     import os

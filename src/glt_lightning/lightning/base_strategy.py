@@ -115,6 +115,7 @@ class GLTStrategy(DDPStrategy):
                 local_size=self.num_processes,
                 share=self._share_on_host,
                 timeout_s=self.options.peer_timeout_s,
+                silence_s=self.options.peer_silence_s,
                 gift=mine,
                 on_loss=self._end_waits,
             )

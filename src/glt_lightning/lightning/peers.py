@@ -1,7 +1,9 @@
-"""Each rank notices when another rank of its host dies, whatever it is blocked in.
+"""Each rank notices when another rank of its host dies or stands still, whatever it is blocked in.
 
 The first rank of a host listens on a Unix socket without a file; the others keep a connection to it. A connection that
-ends without a word of farewell is a death: the kernel closes it even after ``kill -9``. The first rank tells the others.
+ends without a word of farewell is a death: the kernel closes it even after ``kill -9``. One over which no sign of life comes
+leads to a rank that stands still (`cluster.silence`), which is killed: stopped, it could neither end nor hear of the loss,
+and its open connections would keep the others waiting in collective calls. The first rank tells the others.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from glt_lightning.cluster.silence import Silence
 from glt_lightning.errors import PeerError
+from glt_lightning.ops.child import wake_with_parent
 
 _CONNECT_S = 60.0
 _RETRY_S = 0.02
 _EXIT_S = 5.0  # for the last steps of a process that already ends because of a loss
 _MAX_MESSAGE = 4096
+_ADVICE = " Resume from the last checkpoint. To keep a rank in a debugger, raise cluster.peer_silence_s."
 
 
 class RankError(PeerError):
@@ -36,14 +41,15 @@ class RankError(PeerError):
 
 @dataclass(frozen=True)
 class Loss:
-    """A rank that is gone. ``reason``: what it said last; empty when it said nothing."""
+    """A rank that is gone. ``reason``: what it said last; empty when it said nothing. ``stalled``: how it stood still."""
 
     rank: int
     pid: int
     reason: str = ""
+    stalled: str = ""
 
     def __str__(self) -> str:
-        what = f"failed ({self.reason})" if self.reason else "died"
+        what = self.stalled or (f"failed ({self.reason})" if self.reason else "died")
         return f"rank {self.rank} (process {self.pid}) of this host {what}"
 
 
@@ -57,8 +63,8 @@ class _Peer:
 class PeerWatch:
     """Watches the other ranks of this host on a daemon thread.
 
-    When one is lost, it says so on stderr, gives this process ``timeout_s`` to end by the exception that the loss causes
-    in it, and then ends it.
+    When one is lost, or shows no sign of life for ``silence_s``, it says so on stderr, gives this process ``timeout_s`` to
+    end by the exception that the loss causes in it, and then ends it.
 
     Args:
         rank: Global rank of this process.
@@ -67,6 +73,7 @@ class PeerWatch:
         share: Gives the address, made where ``local_rank`` is 0 and None elsewhere, to all ranks of this host and
             returns it. A collective call.
         timeout_s: How long this process may go on after a loss.
+        silence_s: After how long without a sign of life a rank is lost; that one is killed.
         gift: What the first rank hands to the others, of this user alone: the job's secret.
         on_loss: Called on a thread of the watch when a rank is lost, to end waits that would only end by their deadlines.
     """
@@ -79,6 +86,7 @@ class PeerWatch:
         local_size: int,
         share: Callable[[str | None], str],
         timeout_s: float,
+        silence_s: float,
         gift: Mapping[str, Any] | None = None,
         on_loss: Callable[[], None] | None = None,
     ) -> None:
@@ -93,7 +101,9 @@ class PeerWatch:
         else:
             first, self.gift = _connect(share(None), rank, rank - local_rank)
             self._peers = [first]
+        self._silence = Silence({peer.rank: peer.pid for peer in self._peers}, silence_s)
         self._wake, self._woken = socket.socketpair()
+        self._beat_due_s = 0.0
         self._thread = threading.Thread(target=self._run, name="glt-peers", daemon=True)
         self._thread.start()
         atexit.register(self._guard_exit)
@@ -131,32 +141,62 @@ class PeerWatch:
         for fd in peers:
             poll.register(fd, select.POLLIN)
         while peers and self._loss is None:
-            for fd, _ in poll.poll():
+            for fd, _ in poll.poll(self._silence.beat_s * 1000):
                 if fd not in peers:
                     if self._woken.recv(1):
                         self._end_by_deadline("it was asked to end", 128 + signal.SIGTERM)
                     return
-                loss = _heard(peers[fd])
-                if loss is None:
-                    poll.unregister(fd)
-                    del peers[fd]
-                elif not self._closed.is_set():
-                    self._alarm(loss)
+                heard = _heard(peers[fd])
+                if isinstance(heard, Loss):
+                    if not self._closed.is_set():
+                        self._alarm(heard)
                     return
+                if heard == "alive":
+                    self._silence.heard(peers[fd].rank)
+                else:
+                    poll.unregister(fd)
+                    self._silence.forget(peers.pop(fd).rank)
+            self._beat()
+            stalled = self._find_stalled()
+            if stalled is not None and not self._closed.is_set():
+                self._alarm(stalled)
+                return
+
+    def _beat(self) -> None:
+        """Sends a sign of life when the last one is `Silence.beat_s` ago."""
+        now = time.monotonic()
+        if now >= self._beat_due_s:
+            self._beat_due_s = now + self._silence.beat_s
+            self._tell({"alive": True})
+
+    def _find_stalled(self) -> Loss | None:
+        found = self._silence.find()
+        if found is None:
+            return None
+        rank, how = found
+        pid = next(peer.pid for peer in self._peers if peer.rank == rank)
+        return Loss(rank, pid, stalled=f"stood still on {socket.gethostname()} and was killed ({how})")
 
     def _alarm(self, loss: Loss) -> None:
         # first of all, so that the others hear of this loss and not of what it will do to this rank
-        self._tell({"lost": [loss.rank, loss.pid, loss.reason]})
+        self._tell({"lost": [loss.rank, loss.pid, loss.reason, loss.stalled]})
+        if loss.stalled and any(peer.pid == loss.pid > 0 for peer in self._peers):  # 0: a process of another container
+            with suppress(OSError):
+                os.kill(loss.pid, signal.SIGKILL)
         self._loss = loss
         self._lost.set()
         if not loss.reason:
-            _say(f"error: {loss}; rank {self.rank} cannot go on.")
+            _say(f"error: {loss}; rank {self.rank} cannot go on.{_ADVICE if loss.stalled else ''}")
         if self._on_loss is not None:
             self._on_loss()
         self._end_by_deadline(str(loss), 1)
 
     def _end_by_deadline(self, why: str, status: int) -> None:
-        if not self._closed.wait(self._timeout_s):
+        deadline = time.monotonic() + self._timeout_s
+        while not self._closed.wait(min(self._silence.beat_s, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() < deadline:
+                self._tell({"alive": True})  # this rank is about to end, and not silent
+                continue
             after = f"ends after {self._timeout_s:g} s (cluster.peer_timeout_s)"
             _say(f"error: {why}; rank {self.rank} is stuck and {after}.")
             os._exit(status)
@@ -228,6 +268,8 @@ def _connect(address: str, rank: int, first_rank: int) -> tuple[_Peer, Mapping[s
         if isinstance(error, (OSError, ValueError)):
             raise PeerError(f"rank {rank} cannot reach rank {first_rank} of this host ({error}); did it end?") from None
         raise
+    if os.getppid() == pid:  # as Lightning starts the ranks of a host
+        wake_with_parent()
     return _Peer(first_rank, pid, sock), gift
 
 
@@ -249,14 +291,16 @@ def _credentials(sock: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _heard(peer: _Peer) -> Loss | None:
-    """What a readable connection tells: a loss, or None when its rank has left in order."""
+def _heard(peer: _Peer) -> Loss | Literal["alive", "bye"]:
+    """What a readable connection tells: a loss, that its rank lives, or that it has left in order."""
     try:
         message = json.loads(peer.sock.recv(_MAX_MESSAGE) or b"{}")
     except (OSError, ValueError):
         message = {}
     if "bye" in message:
-        return None
+        return "bye"
+    if "alive" in message:
+        return "alive"
     if "lost" in message:
         return Loss(*message["lost"])
     return Loss(peer.rank, peer.pid, message.get("failed", ""))

@@ -23,6 +23,11 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
+def wake_with_parent() -> None:
+    """This process goes on when its parent ends, should it be stopped then, and so can end by itself."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+
+
 def main() -> None:
     """Arguments: process id of the parent, its module path as JSON, a module with ``main(fd)``, a file descriptor."""
     end_with(int(sys.argv[1]))
