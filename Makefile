@@ -11,7 +11,7 @@ CUDA_ARCHITECTURES ?= 90
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
-.PHONY: install demo test test-all soak multi-host ptx-check gpu-check lint format wheel clean
+.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check lint format wheel clean
 
 install: $(VENV)/.installed
 
@@ -32,13 +32,20 @@ demo: install
 
 # pytest comes last: its closing line is the result. It fails when no test was run.
 test: lint
-	$(PYTEST) -m "not slow and not soak and not gpu"
+	$(PYTEST) -m "not slow and not soak and not gpu and not faults"
 
+# One cell per fault of the fault matrix is part of it.
 test-all: lint
-	$(PYTEST) -m "not soak and not gpu"
+	$(PYTEST) -m "not soak and not gpu and (slow or not faults)"
 
+# Among others 20 minutes of training under faults, with default deadlines; GLT_SOAK_MINUTES changes that.
 soak: install
 	$(PYTEST) -m soak
+
+# The fault matrix: mode x fault x point of the run, as a table; under an hour on two cores. Some cells need root, else they
+# are skipped by name.
+faults: install
+	$(PYTEST) -m faults tests/faults
 
 # Several hosts on this one: network namespaces, links of 1 Gbit/s, mutual TLS. Needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN).
 multi-host: install

@@ -30,17 +30,17 @@ def why_not() -> str | None:
 
 
 class Hosts:
-    """``count`` hosts with the addresses 10.77.0.1, 10.77.0.2 and so on. Made by `hosts`."""
+    """``count`` hosts with the addresses 10.77.0.1, 10.77.0.2 and so on. Made by `hosts`. names: of their namespaces."""
 
     def __init__(self, names: list[str], switch: str) -> None:
-        self._names, self._switch = names, switch
+        self.names, self._switch = names, switch
 
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 1}"
 
     def command(self, host: int, argv: Sequence[str | os.PathLike[str]]) -> list[str]:
         """What runs ``argv`` on a host."""
-        return [str(_tool("ip")), "netns", "exec", self._names[host], *map(os.fspath, argv)]
+        return [str(_tool("ip")), "netns", "exec", self.names[host], *map(os.fspath, argv)]
 
     def environment(self, host: int, master: int, port: int) -> Mapping[str, str]:
         """What a launcher would set on the ``host - master``-th host of a job that begins at ``master``."""
@@ -53,13 +53,13 @@ class Hosts:
 
     def cut(self, host: int) -> None:
         """Takes a host's link down: nothing is said to anybody."""
-        _run("ip", "-n", self._names[host], "link", "set", _PORT, "down")
+        _run("ip", "-n", self.names[host], "link", "set", _PORT, "down")
 
     def heal(self, host: int) -> None:
-        _run("ip", "-n", self._names[host], "link", "set", _PORT, "up")
+        _run("ip", "-n", self.names[host], "link", "set", _PORT, "up")
 
     def bytes_sent(self, host: int) -> int:
-        found = _run("ip", "netns", "exec", self._names[host], "cat", f"/sys/class/net/{_PORT}/statistics/tx_bytes")
+        found = _run("ip", "netns", "exec", self.names[host], "cat", f"/sys/class/net/{_PORT}/statistics/tx_bytes")
         return int(found.stdout)
 
 

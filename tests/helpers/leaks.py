@@ -89,8 +89,13 @@ def _is_ours(thread: threading.Thread) -> bool:
     return thread.name.startswith("glt") or any(module.split(".")[0] == "glt_lightning" for module in modules)
 
 
-def _shared_memory() -> list[Path]:
+def shared_memory() -> list[Path]:
     return list(Path("/dev/shm").iterdir())
+
+
+def new_shared_memory(before: list[Path]) -> list[Path]:
+    """Names that were not there before, and do not belong to another job on this machine."""
+    return [path for path in shared_memory() if _is_leak(path, set(before))]
 
 
 def _is_leak(thing: object, before: set) -> bool:
@@ -110,7 +115,7 @@ def _mapped_by_others(path: Path) -> bool:
     return bool(users) and not users & ours
 
 
-_KINDS = {"processes": _processes, "threads": _threads, "shared memory": _shared_memory}
+_KINDS = {"processes": _processes, "threads": _threads, "shared memory": shared_memory}
 
 
 def _count_memfds() -> int:

@@ -20,11 +20,11 @@ import pytest
 from glt_lightning import ClusterOptions, GLTDataModule
 from glt_lightning.options import DeadlineOptions, RetryOptions
 from glt_lightning.producer.hosted import ServerPlan
+from tests.faults.job import samplers_of
 from tests.helpers import Run, started
 from tests.helpers.proxy import Proxy
 from tests.helpers.servers import until
 from tests.lightning.serving import free_addresses
-from tests.lightning.shaken import samplers_of
 from tests.lightning.test_two_ranks import ONE_THREAD, WITH_TESTS
 from tests.lightning.tiny import save_graph
 
