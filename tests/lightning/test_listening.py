@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.lightning.shaken import training
 
 from glt_lightning import ClusterOptions
-from tests.lightning.shaken import training
 
 Listener = tuple[str, str, int]  # name of the process, address, port
 
