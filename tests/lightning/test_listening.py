@@ -32,6 +32,7 @@ def beyond_loopback(listeners: Iterable[Listener]) -> list[Listener]:
     return [each for each, address in addresses if not (getattr(address, "ipv4_mapped", None) or address).is_loopback]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["glt_worker", "glt_server_client"])
 def test_two_ranks(graph_npz: Path, tmp_path: Path, strategy: str) -> None:
     """With a sampler each that serves its part, or with a graph server of the run."""

@@ -9,12 +9,26 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 from glt_lightning.ops import child
 
-_Start = Callable[[], "subprocess.Popen[bytes]"]
+
+class _Order:
+    """A process to start, and then that process, or why it could not be started."""
+
+    def __init__(self, argv: list[str], fd: int, environment: Mapping[str, str] | None) -> None:
+        self._argv, self._fd, self._environment = argv, fd, environment
+        self.started: Future[subprocess.Popen[bytes]] = Future()
+
+    def serve(self) -> None:
+        try:
+            self.started.set_result(
+                subprocess.Popen(self._argv, pass_fds=[self._fd], stdin=subprocess.DEVNULL, env=self._environment)
+            )
+        except BaseException as error:
+            self.started.set_exception(error)
 
 
 class Starter:
@@ -25,7 +39,8 @@ class Starter:
     """
 
     def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[tuple[_Start, Future[subprocess.Popen[bytes]]] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._closed = False
         self._thread = threading.Thread(target=_serve, args=(self._orders,), name="glt-starter", daemon=True)
         self._thread.start()
 
@@ -33,25 +48,24 @@ class Starter:
         self, module: str, sock: socket.socket, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
         """A process that runs ``main(fd)`` of a module, with ``sock`` as that file descriptor. Raises `OSError`."""
+        if self._closed:
+            raise OSError("what started processes here is closed")
         fd = sock.fileno()
         # -P: files beside that of `ops.child` must not pass for modules of the standard library
         argv = [sys.executable, "-P", child.__file__, str(os.getpid()), json.dumps(sys.path), module, str(fd)]
-        started: Future[subprocess.Popen[bytes]] = Future()
-        start = lambda: subprocess.Popen(argv, pass_fds=[fd], stdin=subprocess.DEVNULL, env=environment)  # noqa: E731
-        self._orders.put((start, started))
-        return started.result()
+        order = _Order(argv, fd, environment)
+        self._orders.put(order)
+        return order.started.result()
 
     def close(self) -> None:
         """Ends the thread, and with it what still runs. Safe to call twice."""
+        self._closed = True
         self._orders.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
 
 
-def _serve(orders: queue.SimpleQueue[tuple[_Start, Future[subprocess.Popen[bytes]]] | None]) -> None:
+def _serve(orders: queue.SimpleQueue[_Order | None]) -> None:
     while (order := orders.get()) is not None:
-        start, started = order
-        try:
-            started.set_result(start())
-        except BaseException as error:
-            started.set_exception(error)
+        order.serve()
+        del order  # and with it the process, whose owner waits for its end
