@@ -14,6 +14,7 @@ from glt_lightning.channel.slots import Slot, SlotPool
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
+from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.sample import sample_rows
 from glt_lightning.sampler.sample import Draft, Field
@@ -46,6 +47,7 @@ class Owner:
         self._slots.close()
         self._shards.cache_clear()
 
+    @guarded()  # who asks is told of a file that was cut off, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, view = message.header, self._partition.view
         fanouts = _integers(ask, "fanouts", view.num_relations, -1, 2**31 - 1)
@@ -66,6 +68,7 @@ class Owner:
         arrays, body = pack(found)
         return Message({"arrays": arrays}, body)
 
+    @guarded()
     def _gather(self, message: Message, _caller: Caller) -> Message:
         """Rows of several tables, written straight into the body of the reply."""
         tables, ids = message.header.get("tables"), unpack(message)

@@ -43,7 +43,7 @@ def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.ndarray:
         if math.prod(entry.shape) == 0:  # an empty range cannot be mapped
             array: np.ndarray = np.empty(entry.shape, entry.dtype)
         else:
-            array = map_file(stream.fileno(), entry.bytes)[offset:].view(entry.dtype).reshape(entry.shape)
+            array = map_file(stream.fileno(), entry.bytes, file)[offset:].view(entry.dtype).reshape(entry.shape)
         if entry.bytes <= VERIFY_BYTES:
             _check_sum(file, stream, offset, entry)
     return array

@@ -14,6 +14,7 @@ from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
+from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.types import GraphSchema, edge_type_key
@@ -152,6 +153,7 @@ class LocalPartition:
         arrays = [None if path is None else self._open(path) for path in mapped]
         return Shards(arrays, bounds=bounds, encoding=encoding)
 
+    @guarded()
     def split(self, name: str) -> Seeds:
         """The seeds of a split. Raises `DataError` naming the splits there are."""
         entry = self.manifest.splits.get(name)
@@ -161,6 +163,7 @@ class LocalPartition:
         # several times as much.
         return Seeds(self.schema.node_index(entry.node_type), np.array(self._open(split_path(name))))
 
+    @guarded()
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
         gids = gids_by_user_id(self.manifest, node_type, self.user_ids_by_part(node_type), self.directory)

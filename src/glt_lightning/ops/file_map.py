@@ -6,11 +6,30 @@ import ctypes
 import errno
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from glt_lightning.errors import PartitionError
+from glt_lightning.ops.native import bind
+
+_LOST = 17  # GLT_LOST of glt/maps.h
+
+_SIGNATURES: dict[str, list[Any]] = {
+    "glt_maps_add": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p],
+    "glt_maps_remove": [ctypes.c_void_p],
+    "glt_maps_guard": [ctypes.c_int32],
+    "glt_maps_lost": [ctypes.c_char_p, ctypes.c_int64],
+}
+
+
+@cache
+def _library() -> Any:
+    return bind(_SIGNATURES)
 
 
 @cache
@@ -27,14 +46,15 @@ def _libc() -> Any:
 class _FileMap:
     """The pages of a file, read-only. They are unmapped when the last array that views them is gone."""
 
-    def __init__(self, fd: int, nbytes: int) -> None:
-        libc = _libc()
+    def __init__(self, fd: int, nbytes: int, path: Path) -> None:
+        libc, ours = _libc(), _library()
         address = libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
         if address == ctypes.c_void_p(-1).value:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         # Bound here: while Python ends, the names of this module may be gone before the last array is.
-        self._unmap: Callable[[], object] = lambda: libc.munmap(address, nbytes)
+        self._unmap: Callable[[], object] = lambda: (ours.glt_maps_remove(address), libc.munmap(address, nbytes))
+        ours.glt_maps_add(address, nbytes, os.fsencode(path))
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (address, True)}
 
     def __del__(self) -> None:
@@ -42,15 +62,44 @@ class _FileMap:
             unmap()
 
 
-def map_file(fd: int, nbytes: int) -> np.ndarray:
+def map_file(fd: int, nbytes: int, path: Path) -> np.ndarray:
     """uint8 [nbytes], read-only: the first bytes of an open file, at least one. The caller may close ``fd`` at once.
+
+    path: for the error of who reads it when the file has been cut off (`guarded`).
 
     Python's own ``mmap`` (and so ``numpy.memmap``) keeps a duplicate of the descriptor while the map lives: a graph of 256
     parts ran into the usual limit of 1,024 open files.
 
     Raises OSError. ENOMEM stands for too many maps as well as for too little memory (`map_limit`).
     """
-    return np.asarray(_FileMap(fd, nbytes))
+    return np.asarray(_FileMap(fd, nbytes, path))
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Raises `PartitionError`, naming the file, where a map is read in the block that has lost pages: its file shrank, or
+    its disk failed. What was read of it until then are zeros, and whatever else was raised came of these.
+
+    Outside of such a block the process says the file's name and ends. Other threads' reads of that time are covered, too.
+    """
+    ours = _library()
+    ours.glt_maps_guard(1)
+    lost = False
+    try:
+        try:
+            yield
+        finally:
+            lost = ours.glt_maps_guard(0) == _LOST
+    except Exception:
+        if not lost:
+            raise
+    if lost:
+        path = ctypes.create_string_buffer(4096)
+        ours.glt_maps_lost(path, len(path))
+        raise PartitionError(
+            f"{os.fsdecode(path.value)}: damaged: it was cut off, or its disk failed, while in use. Delete the partition "
+            "folder and partition again."
+        )
 
 
 def map_limit(error: OSError) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from glt_lightning.channel.slots import PinMemory, Slot, SlotPool
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
+from glt_lightning.ops.file_map import guarded
 from glt_lightning.producer.samplers import Sampler
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -42,6 +43,7 @@ class InlineProducer:
         for request in requests:
             yield self._make(config, request)
 
+    @guarded()  # nobody would start this process again, as a sampler process is
     def _make(self, config: SamplerConfig, request: BatchRequest) -> Sample:
         sampler = self._samplers.get(config)
         if sampler is None:
