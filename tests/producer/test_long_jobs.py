@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -244,10 +247,18 @@ receive(sock)
 """
 
 
+class _Starter:
+    def start(self, _module: str, sock: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", _CHILD, str(sock.fileno())], pass_fds=[sock.fileno()])
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture
 def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ServerProcess]]:
     """Makes a `ServerProcess` whose child serves nothing."""
-    monkeypatch.setattr(server_process, "_BOOT", "import sys, json; sys.path[:] = json.loads(sys.argv[2])\n" + _CHILD)
+    monkeypatch.setattr(server_process, "Starter", _Starter)
     opened: list[ServerProcess] = []
 
     def make(*args: object) -> ServerProcess:

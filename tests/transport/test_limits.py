@@ -17,7 +17,7 @@ from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_common import SCHEMA, flight, to_json
 from glt_lightning.transport.flight_transport import FlightTransport
 from glt_lightning.transport.frame import Kind, encode
-from glt_lightning.transport.guests import Guests
+from glt_lightning.transport.guests import Guests, Share
 from glt_lightning.transport.message import Message
 from tests.helpers.clock import Clock
 from tests.helpers.places import DEADLINES, Desk, Place
@@ -240,3 +240,25 @@ def test_an_address_that_has_less_does_not_make_room() -> None:
 def test_limits_are_checked(limits: dict[str, Any], complaint: str) -> None:
     with pytest.raises(OptionError, match=complaint):
         LimitOptions(**limits)
+
+
+def test_a_lane_that_is_not_read_is_one_whatever_else_its_client_reads() -> None:
+    clock, severed = Clock(), []
+    guests = Guests(LimitOptions(unread_size=1000, unread_total_size=10), severed.append, clock)
+    with ExitStack() as stack:
+        greedy, other = stack.enter_context(guests.stream("a:1")), stack.enter_context(guests.stream("b:1"))
+        stuck, lively, newcomer = Share(guests, greedy), Share(guests, greedy), Share(guests, other)
+        left = iter([False, True])
+
+        def send_stuck(_reply: Message) -> None:
+            guests.made(lively, 0, 0)  # a small reply on its other lane, which it reads
+            guests.has_read(lively)
+            clock.ahead_s += 60.0
+            newcomer.answer(lambda: pytest.fail("there is no room yet"), lambda _: None, lambda: next(left))
+            assert severed == ["a:1"]
+
+        stuck.answer(lambda: Message({}, np.zeros(50, np.uint8)), send_stuck, lambda: False)
+        sent: list[Message] = []
+        newcomer.answer(lambda: Message({"room": True}), sent.append, lambda: False)
+        assert len(sent) == 1
+        assert guests._held == greedy.held == other.held == stuck.unread == 0

@@ -38,6 +38,7 @@ from glt_lightning.transport.sockets import sever_accepted, sever_peer
 _MOST_IN_FLIGHT = 64  # requests of a stream that are read ahead of their replies
 _MOST_BYTES_IN_FLIGHT = 1 << 29  # of their bodies; one request may be larger
 _THREADS = 4  # for the handlers of each lane of each peer: one that stops reading holds up nobody else
+_MOST_TURNED_AWAY = 16  # threads that wait for who found the server full to read so; others see a closed connection
 _CLOSE_S = 1.0
 LANES = ("calls", "bulk")
 
@@ -130,6 +131,7 @@ class _Flight(flight.FlightServerBase):
         limits: LimitOptions,
     ) -> None:
         self._service, self._credentials = service, credentials
+        self._turned_away = threading.BoundedSemaphore(_MOST_TURNED_AWAY)
         self._guests = Guests(limits, lambda peer: sever_peer(self.port, peer))
         self._ending = threading.Event()
         self._lock = threading.Lock()
@@ -144,6 +146,11 @@ class _Flight(flight.FlightServerBase):
                 self._serve_lane(descriptor, reader, replies, presence, guest)
         except FullError as error:
             replies.refuse(error)
+            if self._turned_away.acquire(blocking=False):
+                try:
+                    _wait_to_leave(reader)
+                finally:
+                    self._turned_away.release()
         finally:
             presence.end()
             replies.end()
@@ -166,6 +173,7 @@ class _Flight(flight.FlightServerBase):
             self._serve_calls(reader, replies, caller, workers, share)
         finally:
             replies.end()
+            guest.shares.remove(share)
             workers.close(_CLOSE_S)
             pa.default_memory_pool().release_unused()  # of a body that Arrow has decompressed, 1.4 GB stayed
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from glt_lightning.errors import FullError
 from glt_lightning.options import LimitOptions
@@ -26,15 +26,15 @@ _USUAL_STREAMS = 8  # a healthy client has two lanes, and a few streams
 class Guest:
     """streams: that it has open.  busy: of them, or of their calls, those that wait for an answer.
     held: bytes of replies that are made, or about to be, and not read.  active_s: when it last sent something or was given
-    an answer.  read_s: when it last read something of a reply, or had nothing to read."""
+    an answer.  shares: of its lanes."""
 
     peer: str
     active_s: float
-    read_s: float = 0.0
     streams: int = 0
     busy: int = 0
     held: int = 0
     ending: bool = False
+    shares: list[Share] = field(default_factory=list)
 
     @property
     def host(self) -> str:
@@ -85,45 +85,50 @@ class Guests:
         """It has sent something."""
         guest.active_s = self._clock()
 
-    def has_read(self, guest: Guest) -> None:
-        """It has read a piece of a reply."""
-        guest.read_s = self._clock()
+    def wait_to_make(self, share: Share, is_gone: Callable[[], bool]) -> int | None:
+        """Waits until a reply may be made for a lane: its guest has read enough of those before, and so have all others, of
+        whom the one with the most unread is ended if it reads nothing. Returns the bytes that the reply is taken for, those
+        of the lane's last one; None if the guest has left.
 
-    def wait_to_make(self, guest: Guest, nbytes: int, is_gone: Callable[[], bool]) -> bool:
-        """Waits until a reply of about ``nbytes`` may be made for it: it has read enough of those before, and so have all
-        others, of whom the one with the most unread is ended if it reads nothing. False if it has left.
-
-        One reply may always be made for who has none. `release` gives the bytes back.
+        One reply may always be made for a guest that has none. `release` gives the bytes back.
         """
+        guest = share.guest
         while True:
             with self._state:
+                nbytes = share.last_bytes
                 mine = guest.held == 0 or guest.held + nbytes <= self._limits.unread_bytes
                 if mine and self._held < self._limits.unread_total_bytes:
-                    if guest.held == 0:
-                        guest.read_s = self._clock()
                     guest.held += nbytes
                     self._held += nbytes
-                    return True
+                    return nbytes
                 greedy = None if not mine else self._most_unread()
                 if greedy is None:
                     self._state.wait(_LOOK_S)
             if greedy is not None:
                 self._sever(greedy.peer)
             if is_gone():
-                return False
+                return None
 
-    def made(self, guest: Guest, guessed: int, nbytes: int) -> None:
-        """The reply has ``nbytes``."""
+    def made(self, share: Share, guessed: int, nbytes: int) -> None:
+        """A reply has ``nbytes``."""
         with self._state:
-            guest.read_s = self._clock()  # until now there was nothing to read
-            guest.held += nbytes - guessed
+            if share.unread == 0:
+                share.read_s = self._clock()  # until now there was nothing to read
+            share.last_bytes = nbytes
+            share.unread += nbytes
+            share.guest.held += nbytes - guessed
             self._held += nbytes - guessed
 
-    def release(self, guest: Guest, nbytes: int) -> None:
-        """The reply is read, or dropped."""
+    def has_read(self, share: Share) -> None:
+        """A piece of a reply of a lane was read."""
+        share.read_s = self._clock()
+
+    def release(self, share: Share, held: int, made: int) -> None:
+        """A reply that was taken for ``held`` bytes, of which ``made`` were there, is read, or dropped."""
         with self._state:
-            guest.held -= nbytes
-            self._held -= nbytes
+            share.unread -= made
+            share.guest.held -= held
+            self._held -= held
             self._state.notify_all()
 
     def _enter(self, peer: str) -> Guest:
@@ -180,7 +185,10 @@ class Guests:
 
     def _most_unread(self) -> Guest | None:
         greedy = max(self._guests.values(), key=lambda each: each.held, default=None)
-        if greedy is None or greedy.ending or self._clock() - greedy.read_s < _STALL_S:
+        if greedy is None or greedy.ending:
+            return None
+        stalled_s = self._clock() - _STALL_S
+        if not any(share.unread and share.read_s < stalled_s for share in greedy.shares):
             return None
         greedy.ending = True
         return greedy
@@ -193,31 +201,37 @@ class Guests:
 
 
 class Share:
-    """What a lane has of its guest's share."""
+    """What a lane has of its guest's share. unread: bytes of replies that are made and not read.  read_s: when a piece of
+    them was last read: a lane that stands still is one whatever its guest reads elsewhere.  last_bytes: of its last reply,
+    what the next one may well take."""
 
     def __init__(self, guests: Guests, guest: Guest) -> None:
-        self._guests, self._guest = guests, guest
-        self._last_bytes = 0  # of the last reply: what the next one may well take
+        self._guests, self.guest = guests, guest
+        self.unread = self.last_bytes = 0
+        self.read_s = 0.0
+        guest.shares.append(self)
 
     def active(self) -> None:
         """The guest has sent something."""
-        self._guests.active(self._guest)
+        self._guests.active(self.guest)
 
     def has_read(self) -> None:
-        """The guest has read something."""
-        self._guests.has_read(self._guest)
+        """The guest has read something on this lane."""
+        self._guests.has_read(self)
 
     def answer(self, make: Callable[[], Message], send: Callable[[Message], None], is_gone: Callable[[], bool]) -> None:
         """Makes a reply as soon as the guest may have one, and sends it."""
-        held = self._last_bytes
-        with self._guests.busy(self._guest):
-            if not self._guests.wait_to_make(self._guest, held, is_gone):
+        with self._guests.busy(self.guest):
+            held = self._guests.wait_to_make(self, is_gone)
+            if held is None:
                 return
+            made = 0
             try:
                 reply = make()
-                self._guests.made(self._guest, held, reply.body.nbytes)
-                held = self._last_bytes = reply.body.nbytes
+                made = reply.body.nbytes
+                self._guests.made(self, held, made)
+                held = made
                 send(reply)
                 del reply
             finally:
-                self._guests.release(self._guest, held)
+                self._guests.release(self, held, made)
