@@ -248,8 +248,12 @@ receive(sock)
 
 
 class _Starter:
+    die_at_start = 0  # so many of the next ones
+
     def start(self, _module: str, sock: socket.socket) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", _CHILD, str(sock.fileno())], pass_fds=[sock.fileno()])
+        code = "raise SystemExit(3)" if self.die_at_start > 0 else _CHILD
+        self.die_at_start -= 1
+        return subprocess.Popen([sys.executable, "-c", code, str(sock.fileno())], pass_fds=[sock.fileno()])
 
     def close(self) -> None:
         pass
@@ -287,3 +291,16 @@ def test_a_run_starts_its_server_again_each_day_and_not_for_ever_in_a_row(own_se
     assert reasons == []
     kill()
     assert "was started again 1 times (sampling.max_restarts) before" in reasons[0]
+
+
+def test_a_server_that_dies_while_it_is_started_again_is_one_more_in_the_row(own_server) -> None:
+    reasons: list[str] = []
+    server = own_server(3, reasons.append, Clock())
+    began_s = server._ready_s
+    server._starter.die_at_start = 2
+    os.kill(server.pid, signal.SIGKILL)
+    until(lambda: reasons or server._ready_s > began_s)
+    assert (reasons, server._in_a_row) == ([], 3)
+    os.kill(server.pid, signal.SIGKILL)
+    until(lambda: reasons)
+    assert "was killed by SIGKILL, and was started again 3 times (sampling.max_restarts) before" in reasons[0]

@@ -124,15 +124,23 @@ class ServerProcess:
     def _restart(self, end: str) -> None:
         if self._clock() - self._ready_s > self._plan.cluster.deadlines.reconnect_s:
             self._in_a_row = 0
-        if self._in_a_row == self._max_restarts:
-            raise PeerError(
-                f"{end}, and was started again {self._in_a_row} times (sampling.max_restarts) before. Find what ends it, or "
-                "raise sampling.max_restarts."
-            )
-        self._in_a_row += 1
-        print(f"[graph server] {end}; it is started again.", file=sys.stderr, flush=True)
-        self._start(self._plan)
-        self._ready_s = self._clock()
+        while True:
+            if self._in_a_row == self._max_restarts:
+                raise PeerError(
+                    f"{end}, and was started again {self._in_a_row} times (sampling.max_restarts) before. Find what ends it, "
+                    "or raise sampling.max_restarts."
+                )
+            self._in_a_row += 1
+            print(f"[graph server] {end}; it is started again.", file=sys.stderr, flush=True)
+            try:
+                self._start(self._plan)
+                self._ready_s = self._clock()
+                return
+            except PeerError as error:  # one that dies while it starts is one more in the row
+                if self._closed:
+                    raise
+                self._stop()
+                end = str(error).removesuffix(".")
 
     def _epitaph(self) -> str:
         assert self._process is not None
