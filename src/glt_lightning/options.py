@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from glt_lightning.errors import OptionError
 
@@ -35,6 +35,24 @@ def _check_devices(name: str, devices: list[str]) -> None:
 def _at_least(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name}: expected an integer >= {least}, got {value!r}.")
+
+
+_Options = TypeVar("_Options")
+
+
+def as_options(kind: type[_Options], name: str, given: Any) -> _Options:
+    """An options object, or a mapping of its fields. Raises `OptionError` for anything else."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        raise OptionError(f"{name}: expected {kind.__name__} or a mapping of its fields, got {given!r:.80}.")
+    known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise OptionError(f"{name}: expected any of {', '.join(known)}; got {key!r}.{hint}")
+    return kind(**given)
 
 
 ALGORITHMS = ("random", "frequency", "metis", "streaming")
@@ -477,6 +495,9 @@ class ClusterOptions:
     peer_silence_s: float = 60.0
 
     def __post_init__(self) -> None:
+        kinds = {"deadlines": DeadlineOptions, "retry": RetryOptions, "limits": LimitOptions, "security": SecurityOptions}
+        for name, kind in kinds.items():
+            object.__setattr__(self, name, as_options(kind, f"cluster.{name}", getattr(self, name)))
         for address in self.servers:
             parse_address("cluster.servers", address)
         _at_least("cluster.num_workers", self.num_workers, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
 from glt_lightning.errors import DataError, GLTError, OptionError, PartitionError
+from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero, save_graph
 
 
@@ -96,6 +98,37 @@ def test_evaluation_has_options_of_its_own(make_data) -> None:
     data.teardown()
 
 
+@pytest.mark.parametrize(
+    ("given", "most", "expected"),
+    [
+        ([5, 3], 10**6, [-1, -1]),
+        ([5, -1], 10, [10, -1]),
+        ({"paper__by__author": [5, 3], "author__wrote__paper": [2, 2]}, 10**6, [-1, -1]),
+        ({"paper__by__author": [5, 3], "author__wrote__paper": [2, 2]}, 10, [10, 6]),
+    ],
+)
+def test_evaluation_looks_at_more_neighbours_unless_told(make_data, monkeypatch, caplog, given, most, expected) -> None:
+    monkeypatch.setattr("glt_lightning.lightning.eval_fanouts.MOST_EDGES", most)
+    typed = isinstance(given, dict)
+    if typed:
+        given["author__reads__journal"] = [1, 1]
+    data = opened(make_data(num_neighbors=given, **({"dataset": learnable_hetero()} if typed else {})))
+    with caplog.at_level(logging.INFO):
+        data.val_dataloader(), data.test_dataloader()
+    found = data._eval_num_neighbors
+    assert (found["paper__by__author"] if typed else found) == expected
+    (line,) = [r.getMessage() for r in caplog.records if "eval_num_neighbors" in r.getMessage()]
+    assert ("all neighbours" if most > 10 else "twice those of training") in line
+    data.teardown()
+
+
+def test_nested_options_may_be_mappings() -> None:
+    options = ClusterOptions(deadlines={"call_s": 3.0}, retry={"first_s": 0.5}, security={"insecure": True})
+    assert options == ClusterOptions(
+        deadlines=DeadlineOptions(call_s=3.0), retry=RetryOptions(first_s=0.5), security=SecurityOptions(insecure=True)
+    )
+
+
 def test_own_splits(make_data, tmp_path: Path) -> None:
     np.save(tmp_path / "val.npy", np.array([5, 3]))
     (tmp_path / "test.txt").write_text("7\n1\n")
@@ -136,8 +169,12 @@ def test_missing_split_names_those_that_exist(make_data, tmp_path: Path) -> None
         ({"splits": {"dev": [1]}}, "splits: expected any of train, val, test; got dev"),
         ({"predict_split": "dev"}, "predict_split: expected"),
         ({"partition": {"num_parts": 0}}, "partition.num_parts"),
-        ({"partition": {"parts": 2}}, "partition: got an unexpected keyword argument 'parts'"),
+        ({"partition": {"parts": 2}}, "partition: expected any of num_parts, .*; got 'parts'. Did you mean"),
         ({"sampling": {"num_workers": -1}}, "sampling.num_workers"),
+        ({"sampling": 3}, "sampling: expected SamplingOptions or a mapping of its fields, got 3"),
+        ({"cluster": {"deadlines": {"conect_s": 1}}}, r"cluster.deadlines: .* got 'conect_s'. Did you mean connect_s\?"),
+        ({"cluster": {"retry": 0.5}}, "cluster.retry: expected RetryOptions"),
+        ({"cluster": {"security": None}}, "cluster.security: expected SecurityOptions"),
     ],
 )
 def test_bad_options_are_refused_at_once(make_data, options: dict[str, Any], said: str) -> None:

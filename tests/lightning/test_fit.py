@@ -14,7 +14,7 @@ from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
 from glt_lightning.errors import DataError
 from glt_lightning.lightning import BestCheckpoint
 from glt_lightning.options import STORAGE
-from tests.lightning.tiny import Noting, learnable_graph, save_graph
+from tests.lightning.tiny import NODES, Noting, learnable_graph, save_graph
 
 TRAIN = sorted(learnable_graph()["train_idx"].tolist())
 
@@ -34,6 +34,18 @@ def test_learns(make_data, make_model, make_trainer, sampling: SamplingOptions) 
     assert trainer.callback_metrics.keys() >= {"train_loss", "val_loss", "val_acc"}
     (result,) = trainer.test(model, data, verbose=False)
     assert result["test_acc"] > 0.8
+
+
+@pytest.mark.parametrize("given", [[], [False] * NODES])
+def test_an_empty_validation_split_is_no_validation(make_data, make_model, make_trainer, caplog, given) -> None:
+    data, model, trainer = make_data(splits={"val": given}), make_model(), make_trainer(max_epochs=1)
+    with caplog.at_level("INFO"):
+        trainer.fit(model, data)
+    assert "train_loss" in trainer.callback_metrics
+    assert "val_loss" not in trainer.callback_metrics
+    assert "split 'val' has no seeds: training without validation." in caplog.text
+    with pytest.raises(DataError, match="loader 'val': no seeds, so there is nothing to evaluate"):
+        trainer.validate(model, data)
 
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16", "int8", "given float16", "given bfloat16"])

@@ -98,6 +98,56 @@ def test_fit_test_and_predict_in_one_process_per_rank(data_options: dict[str, An
     assert sorted(p.name for p in (tmp_path / "predictions").iterdir()) == ["rank0.npz", "rank1.npz"]
 
 
+# Evaluates one seed on as many ranks as it is told; prints the metrics of rank 0.
+FEW_SEEDS = """
+import json, sys
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from glt_lightning import GLTDataModule, PredictionWriter
+from tests.lightning.tiny import Noting
+
+options = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+
+def main():
+    seed_everything(1)
+    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, predict_split="test", **options["data"])
+    trainer = Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[PredictionWriter("predictions")],
+        **options["trainer"])
+    model = Noting(dropout=0.0)
+    if options["trainer"]["devices"] == 1:
+        found = {}
+    else:
+        trainer.fit(model, data)
+        found = {"fit": sorted(trainer.callback_metrics)}
+    model = Noting(dropout=0.0)
+    for layer in model.parameters():
+        torch.nn.init.constant_(layer, 0.01)
+    found |= trainer.validate(model, data, verbose=False)[0] | trainer.test(model, data, verbose=False)[0]
+    trainer.predict(model, data)
+    if trainer.is_global_zero:
+        print("RESULT", json.dumps(found), flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["glt_worker", "glt_server_client"])
+def test_evaluation_with_fewer_seeds_than_ranks(data_options: dict[str, Any], tmp_path: Path, strategy: str) -> None:
+    data = data_options | {"splits": {"val": [7], "test": [9]}}
+    found = []
+    for devices, name in ((1, "auto"), (2, strategy)):
+        options = {"data": data, "trainer": {"devices": devices, "strategy": name}}
+        output = run_script(FEW_SEEDS, json.dumps(options), cwd=tmp_path, env=WITH_TESTS).stdout
+        (line,) = [line for line in output.splitlines() if line.startswith("RESULT ")]
+        found.append(json.loads(line.removeprefix("RESULT ")))
+        assert read_predictions(tmp_path / "predictions")["n_id"].tolist() == [9]
+    assert {"val_loss", "val_acc"} <= set(found[1].pop("fit"))
+    assert found[1] == pytest.approx(found[0])
+
+
 @pytest.mark.slow
 def test_loss_curves_do_not_depend_on_who_samples(data_options: dict[str, Any], tmp_path: Path) -> None:
     combinations = [(1, 0, 1), (2, 2, 1), (5, 3, 2)]

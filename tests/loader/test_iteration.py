@@ -1,5 +1,6 @@
 """Lazy iteration, early stop, epochs, resume, and batches that are kept or changed."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,6 +44,22 @@ def test_each_iteration_is_the_next_epoch_unless_told(partition, workers):
             loader.set_epoch(epoch)
             assert [digest(b) for b in loader] == free[epoch]
     assert len({d for epoch in free for d in epoch}) == 3 * len(free[0])
+
+
+@WORKERS
+def test_a_rank_without_seeds_evaluates_one_empty_batch(partition, workers):
+    spec = LoaderSpec(name="val", seeds=np.array([5, 7]), num_neighbors=[3, 2], batch_size=8, exact=True)
+    batches = []
+    for rank in range(3):
+        with LoaderContext(partition, SamplingOptions(num_workers=workers), rank=rank, world_size=3) as context:
+            loader = context.make_loader(spec)
+            assert len(loader) == 1
+            batches += list(loader)
+    assert [b.batch_size for b in batches] == [1, 1, 0]
+    assert [b.n_id[: b.batch_size].tolist() for b in batches] == [[5], [7], []]
+    assert batches[2].keys() == batches[0].keys()
+    assert batches[2].x.shape == (0, 3)
+    assert batches[2].edge_index.shape == (2, 0)
 
 
 @WORKERS

@@ -50,6 +50,13 @@ def any_farm(request) -> Iterator[Farm]:
         yield farm
 
 
+def test_a_batch_without_seeds_comes_from_a_server_too(any_farm, whole):
+    place = {"rank": 2, "world_size": 3}
+    spec = LoaderSpec(name="val", seeds=np.array([5, 7]), num_neighbors=[4, 3], batch_size=4, exact=True)
+    context = any_farm.context(any_farm.serve(whole).address, **place)
+    assert digests(context, spec) == inline(whole, spec, **place)
+
+
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
     "faults",

@@ -48,14 +48,18 @@ def test_training_plan(n, batch, world, shuffle, owned, epoch):
 
 
 @settings(max_examples=200, deadline=None)
-@given(**SIZES)
-def test_evaluation_plan(n, batch, world):
-    ranks = plans(n, batch, world, exact=True)
+@given(**SIZES, owned=st.booleans())
+def test_evaluation_plan(n, batch, world, owned):
+    owner = np.random.default_rng(n).integers(0, world, n) if owned else None
+    ranks = plans(n, batch, world, exact=True, owner=owner)
     requests = [list(p.requests(7)) for p in ranks]
     everything = np.concatenate([b.input_id for r in requests for b in r])
     assert sorted(everything.tolist()) == list(range(n))
     counts = [len(r) for r in requests]
     assert max(counts) - min(counts) <= 1
+    assert min(counts) >= 1  # also of a rank without seeds, whose hooks must run
+    if n >= world:
+        assert all(len(b.seeds) for r in requests for b in r)
     assert [len(p) for p in ranks] == counts
     assert [b.key for b in requests[0]] == [b.key for b in ranks[0].requests(0)]
 

@@ -30,7 +30,7 @@ from glt_lightning.lightning.peers import PeerWatch, RankError
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.context import MakeProducer
-from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
+from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions, as_options
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
 _CLUSTER, _CACHE = ClusterOptions(), CacheOptions()
@@ -52,7 +52,7 @@ class GLTStrategy(DDPStrategy):
 
     def __init__(self, cluster: ClusterOptions | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.cluster = cluster
+        self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
         self._contexts = ContextOwner()
         self._watch: PeerWatch | None = None
         self._gloo = GlooOnLoopback()

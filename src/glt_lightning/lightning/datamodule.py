@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from glt_lightning.data.graph import Graph
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.lightning.base_strategy import GLTStrategy
+from glt_lightning.lightning.eval_fanouts import eval_fanouts
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.monitor import add_monitor
@@ -35,6 +36,7 @@ from glt_lightning.options import (
     Normalize,
     PartitionOptions,
     SamplingOptions,
+    as_options,
     parse_fanouts,
 )
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
@@ -48,7 +50,6 @@ _SPLITS = ("train", "val", "test")
 _NO_GRAPH = (
     "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."
 )
-_Options = TypeVar("_Options", PartitionOptions, SamplingOptions, CacheOptions)
 
 
 class GLTDataModule(LightningDataModule):
@@ -72,7 +73,8 @@ class GLTDataModule(LightningDataModule):
         partition: How the graph is cut into parts.
         sampling: How batches are made.
         cache: What is kept near the samplers.
-        eval_num_neighbors: Fan-outs of validation, test and prediction. ``None``: as in training.
+        eval_num_neighbors: Fan-outs of validation, test and prediction. ``None``: all neighbours in a graph of up to a
+            million edges, else twice those of training.
         eval_batch_size: Seeds per batch and rank there. ``None``: as in training.
         splits: Own seeds by name (``train``, ``val``, ``test``), in place of those of the data set: a path of an ``.npy``,
             ``.pt`` (a tensor) or ``.txt`` file, a list, an array, of node ids or a mask over all nodes.
@@ -111,14 +113,14 @@ class GLTDataModule(LightningDataModule):
         show_log()
         self.dataset, self.root = dataset, root
         self.undirected, self.normalize = undirected, normalize
-        self.partition = _as_options(PartitionOptions, "partition", partition)
-        self.sampling = _as_options(SamplingOptions, "sampling", sampling)
-        self.cache = _as_options(CacheOptions, "cache", cache)
+        self.partition = as_options(PartitionOptions, "partition", partition)
+        self.sampling = as_options(SamplingOptions, "sampling", sampling)
+        self.cache = as_options(CacheOptions, "cache", cache)
         self.num_neighbors, self.batch_size = num_neighbors, batch_size
-        self.eval_num_neighbors = num_neighbors if eval_num_neighbors is None else eval_num_neighbors
+        self.eval_num_neighbors = eval_num_neighbors
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.splits, self.input_type, self.predict_split = splits or {}, input_type, predict_split
-        self.cluster = cluster
+        self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
@@ -128,8 +130,6 @@ class GLTDataModule(LightningDataModule):
         self._in_flight = InFlight()
 
     def _check_options(self) -> None:
-        if self.cluster is not None and not isinstance(self.cluster, ClusterOptions):
-            raise OptionError(f"cluster: expected ClusterOptions, got {type(self.cluster).__name__}.")
         if self.dataset is None and self.partition.dir is None and not self._servers:
             raise OptionError(_NO_GRAPH)
         for name in ("batch_size", "eval_batch_size"):
@@ -138,6 +138,8 @@ class GLTDataModule(LightningDataModule):
                 raise OptionError(f"{name}: expected an integer >= 1, got {size!r}.")
         for name in ("num_neighbors", "eval_num_neighbors"):
             given = getattr(self, name)
+            if name == "eval_num_neighbors" and given is None:
+                continue
             for key, fanouts in given.items() if isinstance(given, Mapping) else [(None, given)]:
                 parse_fanouts(fanouts, name if key is None else f"{name}[{key}]")
         if self.normalize not in ("none", "rows", "standardize"):
@@ -264,8 +266,9 @@ class GLTDataModule(LightningDataModule):
 
     def val_dataloader(self) -> DistNeighborLoader | list[Any]:
         fitting = self.trainer is not None and self.trainer.state.fn == "fit"
-        if fitting and "val" not in self._split_names():
-            rank_zero_info("the data set has no split 'val': training without validation.")
+        if fitting and not self._has_seeds("val"):
+            which = "split 'val' has no seeds" if "val" in self._split_names() else "the data set has no split 'val'"
+            rank_zero_info(f"{which}: training without validation.")
             return []
         return self._make_loader("val", "val")
 
@@ -316,13 +319,14 @@ class GLTDataModule(LightningDataModule):
             split=split,
             seeds=seeds,
             node_type=None if split is not None else self._node_type(),
-            num_neighbors=self.num_neighbors if train else self.eval_num_neighbors,
+            num_neighbors=self.num_neighbors if train else self._eval_num_neighbors,
             batch_size=self.batch_size if train else self.eval_batch_size,
             shuffle=shuffle,
             exact=not train,
         )
         loader = self._open_host().make_loader(spec)
-        self._check_share(name, len(loader.plan.seeds))
+        if not len(loader.plan.seeds):
+            raise DataError(f"loader {name!r}: no seeds, so there is nothing to evaluate. Give some as data.splits.")
         self._loaders[name] = loader
         return loader
 
@@ -339,19 +343,28 @@ class GLTDataModule(LightningDataModule):
             )
         return None, split
 
+    @cached_property
+    def _eval_num_neighbors(self) -> Fanouts:
+        """Fan-outs of evaluation: those that were given, else by the number of edges. The same on all ranks."""
+        if self.eval_num_neighbors is not None:
+            return self.eval_num_neighbors
+        fanouts, why = eval_fanouts(self.num_neighbors, sum(self._opened().manifest.num_edges))
+        rank_zero_info(f"eval_num_neighbors: {fanouts}, {why}. Set data.eval_num_neighbors to choose it.")
+        return fanouts
+
+    def _has_seeds(self, split: str) -> bool:
+        if split in self.splits:
+            seeds = read_split(split, self.splits[split])
+            return bool(seeds.any() if seeds.dtype == np.bool_ else len(seeds))
+        stored = self._opened().manifest.splits.get(split)
+        return stored is not None and stored.count > 0
+
     def _split_names(self) -> set[str]:
         return {*self._opened().manifest.splits, *self.splits}
 
     def _node_type(self) -> str | None:
         manifest = self._opened().manifest
         return None if manifest.schema.homogeneous else self.input_type or manifest.target_type
-
-    def _check_share(self, name: str, count: int) -> None:
-        ranks = 1 if self.trainer is None else self.trainer.world_size
-        if count < ranks:
-            raise OptionError(
-                f"loader {name!r}: {count} seeds cannot be shared by {ranks} ranks. Use fewer devices or more seeds."
-            )
 
     def _host(self) -> GraphHost:
         """Who opens the graph and makes loaders: the strategy if it is ours, else this object."""
@@ -380,12 +393,3 @@ def _fresh_seed() -> int:
     """Lightning's global seed, else a new one."""
     given = os.environ.get("PL_GLOBAL_SEED")
     return int(given) if given is not None else secrets.randbits(62)
-
-
-def _as_options(kind: type[_Options], name: str, given: _Options | Mapping[str, Any]) -> _Options:
-    if not isinstance(given, Mapping):
-        return given
-    try:
-        return kind(**given)
-    except TypeError as error:
-        raise OptionError(f"{name}: {str(error).removeprefix(f'{kind.__name__}.__init__() ')}.") from None

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
-from torchmetrics import Accuracy
+from torchmetrics import Accuracy, Metric
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
@@ -72,6 +72,8 @@ class GraphSAGE(LightningModule):
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [S, C] of the S seeds of a batch."""
+        if not self._seed_store(batch).batch_size:  # of a rank without a share of a small evaluation split
+            return torch.empty(0, self.out_channels, device=self.device, dtype=self.dtype)
         return self.gnn(batch)
 
     def setup(self, stage: str) -> None:
@@ -87,13 +89,14 @@ class GraphSAGE(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         logits, y = self._classify(batch)
-        self.val_acc(logits, y)
-        self.log("val_loss", functional.cross_entropy(logits, y), prog_bar=True, batch_size=len(y), sync_dist=True)
+        _count(self.val_acc, logits, y)
+        loss = functional.cross_entropy(logits, y) if len(y) else logits.sum()  # the mean over nothing is not a number
+        self.log("val_loss", loss, prog_bar=True, batch_size=len(y), sync_dist=True)
         self.log("val_acc", self.val_acc, prog_bar=True, batch_size=len(y))
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         logits, y = self._classify(batch)
-        self.test_acc(logits, y)
+        _count(self.test_acc, logits, y)
         self.log("test_acc", self.test_acc, prog_bar=True, batch_size=len(y))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
@@ -122,6 +125,12 @@ class GraphSAGE(LightningModule):
                 f"labels y: expected one class per node, got {y.dtype} {list(y.shape)}. Write your own training_step."
             )
         return logits, y.long()
+
+
+def _count(metric: Metric, logits: Tensor, y: Tensor) -> None:
+    """torchmetrics refuses a batch without seeds; the metric is logged and summed over ranks all the same."""
+    if len(y):
+        metric(logits, y)
 
 
 def _build(

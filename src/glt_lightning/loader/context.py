@@ -29,7 +29,7 @@ from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.transfer import InFlight
-from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.host_cache import host_memory
 from glt_lightning.producer.host_graph import HostGpus
@@ -96,8 +96,9 @@ class LoaderContext:
         exchange: Exchange | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.graph, self.sampling = graph, sampling or SamplingOptions()
-        self.cache = cache or CacheOptions()
+        self.graph = graph
+        self.sampling = as_options(SamplingOptions, "sampling", {} if sampling is None else sampling)
+        self.cache = as_options(CacheOptions, "cache", {} if cache is None else cache)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.pin_memory = pin_memory
         self._gather_counts = gather_counts

@@ -25,11 +25,7 @@ from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.options import (
     CacheOptions,
     ClusterOptions,
-    DeadlineOptions,
-    LimitOptions,
-    RetryOptions,
     SamplingOptions,
-    SecurityOptions,
 )
 from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.samplers import SamplerSource
@@ -72,17 +68,8 @@ class ServerPlan:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> ServerPlan:
-        cluster = dict(raw["cluster"])
-        kinds = {
-            "deadlines": DeadlineOptions,
-            "retry": RetryOptions,
-            "limits": LimitOptions,
-            "security": SecurityOptions,
-        }
-        for name, kind in kinds.items():
-            cluster[name] = kind(**cluster[name])
         parts = None if raw["parts"] is None else tuple(raw["parts"])
-        changed = {"cluster": ClusterOptions(**cluster), "parts": parts, "cache": CacheOptions(**raw["cache"])}
+        changed = {"cluster": ClusterOptions(**raw["cluster"]), "parts": parts, "cache": CacheOptions(**raw["cache"])}
         gpus = None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"])
         return cls(**dict(raw) | changed | {"gpus": gpus})
 

@@ -40,7 +40,8 @@ class EpochPlan:
         differ (each then plans as if alone). None: as many as the seeds make.
 
     The last batch over all ranks is divided evenly. If it has fewer seeds than ranks it joins the step before, unless
-    ``exact``.
+    ``exact``. An ``exact`` rank that gets no seed at all has one batch without seeds: a loop that evaluates must run its
+    hooks on every rank, since metrics are summed over all of them.
     """
 
     seeds: np.ndarray
@@ -110,7 +111,7 @@ def _dealt_shares(n: int, batch: int, rank: int, world: int, exact: bool) -> tup
     if last:
         first.append(full * batch * world + rank * each + min(rank, extra))
         sizes.append(last)
-    return first, sizes
+    return (first, sizes) if sizes or not n else ([n], [0])
 
 
 @lru_cache(maxsize=64)
@@ -119,7 +120,7 @@ def _owned_shares(n: int, batch: int, rank: int, world: int, exact: bool) -> tup
     each, extra = divmod(n, world)
     begin, count = rank * each + min(rank, extra), each + (rank < extra)
     if exact:
-        sizes = [min(batch, count - i) for i in range(0, count, batch)]
+        sizes = [min(batch, count - i) for i in range(0, count, batch)] or ([0] if n else [])
     else:
         steps = max(1, -(-each // batch))  # the ranks with one seed more put it into their last batch
         sizes = [batch] * (steps - 1) + [count - batch * (steps - 1)]
