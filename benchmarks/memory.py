@@ -1,6 +1,6 @@
 """Memory of two ranks with two sampler processes each, against one copy of the graph: PSS of all six processes.
 
-    python benchmarks/memory.py PARTITION
+    python benchmarks/memory.py PARTITION [--channel-size auto]
 
 graph_mb: mapped files of the partition.  batches_mb: batches in flight.  rest_mb: heaps, workspaces and libraries, of which
 bare_mb are two interpreters that have imported torch and PyG.  ratio: (graph + rest - bare) / one copy, which is what the
@@ -17,17 +17,19 @@ from pathlib import Path
 from measure import memory_mb, process_tree, report
 
 
-def rank(directory: str, number: int) -> None:
+def rank(directory: str, number: int, channel_size: str) -> None:
     """Says when it has imported, and when it has iterated; waits each time to be measured."""
     import torch
     from loader import SPEC, endless
 
     from glt_lightning import LoaderContext, LocalPartition, SamplingOptions
+    from glt_lightning.producer.in_flight import with_channel_bytes
 
     torch.set_num_threads(1)
     print("imported", flush=True)
     sys.stdin.readline()
-    options = SamplingOptions(num_workers=2)
+    channel = None if channel_size == "null" else channel_size
+    options = with_channel_bytes(SamplingOptions(num_workers=2, channel_size=channel), 2)
     with LoaderContext(LocalPartition.open(directory), options, rank=number, world_size=2) as context:
         stream = endless(context.make_loader(SPEC))
         for _ in range(60):
@@ -52,11 +54,12 @@ def measured(ranks: list[subprocess.Popen[str]]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("partition")
+    parser.add_argument("--channel-size", default="auto", help="sampling.channel_size; null for no limit")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank is not None:
-        return rank(args.partition, args.rank)
-    command = [sys.executable, __file__, args.partition, "--rank"]
+        return rank(args.partition, args.rank, args.channel_size)
+    command = [sys.executable, __file__, args.partition, "--channel-size", args.channel_size, "--rank"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     ranks = [subprocess.Popen([*command, str(r)], **pipes) for r in (0, 1)]
     try:
@@ -70,6 +73,7 @@ def main() -> None:
     report(
         bench="memory",
         system="ours",
+        channel_size=args.channel_size,
         one_copy_mb=copy,
         ratio=(used - bare["rest"]) / copy,
         ratio_with_bare=used / copy,

@@ -14,6 +14,7 @@ from glt_lightning.errors import OptionError
 Normalize = Literal["none", "rows", "standardize"]
 SeedPlacement = Literal["global", "owner"]
 Placement = Literal["host", "rank"]
+FeatureDtype = Literal["float32", "stored"]
 Hotness = Literal["auto", "vip", "degree", "presample"]
 Memory = Literal["auto", "cpu", "device", "uva", "hybrid"]
 CachePolicy = Literal["auto", "vip", "degree", "presample", "dynamic", "none"]
@@ -168,8 +169,13 @@ class SamplingOptions:
         with_edge: Give each batch its ``e_id`` (and ``edge_attr`` where the graph has it).
         seed: Seed of all draws and shuffles. ``None``: Lightning's global seed, else one drawn on rank 0.
         seed_placement: ``global`` shuffles all seeds and deals them out; ``owner`` gives a rank the seeds of its parts.
-        channel_size: Most bytes of batches in flight per rank, as an integer or like ``"2GB"``; ``None`` sets no limit
-            beyond ``num_workers * concurrency`` batches.
+        feature_dtype: ``stored`` gives attributes that ``partition.storage`` keeps as ``float16`` or ``bfloat16`` in that
+            dtype: half the bytes in each batch. The ready modules cast them in their first layer, others have to. ``int8``
+            is decoded all the same. ``float32`` decodes all.
+        channel_size: Most bytes of batches in flight per rank, as an integer or like ``"2GB"``, but never fewer than two
+            batches, and beside those that the trainer has. ``auto``: an eighth of the memory that the host, or the control group, has available, divided by
+            the ranks of the host. ``None`` sets no limit beyond ``num_workers * concurrency`` batches, or
+            ``cluster.prefetch_size`` from a server.
         pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
         max_restarts: How often a batch may be tried again after the sampler processes that had it died or raised, and how
             often in a row a process is replaced that makes nothing. Not a limit for the whole job.
@@ -192,7 +198,8 @@ class SamplingOptions:
     with_edge: bool = False
     seed: int | None = None
     seed_placement: SeedPlacement = "global"
-    channel_size: int | str | None = None
+    feature_dtype: FeatureDtype = "float32"
+    channel_size: int | str | None = "auto"
     pin_memory: bool | None = None
     max_restarts: int = 3
     timeout_s: float = 300.0
@@ -227,14 +234,16 @@ class SamplingOptions:
             _at_least("sampling.seed", self.seed, 0)
         if self.seed_placement not in ("global", "owner"):
             raise OptionError(f"sampling.seed_placement: expected 'global' or 'owner', got {self.seed_placement!r}.")
+        _one_of("sampling.feature_dtype", self.feature_dtype, ("float32", "stored"))
         if not self.timeout_s > 0:
             raise OptionError(f"sampling.timeout_s: expected seconds > 0, got {self.timeout_s!r}.")
-        if self.channel_size is not None:
+        if self.channel_size is not None and self.channel_size != "auto":
             parse_bytes("sampling.channel_size", self.channel_size)
 
     @property
     def channel_bytes(self) -> int | None:
-        """``channel_size`` in bytes."""
+        """``channel_size`` in bytes; None for no limit. ``auto`` must have become a number before."""
+        assert self.channel_size != "auto", "only a process of the host knows what auto means"
         return None if self.channel_size is None else parse_bytes("sampling.channel_size", self.channel_size)
 
 
@@ -462,7 +471,8 @@ class ClusterOptions:
         concurrency: Batches that each of them has in hand.
         worker_devices: GPUs of a server on which these sample, such as ``[cuda:0, cuda:1]``, in turn; from where
             ``sampling.topology`` and ``sampling.features`` say. Empty: the CPU samples.
-        buffer_size: Most bytes of finished batches that a server keeps for one client.
+        buffer_size: Most bytes of finished batches that a server keeps for one client. ``auto``: its clients share an
+            eighth of the memory that its host, or control group, has available when it starts; each may have two batches.
         prefetch_size: Batches that a client asks for ahead.
         placement: Which parts a rank maps in ``glt_worker``: ``host`` gives part p to host p mod hosts, so that a single
             host maps all; ``rank`` gives part p to rank p mod ranks.
@@ -483,7 +493,7 @@ class ClusterOptions:
     num_workers: int = 2
     concurrency: int = 4
     worker_devices: list[str] = field(default_factory=list)
-    buffer_size: int | str = "1GB"
+    buffer_size: int | str = "auto"
     prefetch_size: int = 4
     placement: Placement = "host"
     host: str | None = None
@@ -504,7 +514,8 @@ class ClusterOptions:
         _at_least("cluster.concurrency", self.concurrency, 1)
         _at_least("cluster.prefetch_size", self.prefetch_size, 1)
         _check_devices("cluster.worker_devices", self.worker_devices)
-        parse_bytes("cluster.buffer_size", self.buffer_size)
+        if self.buffer_size != "auto":
+            parse_bytes("cluster.buffer_size", self.buffer_size)
         if self.server_rank != "auto":
             _at_least("cluster.server_rank", self.server_rank, 0)
             if self.servers and self.server_rank >= len(self.servers):
@@ -517,9 +528,9 @@ class ClusterOptions:
         _above_zero("cluster.peer_silence_s", self.peer_silence_s)
 
     @property
-    def buffer_bytes(self) -> int:
-        """``buffer_size`` in bytes."""
-        return parse_bytes("cluster.buffer_size", self.buffer_size)
+    def buffer_bytes(self) -> int | None:
+        """``buffer_size`` in bytes; None for ``auto``."""
+        return None if self.buffer_size == "auto" else parse_bytes("cluster.buffer_size", self.buffer_size)
 
 
 def parse_address(name: str, address: str) -> tuple[str, int]:

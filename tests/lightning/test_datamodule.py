@@ -171,8 +171,12 @@ def test_missing_split_names_those_that_exist(make_data, tmp_path: Path) -> None
         ({"partition": {"num_parts": 0}}, "partition.num_parts"),
         ({"partition": {"parts": 2}}, "partition: expected any of num_parts, .*; got 'parts'. Did you mean"),
         ({"sampling": {"num_workers": -1}}, "sampling.num_workers"),
+        ({"sampling": {"feature_dtype": "float16"}}, "sampling.feature_dtype: expected float32, stored; got 'float16'"),
         ({"sampling": 3}, "sampling: expected SamplingOptions or a mapping of its fields, got 3"),
-        ({"cluster": {"deadlines": {"conect_s": 1}}}, r"cluster.deadlines: .* got 'conect_s'. Did you mean connect_s\?"),
+        (
+            {"cluster": {"deadlines": {"conect_s": 1}}},
+            r"cluster.deadlines: .* got 'conect_s'. Did you mean connect_s\?",
+        ),
         ({"cluster": {"retry": 0.5}}, "cluster.retry: expected RetryOptions"),
         ({"cluster": {"security": None}}, "cluster.security: expected SecurityOptions"),
     ],

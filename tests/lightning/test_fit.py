@@ -48,9 +48,12 @@ def test_an_empty_validation_split_is_no_validation(make_data, make_model, make_
         trainer.validate(model, data)
 
 
-@pytest.mark.parametrize("stored", ["float16", "bfloat16", "int8", "given float16", "given bfloat16"])
+@pytest.mark.parametrize("stored", [*STORAGE, "kept float16", "kept bfloat16", "given float16", "given bfloat16"])
 def test_learns_from_fewer_bytes(make_data, make_model, make_trainer, tmp_path: Path, stored: str) -> None:
     options: dict[str, Any] = {"partition": PartitionOptions(storage={"x": stored})} if stored in STORAGE else {}
+    if stored.startswith("kept"):
+        options["partition"] = PartitionOptions(storage={"x": stored.removeprefix("kept ")})
+        options["sampling"] = SamplingOptions(feature_dtype="stored")
     if stored.startswith("given"):
         arrays = {name: torch.from_numpy(array) for name, array in learnable_graph().items()}
         arrays["x"] = arrays["x"].to(getattr(torch, stored.removeprefix("given ")))

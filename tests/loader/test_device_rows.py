@@ -81,6 +81,8 @@ def test_every_dtype_and_storage(tmp_path, apart, storage):
         assert found == expected
         assert 0 < counters.device_rows <= plain.rows
     assert counters.device_rows == nodes_of(graph)
+    stored = {"feature_dtype": "stored"}
+    assert of_whole(graph, "1MB", **stored)[0] == of_whole(graph, **stored)[0]
 
 
 def test_rows_of_a_limited_memory(tmp_path, apart):

@@ -201,21 +201,42 @@ def test_a_closed_context_says_so(partition, workers):
         context.make_loader(LoaderSpec(name="x", split="val", num_neighbors=[1], batch_size=1))
 
 
-def test_a_byte_budget_limits_what_is_in_flight(partition):
-    options = SamplingOptions(num_workers=2, concurrency=4, channel_size=1)
+@pytest.mark.parametrize(("room", "most"), [(0, 2), (1, 2), (3, 3), (100, 8)])
+def test_bytes_limit_what_is_in_flight(partition, monkeypatch, caplog, room, most):
+    """It begins with two batches, whose size is then known, and grows to what has room; the batches stay the same."""
+    size = 1 << 20
     spec = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=8, shuffle=True)
-    with LoaderContext(partition, options, seed=5) as context:
+    with LoaderContext(partition, seed=5) as context:
         loader = context.make_loader(spec)
-        stream = iter(loader)
-        next(stream)
-        run = next(iter(context._producer._runs.values()))
-        peak = 0
-        for _ in stream:
-            peak = max(peak, len(run.tasks))
-        assert peak <= 8
-        next(s := iter(loader))
-        next(s)
-        assert len(next(iter(context._producer._runs.values())).tasks) <= 8
+        expected = [digest(batch) for _ in range(2) for batch in loader]
+    options = SamplingOptions(num_workers=2, concurrency=4, channel_size=max(1, room * size))
+    with LoaderContext(partition, options, seed=5) as context, caplog.at_level("INFO"):
+        producer = context._producer
+        monkeypatch.setattr(producer, "_sizes", _AllOf(size))
+        allowed, counts, found = [], [], []
+        ask = producer._in_flight.allowed
+        monkeypatch.setattr(producer._in_flight, "allowed", lambda *given: allowed.append(ask(*given)) or allowed[-1])
+        loader = context.make_loader(spec)
+        for batch in (batch for _ in range(2) for batch in loader):
+            found.append(digest(batch))
+            counts += [len(run.tasks) for run in producer._runs.values()]
+            del batch
+    assert found == expected
+    assert max(counts) == max(allowed) == most
+    assert allowed[:2] == [2, most]  # also where the second epoch begins, which knows the size
+    assert allowed.count(2) == (1 if most > 2 else len(allowed))
+    (line,) = [r.getMessage() for r in caplog.records if "in flight" in r.getMessage()]
+    assert f"up to {most} of 8 (num_workers 2 x concurrency 4), 1.0 MB each" in line
+
+
+class _AllOf(dict):
+    """Sizes of batches that are all the same, once one is known."""
+
+    def __init__(self, size):
+        self._size = size
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, self._size)
 
 
 @pytest.mark.parametrize(

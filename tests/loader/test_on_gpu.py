@@ -57,6 +57,14 @@ def test_same_batches(tmp_path, gpu, make, parts, features):
     same_as_the_cpu(graph, features=features, with_edge=True, replace=True, prefetch=5)
 
 
+@pytest.mark.parametrize("features", ["device", "hybrid", "cpu"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
+def test_handed_over_as_stored(tmp_path, gpu, kind, features):
+    graph = partitioned(small_graph(), tmp_path, 2, storage={"x": kind, "edge_attr": kind})
+    cache = CacheOptions(device=1000 if features == "hybrid" else None)
+    same_as_the_cpu(graph, cache=cache, features=features, feature_dtype="stored")
+
+
 def test_all_neighbors(tmp_path, gpu):
     spec = LoaderSpec(name="all", num_neighbors=[-1, 2], batch_size=50, exact=True)
     same_as_the_cpu(partitioned(small_graph(), tmp_path, 2), spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +16,15 @@ from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.ops.encoding import ENCODINGS
 from glt_lightning.ops.gather import Shards
-from glt_lightning.options import STORAGE, SamplingOptions
+from glt_lightning.options import STORAGE, CacheOptions, SamplingOptions
 from glt_lightning.sampler.cluster import ClusterSampler
+from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import digests, inline, open_farm
+from tests.producer.test_caches import open_rank as open_cached
 from tests.producer.test_group import open_rank
 
 ALL = LoaderSpec(name="all", num_neighbors=[4, 3], batch_size=50, exact=True, node_type="node")
@@ -129,6 +132,70 @@ def test_worker_mode_and_servers(tmp_path, kind):
     with open_farm("flight") as farm:
         server = farm.serve(halves)
         assert digests(farm.context(server.address), *specs, epochs=1) == inline(whole, *specs, epochs=1)
+
+
+STORED = SamplingOptions(feature_dtype="stored")
+HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.float32}
+
+
+def decoded(batch: Data, kind: str) -> str:
+    """Digest of a batch whose attributes came as they are stored, once they are float32."""
+    for name in ("x", "edge_attr"):
+        assert batch[name].dtype == HALVES[kind], name
+        batch[name] = batch[name].float()
+    return digest(batch)
+
+
+@pytest.mark.parametrize("kind", STORAGE)
+def test_handed_over_as_stored(tmp_path, caplog, kind):
+    """Whoever makes the batches, they are those of today in fewer bytes."""
+    storage = {"x": kind, "edge_attr": kind}
+    halves = partitioned(small_graph(), tmp_path, 2, storage=storage)
+    expected = inline(halves, TRAIN)
+
+    def found(context):
+        return [decoded(batch, kind) for batch in context.make_loader(TRAIN)]
+
+    with caplog.at_level("INFO"):
+        for workers in (0, 1):
+            options = replace(STORED, num_workers=workers)
+            for cache in (CacheOptions(), CacheOptions(memory=1000)):
+                with LoaderContext(halves, options, seed=3, cache=cache) as context:
+                    assert found(context) == expected
+    line = caplog.records[0].getMessage()
+    assert ("no effect" if kind == "int8" else f"x as {kind}") in line
+    for transport in ("flight", "handover"):
+        with open_farm(transport) as farm:
+            server = farm.serve(halves)
+            assert found(farm.context(server.address, sampling=STORED)) == expected
+            assert digests(farm.context(server.address), TRAIN) == expected  # other clients are given float32
+
+    def rank_found(rank, exchange):
+        parts, cache = [rank], CacheOptions(ratio=0.1)
+        with open_cached(halves, rank, 2, exchange, parts, cache, STORED) as context:
+            hashes, counters = [], []
+            loader = context.make_loader(TRAIN)
+            hashes = [decoded(batch, kind) for batch in loader]
+            counters = loader.stats().counters
+            exchange("all done")
+            return hashes, counters.cached_rows, counters.remote_rows
+
+    for rank, (hashes, cached, remote) in enumerate(run_ranks(2, rank_found)):
+        assert hashes == inline(halves, TRAIN, rank=rank, world_size=2)
+        assert cached > 0 < remote
+
+
+def test_stored_halves_the_bytes_of_a_batch(tmp_path):
+    data = small_graph()
+    data.x = torch.rand(data.num_nodes, 64)
+    halves = partitioned(data, tmp_path, 2, storage={"x": "float16"})
+    seeds, sizes = halves.split("train"), {}
+    for stored in (False, True):
+        sampler = NeighborSampler(halves, SamplerConfig(0, ((4,), (3,)), stored=stored))
+        draft = sampler.draft(BatchRequest(0, 1, seeds.gids[:20].copy(), np.arange(20)))
+        sizes[stored] = {f.name: int(np.prod(f.shape)) * f.dtype.itemsize for f in draft.fields}
+    assert 2 * sizes[True].pop("node/0/x") == sizes[False].pop("node/0/x")
+    assert sizes[True] == sizes[False]
 
 
 @pytest.mark.parametrize("kind", [*STORAGE, "given bfloat16"])

@@ -130,6 +130,22 @@ def test_a_full_buffer_waits_and_always_holds_one():
     assert make() is not None
 
 
+@pytest.mark.parametrize(("clients", "expected"), [(1, 6), (2, 3), (3, 2), (9, 2)])
+def test_clients_share_a_buffer_and_each_has_room_for_two(clients, expected):
+    sessions = Sessions(buffer_bytes=600, shared=True)
+    for name in "abcdefghi"[:clients]:
+        session = sessions.add(Session(name, name, "job", 60.0, 60.0, 3))
+        session.count(100)
+        for number in range(20):
+            sessions.ask(session, question(number))
+    made: Counter[str] = Counter()
+    while (chosen := sessions.next()) is not None:
+        job = sessions.job_of(*chosen, None)
+        sessions.settle(job, 100)
+        made[chosen[0].id] += 1
+    assert set(made.values()) == {expected}
+
+
 def test_a_question_is_taken_once():
     sessions = Sessions(GB)
     session = sessions.add(Session("c", "c", "job", 60.0, 60.0, 3))

@@ -85,6 +85,13 @@ class LocalPartition:
         """
         self._maps.forget()
 
+    @cached_property
+    def as_stored(self) -> LocalPartition:
+        """The same parts, and the same maps, with a `Manifest.as_stored`."""
+        partition = LocalPartition(self.directory, self.manifest.as_stored, self.parts, self.memory)
+        partition._maps = self._maps
+        return partition
+
     @property
     def view(self) -> GraphView:
         """The topology as native calls see it."""

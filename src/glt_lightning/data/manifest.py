@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,18 @@ class Manifest:
         """Whether the uint16 that are gathered are bfloat16."""
         entry = self.encodings.get(attr_key(kind, index, name))
         return entry is not None and entry.given == "bfloat16"
+
+    @cached_property
+    def as_stored(self) -> Manifest:
+        """The same partition with attributes given as they are stored; ``int8``, whose values mean nothing without the
+        scale of their row, is still decoded."""
+        encodings = {}
+        for key, entry in self.encodings.items():
+            if ENCODINGS[entry.stored].head:
+                encodings[key] = entry
+            elif entry.stored == "bfloat16":
+                encodings[key] = EncodingEntry("bfloat16", "bfloat16")
+        return replace(self, encodings=encodings)
 
     def num_features(self, node_type: NodeType) -> int | None:
         """Width of ``x``, ``None`` for a type without it; 1 for a one-dimensional ``x``."""

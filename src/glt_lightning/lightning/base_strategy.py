@@ -31,6 +31,7 @@ from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions, as_options
+from glt_lightning.producer.in_flight import with_channel_bytes
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
 _CLUSTER, _CACHE = ClusterOptions(), CacheOptions()
@@ -160,6 +161,7 @@ class GLTStrategy(DDPStrategy):
 
         cache: which rows of other parts are kept on this host.
         """
+        sampling = with_channel_bytes(sampling, self.num_processes)
         self._contexts.open(
             graph,
             sampling,

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
-from torchmetrics import Accuracy, Metric
+from torchmetrics import Accuracy, MeanMetric
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
@@ -67,13 +67,15 @@ class GraphSAGE(LightningModule):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.target_type = target_type if metadata is not None else None
         self.lr, self.weight_decay = lr, weight_decay
+        # not a logged number with sync_dist, whose sum of seeds Lightning divides by the ranks and rounds down
+        self.val_loss = MeanMetric()
         self.val_acc = Accuracy(task="multiclass", num_classes=out_channels)
         self.test_acc = Accuracy(task="multiclass", num_classes=out_channels)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits [S, C] of the S seeds of a batch."""
         if not self._seed_store(batch).batch_size:  # of a rank without a share of a small evaluation split
-            return torch.empty(0, self.out_channels, device=self.device, dtype=self.dtype)
+            return next(self.parameters()).new_empty(0, self.out_channels)
         return self.gnn(batch)
 
     def setup(self, stage: str) -> None:
@@ -89,14 +91,16 @@ class GraphSAGE(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         logits, y = self._classify(batch)
-        _count(self.val_acc, logits, y)
-        loss = functional.cross_entropy(logits, y) if len(y) else logits.sum()  # the mean over nothing is not a number
-        self.log("val_loss", loss, prog_bar=True, batch_size=len(y), sync_dist=True)
+        if len(y):  # torchmetrics refuses a batch without seeds; the metrics are summed over ranks all the same
+            self.val_acc(logits, y)
+            self.val_loss(functional.cross_entropy(logits, y), len(y))
+        self.log("val_loss", self.val_loss, prog_bar=True, batch_size=len(y))
         self.log("val_acc", self.val_acc, prog_bar=True, batch_size=len(y))
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         logits, y = self._classify(batch)
-        _count(self.test_acc, logits, y)
+        if len(y):
+            self.test_acc(logits, y)
         self.log("test_acc", self.test_acc, prog_bar=True, batch_size=len(y))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
@@ -125,12 +129,6 @@ class GraphSAGE(LightningModule):
                 f"labels y: expected one class per node, got {y.dtype} {list(y.shape)}. Write your own training_step."
             )
         return logits, y.long()
-
-
-def _count(metric: Metric, logits: Tensor, y: Tensor) -> None:
-    """torchmetrics refuses a batch without seeds; the metric is logged and summed over ranks all the same."""
-    if len(y):
-        metric(logits, y)
 
 
 def _build(

@@ -17,6 +17,7 @@ from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.in_flight import with_channel_bytes
 
 _CACHE = CacheOptions()
 
@@ -68,9 +69,10 @@ class Standalone:
 
     def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
         trainer = self._trainer
+        ranks = 1 if trainer is None else getattr(trainer.strategy, "num_processes", 1)
         self._contexts.open(
             graph,
-            sampling,
+            with_channel_bytes(sampling, ranks),
             seed=seed,
             rank=0 if trainer is None else trainer.global_rank,
             world_size=1 if trainer is None else trainer.world_size,

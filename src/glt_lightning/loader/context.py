@@ -114,6 +114,8 @@ class LoaderContext:
                     graph = graph.with_memory(self._memory)
             if make_producer is None and self.cache.keeps_rows and rank == 0:
                 _log.info("%s", NOTHING_TO_KEEP)
+            if self.sampling.feature_dtype == "stored" and rank == 0:
+                _log.info("%s", _given_as_stored(graph.manifest))
             self._open_producer(graph, make_producer, exchange or _alone, self._device)
         except BaseException:
             self._close_producer()
@@ -141,7 +143,7 @@ class LoaderContext:
             self._gpus = HostGpus(graph, gpus, exchange, name)
             make_producer = partial(local_producer, graph, sampling, self._gpus.source)
         if not sampling.worker_devices:  # else the budget is for those
-            self.device_rows = device_rows(graph, cache, device)
+            self.device_rows = device_rows(graph, cache, device, stored=sampling.feature_dtype == "stored")
         members = {} if self.device_rows is None else {"on_device": self.device_rows.members}
         self._producer = make_producer(pin, **members)
         if self.device_rows is not None:
@@ -160,9 +162,11 @@ class LoaderContext:
             replace=options.replace,
             with_edge=with_edge,
             threads=options.num_threads,
+            stored=options.feature_dtype == "stored",
         )
         plan = self._own_plan(spec, seeds) if spec.per_rank else self._shared_plan(spec, seeds)
-        collate = Collate(self.graph.manifest, seeds.node_type, with_edge=with_edge)
+        manifest = self.graph.manifest.as_stored if config.stored else self.graph.manifest
+        collate = Collate(manifest, seeds.node_type, with_edge=with_edge)
         identity: dict[str, Any] = {"graph": graph_identity(self.graph.manifest), "world_size": self.world_size}
         if not spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
             identity |= seeds_identity(spec, self.graph.manifest, seeds.node_type, plan)
@@ -241,6 +245,19 @@ class LoaderContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _given_as_stored(manifest: Manifest) -> str:
+    """What ``feature_dtype: stored`` comes to, in one line."""
+    dtypes: dict[str, set[str]] = {}
+    for key, entry in manifest.encodings.items():
+        still = key in manifest.as_stored.encodings and entry.stored != "bfloat16"
+        dtypes.setdefault("float32, decoded from int8" if still else entry.stored, set()).add(key)
+    if not dtypes.keys() - {"float32, decoded from int8"}:
+        why = "no attribute is stored as float16 or bfloat16. Partition with partition.storage"
+        return f"sampling.feature_dtype: stored has no effect: {why}."
+    what = "; ".join(f"{', '.join(sorted(keys))} as {dtype}" for dtype, keys in sorted(dtypes.items()))
+    return f"sampling.feature_dtype: stored: batches have {what}."
 
 
 def _alone(text: str) -> list[str]:

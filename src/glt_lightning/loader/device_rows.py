@@ -115,8 +115,11 @@ class DeviceRows:
         return f"cache.device: {', '.join(shares) or 'no rows'} on {self.device}, {self.nbytes / 1e6:,.1f} MB."
 
 
-def device_rows(graph: Graph, options: CacheOptions, device: torch.device) -> DeviceRows | None:
-    """What the options ask to keep on the device that trains; None for nothing. Raises as `DeviceRows`."""
+def device_rows(
+    graph: Graph, options: CacheOptions, device: torch.device, *, stored: bool = False
+) -> DeviceRows | None:
+    """What the options ask to keep on the device that trains; None for nothing. stored: as `Manifest.as_stored` gives
+    attributes. Raises as `DeviceRows`."""
     if options.device_bytes is None:
         return None
     partition = graph.partition if isinstance(graph, ClusterGraph) else graph
@@ -128,7 +131,7 @@ def device_rows(graph: Graph, options: CacheOptions, device: torch.device) -> De
     if not is_apart(device):
         _log.info("cache.device: training on %s, so it has no effect.", device)
         return None
-    return DeviceRows(partition, options.device_bytes, device)
+    return DeviceRows(partition.as_stored if stored else partition, options.device_bytes, device)
 
 
 def is_apart(device: torch.device) -> bool:

@@ -18,6 +18,7 @@ _MOST_HOPS = 16
 _MOST_SEEDS = 1 << 22
 _FIELDS = {"session", "talk", "run", "number", "key", "config", "arrays"}
 _CONFIG_FIELDS = {"seed_type", "fanouts", "replace", "with_edge", "threads"}
+_STORED = "stored"  # only where it is true, so that servers of older releases serve all others
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,16 @@ class Question:
     def to_message(self, session: str, talk: int) -> Message:
         """The question of a client's session. talk: see `producer.sessions.Session`."""
         arrays, body = pack({"seeds": self.request.seeds, "input_id": self.request.input_id})
+        config = asdict(self.config)
+        if not self.config.stored:
+            del config[_STORED]
         header = {
             "session": session,
             "talk": talk,
             "run": self.run,
             "number": self.request.number,
             "key": self.request.key,
-            "config": asdict(self.config),
+            "config": config,
             "arrays": arrays,
         }
         return Message(header, body)
@@ -78,7 +82,8 @@ def read_integer(header: Mapping[str, Any], name: str, least: int, most: int) ->
 
 
 def _config(given: Any, manifest: Manifest) -> SamplerConfig:
-    _check_fields(given, _CONFIG_FIELDS, "config")
+    given = {_STORED: False} | given if isinstance(given, dict) else given
+    _check_fields(given, _CONFIG_FIELDS | {_STORED}, "config")
     relations = len(manifest.schema.edge_types)
     fanouts = given["fanouts"]
     if not isinstance(fanouts, list) or len(fanouts) > _MOST_HOPS:
@@ -89,7 +94,7 @@ def _config(given: Any, manifest: Manifest) -> SamplerConfig:
             raise DataError(
                 f"fanouts: expected {relations} integers per hop, one per edge type, each -1 (all) or >= 0; got {hop!r:.100}."
             )
-    for name in ("replace", "with_edge"):
+    for name in ("replace", "with_edge", _STORED):
         if not isinstance(given[name], bool):
             raise DataError(f"{name}: expected true or false, got {given[name]!r:.50}.")
     return SamplerConfig(
@@ -97,6 +102,7 @@ def _config(given: Any, manifest: Manifest) -> SamplerConfig:
         fanouts=tuple(tuple(hop) for hop in fanouts),
         replace=given["replace"],
         with_edge=given["with_edge"],
+        stored=given[_STORED],
         threads=min(read_integer(given, "threads", 1, 1 << 16), os.cpu_count() or 1),
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 from glt_lightning.channel.slots import SharedSlot, SlotPool
 from glt_lightning.errors import DataError, FullError, PeerError, SamplerError
 from glt_lightning.options import ClusterOptions
+from glt_lightning.producer.in_flight import memory_for_batches
 from glt_lightning.producer.mailbox import Mailbox
 from glt_lightning.producer.pool import Failure, SamplerPool
 from glt_lightning.producer.process import Task, batches_at_once
@@ -47,7 +48,7 @@ class Scheduler:
     def __init__(self, source: SamplerSource, options: ClusterOptions, on_gone: Callable[[int], None]) -> None:
         self._options, self._on_gone = options, on_gone
         self._most_tasks = options.num_workers * options.concurrency
-        self._sessions = Sessions(options.buffer_bytes)
+        self._sessions = _sessions(options)
         self._slots = SlotPool(SharedSlot, limit=1 << 30)  # what bounds them are the clients' buffers
         self._closing = self._serving = False
         self._failure: BaseException | None = None
@@ -313,6 +314,14 @@ class Scheduler:
                 del job.session.making[job.question.key]
                 job.session.talk.put(_no_batch(job.question.key, failure.said, failure.traceback))
         return again
+
+
+def _sessions(options: ClusterOptions) -> Sessions:
+    if options.buffer_bytes is not None:
+        return Sessions(options.buffer_bytes)
+    shared = memory_for_batches()
+    _log.info("cluster.buffer_size: auto, %s MB of finished batches for all clients together.", f"{shared / 1e6:,.0f}")
+    return Sessions(shared, shared=True)
 
 
 def _job(task: Task) -> Job:

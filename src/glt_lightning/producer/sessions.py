@@ -14,6 +14,7 @@ import numpy as np
 
 from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.errors import DataError, PeerError
+from glt_lightning.producer.in_flight import LEAST
 from glt_lightning.producer.process import Task
 from glt_lightning.producer.question import Question
 from glt_lightning.transport.message import EMPTY
@@ -218,10 +219,13 @@ class Sessions:
     The next batch is made for the client with the fewest bytes made so far, among those that wait and whose buffer has
     room. Who comes, or comes back after having asked for nothing, starts level with the one served last: nobody saves up
     a claim.
+
+    buffer_bytes: room for finished batches of each client.  shared: of all clients together, evenly, where each may
+    have two batches however large they are.
     """
 
-    def __init__(self, buffer_bytes: int) -> None:
-        self._buffer_bytes = buffer_bytes
+    def __init__(self, buffer_bytes: int, *, shared: bool = False) -> None:
+        self._buffer_bytes, self._shared = buffer_bytes, shared
         self._by_id: dict[str, Session] = {}
         self._level = 0
         self._runs = count(1)
@@ -268,12 +272,17 @@ class Sessions:
 
     def next(self) -> tuple[Session, Question] | None:
         """Whose turn it is, and for what; the session is charged with an estimate."""
-        able = [s for s in self._by_id.values() if s.waiting and s.may_have_more(self._buffer_bytes)]
+        able = [s for s in self._by_id.values() if s.waiting and s.may_have_more(self._room(s))]
         if not able:
             return None
         session = min(able, key=lambda s: s.served)
         self._level = session.served
         return session, session.pop()
+
+    def _room(self, session: Session) -> int:
+        if not self._shared:
+            return self._buffer_bytes
+        return max(LEAST * session.largest, self._buffer_bytes // len(self._by_id))
 
     def job_of(self, session: Session, question: Question, slot: Any) -> Job:
         """The job for a question whose turn it is."""

@@ -16,6 +16,7 @@ from glt_lightning.cluster.member import Holder
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.in_flight import LEAST, InFlight
 from glt_lightning.producer.pool import Failure, SamplerPool
 from glt_lightning.producer.process import Task, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
@@ -50,6 +51,12 @@ class SubprocessProducer:
         self._options = options
         source = source if isinstance(source, SamplerSource) else SamplerSource.of(source)
         threads = batches_at_once(source, options.num_workers, options.concurrency)
+        self._in_flight = InFlight.of(
+            options,
+            options.num_workers * options.concurrency,
+            f"num_workers {options.num_workers} x concurrency {options.concurrency}",
+        )
+        self._sizes: dict[SamplerConfig, int] = {}  # bytes of the largest batch so far, for the runs to come
         self._slots = SlotPool(SharedSlot, 0, pin)
         self._runs: dict[int, _Run] = {}
         self._ids = count()
@@ -90,7 +97,7 @@ class SubprocessProducer:
         self._pool.keep(ticket)
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
-        run = _Run(next(self._ids), config, requests)
+        run = _Run(next(self._ids), config, requests, largest=self._sizes.get(config, 0))
         with self._turn:
             self._check_open()
             self._runs[run.id] = run
@@ -140,12 +147,11 @@ class SubprocessProducer:
     def _top_up(self, run: _Run) -> None:
         """Issues requests up to the run's allowance; the next due batch always gets memory."""
         self._sweep()
-        each = self._options.num_workers * self._options.concurrency
-        self._slots.limit = each * len(self._runs) + 2  # one batch in use, one just being replaced
-        budget = self._options.channel_bytes
-        if budget is not None and run.largest:
-            each = max(1, min(each, budget // run.largest))
-        while len(run.tasks) < each:
+        others = [each for each in self._runs.values() if each is not run]
+        allowed = self._in_flight.allowed(run.largest, sum(len(each.tasks) * each.largest for each in others))
+        # of this rank, and one batch in use, one just being replaced
+        self._slots.limit = allowed + sum(max(LEAST, len(each.tasks)) for each in others) + 2
+        while len(run.tasks) < allowed:
             slot = self._slots.take()
             while slot is None and not run.tasks and self._abandoned:
                 self._read_replies(self._deadline())  # an ended run's slots come back first
@@ -212,7 +218,9 @@ class SubprocessProducer:
         assert reply is not None
         task.slot.attach()
         nbytes = reply["nbytes"]
-        run.largest = max(run.largest, nbytes)
+        self._sizes[run.config] = max(nbytes, self._sizes.get(run.config, 0))
+        run.largest = self._sizes[run.config]
+        self._in_flight.log_once(run.largest)
         memory = self._slots.lend(task.slot, nbytes)
         layout = [Placed(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in reply["layout"]]
         counters = Counters.from_list(reply["counters"])

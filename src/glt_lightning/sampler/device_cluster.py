@@ -43,6 +43,7 @@ class DeviceClusterSampler:
         remote: RemoteRows,
         kept: Kept | None = None,
     ) -> None:
+        partition = partition.as_stored if config.stored else partition
         kernels, view = store.kernels, partition.view
         self._store, self._kernels, self._config, self._view = store, kernels, config, view
         self._manifest, self._id_dtype = partition.manifest, getattr(torch, partition.manifest.id_dtype)
@@ -122,7 +123,7 @@ class DeviceClusterSampler:
         shards_of = store.node_shards if table.kind == "node" else store.edge_shards
         on_disk, found, host_places = DiskUse(self._foreign.counters), {}, None
         for public, name in names.items():
-            on_device = shards_of(table.type, name)
+            on_device = shards_of(table.type, name, self._config.stored)
             if on_device is None and host_places is None:
                 host_places = _places_of(table, SentHome(places, self._kernels).wait())
             bfloat16 = self._manifest.is_bfloat16(kind, table.type, name)

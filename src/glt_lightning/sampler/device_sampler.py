@@ -69,6 +69,7 @@ class DeviceSampler:
     """
 
     def __init__(self, store: DeviceStore, partition: LocalPartition, config: SamplerConfig) -> None:
+        partition = partition.as_stored if config.stored else partition
         self._kernels, self._config = store.kernels, config
         self._error = store.kernels.new_error()
         self._said = store.kernels.pinned(5, dtype=torch.int64).zero_()  # what the error was behind the last batch
@@ -80,7 +81,9 @@ class DeviceSampler:
             rows = []
             for name in names:
                 host, bfloat16 = partition.node_shards(t, name), manifest.is_bfloat16("nodes", t, name)
-                each = DeviceRowsOf(store, store.node_shards(t, name), host, bfloat16, self._error, threads)
+                each = DeviceRowsOf(
+                    store, store.node_shards(t, name, config.stored), host, bfloat16, self._error, threads
+                )
                 rows.append((node_key(t, name), each))
             self._nodes.append(rows)
         self._edges: list[list[tuple[str, DeviceRowsOf]]] = []
@@ -88,7 +91,9 @@ class DeviceSampler:
             rows = []
             for public, name in edge_names.items():
                 host, bfloat16 = partition.edge_shards(r, name), manifest.is_bfloat16("edges", r, name)
-                each = DeviceRowsOf(store, store.edge_shards(r, name), host, bfloat16, self._error, threads)
+                each = DeviceRowsOf(
+                    store, store.edge_shards(r, name, config.stored), host, bfloat16, self._error, threads
+                )
                 rows.append((edge_key(r, public), each))
             self._edges.append(rows)
 

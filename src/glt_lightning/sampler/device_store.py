@@ -72,13 +72,20 @@ class DeviceStore:
         """``device``: bytes in memory of the device; ``uva``: in memory of the host that the device reads."""
         return self._memory.nbytes
 
-    def node_shards(self, node_type: int, name: str) -> CudaShards | None:
-        """An attribute of nodes by gid; None where the CPU gathers."""
-        return None if self.feature_memory == "cpu" else self._shards[attr_key("nodes", node_type, name)]
+    def node_shards(self, node_type: int, name: str, stored: bool = False) -> CudaShards | None:
+        """An attribute of nodes by gid; None where the CPU gathers. stored: as `Manifest.as_stored` gives it."""
+        return self._attribute("nodes", node_type, name, stored)
 
-    def edge_shards(self, edge_type: int, name: str) -> CudaShards | None:
+    def edge_shards(self, edge_type: int, name: str, stored: bool = False) -> CudaShards | None:
         """An attribute of edges, or ``edge_ids``, by edge row."""
-        return None if self.feature_memory == "cpu" else self._shards[attr_key("edges", edge_type, name)]
+        return self._attribute("edges", edge_type, name, stored)
+
+    def _attribute(self, kind: str, index: int, name: str, stored: bool) -> CudaShards | None:
+        if self.feature_memory == "cpu":
+            return None
+        shards = self._shards[attr_key(kind, index, name)]
+        stored = stored and self._partition.manifest.as_stored.decoded_by(kind, index, name) is None
+        return shards.raw if stored else shards
 
     def said(self) -> str:
         """What lies where, in one line."""

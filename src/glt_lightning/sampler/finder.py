@@ -40,6 +40,7 @@ class RowFinder:
         attributes: bool = True,
     ) -> None:
         kept = kept or Kept()
+        partition = partition.as_stored if config.stored else partition
         manifest, view = partition.manifest, partition.view
         self._config, self._remote, self._topology, self._attributes = config, remote, kept.topology, attributes
         self.owners = range(1, remote.num_owners)

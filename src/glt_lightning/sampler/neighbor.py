@@ -26,6 +26,7 @@ class NeighborSampler:
     def __init__(
         self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceMembers | None = None
     ) -> None:
+        partition = partition.as_stored if config.stored else partition
         self._config, self._id_bytes = config, np.dtype(partition.manifest.id_dtype).itemsize
         self._khop = KHopOp(
             partition.view,

@@ -13,7 +13,7 @@ class SamplerConfig:
     """How a loader's batches are sampled. Plain numbers, so that it can be sent to another process.
 
     seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all, 0 none.
-    threads: threads that share one batch.
+    threads: threads that share one batch.  stored: attributes are not decoded (`Manifest.as_stored`).
     """
 
     seed_type: int
@@ -21,6 +21,7 @@ class SamplerConfig:
     replace: bool = False
     with_edge: bool = False
     threads: int = 1
+    stored: bool = False
 
 
 @dataclass(frozen=True)
