@@ -173,9 +173,9 @@ class SamplingOptions:
             dtype: half the bytes in each batch. The ready modules cast them in their first layer, others have to. ``int8``
             is decoded all the same. ``float32`` decodes all.
         channel_size: Most bytes of batches in flight per rank, as an integer or like ``"2GB"``, but never fewer than two
-            batches, and beside those that the trainer has. ``auto``: an eighth of the memory that the host, or the control group, has available, divided by
-            the ranks of the host. ``None`` sets no limit beyond ``num_workers * concurrency`` batches, or
-            ``cluster.prefetch_size`` from a server.
+            batches, and beside those that the trainer has. ``auto``: an eighth of the memory that the host, or the control
+            group, has available, divided by the ranks of the host. ``None`` sets no limit beyond ``num_workers *
+            concurrency`` batches, or ``cluster.prefetch_size`` from a server.
         pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
         max_restarts: How often a batch may be tried again after the sampler processes that had it died or raised, and how
             often in a row a process is replaced that makes nothing. Not a limit for the whole job.
@@ -505,7 +505,12 @@ class ClusterOptions:
     peer_silence_s: float = 60.0
 
     def __post_init__(self) -> None:
-        kinds = {"deadlines": DeadlineOptions, "retry": RetryOptions, "limits": LimitOptions, "security": SecurityOptions}
+        kinds = {
+            "deadlines": DeadlineOptions,
+            "retry": RetryOptions,
+            "limits": LimitOptions,
+            "security": SecurityOptions,
+        }
         for name, kind in kinds.items():
             object.__setattr__(self, name, as_options(kind, f"cluster.{name}", getattr(self, name)))
         for address in self.servers:

@@ -85,7 +85,7 @@ class LocalPartition:
         """
         self._maps.forget()
 
-    @cached_property
+    @property
     def as_stored(self) -> LocalPartition:
         """The same parts, and the same maps, with a `Manifest.as_stored`."""
         partition = LocalPartition(self.directory, self.manifest.as_stored, self.parts, self.memory)

@@ -19,6 +19,7 @@ from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import Batch, Collate
