@@ -10,20 +10,32 @@ struct alignas(16) Bytes16 {
   uint64_t a, b;
 };
 
-template <class Word>
+// A lane reads kAhead words before it writes the first. Left to itself the compiler reads the next word behind the write of
+// the last one, which might change it.
+template <class Word, int kAhead>
 GLT_HD void copy_words(const char* from, char* to, int64_t bytes, uint32_t lane, uint32_t lanes) {
-  for (int64_t i = lane; i < bytes / int64_t(sizeof(Word)); i += lanes)
-    reinterpret_cast<Word*>(to)[i] = reinterpret_cast<const Word*>(from)[i];
+  const int64_t n = bytes / int64_t(sizeof(Word)), step = int64_t(lanes);
+  const Word* const in = reinterpret_cast<const Word*>(from);
+  Word* const out = reinterpret_cast<Word*>(to);
+  int64_t i = lane;
+  if (kAhead > 1)
+    for (; i + (kAhead - 1) * step < n; i += kAhead * step) {
+      Word words[kAhead];
+      for (int k = 0; k < kAhead; ++k) words[k] = in[i + k * step];
+      for (int k = 0; k < kAhead; ++k) out[i + k * step] = words[k];
+    }
+  for (; i < n; i += step) out[i] = in[i];
 }
 
 // All lanes of a row take the same branch.
+template <int kAhead>
 GLT_HD void copy_row(const char* from, char* to, int64_t bytes, uint32_t lane, uint32_t lanes) {
   const uint64_t low = reinterpret_cast<uint64_t>(from) | reinterpret_cast<uint64_t>(to) | uint64_t(bytes);
-  if (low % 16 == 0) copy_words<Bytes16>(from, to, bytes, lane, lanes);
-  else if (low % 8 == 0) copy_words<uint64_t>(from, to, bytes, lane, lanes);
-  else if (low % 4 == 0) copy_words<uint32_t>(from, to, bytes, lane, lanes);
-  else if (low % 2 == 0) copy_words<uint16_t>(from, to, bytes, lane, lanes);
-  else copy_words<uint8_t>(from, to, bytes, lane, lanes);
+  if (low % 16 == 0) copy_words<Bytes16, kAhead>(from, to, bytes, lane, lanes);
+  else if (low % 8 == 0) copy_words<uint64_t, kAhead>(from, to, bytes, lane, lanes);
+  else if (low % 4 == 0) copy_words<uint32_t, kAhead>(from, to, bytes, lane, lanes);
+  else if (low % 2 == 0) copy_words<uint16_t, kAhead>(from, to, bytes, lane, lanes);
+  else copy_words<uint8_t, kAhead>(from, to, bytes, lane, lanes);
 }
 
 }  // namespace glt

@@ -220,7 +220,7 @@ def check_gather(kernels: Kernels, seed: int, place: Place) -> None:
     """Rows of any width at any address."""
     rng = np.random.default_rng(seed)
     dtype = [torch.float32, torch.float16, torch.int64, torch.int8, torch.bool, torch.float64][rng.integers(6)]
-    row_shape = [(), (1,), (3,), (4,), (17,), (32,), (100,), (2, 5)][rng.integers(8)]
+    row_shape = [(), (1,), (3,), (4,), (17,), (32,), (100,), (2, 5), (260,)][rng.integers(9)]
     start, width = int(rng.choice([0, 2**31 - 3, 2**40])), int(np.prod(row_shape, dtype=np.int64))
     shards, on_host = [], []
     for _ in range(rng.integers(1, 12)):

@@ -24,7 +24,8 @@ from tests.helpers.graphs import SINGLE, TypedGraph, cut
 from tests.ptx.device import PtxKernels
 
 BORDERS = [0, 1, 2, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025]
-WIDTHS = [1, 2, 3, 4, 8, 12, 15, 16, 17, 20, 31, 32, 33, 64, 100, 127, 128, 129, 144, 200, 400, 512, 528, 1000, 1040]
+WIDTHS = [1, 2, 3, 4, 8, 12, 15, 16, 17, 20, 31, 32, 33, 64, 100, 127, 128, 129, 144, 200, 400]
+WIDTHS += [512, 528, 1000, 1024, 1028, 1040, 1537, 2064]
 _FAR = 100_000  # nodes of another type, before those that are here
 FANOUTS = [0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 90]
 
