@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 import socket
 import sys
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sized
 from contextlib import ExitStack
@@ -27,6 +25,7 @@ from glt_lightning.lightning.collectives import gather_counts, gather_text
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.lightning.loopback import GlooOnLoopback, open_store
 from glt_lightning.lightning.peers import PeerWatch, RankError
+from glt_lightning.lightning.sigterm import handle_sigterm
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.context import MakeProducer
@@ -255,27 +254,24 @@ class GLTStrategy(DDPStrategy):
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        self._bound_sigterm()
+        self._handle_sigterm()
 
     def on_validation_start(self) -> None:
         super().on_validation_start()
-        self._bound_sigterm()
+        self._handle_sigterm()
 
     def on_test_start(self) -> None:
         super().on_test_start()
-        self._bound_sigterm()
+        self._handle_sigterm()
 
     def on_predict_start(self) -> None:
         super().on_predict_start()
-        self._bound_sigterm()
+        self._handle_sigterm()
 
-    def _bound_sigterm(self) -> None:
-        """Lightning's handler of SIGTERM makes a collective call, and so may wait for a rank that is in another one."""
-        inner = signal.getsignal(signal.SIGTERM)
-        if self._watch is None or not callable(inner) or isinstance(inner, _Bounded):
-            return
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, _Bounded(inner, self._watch))  # Lightning takes it away after the run
+    def _handle_sigterm(self) -> None:
+        module = self.lightning_module
+        if self._watch is not None and module is not None:
+            handle_sigterm(module.trainer, self._watch)
 
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
@@ -312,17 +308,6 @@ class GLTStrategy(DDPStrategy):
 
     def _close_graph(self) -> None:
         """Ends what `open_graph` started. Safe to call twice."""
-
-
-class _Bounded:
-    """A signal handler whose process ends within a deadline."""
-
-    def __init__(self, inner: Callable[..., Any], watch: PeerWatch) -> None:
-        self._inner, self._watch = inner, watch
-
-    def __call__(self, signum: int, frame: Any) -> None:
-        self._watch.end_soon()
-        self._inner(signum, frame)
 
 
 def _is_lost_connection(exception: BaseException) -> bool:
