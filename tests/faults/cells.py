@@ -5,7 +5,7 @@ Left out, because they cannot be or say nothing new:
 * A server in modes without one, a network where all is on one host; the host's own loopback is not cut.
 * A server that is killed for good in `OWN`: the run starts it again. There it is killed each time it is back.
 * The columns other than mid-epoch for a rank that is killed or stops, SIGTERM, and stops of 5 s: the other ranks wait in
-  the same collective calls wherever the fault comes; each mode has one such cell elsewhere than in mid-epoch.
+  the same collective calls wherever the fault comes; each mode has a rank that is killed elsewhere, too.
 * A full disk without root: a file system of a given size needs a mount.
 * SIGINT: it is SIGTERM's way out, and a terminal's business.
 """
@@ -35,7 +35,7 @@ POINTS = (START, MID, TO_VAL, SHUTDOWN, EARLY, CHECKPOINT, PREDICT)
 
 # Short, so that a cell takes seconds; each point but `START` comes later than reconnect_s after the first stream opened.
 RECONNECT_S = 10.0
-CONNECT_S, CALL_S, LEASE_S, PEER_TIMEOUT_S = 2.0, 3.0, 3.0, 5.0
+CONNECT_S, CALL_S, LEASE_S, PEER_TIMEOUT_S, PEER_SILENCE_S = 2.0, 3.0, 3.0, 5.0, 5.0
 MOST_PAUSE_S = 0.5  # between attempts
 SAMPLER_TIMEOUT_S = 12.0  # of a rank's own samplers: a stopped one ends the run
 SERVER_SAMPLER_TIMEOUT_S = 30.0  # a server replaces a stopped one after half of it
@@ -54,7 +54,7 @@ class GoesOn:
 
 @dataclass(frozen=True)
 class Ends:
-    """Each rank that is not a victim ends within ``within_s`` with an exit status other than 0, and nothing is left.
+    """Each rank ends within ``within_s``, a victim by SIGKILL, the others with an exit status above 0; nothing is left.
 
     naming: pattern of the words that name who is to blame, in what the ranks print.  status0: of rank 0; None: not 0.
     """
@@ -95,14 +95,16 @@ def _rank_dies(rank: int) -> Ends:
 
 
 _GOES_ON = GoesOn()
-_RANK_STANDS_STILL = Ends(2 * PEER_TIMEOUT_S + _EXIT_S, r"rank 1\b")
+_RANK_STANDS_STILL = Ends(
+    2 * PEER_SILENCE_S + PEER_TIMEOUT_S + _EXIT_S, r"rank 1 \(process \d+\)"
+)  # the others kill it
 _SERVER_IS_AWAY = Ends(_AWAY_S, r"\bserver [01]\b")
 _OWN_SERVER_IS_AWAY = Ends(_AWAY_S, r"\bserver 0\b|graph server of this run")
 # ranks that serve each other miss the rows of the stopped one first
-_SAMPLER_STANDS_STILL = Ends(max(SAMPLER_TIMEOUT_S + PEER_TIMEOUT_S + _EXIT_S, _AWAY_S), r"sampler process|rank 1\b")
-_TERMINATED = Ends(2 * PEER_TIMEOUT_S + _EXIT_S, r"SIGTERM|asked to end|rank 0\b", status0=143)
+_SAMPLER_STANDS_STILL = Ends(max(SAMPLER_TIMEOUT_S + PEER_TIMEOUT_S + _EXIT_S, _AWAY_S), r"sampler process|rank 1 \(")
+_TERMINATED = Ends(2 * PEER_TIMEOUT_S + _EXIT_S, r"rank 0 received SIGTERM", status0=143)
 _RAISED = Ends(PEER_TIMEOUT_S + _EXIT_S, r"ZeroDivisionError: of this cell")
-_DISK_IS_FULL = Ends(PEER_TIMEOUT_S + _EXIT_S, r"disk/")
+_DISK_IS_FULL = Ends(PEER_TIMEOUT_S + _EXIT_S, r"disk/output\S+: .* cannot be written")
 
 # Where the fault that each mode is there to survive comes in each column
 _CARRIED = {HOST: "sampler killed", PLACED: "sampler killed", SERVERS: "server killed", TLS: "network cut 4 s"}

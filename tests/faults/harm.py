@@ -124,6 +124,5 @@ FAULTS: dict[str, Callable[[Job], Then]] = {
     "disk full": _fill_disk,
 }
 
-# Ranks that do not end by themselves, and how they end
-KILLED = {"rank 0 killed": 0, "rank 1 killed": 1}
-STOPPED = {"rank 1 stopped": 1}
+# Ranks that SIGKILL ends: ours, or that of the others, which find them standing still
+KILLED = {"rank 0 killed": 0, "rank 1 killed": 1, "rank 1 stopped": 1}

@@ -104,22 +104,21 @@ class Job:
 
     # -- the end
 
-    def wait(self, ranks: list[int], limit_s: float) -> bool:
-        """Waits until these ranks have ended; False if that takes longer."""
-        deadline = time.monotonic() + limit_s
-        while any(self.ranks[rank].popen.poll() is None for rank in ranks):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return True
+    def wait(self, limit_s: float) -> bool:
+        """Waits until the ranks have ended; False if that takes longer."""
+        return settle(lambda: [None for status in self.statuses if status is None], limit_s) == []
+
+    def kill(self) -> None:
+        for run in self.ranks:
+            run.popen.kill()
 
     @property
     def statuses(self) -> list[int | None]:
         return [run.popen.poll() for run in self.ranks]
 
-    def left(self, ranks: list[int]) -> list[str]:
-        """Processes that these ranks started, some seconds after their end."""
-        return [describe(process) for rank in ranks for process in settle(self.ranks[rank].family, _GONE_S)]
+    def left(self) -> list[str]:
+        """Processes that the ranks started, some seconds after their end."""
+        return [describe(process) for run in self.ranks for process in settle(run.family, _GONE_S)]
 
     def end_servers(self) -> list[str]:
         """Asks the servers to end, and says what was wrong with that."""

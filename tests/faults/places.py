@@ -92,6 +92,7 @@ class Place:
             deadlines=_DEADLINES,
             retry=RetryOptions(most_s=cells.MOST_PAUSE_S),
             peer_timeout_s=cells.PEER_TIMEOUT_S,
+            peer_silence_s=cells.PEER_SILENCE_S,
             security=self._security(host),
         )
 

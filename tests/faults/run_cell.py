@@ -18,7 +18,7 @@ import psutil
 
 from tests.faults import cells
 from tests.faults.cells import Cell, Ends, GoesOn
-from tests.faults.harm import FAULTS, KILLED, STOPPED
+from tests.faults.harm import FAULTS, KILLED
 from tests.faults.job import Job, read_notes, start_job
 from tests.faults.places import World, open_place
 from tests.faults.remains import NO_SOCKETS, Files, Sockets
@@ -61,7 +61,7 @@ def run_calm(world: World, folder: Path, *, early: bool) -> Found:
     cell = Cell(cells.HOST, "none", "", GoesOn())
     limit = _EARLY if early else None
     with open_place(cell.mode, world, folder) as place, start_job(cell, place, folder, "output", limit) as job:
-        if not job.wait([0, 1], _GOES_ON_S) or job.statuses != [0, 0]:
+        if not job.wait(_GOES_ON_S) or job.statuses != [0, 0]:
             raise AssertionError(f"an undisturbed run ends with {job.statuses}:\n{job.output}")
         return _found(job.work)
 
@@ -116,24 +116,18 @@ def _strike(cell: Cell, job: Job, row: Row) -> Sockets:
         job.wait_at_point(cell.point)
         sockets = Sockets.of(job.processes())
     struck_s = time.monotonic()
-    stopped = [STOPPED[cell.fault]] if cell.fault in STOPPED else []
-    others = [rank for rank in range(2) if rank not in stopped]
     then = FAULTS[cell.fault](job)
     job.go()
     then()
     limit_s = _GOES_ON_S if isinstance(cell.expected, GoesOn) else cell.expected.within_s + _HANG_S
-    ended = job.wait(others, struck_s + limit_s - time.monotonic())
+    ended = job.wait(struck_s + limit_s - time.monotonic())
     row.seconds = time.monotonic() - struck_s
-    statuses = job.statuses
-    row.statuses = [
-        "stopped" if rank in stopped and statuses[rank] is None else str(statuses[rank]) for rank in range(2)
-    ]
+    row.statuses = [str(status) for status in job.statuses]
     if ended:
-        row.outcome = "ok" if all(statuses[rank] == 0 for rank in others) else "error"
-        row.leftovers += job.left(others)
-    for rank in (*stopped, *([] if ended else others)):
-        job.ranks[rank].popen.kill()  # nobody but the operator can end a rank that stands still
-    row.leftovers += job.left(stopped)
+        row.outcome = "ok" if job.statuses == [0, 0] else "error"
+    else:
+        job.kill()
+    row.leftovers += job.left()
     if cell.fault == "server stopped" and job.servers:
         with contextlib.suppress(psutil.Error):
             job.server().send_signal(signal.SIGCONT)
@@ -183,10 +177,8 @@ def _judge_end(cell: Cell, expected: Ends, row: Row) -> list[str]:
     if row.seconds > expected.within_s:
         wrong.append(f"it must end within {expected.within_s:g} s")
     for rank, status in enumerate(row.statuses):
-        if KILLED.get(cell.fault) == rank:
-            right = status == "-9"
-        else:  # below 0: a signal, such as SIGABRT of a library
-            right = status == "stopped" if STOPPED.get(cell.fault) == rank else int(status) > 0
+        # below 0: a signal, such as SIGABRT of a library
+        right = status == "-9" if KILLED.get(cell.fault) == rank else int(status) > 0
         if not right:
             wrong.append(f"rank {rank} ends with status {status}")
     if expected.status0 is not None and row.statuses[0] != str(expected.status0):
