@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from glt_lightning.lightning.sigterm import handle_sigterm
+from glt_lightning.lightning.sigterm import handle_sigterm, set_exit_status
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +40,10 @@ def test_the_flag_is_set_without_a_broadcast(monkeypatch: pytest.MonkeyPatch) ->
 
     assert done == ["bounded", ("kill", signal.SIGTERM), ("user's", signal.SIGTERM)]
     assert connector.received_sigterm
+
+
+def test_a_run_that_was_ended_is_not_complete() -> None:
+    ended, failed = SIGTERMException(), SystemExit(3)
+    for exception in (ended, failed):
+        set_exit_status(exception)
+    assert (ended.code, failed.code) == (143, 3)

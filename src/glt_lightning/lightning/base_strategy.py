@@ -25,7 +25,7 @@ from glt_lightning.lightning.collectives import gather_counts, gather_text
 from glt_lightning.lightning.contexts import ContextOwner
 from glt_lightning.lightning.loopback import GlooOnLoopback, open_store
 from glt_lightning.lightning.peers import PeerWatch, RankError
-from glt_lightning.lightning.sigterm import handle_sigterm
+from glt_lightning.lightning.sigterm import handle_sigterm, set_exit_status
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.context import MakeProducer
@@ -275,6 +275,7 @@ class GLTStrategy(DDPStrategy):
 
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
+        set_exit_status(exception)
         self._failure = f"{type(exception).__name__}: {exception}".strip().splitlines()[0]
         if self._watch is None or exception.__cause__ is not None or not _is_lost_connection(exception):
             return

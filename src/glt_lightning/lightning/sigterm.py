@@ -2,7 +2,8 @@
 
 Lightning's own handler broadcasts from inside the signal. The other ranks are in whatever collective call their step has
 come to, so gloo ends them (``EnforceNotMet``, SIGABRT) or all wait for each other. The flag that it sets is enough: every
-training step begins with a broadcast of it, and the loops look at it after each step.
+training step begins with a broadcast of it, and the loops look at it after each step. The exception that they raise then
+would end the process with status 0, as if the run were complete.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from glt_lightning.lightning.peers import PeerWatch
 
@@ -28,6 +30,12 @@ def handle_sigterm(trainer: Trainer, watch: PeerWatch) -> None:
         return
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _Handler(found, trainer, watch))
+
+
+def set_exit_status(exception: BaseException) -> None:
+    """Gives Lightning's exception the status that a shell shows for SIGTERM."""
+    if isinstance(exception, SIGTERMException) and exception.code is None:
+        exception.code = 128 + signal.SIGTERM
 
 
 class _Handler:
