@@ -40,8 +40,8 @@ MOST_PAUSE_S = 0.5  # between attempts
 SAMPLER_TIMEOUT_S = 12.0  # of a rank's own samplers: a stopped one ends the run
 SERVER_SAMPLER_TIMEOUT_S = 30.0  # a server replaces a stopped one after half of it
 
-# On two busy cores an exit of Python with torch takes seconds.
-_EXIT_S = 10.0
+# An exit of Python with torch takes a second of a core, which took up to twelve on a machine with a load of 17.
+_EXIT_S = 20.0
 
 
 @dataclass(frozen=True)
