@@ -30,7 +30,7 @@ from glt_lightning.transport.flight_common import (
     write,
 )
 from glt_lightning.transport.frame import Frame, Kind
-from glt_lightning.transport.memory import Recycler
+from glt_lightning.transport.memory import Recycler, keep_freed_memory
 from glt_lightning.transport.message import EMPTY, Message, as_body
 from glt_lightning.transport.pending import Waiting, again, received
 from glt_lightning.transport.sockets import sever_to
@@ -53,6 +53,7 @@ class FlightConnection:
         memory: Recycler,
     ) -> None:
         self._hello = dict(hello)
+        keep_freed_memory()
         client = _client(address, credentials, deadlines, timeout_s)
         self._parts = _Parts(address, client, credentials, deadlines.call_s, memory)
         self._end = weakref.finalize(self, self._parts.close)
