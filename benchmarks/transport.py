@@ -96,7 +96,8 @@ class _Bare(flight.FlightServerBase):
             ca, cert, key = (Path(str(path)).read_bytes() for path in (security.ca, security.cert, security.key))
             tls = {"tls_certificates": [(cert, key)], "verify_client": True, "root_certificates": ca}
         self._batches = [
-            pa.record_batch([pa.array(body[begin : begin + piece])], names=["body"]) for begin in range(0, len(body), piece)
+            pa.record_batch([pa.array(body[begin : begin + piece])], names=["body"])
+            for begin in range(0, len(body), piece)
         ]
         super().__init__(f"{'grpc+tls' if tls else 'grpc+tcp'}://127.0.0.1:0", **tls)
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "cache_fill.py": "fill {part2} --rounds 1",
     "cache_fill.py memory": "memory {part2}",
     "disk.py": "{part1} --rounds 1",
+    "transport.py": "--rounds 1 --mb 4 --gb 0.2",
     "dynamic_cache.py": "--ids 1000 --width 4 --repeat 1",
 }
 # what the scripts above start or import, and what tests/test_gpu_*.py run
