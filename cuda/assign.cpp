@@ -10,7 +10,7 @@ namespace {
 
 using glt::fail;
 
-constexpr int64_t kAhead = 24;  // labels of neighbours miss the cache; ask this far ahead
+constexpr int64_t kAhead = 24;  // labels of neighbours and slots of pairs miss the cache; ask this far ahead
 constexpr uint64_t kEmpty = UINT64_MAX;
 
 template <class Id>
@@ -129,10 +129,15 @@ class Pass {
   std::vector<int32_t> seen_;
 };
 
+// Where the search for a key begins: every bit of the key reaches the highest bits of the product.
+uint64_t first_slot(const glt_pairs& pairs, uint64_t key) {
+  return key * 0x9E3779B97F4A7C15ull >> __builtin_clzll(uint64_t(pairs.size) - 1);
+}
+
 // False when there is no room for a new pair.
 bool add(glt_pairs& pairs, uint64_t key, int64_t weight) {
   const uint64_t mask = uint64_t(pairs.size) - 1;
-  uint64_t slot = key * 0x9E3779B97F4A7C15ull >> __builtin_clzll(mask);  // every bit of the key reaches the highest bits
+  uint64_t slot = first_slot(pairs, key);
   while (pairs.keys[slot] != key) {
     if (pairs.keys[slot] == kEmpty) {
       if (pairs.used >= pairs.limit) return false;
@@ -199,8 +204,14 @@ int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const int32_t* l
 }
 
 int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, glt_pairs* pairs, int64_t* detail) {
-  for (int64_t i = 0; i < n; ++i)
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) {
+      const uint64_t slot = first_slot(*pairs, keys[i + kAhead]);
+      glt::prefetch(pairs->keys + slot);
+      glt::prefetch(pairs->weights + slot);
+    }
     if (!add(*pairs, keys[i], weights[i])) return fail(detail, GLT_GROW, i);
+  }
   return GLT_OK;
 }
 

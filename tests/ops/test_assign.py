@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, NativeError
 from glt_lightning.ops import reference
-from glt_lightning.ops.assign import Labels, NeighborRows, PairTable, spread_rows
+from glt_lightning.ops.assign import Labels, NeighborRows, PairTable, _heaviest, spread_rows
 
 
 def random_rows(rng: np.random.Generator, num_nodes: int, dtype: type = np.int32, mean: float = 4) -> NeighborRows:
@@ -207,3 +207,13 @@ def test_more_labels_than_32_bits_count() -> None:
     """Refused before an array of that length is made."""
     with pytest.raises(DataError, match="2,147,483,648 are too many, 2,147,483,647 are the most"):
         Labels(np.zeros(0, np.int32), np.zeros((0, 1), np.int32), 2**31)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 60), heaviest=st.integers(1, 5), count=st.integers(0, 65))
+def test_the_heaviest_pairs_are_those_of_a_sort(seed, size, heaviest, count):
+    rng = np.random.default_rng(seed)
+    keys, weights = rng.permutation(10 * size)[:size].astype(np.uint64), rng.integers(1, heaviest + 1, size)
+    expected = np.zeros(size, np.bool_)
+    expected[np.lexsort((keys, -weights))[:count]] = True
+    np.testing.assert_array_equal(_heaviest(keys, weights, count), expected)
