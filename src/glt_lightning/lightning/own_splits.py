@@ -11,6 +11,8 @@ import torch
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 
+_SUFFIXES = (".npy", ".txt", ".csv", ".pt")
+
 
 def read_split(name: str, given: Any) -> np.ndarray:
     """Node ids int [S] or a mask bool [N] from a path (``.npy``, ``.txt``, ``.pt``), a list, an array or a tensor."""
@@ -25,7 +27,8 @@ def read_split(name: str, given: Any) -> np.ndarray:
 
 def _read_file(name: str, path: Path) -> np.ndarray:
     try:
-        open_regular(path).close()
+        if path.suffix in _SUFFIXES:
+            open_regular(path).close()  # a FIFO would be waited for
         if path.suffix == ".npy":
             ids = np.load(path, allow_pickle=False)
         elif path.suffix in (".txt", ".csv"):
