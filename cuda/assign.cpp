@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph.h"
+#include "guard.h"
 
 namespace {
 
@@ -191,19 +192,21 @@ extern "C" {
 
 int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t num_labels, const int32_t* weights,
                         int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
-                        int32_t* counts, int64_t* moved, int64_t* detail) {
+                        int32_t* counts, int64_t* moved, int64_t* detail) try {
   if (!known(*rows) || num_constraints < 1) return GLT_BAD_ARG;
   const Loads all(weights, num_constraints, loads, capacity);
   if (rows->id_bytes == 4) return Pass<int32_t>(*rows, labels, num_labels, all, everywhere, counts, detail).run(moved);
   return Pass<int64_t>(*rows, labels, num_labels, all, everywhere, counts, detail).run(moved);
 }
+GLT_CATCH(detail)
 
-int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const int32_t* labels, glt_pairs* pairs, int64_t* detail) {
+int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const int32_t* labels, glt_pairs* pairs, int64_t* detail) try {
   if (!known(*rows)) return GLT_BAD_ARG;
   return (rows->id_bytes == 4 ? add_rows<int32_t> : add_rows<int64_t>)(*rows, begin, labels, *pairs, detail);
 }
+GLT_CATCH(detail)
 
-int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, glt_pairs* pairs, int64_t* detail) {
+int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, glt_pairs* pairs, int64_t* detail) try {
   for (int64_t i = 0; i < n; ++i) {
     if (i + kAhead < n) {
       const uint64_t slot = first_slot(*pairs, keys[i + kAhead]);
@@ -214,10 +217,12 @@ int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, g
   }
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
-int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail) {
+int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail) try {
   if (!known(*rows) || width < 1) return GLT_BAD_ARG;
   return (rows->id_bytes == 4 ? spread_rows<int32_t> : spread_rows<int64_t>)(*rows, values, width, out, detail);
 }
+GLT_CATCH(detail)
 
 }  // extern "C"

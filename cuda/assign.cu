@@ -2,6 +2,7 @@
 #include <glt/cuda.h>
 
 #include "device.cuh"
+#include "guard.h"
 #include "report.h"
 
 namespace glt {
@@ -40,7 +41,7 @@ struct SpreadRow {
 
 int32_t glt_cuda_spread_rows(const int64_t* indptr, const void* neighbors, int32_t id_bytes, int64_t num_rows,
                              int64_t num_nodes, const int64_t* values, int32_t width, int64_t* out, int64_t* error,
-                             int64_t* detail, void* stream) {
+                             int64_t* detail, void* stream) try {
   using namespace glt;
   if ((id_bytes != 4 && id_bytes != 8) || width < 1) return fail(detail, GLT_BAD_ARG, id_bytes, width);
   const int64_t n = num_rows * kSpreadLanes;
@@ -50,3 +51,4 @@ int32_t glt_cuda_spread_rows(const int64_t* indptr, const void* neighbors, int32
     return for_each(n, SpreadRow<int32_t>{indptr, narrow, num_nodes, values, width, out, error}, stream, detail);
   return for_each(n, SpreadRow<int64_t>{indptr, wide, num_nodes, values, width, out, error}, stream, detail);
 }
+GLT_CATCH(detail)

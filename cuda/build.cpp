@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "graph.h"
+#include "guard.h"
 
 namespace {
 
@@ -152,36 +153,40 @@ int32_t build_rows(const void* records, int64_t n, int64_t num_rows, bool coales
 
 extern "C" {
 
-int32_t glt_build_count(const int64_t* ids, int64_t n, int64_t num_nodes, int64_t* counts, int64_t* detail) {
+int32_t glt_build_count(const int64_t* ids, int64_t n, int64_t num_nodes, int64_t* counts, int64_t* detail) try {
   for (int64_t i = 0; i < n; ++i) {
     if (uint64_t(ids[i]) >= uint64_t(num_nodes)) return fail(detail, GLT_BAD_ID, i, ids[i]);
     ++counts[ids[i]];
   }
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
 int32_t glt_build_sizes(const glt_buckets* buckets, const int64_t* dst, int64_t n, int64_t* counts,
-                               int64_t* detail) {
+                               int64_t* detail) try {
   if (buckets->id_bytes != 4 && buckets->id_bytes != 8) return GLT_BAD_ARG;
   return (buckets->id_bytes == 4 ? bucket_sizes<int32_t> : bucket_sizes<int64_t>)(*buckets, dst, n, counts, detail);
 }
+GLT_CATCH(detail)
 
 int32_t glt_build_deal(const glt_buckets* buckets, const int64_t* src, const int64_t* dst, int64_t n,
                           int64_t num_sources, int64_t first_edge_id, int64_t* cursor, const int64_t* limit,
-                          void* records, int64_t* detail) {
+                          void* records, int64_t* detail) try {
   if (!known_widths(buckets->record_bytes, buckets->id_bytes, buckets->record_bytes / 3)) return GLT_BAD_ARG;
   auto* run = buckets->record_bytes == 12 ? scatter<int32_t, uint32_t>
                                           : (buckets->id_bytes == 4 ? scatter<int32_t, int64_t> : scatter<int64_t, int64_t>);
   return run(*buckets, src, dst, n, num_sources, first_edge_id, cursor, limit, records, detail);
 }
+GLT_CATCH(detail)
 
 int32_t glt_build_rows(const void* records, int64_t n, int32_t record_bytes, int64_t num_rows, int32_t coalesce,
                        const void* numbers, int32_t id_bytes, int64_t offset, int32_t edge_id_bytes, void* work,
-                       int64_t* indptr, void* indices, void* edge_ids, int64_t* num_kept, int64_t* detail) {
+                       int64_t* indptr, void* indices, void* edge_ids, int64_t* num_kept, int64_t* detail) try {
   if (!known_widths(record_bytes, id_bytes, edge_id_bytes)) return GLT_BAD_ARG;
   auto* run = record_bytes == 12 ? build_rows<NarrowKey, uint32_t> : build_rows<WideKey, int64_t>;
   return run(records, n, num_rows, coalesce != 0, numbers, id_bytes, offset, edge_id_bytes, work, indptr, indices, edge_ids,
              num_kept, detail);
 }
+GLT_CATCH(detail)
 
 }  // extern "C"

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "each_row.h"
+#include "guard.h"
 #include "stored.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -69,7 +70,7 @@ DecodeRow decoder_of(int32_t encoding) {
 }  // namespace glt
 
 int32_t glt_gather_decode(const void* const* shards, const int64_t* bounds, int32_t num_shards, int32_t encoding,
-                          int64_t values, const int64_t* ids, int64_t n, float* out, int32_t threads, int64_t* detail) {
+                          int64_t values, const int64_t* ids, int64_t n, float* out, int32_t threads, int64_t* detail) try {
   if (!glt::is_stored_row(encoding, values)) return glt::fail(detail, GLT_BAD_ARG, encoding, values);
   const auto decode = glt::decoder_of(encoding);
   const glt::Shards a{shards, bounds, num_shards, glt::stored_bytes(encoding, values)};
@@ -77,3 +78,4 @@ int32_t glt_gather_decode(const void* const* shards, const int64_t* bounds, int3
     return glt::each_row(a, ids, begin, end, [=](const char* row, int64_t i) { decode(row, values, out + i * values); });
   });
 }
+GLT_CATCH(detail)

@@ -2,6 +2,7 @@
 #include <glt/cuda.h>
 
 #include "each_row.cuh"
+#include "guard.h"
 #include "stored.h"
 
 namespace glt {
@@ -60,7 +61,7 @@ int32_t decode_rows(const Shards& a, int64_t values, const int64_t* ids, int64_t
 
 int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t* bounds, int32_t num_shards, int32_t encoding,
                                int64_t values, const int64_t* ids, int64_t n, float* out, int64_t* error,
-                               int64_t* detail, void* stream) {
+                               int64_t* detail, void* stream) try {
   using namespace glt;
   if (num_shards < 1 || !is_stored_row(encoding, values)) return fail(detail, GLT_BAD_ARG, encoding, values);
   const Shards a{shards, bounds, num_shards, stored_bytes(encoding, values)};
@@ -68,3 +69,4 @@ int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t* bounds,
                                      : (encoding == GLT_BFLOAT16 ? decode_rows<Bfloat16> : decode_rows<Int8>);
   return run(a, values, ids, n, out, error, detail, stream);
 }
+GLT_CATCH(detail)

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "graph.h"
+#include "guard.h"
 #include "shards.h"
 
 namespace glt {
@@ -119,7 +120,7 @@ class Reader {
 }  // namespace glt
 
 int32_t glt_disk_find(const glt_disk* disk, const int64_t* ids, int64_t n, int64_t end, int64_t* places, int64_t* wanted,
-                      int64_t* counts, int64_t* detail) {
+                      int64_t* counts, int64_t* detail) try {
   const glt::Shards a{nullptr, disk->bounds, disk->num_shards, disk->row_bytes};
   std::vector<std::pair<int64_t, int64_t>> found;  // id, position
   for (int64_t i = 0; i < n; ++i) {
@@ -136,9 +137,10 @@ int32_t glt_disk_find(const glt_disk* disk, const int64_t* ids, int64_t n, int64
   counts[0] = count, counts[1] = found.size();
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
 int32_t glt_disk_read(const glt_disk* disk, const int64_t* wanted, int64_t n, int32_t threads, void* out,
-                      int64_t* bytes_read, int64_t* detail) {
+                      int64_t* bytes_read, int64_t* detail) try {
   std::vector<glt::Read> reads = glt::plan(*disk, wanted, n);
   *bytes_read = 0;
   for (const glt::Read& r : reads) *bytes_read += r.end - r.begin;
@@ -155,6 +157,7 @@ int32_t glt_disk_read(const glt_disk* disk, const int64_t* wanted, int64_t n, in
   if (const glt::Failure* f = reader.failure()) return glt::fail(detail, GLT_IO, f->shard, f->error, f->offset, f->got);
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
 int32_t glt_disk_try(int32_t fd) {
   const glt::Buffer buffer = glt::aligned(glt::kPage);

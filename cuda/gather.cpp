@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "each_row.h"
+#include "guard.h"
 
 namespace glt {
 namespace {
@@ -28,9 +29,10 @@ int64_t copy_range(const Shards& a, const int64_t* ids, int64_t begin, int64_t e
 }  // namespace glt
 
 int32_t glt_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
-                   const int64_t* ids, int64_t n, void* out, int32_t threads, int64_t* detail) {
+                   const int64_t* ids, int64_t n, void* out, int32_t threads, int64_t* detail) try {
   const glt::Shards a{shards, bounds, num_shards, row_bytes};
   return glt::share_rows(ids, n, row_bytes, threads, detail, [&](int64_t begin, int64_t end) {
     return glt::copy_range(a, ids, begin, end, static_cast<char*>(out));
   });
 }
+GLT_CATCH(detail)

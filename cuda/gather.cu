@@ -3,6 +3,7 @@
 
 #include "copy.h"
 #include "each_row.cuh"
+#include "guard.h"
 
 namespace glt {
 namespace {
@@ -24,7 +25,7 @@ struct CopyRow {
 }  // namespace glt
 
 int32_t glt_cuda_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
-                        const int64_t* ids, int64_t n, void* out, int64_t* error, int64_t* detail, void* stream) {
+                        const int64_t* ids, int64_t n, void* out, int64_t* error, int64_t* detail, void* stream) try {
   if (num_shards < 1 || row_bytes < 0) return glt::fail(detail, GLT_BAD_ARG, num_shards, row_bytes);
   const glt::Shards a{shards, bounds, num_shards, row_bytes};
   char* const to = static_cast<char*>(out);
@@ -33,3 +34,4 @@ int32_t glt_cuda_gather(const void* const* shards, const int64_t* bounds, int32_
   const glt::CopyRow<2> copy{to, row_bytes};
   return glt::for_each(n * 32, glt::EachRow<32, glt::CopyRow<2>>{a, ids, error, copy}, stream, detail);
 }
+GLT_CATCH(detail)

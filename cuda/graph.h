@@ -24,6 +24,9 @@ struct TypeRange {
   GLT_HD bool has(int64_t gid) const { return uint64_t(gid - begin) < uint64_t(size); }
 };
 
+// -1: all neighbours; 0: none, where a hop may leave a relation out.
+GLT_HD bool is_fanout(int64_t fanout) { return fanout >= -1 && fanout <= GLT_MAX_FANOUT; }
+
 // Positions are 32-bit, and a row lies inside its part's array.
 GLT_HD bool is_sound_row(int64_t begin, int64_t end, int64_t num_edges) {
   return begin >= 0 && end >= begin && end <= num_edges && end - begin <= INT32_MAX;

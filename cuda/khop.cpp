@@ -8,6 +8,7 @@
 #include <atomic>
 #include <vector>
 
+#include "guard.h"
 #include "rows.h"
 #include "table.h"
 #include "threads.h"
@@ -26,7 +27,7 @@ struct Call {
   int64_t* detail;
 };
 
-template <class Id, class Slot>
+template <class Id, class Lids>
 class KHop {
  public:
   explicit KHop(const Call& call)
@@ -61,7 +62,7 @@ class KHop {
     if (n > table.limit()) return fail(c.detail, GLT_GROW, 0, 0, 2 * n);
     for (int64_t i = 0; i < n; ++i) {
       if (!range.has(seeds[i])) return fail(c.detail, GLT_BAD_ID, i, seeds[i]);
-      Slot& slot = table.find(seeds[i]);
+      auto& slot = table.find(seeds[i]);
       if (slot.empty()) slot.set(seeds[i], int32_t(i));
       ws.gid[type][i] = seeds[i];
     }
@@ -105,10 +106,13 @@ class KHop {
   int32_t expand(int32_t h, int32_t r) {
     const int32_t fanout = c.fanouts[h * g.num_relations + r], type = g.dst_type[r];
     if (fanout == 0 || lo[type] == hi[type]) return GLT_OK;
-    const RowRequest q{&g, r, fanout, c.replace, hop_key(c.batch_key, h, g.key[r])};
-    const bool wide = c.threads > 1 && fanout > 0 && hi[type] - lo[type] >= 2048;
+    RowRequest q{&g, r, fanout, c.replace, hop_key(c.batch_key, h, g.key[r])};
+    if (ws.e_id[r]) q.edge_ids = ws.edge_ids, q.edge_id_bytes = ws.edge_id_bytes;
+    // so many rows as the threads can share at once, whatever they yield: with few of them one thread is as good
+    const int64_t room = fanout > 0 ? ws.scratch_cap / row_words(r, fanout) : 0;
     for (int64_t row = lo[type]; row < hi[type];) {
-      const int32_t status = wide ? step_threads(q, type, &row) : step(q, type, &row);
+      const int64_t n = std::min(hi[type] - row, room);
+      const int32_t status = c.threads > 1 && n >= 1024 ? step_threads(q, type, &row, n) : step(q, type, &row);
       if (status) return status;
     }
     return GLT_OK;
@@ -116,30 +120,24 @@ class KHop {
 
   // A few rows on this thread.
   int32_t step(const RowRequest& q, int32_t type, int64_t* row) {
-    const bool with_edge = ws.edge_row[q.relation] != nullptr;
-    const int64_t cap = with_edge ? ws.scratch_cap / 2 : ws.scratch_cap;
-    spare.resize(q.fanout > 0 ? q.fanout : 1);
-    Slice s{*row, std::min(*row + kBlock, hi[type]), ws.scratch, nullptr, cap};
-    if (with_edge) s.edge_rows = reinterpret_cast<int64_t*>(ws.scratch + cap);
-    sample_slice<Id>(q, ws.gid[type], ws.uid[type], spare.data(), s);
+    const int64_t lists = num_lists(q.relation), cap = ws.scratch_cap / lists;
+    int64_t counts[kBlock];
+    Slice s{*row, std::min(*row + kBlock, hi[type]), counts, picks_in(q.relation, ws.scratch, cap), cap};
+    sample_slice<Id>(q, ws.gid[type], ws.uid[type], s, spare);
     *row = s.end;
+    s.detail[2] *= s.status == GLT_GROW ? lists : 1;
     return relabel(q, s);
   }
 
-  // As many rows as the scratch memory takes, divided over the threads; relabelled in order by this one.
-  int32_t step_threads(const RowRequest& q, int32_t type, int64_t* row) {
-    const bool with_edge = ws.edge_row[q.relation] != nullptr;
-    const int64_t stride = (int64_t(q.fanout) + 1) * (with_edge ? 2 : 1);
-    const int64_t n = std::min(hi[type] - *row, ws.scratch_cap / stride);
-    if (n < 1) return fail(c.detail, GLT_GROW, 1, 0, 1024 * stride);
+  // n rows divided over the threads; relabelled in order by this one.
+  int32_t step_threads(const RowRequest& q, int32_t type, int64_t* row, int64_t n) {
     std::vector<Slice> slices(c.threads);
     parallel(n, c.threads, 512, [&](int64_t begin, int64_t end, int index) {
-      const int64_t cap = (end - begin) * (q.fanout + 1);
-      uint64_t* memory = ws.scratch + begin * stride;
-      std::vector<uint32_t> own(q.fanout);
-      Slice s{*row + begin, *row + end, memory, nullptr, cap};
-      if (with_edge) s.edge_rows = reinterpret_cast<int64_t*>(memory + cap);
-      sample_slice<Id>(q, ws.gid[type], ws.uid[type], own.data(), s);
+      uint64_t* memory = ws.scratch + begin * row_words(q.relation, q.fanout);
+      const int64_t rows = end - begin, cap = rows * q.fanout;
+      std::vector<uint32_t> own;
+      Slice s{*row + begin, *row + end, reinterpret_cast<int64_t*>(memory), picks_in(q.relation, memory + rows, cap), cap};
+      sample_slice<Id>(q, ws.gid[type], ws.uid[type], s, own);
       slices[index] = s;
     });
     for (const Slice& s : slices) {
@@ -150,38 +148,63 @@ class KHop {
     return GLT_OK;
   }
 
+  int64_t num_lists(int32_t r) const { return 1 + (ws.e_id[r] != nullptr) + (ws.edge_row[r] != nullptr); }
+  int64_t row_words(int32_t r, int32_t fanout) const { return 1 + int64_t(fanout) * num_lists(r); }  // with its count
+
+  Picks picks_in(int32_t r, uint64_t* memory, int64_t cap) const {
+    Picks picks{memory, nullptr, nullptr};
+    if (ws.e_id[r]) picks.edge_ids = memory += cap;
+    if (ws.edge_row[r]) picks.edge_rows = reinterpret_cast<int64_t*>(memory += cap);
+    return picks;
+  }
+
   int32_t relabel(const RowRequest& q, const Slice& s) {
     if (s.status) return fail(c.detail, s.status, s.detail[0], s.detail[1], s.detail[2], s.detail[3]);
+    const int32_t r = q.relation;
+    const int64_t e = edges[r];
+    if (e + s.used > ws.edge_cap[r]) {
+      const int64_t rest = q.fanout > 0 ? (hi[g.dst_type[r]] - s.end) * q.fanout : 0;  // at most: few rows may yield so much
+      return fail(c.detail, GLT_GROW, 3, r, e + s.used + std::min(rest, e + s.used));
+    }
+    if (s.picks.edge_rows) std::memcpy(ws.edge_row[r] + e, s.picks.edge_rows, s.used * sizeof(int64_t));
+    if (s.picks.edge_ids && q.edge_id_bytes == 4) std::copy_n(s.picks.edge_ids, s.used, static_cast<int32_t*>(ws.e_id[r]) + e);
+    if (s.picks.edge_ids && q.edge_id_bytes == 8) std::copy_n(s.picks.edge_ids, s.used, static_cast<int64_t*>(ws.e_id[r]) + e);
+    int32_t* dst = ws.dst[r] + e;
+    for (int64_t row = s.begin; row < s.end; ++row) dst = std::fill_n(dst, s.counts[row - s.begin], int32_t(row));
+    edges[r] = e + s.used;
+    return number(g.src_type[r], s.picks.neighbors, s.used, ws.src[r] + e);
+  }
+
+  // The local ids of n neighbours; new ones are appended to their type.
+  int32_t number(int32_t type, const uint64_t* neighbors, int64_t count, int32_t* lids) {
     constexpr int64_t kAhead = 24;
-    const int32_t r = q.relation, type = g.src_type[r];
-    int64_t e = edges[r], n = nodes[type];
-    const int64_t node_cap = ws.node_cap[type], spare_slots = table.limit() - total, first = n;
+    const int64_t first = nodes[type], spare_slots = table.limit() - total;
+    int64_t n = first;
     int64_t* gids = ws.gid[type];
-    int64_t* edge_row = ws.edge_row[r];
-    const uint64_t *at = s.entries, *end = s.entries + s.used;
-    for (const uint64_t* p = at; p < std::min(at + kAhead, end); ++p) table.prefetch(int64_t(*p));
-    for (int64_t row = s.begin; row < s.end; ++row) {
-      const int64_t count = int64_t(*at++);
-      if (e + count > ws.edge_cap[r]) {
-        const int64_t rest = q.fanout > 0 ? (hi[g.dst_type[r]] - row) * q.fanout : count;
-        return fail(c.detail, GLT_GROW, 3, r, std::max(e + rest, 2 * ws.edge_cap[r]));
-      }
-      if (edge_row) std::memcpy(edge_row + e, s.edge_rows + (at - s.entries), count * sizeof(int64_t));
-      for (const uint64_t* stop = at + count; at < stop; ++at, ++e) {
-        if (at + kAhead < end) table.prefetch(int64_t(at[kAhead]));
-        Slot& slot = table.find(int64_t(*at));
-        if (slot.empty()) {
-          if (n >= node_cap) return fail(c.detail, GLT_GROW, 2, type, 2 * (n + 1));
-          if (n - first >= spare_slots) return fail(c.detail, GLT_GROW, 0, 0, 2 * ws.table_cap);
-          slot.set(int64_t(*at), int32_t(n));
-          gids[n++] = int64_t(*at);
-        }
-        ws.src[r][e] = slot.lid();
-        ws.dst[r][e] = int32_t(row);
+    for (int64_t i = 0; i < std::min(kAhead, count); ++i) table.prefetch(int64_t(neighbors[i]));
+    int64_t i = 0;
+    // With room for all, without a branch: whether a neighbour is new is a coin that no processor foresees.
+    if (count <= std::min(ws.node_cap[type] - n, spare_slots)) {
+      for (; i < count; ++i) {
+        if (i + kAhead < count) table.prefetch(int64_t(neighbors[i + kAhead]));
+        gids[n] = int64_t(neighbors[i]);
+        lids[i] = table.enter(gids[n], int32_t(n));
+        n += lids[i] == n;
       }
     }
+    for (; i < count; ++i) {
+      if (i + kAhead < count) table.prefetch(int64_t(neighbors[i + kAhead]));
+      const int64_t gid = int64_t(neighbors[i]);
+      auto& slot = table.find(gid);
+      if (slot.empty()) {
+        if (n >= ws.node_cap[type]) return fail(c.detail, GLT_GROW, 2, type, 2 * (n + 1));
+        if (n - first >= spare_slots) return fail(c.detail, GLT_GROW, 0, 0, 2 * ws.table_cap);
+        slot.set(gid, int32_t(n));
+        gids[n++] = gid;
+      }
+      lids[i] = slot.lid();
+    }
     total += n - first;
-    edges[r] = e;
     nodes[type] = n;
     return GLT_OK;
   }
@@ -189,7 +212,7 @@ class KHop {
   const Call& c;
   const glt_graph& g;
   const glt_workspace& ws;
-  Table<Slot> table;
+  Lids table;
   std::vector<int64_t> lo, hi, nodes, edges;  // frontier [lo, hi) and counts, per type; edges per relation
   std::vector<uint32_t> spare;
   int64_t total = 0;
@@ -200,13 +223,19 @@ class KHop {
 
 int32_t glt_khop(const glt_graph* graph, const int64_t* seeds, int64_t num_seeds, int32_t seed_type, int32_t num_hops,
                  const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads, const glt_workspace* ws,
-                 int64_t* detail) {
+                 int64_t* detail) try {
   using namespace glt;
   if (seed_type < 0 || seed_type >= graph->num_types || num_hops < 0 || num_hops > GLT_MAX_HOPS || ws->table_cap < 2)
     return fail(detail, GLT_BAD_ARG, seed_type, num_hops, ws->table_cap);
+  for (int32_t i = 0; i < num_hops * graph->num_relations; ++i)
+    if (!is_fanout(fanouts[i])) return fail(detail, GLT_BAD_ARG, i, fanouts[i]);
   const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, detail};
-  const bool narrow = num_nodes(*graph) < INT64_C(0xffffffff);
-  if (graph->id_bytes == 4) return KHop<int32_t, NarrowSlot>(call).run(seeds, num_seeds, seed_type);
-  if (narrow) return KHop<int64_t, NarrowSlot>(call).run(seeds, num_seeds, seed_type);
-  return KHop<int64_t, WideSlot>(call).run(seeds, num_seeds, seed_type);
+  const auto run = [&](auto id) {
+    using Id = decltype(id);
+    if (ws->table_cap >= num_nodes(*graph)) return KHop<Id, DirectTable>(call).run(seeds, num_seeds, seed_type);
+    if (num_nodes(*graph) < INT64_C(0xffffffff)) return KHop<Id, Table<NarrowSlot>>(call).run(seeds, num_seeds, seed_type);
+    return KHop<Id, Table<WideSlot>>(call).run(seeds, num_seeds, seed_type);
+  };
+  return graph->id_bytes == 4 ? run(int32_t()) : run(int64_t());
 }
+GLT_CATCH(detail)

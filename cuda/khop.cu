@@ -2,6 +2,7 @@
 // kernels are launched for as many items as there can be.
 #include <glt/cuda.h>
 
+#include "guard.h"
 #include "khop_bodies.h"
 #include "khop_room.h"
 
@@ -120,14 +121,17 @@ class KHopQueue {
 int32_t check_shape(const glt_graph& g, const glt_khop_shape& shape, int64_t* detail) {
   const bool good = shape.num_hops >= 0 && shape.num_hops <= GLT_MAX_HOPS && shape.num_seeds >= 0 && shape.seed_type >= 0 &&
                     shape.seed_type < g.num_types && (g.id_bytes == 4 || g.id_bytes == 8);
-  return good ? GLT_OK : fail(detail, GLT_BAD_ARG, shape.num_hops, shape.seed_type, shape.num_seeds, g.id_bytes);
+  if (!good) return fail(detail, GLT_BAD_ARG, shape.num_hops, shape.seed_type, shape.num_seeds, g.id_bytes);
+  for (int32_t i = 0; i < shape.num_hops * g.num_relations; ++i)
+    if (!is_fanout(shape.fanouts[i])) return fail(detail, GLT_BAD_ARG, i, shape.fanouts[i]);
+  return GLT_OK;
 }
 
 }  // namespace
 }  // namespace glt
 
 int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape* shape, int64_t* nodes, int64_t* edges,
-                           int64_t* workspace_bytes, int64_t* detail) {
+                           int64_t* workspace_bytes, int64_t* detail) try {
   if (const int32_t status = glt::check_shape(*graph, *shape, detail)) return status;
   glt::KHopRoom room{};
   *workspace_bytes = -1;
@@ -137,11 +141,12 @@ int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape* shape, 
   *workspace_bytes = room.bytes;
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
 int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* seeds, uint64_t batch_key,
                       void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
                       int64_t* const* edge_index, int64_t* const* edge_row, int64_t* sizes, int64_t* detail,
-                      void* stream) {
+                      void* stream) try {
   if (const int32_t status = glt::check_shape(*graph, *shape, detail)) return status;
   glt::KHopRoom room{};
   if (!glt::make_room(*graph, *shape, &room) || workspace_bytes < room.bytes)
@@ -160,3 +165,4 @@ int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const
   };
   return graph->id_bytes == 4 ? with_table(int32_t()) : with_table(int64_t());
 }
+GLT_CATCH(detail)

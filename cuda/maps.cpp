@@ -12,11 +12,7 @@
 #include <cstring>
 #include <mutex>
 
-#if __has_include("guard.h")
 #include "guard.h"
-#else
-#define GLT_CATCH(detail) catch (...) { return GLT_BAD_ARG; }
-#endif
 
 namespace glt {
 namespace {

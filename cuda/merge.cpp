@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph.h"
+#include "guard.h"
 #include "shards.h"
 #include "table.h"
 
@@ -134,7 +135,7 @@ bool is_narrow(int64_t num_ids) { return num_ids < INT64_C(0xffffffff); }
 
 int32_t glt_route(const int64_t* ids, int64_t n, const int64_t* bounds, const int32_t* owner_of_shard, int32_t num_shards,
                   int32_t num_owners, const int64_t* first_place, const int32_t* cached, int32_t wire_bytes, int32_t* owner,
-                  int64_t* begin, void* grouped, int64_t* place, int64_t* detail) {
+                  int64_t* begin, void* grouped, int64_t* place, int64_t* detail) try {
   std::vector<int64_t> counts(num_owners, 0);
   auto find_owners = cached ? glt::find_owners<true> : glt::find_owners<false>;
   const int64_t known =
@@ -150,15 +151,18 @@ int32_t glt_route(const int64_t* ids, int64_t n, const int64_t* bounds, const in
   else group(static_cast<int64_t*>(grouped));
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
 int32_t glt_table_fill(void* table, int64_t table_cap, int64_t num_ids, const int64_t* const* lists, const int64_t* counts,
-                       int32_t num_lists, int64_t* detail) {
+                       int32_t num_lists, int64_t* detail) try {
   if (table_cap < 2) return glt::fail(detail, GLT_BAD_ARG, table_cap);
   auto fill = glt::is_narrow(num_ids) ? glt::fill<glt::NarrowSlot> : glt::fill<glt::WideSlot>;
   return fill(table, table_cap, num_ids, lists, counts, num_lists, detail);
 }
+GLT_CATCH(detail)
 
-int32_t glt_merge(const glt_merge_call* call, int64_t* num_nodes, int64_t* num_edges, int64_t* detail) {
+int32_t glt_merge(const glt_merge_call* call, int64_t* num_nodes, int64_t* num_edges, int64_t* detail) try {
   if (glt::is_narrow(call->num_ids)) return glt::Merge<glt::NarrowSlot>(*call, detail).run(num_nodes, num_edges);
   return glt::Merge<glt::WideSlot>(*call, detail).run(num_nodes, num_edges);
 }
+GLT_CATCH(detail)

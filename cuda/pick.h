@@ -4,6 +4,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "random.h"
 
@@ -11,9 +12,8 @@ namespace glt {
 
 constexpr int kMaxBitWords = 512;  // 4 KiB of stack: rows up to 32768 neighbours by bit set, see pick_distinct
 
-inline void pick_by_bits(uint64_t stream, uint32_t degree, uint32_t fanout, uint32_t words, uint32_t* out) {
-  uint64_t seen[kMaxBitWords];
-  std::memset(seen, 0, words * sizeof(uint64_t));
+// seen: words of zeros
+inline void pick_by_bits(uint64_t stream, uint32_t degree, uint32_t fanout, uint64_t* seen, uint32_t words, uint32_t* out) {
   for (uint32_t i = 0, j = degree - fanout; i < fanout; ++i, ++j) {
     uint32_t q = draw(stream, i, j + 1);
     if (seen[q >> 6] >> (q & 63) & 1) q = j;
@@ -47,11 +47,19 @@ inline void pick_by_insertion(uint64_t stream, uint32_t degree, uint32_t fanout,
 }
 
 // fanout distinct positions out of degree > fanout. The bit set costs a pass over degree / 64 words, the insertion
-// about fanout^2 / 4 moves.
+// fanout^2 / 4 moves, some 8 at a time: for fan-outs of thousands it would take seconds a row.
 inline void pick_distinct(uint64_t stream, uint32_t degree, uint32_t fanout, uint32_t* out) {
   if (degree <= 64) return pick_by_word(stream, degree, fanout, out);
-  const uint32_t words = (degree + 63) / 64;
-  if (words <= kMaxBitWords && words <= 4 * fanout) return pick_by_bits(stream, degree, fanout, words, out);
+  const uint32_t words = (degree - 1) / 64 + 1;
+  if (words <= kMaxBitWords && words <= 4 * fanout) {
+    uint64_t seen[kMaxBitWords];
+    std::memset(seen, 0, words * sizeof(uint64_t));
+    return pick_by_bits(stream, degree, fanout, seen, words, out);
+  }
+  if (words <= uint64_t(fanout) * fanout / 32) {
+    std::vector<uint64_t> seen(words, 0);
+    return pick_by_bits(stream, degree, fanout, seen.data(), words, out);
+  }
   pick_by_insertion(stream, degree, fanout, out);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph.h"
+#include "guard.h"
 #include "rank.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -40,7 +41,7 @@ GLT_POPCNT int32_t find_counting(const uint64_t* blocks, int64_t first, int64_t 
 
 int64_t glt_rank_words(int64_t num_ids) { return (num_ids + glt::kRankBits - 1) / glt::kRankBits * glt::kRankWords; }
 
-int32_t glt_rank_build(const int64_t* members, int64_t n, int64_t first, int64_t num_ids, uint64_t* blocks, int64_t* detail) {
+int32_t glt_rank_build(const int64_t* members, int64_t n, int64_t first, int64_t num_ids, uint64_t* blocks, int64_t* detail) try {
   using namespace glt;
   const int64_t words = glt_rank_words(num_ids);
   std::fill(blocks, blocks + words, 0);
@@ -57,11 +58,13 @@ int32_t glt_rank_build(const int64_t* members, int64_t n, int64_t first, int64_t
   }
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
-int32_t glt_rank_find(const uint64_t* blocks, int64_t first, int64_t num_ids, const int64_t* ids, int64_t n, int32_t* rank) {
+int32_t glt_rank_find(const uint64_t* blocks, int64_t first, int64_t num_ids, const int64_t* ids, int64_t n, int32_t* rank) try {
 #ifdef GLT_POPCNT
   static const bool counts = (__builtin_cpu_init(), __builtin_cpu_supports("popcnt"));
   if (counts) return glt::find_counting(blocks, first, num_ids, ids, n, rank);
 #endif
   return glt::find(blocks, first, num_ids, ids, n, rank, glt::CountBits());
 }
+GLT_CATCH(nullptr)

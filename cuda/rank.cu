@@ -2,6 +2,7 @@
 #include <glt/cuda.h>
 
 #include "device.cuh"
+#include "guard.h"
 #include "rank.h"
 
 namespace glt {
@@ -23,6 +24,7 @@ struct FindRank {
 }  // namespace glt
 
 int32_t glt_cuda_rank_find(const uint64_t* blocks, int64_t first, int64_t num_ids, const int64_t* ids, int64_t n,
-                           int32_t* rank, int64_t* detail, void* stream) {
+                           int32_t* rank, int64_t* detail, void* stream) try {
   return glt::for_each(n, glt::FindRank{blocks, first, num_ids, ids, rank}, stream, detail);
 }
+GLT_CATCH(detail)

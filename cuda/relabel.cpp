@@ -2,6 +2,7 @@
 #include <glt/api.h>
 
 #include "graph.h"
+#include "guard.h"
 #include "table.h"
 
 namespace glt {
@@ -46,9 +47,10 @@ int32_t start(const int64_t* ids, int64_t n, void* memory, int64_t table_cap, bo
 }  // namespace glt
 
 int32_t glt_relabel(const int64_t* ids, int64_t n, void* table, int64_t table_cap, int32_t wide, int32_t fresh,
-                    int64_t* unique, int64_t* num_unique, int64_t cap, int32_t* lids, int64_t* detail) {
+                    int64_t* unique, int64_t* num_unique, int64_t cap, int32_t* lids, int64_t* detail) try {
   if (table_cap < 1) return glt::fail(detail, GLT_BAD_ARG);
   if (fresh && *num_unique * 4 >= table_cap * 3) return glt::fail(detail, GLT_GROW, 0, 0, 2 * *num_unique);
   return (wide ? glt::start<glt::WideSlot> : glt::start<glt::NarrowSlot>)(ids, n, table, table_cap, fresh, unique,
                                                                          num_unique, cap, lids, detail);
 }
+GLT_CATCH(detail)

@@ -4,6 +4,7 @@
 // higher. So the lowest order of an id tells all: its lid if it is known, else its first position.
 #include <glt/cuda.h>
 
+#include "guard.h"
 #include "occurrence.h"
 #include "report.h"
 
@@ -83,28 +84,31 @@ struct ReadLid {
 }  // namespace glt
 
 int32_t glt_cuda_relabel_known(const int64_t* known, int64_t n, int32_t fresh, void* memory, int64_t num_slots,
-                               int64_t* error, int64_t* detail, void* stream) {
+                               int64_t* error, int64_t* detail, void* stream) try {
   glt::OrderTable table;
   if (!glt::open_table(memory, num_slots, &table)) return glt::fail(detail, GLT_BAD_ARG, num_slots);
   const int32_t status = fresh ? glt::for_each(num_slots, glt::Empty{table}, stream, detail) : GLT_OK;
   return status ? status : glt::for_each(n, glt::EnterKnown{table, known, error}, stream, detail);
 }
+GLT_CATCH(detail)
 
 int32_t glt_cuda_relabel_find(const int64_t* ids, int64_t n, const int64_t* count, const int64_t* num_unique,
                               void* memory, int64_t num_slots, int64_t* slot, uint8_t* is_new, int64_t* error,
-                              int64_t* detail, void* stream) {
+                              int64_t* detail, void* stream) try {
   glt::OrderTable table;
   if (!glt::open_table(memory, num_slots, &table)) return glt::fail(detail, GLT_BAD_ARG, num_slots);
   const int32_t status = glt::for_each(n, glt::EnterNew{table, ids, count, num_unique, slot, error}, stream, detail);
   return status ? status : glt::for_each(n, glt::FlagFirst{table, slot, num_unique, is_new}, stream, detail);
 }
+GLT_CATCH(detail)
 
 int32_t glt_cuda_relabel_number(const int64_t* ids, int64_t n, const int64_t* slot, const uint8_t* is_new,
                                 const int64_t* rank, void* memory, int64_t num_slots, int64_t* unique, int64_t cap,
-                                int64_t* num_unique, int64_t* lids, int64_t* error, int64_t* detail, void* stream) {
+                                int64_t* num_unique, int64_t* lids, int64_t* error, int64_t* detail, void* stream) try {
   glt::OrderTable table;
   if (!glt::open_table(memory, num_slots, &table)) return glt::fail(detail, GLT_BAD_ARG, num_slots);
   const glt::AppendNew append{table, ids, slot, is_new, rank, num_unique, unique, cap, error};
   const int32_t status = glt::for_each(n, append, stream, detail);
   return status ? status : glt::for_each(n, glt::ReadLid{table, slot, rank, n, num_unique, lids}, stream, detail);
 }
+GLT_CATCH(detail)

@@ -1,5 +1,7 @@
-// Sampling rows of one relation: the step that glt_sample_rows and glt_khop share.
+// Sampling rows of one relation: the steps that glt_pick_rows and glt_khop share.
 #pragma once
+#include <vector>
+
 #include "graph.h"
 #include "pick.h"
 
@@ -12,11 +14,14 @@ struct RowRequest {
   int32_t relation, fanout;
   bool replace;
   uint64_t key;  // hop_key
+  const void* const* edge_ids = nullptr;  // [R * P], where edge ids are wanted
+  int32_t edge_id_bytes = 0;
 };
 
-// One row found: where its neighbours start, how many there are, how many are picked.
+// One row found: where its neighbours and their edge ids start, how many there are, how many are picked.
 struct Row {
   const void* first;
+  const char* first_edge;
   int64_t edge_row, degree, count;
   uint64_t stream;
 };
@@ -45,6 +50,7 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
       return fail(detail, GLT_BAD_ROW, q.relation, gids[i], begin, end);
     Row& r = rows[i];
     r.first = static_cast<const Id*>(g.indices[part[i]]) + begin;
+    r.first_edge = q.edge_ids ? static_cast<const char*>(q.edge_ids[part[i]]) + begin * q.edge_id_bytes : nullptr;
     r.edge_row = g.edge_base[part[i]] + begin;
     r.degree = end - begin;
     r.count = pick_count(r.degree, q.fanout, q.replace);
@@ -53,75 +59,94 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
   return GLT_OK;
 }
 
-// Writes the addresses of a row's picked neighbours and, unless null, their edge rows. `spare` holds fanout positions.
-template <class Id>
-void pick_row(const RowRequest& q, const Row& r, uint64_t* address, int64_t* edge_row, uint32_t* spare) {
-  const Id* first = static_cast<const Id*>(r.first);
-  if (r.count == r.degree && !(q.replace && q.fanout >= 0)) {
-    for (int64_t k = 0; k < r.count; ++k) address[k] = uint64_t(first + k);
-    if (edge_row)
-      for (int64_t k = 0; k < r.count; ++k) edge_row[k] = r.edge_row + k;
-    return;
+// Where picks go. edge_ids and edge_rows may be null. What is read from memory is an address first, see read_values.
+struct Picks {
+  uint64_t* neighbors;
+  uint64_t* edge_ids;
+  int64_t* edge_rows;
+
+  Picks operator+(int64_t n) const {
+    return {neighbors + n, edge_ids ? edge_ids + n : nullptr, edge_rows ? edge_rows + n : nullptr};
   }
-  if (q.replace) pick_repeated(r.stream, uint32_t(r.degree), uint32_t(r.count), spare);
-  else pick_distinct(r.stream, uint32_t(r.degree), uint32_t(r.count), spare);
-  for (int64_t k = 0; k < r.count; ++k) address[k] = uint64_t(first + spare[k]);
-  if (edge_row)
-    for (int64_t k = 0; k < r.count; ++k) edge_row[k] = r.edge_row + spare[k];
+};
+
+// Writes the picks [begin, end) of a row. `spare` grows to the positions of the longest row that is drawn from.
+template <class Id>
+void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, const Picks& out,
+              std::vector<uint32_t>& spare) {
+  const auto write = [&](const auto& position) {
+    const Id* first = static_cast<const Id*>(r.first);
+    for (int64_t k = begin; k < end; ++k) out.neighbors[k - begin] = uint64_t(first + position(k));
+    if (out.edge_ids)
+      for (int64_t k = begin; k < end; ++k) out.edge_ids[k - begin] = uint64_t(r.first_edge + position(k) * q.edge_id_bytes);
+    if (out.edge_rows)
+      for (int64_t k = begin; k < end; ++k) out.edge_rows[k - begin] = r.edge_row + position(k);
+  };
+  if (r.count == r.degree && !(q.replace && q.fanout >= 0)) return write([](int64_t k) { return k; });
+  if (int64_t(spare.size()) < r.count) spare.resize(r.count);
+  if (q.replace) pick_repeated(r.stream, uint32_t(r.degree), uint32_t(r.count), spare.data());
+  else pick_distinct(r.stream, uint32_t(r.degree), uint32_t(r.count), spare.data());
+  write([&](int64_t k) { return int64_t(spare[k]); });
 }
 
-// Sampled rows in a buffer: per row its count, then so many entries. Entries are addresses first, then neighbours.
+// Puts what lies at n addresses in their place. Fetching each address as it is picked was 1.4 times slower: the misses of
+// a row come in a burst that the memory system cannot hold.
+template <class Value>
+void read_values(uint64_t* at, int64_t n) {
+  constexpr int64_t kAhead = 32;
+  for (int64_t i = 0; i < std::min(kAhead, n); ++i) prefetch(reinterpret_cast<const void*>(at[i]));
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) prefetch(reinterpret_cast<const void*>(at[i + kAhead]));
+    at[i] = uint64_t(int64_t(*reinterpret_cast<const Value*>(at[i])));
+  }
+}
+
+// Reads what n picks point to. False, with detail, for a neighbour that is no node.
+template <class Id>
+bool read_picks(const RowRequest& q, const Picks& picks, int64_t n, int64_t* detail) {
+  read_values<Id>(picks.neighbors, n);
+  if (picks.edge_ids) (q.edge_id_bytes == 4 ? read_values<int32_t> : read_values<int64_t>)(picks.edge_ids, n);
+  const TypeRange range(*q.graph, q.graph->src_type[q.relation]);
+  for (int64_t i = 0; i < n; ++i) {
+    if (range.has(int64_t(picks.neighbors[i]))) continue;
+    fail(detail, GLT_BAD_ROW, q.relation, -1, int64_t(picks.neighbors[i]));
+    return false;
+  }
+  return true;
+}
+
+// Rows of the frontier and their picks, row after row.
 struct Slice {
-  int64_t begin, end;  // rows of the frontier; end moves down to what the buffer held
-  uint64_t* entries;
-  int64_t* edge_rows;  // parallel to entries, or null
+  int64_t begin, end;  // end moves down to what the memory held
+  int64_t* counts;     // [end - begin]
+  Picks picks;
   int64_t cap, used = 0;
   int32_t status = GLT_OK;
   int64_t detail[4] = {0, 0, 0, 0};
 };
 
+// Samples the rows of one slice. gids, uids: of the whole frontier.
 template <class Id>
-bool read_neighbors(const RowRequest& q, const TypeRange& range, uint64_t* at, const uint64_t* end, int64_t* detail) {
-  constexpr int64_t kAhead = 32;
-  while (at < end) {
-    for (const uint64_t* stop = at + 1 + *at; ++at < stop;) {
-      // Some entry ahead, now and then a count: fetching address 5 does no harm. Fetching each address as it is picked
-      // was 1.4 times slower: the misses of a row come in a burst that the memory system cannot hold.
-      if (at + kAhead < end) prefetch(reinterpret_cast<const void*>(at[kAhead]));
-      const int64_t gid = int64_t(*reinterpret_cast<const Id*>(*at));
-      if (!range.has(gid)) {
-        fail(detail, GLT_BAD_ROW, q.relation, -1, gid);
-        return false;
-      }
-      *at = uint64_t(gid);
-    }
-  }
-  return true;
-}
-
-// Samples the rows of one slice. gids, uids: of the whole frontier (uids may be null). spare: fanout positions.
-template <class Id>
-void sample_slice(const RowRequest& q, const int64_t* gids, const int64_t* uids, uint32_t* spare, Slice& s) {
-  const TypeRange range(*q.graph, q.graph->src_type[q.relation]);
+void sample_slice(const RowRequest& q, const int64_t* gids, const int64_t* uids, Slice& s, std::vector<uint32_t>& spare) {
   Row rows[kBlock];
   for (int64_t i = s.begin; i < s.end; i += kBlock) {
     const int64_t n = std::min<int64_t>(kBlock, s.end - i), start = s.used;
-    s.status = find_rows<Id>(q, gids + i, uids ? uids + i : nullptr, n, rows, s.detail);
+    s.status = find_rows<Id>(q, gids + i, uids + i, n, rows, s.detail);
     if (s.status) return;
     for (int64_t k = 0; k < n; ++k) {
       const Row& r = rows[k];
-      if (s.used + 1 + r.count > s.cap) {
+      if (s.used + r.count > s.cap) {
         s.end = i + k;
         break;
       }
-      s.entries[s.used++] = uint64_t(r.count);
-      pick_row<Id>(q, r, s.entries + s.used, s.edge_rows ? s.edge_rows + s.used : nullptr, spare);
+      s.counts[i + k - s.begin] = r.count;
+      pick_row<Id>(q, r, 0, r.count, s.picks + s.used, spare);
       s.used += r.count;
     }
-    if (!read_neighbors<Id>(q, range, s.entries + start, s.entries + s.used, s.detail)) s.status = GLT_BAD_ROW;
+    if (!read_picks<Id>(q, s.picks + start, s.used - start, s.detail)) s.status = GLT_BAD_ROW;
     if (s.status) return;
     if (s.end == s.begin) {
-      fail(s.detail, s.status = GLT_GROW, 1, 0, 2 * (rows[0].count + 1));
+      fail(s.detail, s.status = GLT_GROW, 1, 0, rows[0].count);
       return;
     }
   }

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "graph.h"
+#include "guard.h"
 #include "s3fifo.h"
 #include "spin.h"
 
@@ -125,14 +126,15 @@ void each_id(const Cache& cache, const int64_t* ids, int64_t n, const Body& body
 
 int64_t glt_cache_bytes(const glt_cache_spec* spec) { return glt::is_sound(*spec) ? glt::lay_out(*spec, nullptr) : -1; }
 
-int32_t glt_cache_init(void* cache, const glt_cache_spec* spec) {
+int32_t glt_cache_init(void* cache, const glt_cache_spec* spec) try {
   if (!glt::is_sound(*spec) || reinterpret_cast<uintptr_t>(cache) % 64) return GLT_BAD_ARG;
   glt::lay_out(*spec, static_cast<char*>(cache));
   return GLT_OK;
 }
+GLT_CATCH(nullptr)
 
 int32_t glt_cache_find(void* memory, const int64_t* ids, int64_t n, void* const* out, int32_t* place, int64_t* num_found,
-                       int64_t* detail) {
+                       int64_t* detail) try {
   glt::Cache& cache = *static_cast<glt::Cache*>(memory);
   if (const int64_t bad = glt::first_negative(ids, n); bad < n) return glt::fail(detail, GLT_BAD_ID, bad, ids[bad]);
   int64_t found = 0;
@@ -152,8 +154,9 @@ int32_t glt_cache_find(void* memory, const int64_t* ids, int64_t n, void* const*
   *num_found = found;
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
-int32_t glt_cache_insert(void* memory, const int64_t* ids, int64_t n, const void* const* rows, int64_t* detail) {
+int32_t glt_cache_insert(void* memory, const int64_t* ids, int64_t n, const void* const* rows, int64_t* detail) try {
   const glt::Cache& cache = *static_cast<glt::Cache*>(memory);
   if (const int64_t bad = glt::first_negative(ids, n); bad < n) return glt::fail(detail, GLT_BAD_ID, bad, ids[bad]);
   glt::each_id(cache, ids, n, [&](glt::Shard& shard, uint32_t tag, int64_t i) {
@@ -167,8 +170,9 @@ int32_t glt_cache_insert(void* memory, const int64_t* ids, int64_t n, const void
   });
   return GLT_OK;
 }
+GLT_CATCH(detail)
 
-int32_t glt_cache_counters(void* memory, int64_t* counters) {
+int32_t glt_cache_counters(void* memory, int64_t* counters) try {
   glt::Cache& cache = *static_cast<glt::Cache*>(memory);
   counters[0] = __atomic_load_n(&cache.hits, __ATOMIC_RELAXED);
   counters[1] = __atomic_load_n(&cache.misses, __ATOMIC_RELAXED);
@@ -181,3 +185,4 @@ int32_t glt_cache_counters(void* memory, int64_t* counters) {
   }
   return GLT_OK;
 }
+GLT_CATCH(nullptr)

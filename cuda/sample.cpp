@@ -1,8 +1,10 @@
 // One hop of one relation, for callers that hold the loop themselves (rows of several owners).
 #include <glt/api.h>
 
+#include <atomic>
 #include <vector>
 
+#include "guard.h"
 #include "rows.h"
 #include "threads.h"
 
@@ -25,48 +27,87 @@ int32_t count_rows(const RowRequest& q, const int64_t* gids, int64_t n, int64_t*
   return GLT_OK;
 }
 
+// The picks [first, last) of all rows' picks.
+struct Window {
+  std::vector<int64_t> offset;  // [rows + 1] of each row's picks
+  int64_t first, last;
+
+  Window(const int64_t* counts, int64_t rows, int64_t first, int64_t n) : offset(rows + 1, 0), first(first), last(first + n) {
+    for (int64_t i = 0; i < rows; ++i) offset[i + 1] = offset[i] + counts[i];
+  }
+  // The rows that have some of them.
+  int64_t begin() const { return std::upper_bound(offset.begin(), offset.end(), first) - offset.begin() - 1; }
+  int64_t end() const { return std::lower_bound(offset.begin(), offset.end(), last) - offset.begin(); }
+  // Where they begin and end among those of a row.
+  int64_t lower(int64_t row) const { return std::max(first, offset[row]) - offset[row]; }
+  int64_t upper(int64_t row) const { return std::min(last, offset[row + 1]) - offset[row]; }
+};
+
+// Rows [begin, end), straight into place: a buffer for the picks of a block would have to hold its longest row.
 template <class Id>
-int32_t sample_rows(const RowRequest& q, const int64_t* gids, int64_t n, int32_t threads, int64_t* counts,
-                    int64_t* neighbors, int64_t* edge_rows, int64_t cap, int64_t* detail) {
-  int32_t status = count_rows<Id>(q, gids, n, counts, detail);
-  if (status) return status;
-  std::vector<int64_t> offset(n + 1, 0);
-  int64_t most = 0;
-  for (int64_t i = 0; i < n; ++i) offset[i + 1] = offset[i] + counts[i], most = std::max(most, counts[i]);
-  if (offset[n] > cap) return fail(detail, GLT_GROW, 3, q.relation, offset[n]);
-  std::vector<Slice> failed(std::max(1, threads));
-  parallel(n, threads, 1024, [&](int64_t begin, int64_t end, int index) {
-    std::vector<uint64_t> entries(kBlock * (most + 1));
-    std::vector<int64_t> rows(edge_rows ? entries.size() : 0);
-    std::vector<uint32_t> spare(most + 1);
-    for (int64_t i = begin; i < end; i += kBlock) {
-      Slice s{i, std::min(end, i + kBlock), entries.data(), edge_rows ? rows.data() : nullptr, int64_t(entries.size())};
-      sample_slice<Id>(q, gids, nullptr, spare.data(), s);
-      if (s.status) {
-        failed[index] = s;
-        return;
-      }
-      const uint64_t* at = entries.data();
-      for (int64_t k = s.begin; k < s.end; ++k, at += 1 + *at)
-        for (int64_t j = 0; j < counts[k]; ++j) {
-          neighbors[offset[k] + j] = int64_t(at[1 + j]);
-          if (edge_rows) edge_rows[offset[k] + j] = rows[at + 1 + j - entries.data()];
-        }
+int32_t pick_range(const RowRequest& q, const int64_t* gids, const Window& w, int64_t begin, int64_t end, const Picks& out,
+                   int64_t* detail) {
+  const TypeRange range(*q.graph, q.graph->dst_type[q.relation]);
+  std::vector<uint32_t> spare;
+  Row rows[kBlock];
+  for (int64_t i = begin; i < end; i += kBlock) {
+    const int64_t m = std::min<int64_t>(kBlock, end - i);
+    for (int64_t k = i; k < i + m; ++k)
+      if (!range.has(gids[k])) return fail(detail, GLT_BAD_ID, k, gids[k]);
+    if (const int32_t status = find_rows<Id>(q, gids + i, nullptr, m, rows, detail)) return status;
+    for (int64_t k = i; k < i + m; ++k) {
+      if (rows[k - i].count != w.offset[k + 1] - w.offset[k]) return fail(detail, GLT_BAD_ARG, k, rows[k - i].count);
+      const int64_t lower = w.lower(k), upper = w.upper(k);
+      if (lower < upper) pick_row<Id>(q, rows[k - i], lower, upper, out + (w.offset[k] + lower - w.first), spare);
     }
-  });
-  for (const Slice& s : failed)
-    if (s.status) return fail(detail, s.status, s.detail[0], s.detail[1], s.detail[2], s.detail[3]);
+    const int64_t from = w.offset[i] + w.lower(i), to = w.offset[i + m - 1] + w.upper(i + m - 1);
+    if (!read_picks<Id>(q, out + (from - w.first), to - from, detail)) return GLT_BAD_ROW;
+  }
   return GLT_OK;
+}
+
+struct Failure {
+  int32_t status = GLT_OK;
+  int64_t detail[4] = {0, 0, 0, 0};
+};
+
+template <class Id>
+int32_t pick_rows(const RowRequest& q, const int64_t* gids, const Window& w, int32_t threads, const Picks& out,
+                  int64_t* detail) {
+  const int64_t begin = w.begin(), end = w.end();
+  std::vector<Failure> failed(std::max(1, threads));
+  parallel(end - begin, threads, 1024, [&](int64_t from, int64_t to, int index) {
+    failed[index].status = pick_range<Id>(q, gids, w, begin + from, begin + to, out, failed[index].detail);
+  });
+  for (const Failure& f : failed)
+    if (f.status) return fail(detail, f.status, f.detail[0], f.detail[1], f.detail[2], f.detail[3]);
+  return GLT_OK;
+}
+
+bool is_known(const glt_graph& g, int32_t relation, int32_t fanout) {
+  return relation >= 0 && relation < g.num_relations && is_fanout(fanout);
 }
 
 }  // namespace
 }  // namespace glt
 
-int32_t glt_sample_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
-                        uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, int64_t* counts,
-                        int64_t* neighbors, int64_t* edge_rows, int64_t cap, int64_t* detail) {
-  if (relation < 0 || relation >= graph->num_relations) return glt::fail(detail, GLT_BAD_ARG, relation);
-  const glt::RowRequest q{graph, relation, fanout, replace != 0, glt::hop_key(batch_key, hop, graph->key[relation])};
-  auto run = graph->id_bytes == 4 ? glt::sample_rows<int32_t> : glt::sample_rows<int64_t>;
-  return run(q, gids, num_rows, threads, counts, neighbors, edge_rows, cap, detail);
+int32_t glt_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+                       int32_t replace, int64_t* counts, int64_t* detail) try {
+  if (!glt::is_known(*graph, relation, fanout)) return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
+  const glt::RowRequest q{graph, relation, fanout, replace != 0, 0};
+  return (graph->id_bytes == 4 ? glt::count_rows<int32_t> : glt::count_rows<int64_t>)(q, gids, num_rows, counts, detail);
 }
+GLT_CATCH(detail)
+
+int32_t glt_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+                      uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const int64_t* counts,
+                      int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows, int64_t* detail) try {
+  if (!glt::is_known(*graph, relation, fanout)) return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
+  const glt::Window window(counts, num_rows, first, n);
+  if (first < 0 || n < 0 || window.last > window.offset.back()) return glt::fail(detail, GLT_BAD_ARG, first, n);
+  if (n == 0) return GLT_OK;
+  const glt::RowRequest q{graph, relation, fanout, replace != 0, glt::hop_key(batch_key, hop, graph->key[relation])};
+  const glt::Picks out{reinterpret_cast<uint64_t*>(neighbors), nullptr, edge_rows};
+  return (graph->id_bytes == 4 ? glt::pick_rows<int32_t> : glt::pick_rows<int64_t>)(q, gids, window, threads, out, detail);
+}
+GLT_CATCH(detail)

@@ -1,6 +1,7 @@
 // Sampling the rows of one relation: counts first, then, with the offsets that the caller scans from them, the picks.
 #include <glt/cuda.h>
 
+#include "guard.h"
 #include "locate.h"
 #include "pick.h"
 #include "pick_lanes.h"
@@ -106,18 +107,20 @@ bool known_width(const glt_graph& g) { return g.id_bytes == 4 || g.id_bytes == 8
 
 int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows,
                             int32_t fanout, int32_t replace, int64_t* counts, int64_t* error, int64_t* detail,
-                            void* stream) {
-  if (relation < 0 || relation >= graph->num_relations) return glt::fail(detail, GLT_BAD_ARG, relation);
+                            void* stream) try {
+  if (relation < 0 || relation >= graph->num_relations || !glt::is_fanout(fanout))
+    return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
   return glt::for_each(num_rows, glt::CountRow{*graph, relation, fanout, replace != 0, gids, counts, error}, stream, detail);
 }
+GLT_CATCH(detail)
 
 int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, const int64_t* uids,
                            int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
                            const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
-                           int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream) {
+                           int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream) try {
   if (relation < 0 || relation >= graph->num_relations || !glt::known_width(*graph))
     return glt::fail(detail, GLT_BAD_ARG, relation, graph->id_bytes);
-  if (fanout > GLT_SPARE_FANOUT && !spare) return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
+  if (!glt::is_fanout(fanout) || (fanout > GLT_SPARE_FANOUT && !spare)) return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
   auto run = [&](auto id) {
     const glt::PickRow<decltype(id)> body{*graph,  relation,  fanout,    hop, replace != 0, batch_key, gids, uids,
                                           offsets, first_lid, neighbors, dst, edge_rows,    spare,     error};
@@ -125,9 +128,10 @@ int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t relation, const int64
   };
   return graph->id_bytes == 4 ? run(int32_t()) : run(int64_t());
 }
+GLT_CATCH(detail)
 
 int32_t glt_cuda_user_ids(const glt_graph* graph, int32_t type, const int64_t* gids, int64_t begin, int64_t end,
-                          const int64_t* count, int64_t* uids, int64_t* error, int64_t* detail, void* stream) {
+                          const int64_t* count, int64_t* uids, int64_t* error, int64_t* detail, void* stream) try {
   if (type < 0 || type >= graph->num_types || !glt::known_width(*graph))
     return glt::fail(detail, GLT_BAD_ARG, type, graph->id_bytes);
   auto run = [&](auto id) {
@@ -136,3 +140,4 @@ int32_t glt_cuda_user_ids(const glt_graph* graph, int32_t type, const int64_t* g
   };
   return graph->id_bytes == 4 ? run(int32_t()) : run(int64_t());
 }
+GLT_CATCH(detail)

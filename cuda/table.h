@@ -53,6 +53,37 @@ struct Table {
       while (!slots[i].empty() && !slots[i].holds(gid)) i = (i + 1) & mask;
     return slots[i];
   }
+
+  // The lid of gid, which is `lid` if it had none.
+  int32_t enter(int64_t gid, int32_t lid) const {
+    Slot& slot = find(gid);
+    if (slot.empty()) slot.set(gid, lid);
+    return slot.lid();
+  }
+};
+
+// The same with a slot of 4 bytes for every id below num_ids: no keys, no probing.
+struct DirectTable {
+  struct Slot {
+    uint32_t v;
+    bool empty() const { return v == 0; }
+    int32_t lid() const { return int32_t(v - 1); }
+    void set(int64_t, int32_t lid) { v = uint32_t(lid) + 1; }
+  };
+
+  Slot* slots;
+  int64_t used;
+
+  DirectTable(void* memory, int64_t, int64_t num_ids) : slots(static_cast<Slot*>(memory)), used(num_ids) {}
+  void clear() { std::memset(static_cast<void*>(slots), 0, used * sizeof(Slot)); }
+  int64_t limit() const { return INT64_MAX; }
+  void prefetch(int64_t gid) const { __builtin_prefetch(slots + gid, 1, 3); }
+  Slot& find(int64_t gid) const { return slots[gid]; }
+  int32_t enter(int64_t gid, int32_t lid) const {
+    const uint32_t old = slots[gid].v, now = old ? old : uint32_t(lid) + 1;
+    slots[gid].v = now;
+    return int32_t(now - 1);
+  }
 };
 
 }  // namespace glt

@@ -58,3 +58,7 @@ class RemoteError(PeerError):
 
 class NativeError(GLTError, RuntimeError):
     """The native library is missing, does not load, or has another ABI version."""
+
+
+class NativeMemoryError(NativeError, MemoryError):
+    """The native library could not get the memory that a call needs. Nothing is lost but the call."""

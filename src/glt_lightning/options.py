@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any, Literal, TypeVar
 
 from glt_lightning.errors import OptionError
+from glt_lightning.types import MAX_FANOUT
 
 Normalize = Literal["none", "rows", "standardize"]
 SeedPlacement = Literal["global", "owner"]
@@ -63,6 +64,7 @@ BALANCE = ("nodes", "seeds", "edges")
 STORAGE = ("float16", "bfloat16", "int8")
 MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
 _NUM_NEIGHBORS = [15, 10, 5]
+_LEAST_REPLY, _MOST_REPLY = 64 << 10, 2047 << 20
 _BALANCE = ["nodes", "seeds"]
 
 
@@ -431,6 +433,10 @@ class LimitOptions:
             always made.
         unread_total_size: The same for all connections; where it is reached, the one with the most is ended if it does not
             read.
+        reply_size: Bytes of one reply of a process that owns parts. A larger answer (a node with millions of neighbours, at
+            fan-out -1) is asked for in pieces.
+        batch_size: Bytes of one batch that a graph server makes. A question with fan-outs that lead to a larger one gets an
+            error.
     """
 
     streams: int = 1024
@@ -438,12 +444,19 @@ class LimitOptions:
     sessions: int = 1024
     unread_size: int | str = "256MB"
     unread_total_size: int | str = "2GB"
+    reply_size: int | str = "256MiB"
+    batch_size: int | str = "8GiB"
 
     def __post_init__(self) -> None:
         for name in ("streams", "streams_per_host", "sessions"):
             _at_least(f"cluster.limits.{name}", getattr(self, name), 1)
-        for name in ("unread_size", "unread_total_size"):
+        for name in ("unread_size", "unread_total_size", "reply_size", "batch_size"):
             parse_bytes(f"cluster.limits.{name}", getattr(self, name))
+        if not _LEAST_REPLY <= self.reply_bytes <= _MOST_REPLY:
+            raise OptionError(
+                "cluster.limits.reply_size: expected 64KiB to 2047MiB, the most that one message takes; got "
+                f"{self.reply_size!r}."
+            )
 
     @property
     def unread_bytes(self) -> int:
@@ -454,6 +467,16 @@ class LimitOptions:
     def unread_total_bytes(self) -> int:
         """``unread_total_size`` in bytes."""
         return parse_bytes("cluster.limits.unread_total_size", self.unread_total_size)
+
+    @property
+    def reply_bytes(self) -> int:
+        """``reply_size`` in bytes."""
+        return parse_bytes("cluster.limits.reply_size", self.reply_size)
+
+    @property
+    def batch_bytes(self) -> int:
+        """``batch_size`` in bytes."""
+        return parse_bytes("cluster.limits.batch_size", self.batch_size)
 
 
 _DEADLINES, _RETRY, _SECURITY = DeadlineOptions(), RetryOptions(), SecurityOptions()
@@ -565,15 +588,18 @@ def parse_bytes(name: str, value: int | str) -> int:
 
 
 def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors") -> tuple[int, ...]:
-    """Checks one list of fan-outs, first hop first: each -1 (all neighbours) or >= 1."""
+    """Checks one list of fan-outs, first hop first: each -1 (all neighbours) or 1 to `MAX_FANOUT`."""
     ok = isinstance(num_neighbors, (list, tuple)) and len(num_neighbors) > 0
     if ok:
-        ok = all(isinstance(k, int) and not isinstance(k, bool) and (k == -1 or k >= 1) for k in num_neighbors)
-    if not ok:
-        hint = (
-            " Drop the hop instead of asking for 0."
-            if isinstance(num_neighbors, (list, tuple)) and 0 in num_neighbors
-            else ""
+        ok = all(
+            isinstance(k, int) and not isinstance(k, bool) and (k == -1 or 1 <= k <= MAX_FANOUT) for k in num_neighbors
         )
-        raise OptionError(f"{name}: expected one integer per hop, each -1 (all) or >= 1; got {num_neighbors!r}.{hint}")
+    if not ok:
+        given = num_neighbors if isinstance(num_neighbors, (list, tuple)) else ()
+        hint = " Drop the hop instead of asking for 0." if 0 in given else ""
+        if any(isinstance(k, int) and k > MAX_FANOUT for k in given):
+            hint = " Use -1 to take all neighbours."
+        raise OptionError(
+            f"{name}: expected one integer per hop, each -1 (all) or 1 to {MAX_FANOUT}; got {num_neighbors!r}.{hint}"
+        )
     return tuple(num_neighbors)

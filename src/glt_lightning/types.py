@@ -12,6 +12,10 @@ from dataclasses import dataclass
 NodeType = str
 EdgeType = tuple[str, str, str]
 
+# The largest fan-out but -1, which takes all; GLT_MAX_FANOUT of glt/api.h. What a larger one would ask for is more than a
+# batch can hold, with replacement even of a small graph.
+MAX_FANOUT = 65536
+
 NODE: NodeType = "node"
 EDGE: EdgeType = (NODE, "to", NODE)
 

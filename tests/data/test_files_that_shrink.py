@@ -68,7 +68,7 @@ def test_goes_on_with_the_file_in_its_place(partition: LocalPartition) -> None:
 
 
 def test_rows_served_to_others(partition: LocalPartition) -> None:
-    owner = Owner(partition)
+    owner = Owner(partition, 1 << 20)
     arrays, body = pack({"0": np.arange(NODES)})
     ask = Message({"tables": [["node", 0, ["x"]]], "arrays": arrays}, body)
     owner.calls["gather"](ask, None)

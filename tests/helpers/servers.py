@@ -60,7 +60,7 @@ class Farm:
     ) -> GraphServer:
         options = cluster(**changes)
         link = Link(job="", role="server", name="server 0", graph=partition.manifest.options_hash)
-        owner = Owner(partition)
+        owner = Owner(partition, options.limits.reply_bytes)
         services = {**owner.calls, **GraphDesk(partition, partition.parts).calls}
         server = GraphServer(partition, options, self.transport, address, services=services, greet=greet or link.greet)
         self._stack.callback(owner.close)

@@ -1,7 +1,7 @@
 // The C ABI of the native library. No torch, no Python, no C++ types.
 //
 // Conventions: ids, offsets and counts are int64; the caller owns all memory; an optional output is a null pointer; every
-// function returns a glt_status. `detail`, where a function has one, is int64[4] and says what was wrong or how much is needed.
+// function returns a glt_status and throws nothing; fan-outs are -1 (all) or up to GLT_MAX_FANOUT. `detail`, where a function has one, is int64[4] and says what was wrong or how much is needed.
 #pragma once
 #include <stdint.h>
 
@@ -15,8 +15,9 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 5
+#define GLT_ABI_VERSION 6
 #define GLT_MAX_HOPS 16
+#define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
 
 typedef enum {
   GLT_OK = 0,
@@ -24,7 +25,10 @@ typedef enum {
   GLT_BAD_ID = 2,    // an id is outside the graph or not local; detail = {position, id}
   GLT_BAD_ROW = 3,   // a row's pointers contradict the array they point into; detail = {relation, row, begin, end}
   GLT_BAD_ARG = 4,
-  GLT_CUDA = 5       // detail = {cudaError_t}
+  GLT_CUDA = 5,      // detail = {cudaError_t}
+  GLT_NO_MEMORY = 6,
+  GLT_NO_THREAD = 7, // a thread could not be started; detail = {errno}
+  GLT_THROWN = 8     // any other C++ exception: a fault of this library
 } glt_status;
 
 // A typed graph whose parts are mapped into this process (or copied to this device).
@@ -60,6 +64,9 @@ typedef struct {
   int32_t* const* src;             // [R] -> [edge_cap] lid of the neighbour
   int32_t* const* dst;             // [R] -> [edge_cap] lid of the node it was drawn for
   int64_t* const* edge_row;        // [R] -> [edge_cap], entries null when edge rows are not wanted
+  int32_t edge_id_bytes, reserved; // 4 or 8: width of the edge ids stored, and of those returned
+  const void* const* edge_ids;     // [R * P] -> edge ids [edges] by position, read where e_id is wanted
+  void* const* e_id;               // [R] -> [edge_cap], entries null when edge ids are not wanted
   int64_t* nodes_per_hop;          // [T * (H + 1)] out: nodes first seen in each hop, seeds first
   int64_t* edges_per_hop;          // [R * H] out
 } glt_workspace;
@@ -73,10 +80,14 @@ GLT_API int32_t glt_khop(const glt_graph* graph, const int64_t* seeds, int64_t n
                          const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
                          const glt_workspace* ws, int64_t* detail);
 
-// One hop of one relation for F rows: counts [F]; neighbours (gids) and edge rows [cap]. F rows must be local.
-GLT_API int32_t glt_sample_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
-                                uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, int64_t* counts,
-                                int64_t* neighbors, int64_t* edge_rows, int64_t cap, int64_t* detail);
+// One hop of one relation for F rows, all local, in two steps: how many neighbours each row yields, counts [F]; then of
+// all picks in row order those from `first` on, n of them: neighbours (gids) [n] and edge rows [n] or null. Nothing is
+// allocated beyond the positions of one row, so that a caller can take a row of any length in pieces.
+GLT_API int32_t glt_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+                               int32_t replace, int64_t* counts, int64_t* detail);
+GLT_API int32_t glt_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+                              uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const int64_t* counts,
+                              int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows, int64_t* detail);
 
 // Gives ids [n] their local ids in first-occurrence order, continuing a list: unique holds *num_unique ids already and
 // room for cap. The table must hold >= 3/2 of the final unique count, rounded up to a power of two, and is rebuilt by

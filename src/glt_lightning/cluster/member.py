@@ -68,7 +68,7 @@ class Member:
 
     def __init__(self, partition: LocalPartition, link: Link, address: str) -> None:
         self._partition, self._link = partition, link
-        self._owner = Owner(partition)
+        self._owner = Owner(partition, link.limits.reply_bytes)
         self._transport = link.open_transport()
         self._server: Server = self._transport.serve(address, Service(link.greet, self._owner.calls, {}))
         self.rows: PeerRows | None = None

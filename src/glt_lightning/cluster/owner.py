@@ -11,28 +11,28 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.channel.slots import Slot, SlotPool
+from glt_lightning.cluster.expansion import Expansion
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.sample import sample_rows
 from glt_lightning.sampler.sample import Draft, Field
 from glt_lightning.sampler.source import wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
-from glt_lightning.transport.message import Message, pack, unpack
+from glt_lightning.transport.message import Message, unpack
+from glt_lightning.types import MAX_FANOUT
 
-_MOST_PICKS = 1 << 27  # of one relation in one reply
-_MOST_BYTES = 1 << 31  # of one reply
 _SLOTS = 16  # replies on their way at once that are gathered into warm memory
 
 
 class Owner:
     """The operations on the parts that a process maps: ``expand`` (sample rows), ``gather`` (attributes of rows) and
     ``here`` (a sign of life).
-    docs/wire-format.md has their messages."""
+    docs/wire-format.md has their messages. reply_bytes: most bytes of one reply; larger answers take several."""
 
-    def __init__(self, partition: LocalPartition) -> None:
+    def __init__(self, partition: LocalPartition, reply_bytes: int) -> None:
+        self._reply_bytes = reply_bytes
         self._partition, self._manifest = partition, partition.manifest
         self._wire = wire_dtype(partition.manifest)
         self._lock = threading.Lock()
@@ -50,43 +50,36 @@ class Owner:
     @guarded()  # who asks is told of a file that was cut off, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, view = message.header, self._partition.view
-        fanouts = _integers(ask, "fanouts", view.num_relations, -1, 2**31 - 1)
+        fanouts = _integers(ask, "fanouts", view.num_relations, -1, MAX_FANOUT)
         key, hop = _integer(ask, "key", 0, 2**64 - 1), _integer(ask, "hop", 0, 15)
         replace, with_edge = bool(ask.get("replace")), bool(ask.get("with_edge"))
         rows = {_index(name, view.num_types): _ids(ids) for name, ids in unpack(message).items()}
-        found: dict[str, np.ndarray] = {}
-        for r, fanout in enumerate(fanouts):
-            gids = rows.get(int(view.dst_types[r]))
-            if fanout == 0 or gids is None:
-                continue
-            picks = sample_rows(
-                view, r, gids, fanout, batch_key=key, hop=hop, replace=replace, with_edge=with_edge, most=_MOST_PICKS
-            )
-            for name, array in zip(("counts", "neighbors", "edge_rows"), picks, strict=True):
-                if array is not None:
-                    found[f"{r}/{name}"] = array.astype(self._wire, copy=False)
-        arrays, body = pack(found)
-        return Message({"arrays": arrays}, body)
+        first = _integer({"first": 0} | dict(ask), "first", 0, 2**62)
+        question = Expansion(key, hop, fanouts, replace, with_edge, rows, first)
+        return question.answer(view, self._wire, self._reply_bytes)
 
     @guarded()
     def _gather(self, message: Message, _caller: Caller) -> Message:
-        """Rows of several tables, written straight into the body of the reply."""
+        """Rows of several tables, written straight into the body of the reply: the first of them that it has room for."""
         tables, ids = message.header.get("tables"), unpack(message)
         if not isinstance(tables, list) or len(tables) != len(ids):
             raise DataError(f"gather: expected one array of ids per table, got {len(ids)} for {tables!r:.200}.")
-        fields = []
+        fields, room, whole = [], self._reply_bytes, True
         for number, table in enumerate(tables):
             kind, index, names = _table(table, self._manifest)
             rows = _ids(ids.get(str(number)))
-            for name in names:
-                shards = self._shards(kind, index, name)
+            found = {name: self._shards(kind, index, name) for name in names}
+            row_bytes = sum(shards.row_bytes for shards in found.values())
+            fit = (
+                max(room // max(1, row_bytes), 0 if number else 1) if whole else 0
+            )  # one row at least: who asks goes on
+            whole = fit >= len(rows)
+            rows = rows[:fit]
+            room -= len(rows) * row_bytes
+            for name, shards in found.items():
                 gather = partial(shards.gather, rows)
                 fields.append(Field(f"{number}/{name}", shards.dtype, (len(rows), *shards.row_shape), gather))
         draft = Draft(fields)
-        if draft.nbytes > _MOST_BYTES:
-            raise DataError(
-                f"gather: the rows asked for take {draft.nbytes} bytes, more than {_MOST_BYTES}. Ask for fewer."
-            )
         with self._lock:
             slot = self._slots.take()
         if slot is None:

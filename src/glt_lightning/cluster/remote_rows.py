@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import PeerError
+from glt_lightning.errors import GLTError, PeerError
 from glt_lightning.ops.merge import Picks
 from glt_lightning.sampler.source import Expand, Gathered, Picked, Rows
-from glt_lightning.transport.message import pack, unpack
-from glt_lightning.transport.peer import Peer
+from glt_lightning.transport.message import Message, pack, unpack
+from glt_lightning.transport.peer import Answer, Peer
 
 
 @dataclass
@@ -51,34 +52,19 @@ class PeerRows:
         answer = peer.ask("expand", header, body)
 
         def picked() -> Mapping[int, Picks]:
-            found = unpack(answer.result())
-            relations = sorted({int(name.partition("/")[0]) for name in found})
-            try:
-                return {
-                    r: Picks(found[f"{r}/counts"], found[f"{r}/neighbors"], found.get(f"{r}/edge_rows"))
-                    for r in relations
-                }
-            except KeyError as error:
-                raise PeerError(f"{peer.name} answered a question for neighbours without {error}.") from None
+            return _Picked(peer, header, body, request.require_room).all(answer.result())
 
         return picked
 
     def gather(self, owner: int, request: Sequence[Rows]) -> Gathered:
         peer = self.peers[owner - 1]
-        arrays, body = pack({str(number): rows.ids for number, rows in enumerate(request)})
-        tables = [[rows.kind, rows.type, list(rows.names)] for rows in request]
         self._remote_rows += sum(len(rows.ids) for rows in request)
-        answer = peer.ask("gather", {"tables": tables, "arrays": arrays}, body, bulk=True)
+        answer = _ask_rows(peer, request)
         found: list[Mapping[str, np.ndarray]] = []
 
         def gathered() -> Sequence[Mapping[str, np.ndarray]]:
             if not found:
-                arrays = unpack(answer.result())
-                for number, rows in enumerate(request):
-                    names = [f"{number}/{name}" for name in rows.names]
-                    if not all(name in arrays for name in names):
-                        raise PeerError(f"{peer.name} answered a question for attributes without some of {names}.")
-                    found.append({name: arrays[f"{number}/{name}"] for name in rows.names})
+                found.extend(_all_rows(peer, request, answer.result()))
             return found
 
         return gathered
@@ -99,3 +85,100 @@ class PeerRows:
     def close(self) -> None:
         for peer in self.peers:
             peer.close()
+
+
+class _Picked:
+    """Picks that come in one reply, or in several where an owner's replies are smaller than the answer."""
+
+    def __init__(
+        self, peer: Peer, header: Mapping[str, Any], body: np.ndarray, require_room: Callable[[int], None]
+    ) -> None:
+        self._peer, self._header, self._body, self._require_room = peer, header, body, require_room
+
+    def all(self, reply: Message) -> Mapping[int, Picks]:
+        try:
+            return self._stitched(reply)
+        except GLTError:
+            raise
+        except (KeyError, ValueError) as error:
+            raise PeerError(
+                f"{self._peer.name} answered a question for neighbours with what does not fit it: {error!r:.200}."
+            ) from None
+
+    def _stitched(self, reply: Message) -> Mapping[int, Picks]:
+        piece, total = unpack(reply), reply.header["total"]
+        relations = sorted({int(name.partition("/")[0]) for name in piece})
+        counts = {r: piece[f"{r}/counts"] for r in relations}
+        got = _num_picks(piece)
+        if got == total:
+            return {r: Picks(counts[r], piece[f"{r}/neighbors"], piece.get(f"{r}/edge_rows")) for r in relations}
+        sizes = {r: int(counts[r].sum(dtype=np.int64)) for r in relations}
+        if sum(sizes.values()) != total or any(counts[r].min(initial=0) < 0 for r in relations):
+            raise ValueError(f"counts of {sum(sizes.values())} picks, a total of {total!r}")
+        lists = [name for name in piece if not name.endswith("/counts")]
+        self._require_room(total * sum(piece[name].itemsize for name in lists if name.startswith(f"{relations[0]}/")))
+        whole = {name: np.empty(sizes[int(name.partition("/")[0])], dtype=piece[name].dtype) for name in lists}
+        ends = dict.fromkeys(lists, 0)
+        while True:
+            for name, end in ends.items():
+                ends[name] = end + len(piece[name])
+                whole[name][end : ends[name]] = piece[name]  # a ValueError where it is longer than its counts say
+            if got == total:
+                break
+            piece = unpack(self._peer.ask("expand", {**self._header, "first": got}, self._body).result())
+            if not _num_picks(piece):
+                raise ValueError(f"no picks after {got} of {total}")
+            got += _num_picks(piece)
+        return {r: Picks(counts[r], whole[f"{r}/neighbors"], whole.get(f"{r}/edge_rows")) for r in relations}
+
+
+def _num_picks(piece: Mapping[str, np.ndarray]) -> int:
+    return sum(len(array) for name, array in piece.items() if name.endswith("/neighbors"))
+
+
+def _ask_rows(peer: Peer, request: Sequence[Rows]) -> Answer:
+    arrays, body = pack({str(number): rows.ids for number, rows in enumerate(request)})
+    tables = [[rows.kind, rows.type, list(rows.names)] for rows in request]
+    return peer.ask("gather", {"tables": tables, "arrays": arrays}, body, bulk=True)
+
+
+def _all_rows(peer: Peer, request: Sequence[Rows], reply: Message) -> Sequence[Mapping[str, np.ndarray]]:
+    """The rows asked for; an owner sends the first of them as far as a reply holds, and is asked for the others."""
+    piece = _rows_of(peer, request, reply)
+    if all(_num_rows(each, rows) == len(rows.ids) for each, rows in zip(piece, request, strict=True)):
+        return piece
+    whole = [
+        {name: np.empty((len(rows.ids), *array.shape[1:]), dtype=array.dtype) for name, array in each.items()}
+        for each, rows in zip(piece, request, strict=True)
+    ]
+    done = [0] * len(request)
+    while True:
+        came = [_num_rows(each, rows) for each, rows in zip(piece, request, strict=True)]
+        for k, each in enumerate(piece):
+            for name, array in each.items():
+                whole[k][name][done[k] : done[k] + came[k]] = array
+            done[k] += came[k]
+        rest = [replace(rows, ids=rows.ids[done[k] :]) for k, rows in enumerate(request)]
+        if not any(len(rows.ids) for rows in rest):
+            return whole
+        if not any(came):
+            raise PeerError(f"{peer.name} answered a question for attributes with no rows at all.")
+        piece = _rows_of(peer, rest, _ask_rows(peer, rest).result())
+
+
+def _rows_of(peer: Peer, request: Sequence[Rows], reply: Message) -> Sequence[Mapping[str, np.ndarray]]:
+    """One reply's arrays. Raises `PeerError` where some lack, or differ in their number of rows."""
+    arrays, found = unpack(reply), []
+    for number, rows in enumerate(request):
+        names = [f"{number}/{name}" for name in rows.names]
+        if not all(name in arrays for name in names):
+            raise PeerError(f"{peer.name} answered a question for attributes without some of {names}.")
+        each = {name: arrays[f"{number}/{name}"] for name in rows.names}
+        if len({len(array) for array in each.values()}) > 1 or _num_rows(each, rows) > len(rows.ids):
+            raise PeerError(f"{peer.name} answered a question for {len(rows.ids)} rows with other numbers of rows.")
+        found.append(each)
+    return found
+
+
+def _num_rows(piece: Mapping[str, np.ndarray], rows: Rows) -> int:
+    return len(next(iter(piece.values()))) if piece else len(rows.ids)

@@ -86,6 +86,11 @@ class Shards:
         """The same rows as they are stored."""
         return self if self._encoding is None else Shards(self._keep, bounds=self.bounds)
 
+    @property
+    def arrays(self) -> list[np.ndarray | None]:
+        """The shards as they were given."""
+        return list(self._keep)
+
     def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
         """With further shards behind these: (id of the first row, rows as they are stored), ascending; ids up to ``end``
         may be asked for, as far as there are rows for them."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.native import GROW, WorkspaceStruct, check, library, pointers
 
@@ -21,6 +22,7 @@ class Subgraph:
     gid, uid: T arrays int64 [n_t], ids in the graph and the user's ids, by lid.
     src, dst: R arrays int32 [e_r], lids of the neighbour and of the node it was drawn for, hop after hop.
     edge_row: R arrays int64 [e_r], or None where edges were not asked for.
+    e_id: R arrays [e_r] of the user's edge ids as they are stored, or None where they were not asked for.
     nodes_per_hop: int64 [T, H + 1], nodes first seen in each hop.  edges_per_hop: int64 [R, H].
     """
 
@@ -31,12 +33,17 @@ class Subgraph:
     edge_row: list[np.ndarray | None]
     nodes_per_hop: np.ndarray
     edges_per_hop: np.ndarray
+    e_id: list[np.ndarray | None] = field(default_factory=list)
 
 
 class KHopOp:
     """Samples batches from a graph whose rows are all local. Owns the workspace, so one instance serves one thread.
 
     fanouts: [H][R], per hop and edge type; -1 all, 0 none.
+    with_edge: whether edge rows are wanted, of all edge types or of each.
+    edge_ids: for each edge type the arrays [edges] of its P parts, which are read together with the neighbours, or None
+    where edge ids are not wanted; all of one dtype, int32 or int64. A second pass over the edges takes half as long again.
+    require_room: is asked, with bytes, before memory for the nodes or edges of a batch grows; it may raise.
     """
 
     def __init__(
@@ -45,10 +52,18 @@ class KHopOp:
         fanouts: Sequence[Sequence[int]],
         *,
         replace: bool = False,
-        with_edge: bool = False,
+        with_edge: bool | Sequence[bool] = False,
+        edge_ids: Sequence[Sequence[np.ndarray | None] | None] | None = None,
         threads: int = 1,
+        require_room: Callable[[int], None] | None = None,
     ) -> None:
-        self._graph, self._replace, self._with_edge, self._threads = graph, replace, with_edge, threads
+        self._require_room = require_room
+        self._graph, self._replace, self._threads = graph, replace, threads
+        relations = graph.num_relations
+        self._with_edge = [with_edge] * relations if isinstance(with_edge, bool) else list(with_edge)
+        self._keep = [None] * relations if edge_ids is None else list(edge_ids)
+        parts = [part for parts in self._keep for part in (parts or [None] * graph.num_parts)]
+        self._edge_ids, self._edge_id_dtype = pointers(parts), _dtype_of(parts)
         self._fanouts = np.ascontiguousarray(fanouts, dtype=np.int32).reshape(len(fanouts), graph.num_relations)
         self._hops = len(fanouts)
         self._type_sizes = np.diff(graph.type_offsets)
@@ -67,6 +82,7 @@ class KHopOp:
         self._src = [np.empty(0, dtype=np.int32)] * graph.num_relations
         self._dst = list(self._src)
         self._edge_row: list[np.ndarray | None] = [None] * graph.num_relations
+        self._e_id: list[np.ndarray | None] = [None] * graph.num_relations
         self._sized_for = -1
         self._struct = WorkspaceStruct()
         self._address = ctypes.addressof(self._struct)
@@ -113,6 +129,7 @@ class KHopOp:
             src=[a[:n] for a, n in zip(self._src, edges, strict=True)],
             dst=[a[:n] for a, n in zip(self._dst, edges, strict=True)],
             edge_row=[a if a is None else a[:n] for a, n in zip(self._edge_row, edges, strict=True)],
+            e_id=[a if a is None else a[:n] for a, n in zip(self._e_id, edges, strict=True)],
             nodes_per_hop=self._nodes_per_hop,
             edges_per_hop=self._edges_per_hop,
         )
@@ -173,35 +190,67 @@ class KHopOp:
 
     def _edge_array(self, r: int, n: int) -> None:
         self._src[r], self._dst[r] = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
-        if self._with_edge:
+        if self._with_edge[r]:
             self._edge_row[r] = np.empty(n, dtype=np.int64)
+        if self._keep[r] is not None:
+            self._e_id[r] = np.empty(n, dtype=self._edge_id_dtype)
         self._edge_cap[r] = n
 
     def _grow(self, which: int, index: int, needed: int) -> None:
         """Makes one part of the workspace larger; the call is then made again and gives the same batch."""
+        if self._require_room is not None:
+            self._require_room(needed * self._entry_bytes(which, index))
         if which == 0:
             self._table_slots(max(needed, 2 * self._slots * 3 // 4))
         elif which == 1:
-            self._scratch = np.empty(max(2 * needed, 2 * len(self._scratch)), dtype=np.uint64)
+            self._scratch = np.empty(max(needed, 2 * len(self._scratch)), dtype=np.uint64)
         elif which == 2:
             self._node_array(index, max(needed, 2 * int(self._node_cap[index])))
         else:
             self._edge_array(index, max(needed, 2 * int(self._edge_cap[index])))
         self._bind()
 
+    def _entry_bytes(self, which: int, index: int) -> int:
+        if which < 2:
+            return 8
+        if which == 2:
+            return self._gid[index].itemsize + self._uid[index].itemsize
+        ids = self._edge_id_dtype.itemsize if self._keep[index] is not None else 0
+        return 8 + 8 * self._with_edge[index] + ids
+
     def _bind(self) -> None:
-        # an edge array of no entries still asks for edge rows: the kernel looks at the pointer
-        if self._with_edge:
-            self._edge_row = [np.empty(1, dtype=np.int64) if a is None else a for a in self._edge_row]
-        lists: list[Sequence[np.ndarray | None]] = [self._gid, self._uid, self._src, self._dst, self._edge_row]
+        for r, wanted in enumerate(
+            self._with_edge
+        ):  # an array of no entries still asks: the kernel looks at the pointer
+            if wanted and self._edge_row[r] is None:
+                self._edge_row[r] = np.empty(1, dtype=np.int64)
+            if self._keep[r] is not None and self._e_id[r] is None:
+                self._e_id[r] = np.empty(1, dtype=self._edge_id_dtype)
+        lists: list[Sequence[np.ndarray | None]] = [
+            self._gid,
+            self._uid,
+            self._src,
+            self._dst,
+            self._edge_row,
+            self._e_id,
+        ]
         tables = [pointers(a) for a in lists]
         self._tables = tables
         s = self._struct
         s.table_cap, s.table = self._slots, self._table.ctypes.data
         s.scratch_cap, s.scratch = len(self._scratch), self._scratch.ctypes.data
         s.node_cap, s.edge_cap = self._node_cap.ctypes.data, self._edge_cap.ctypes.data
-        s.gid, s.uid, s.src, s.dst, s.edge_row = (t.ctypes.data for t in tables)
+        s.gid, s.uid, s.src, s.dst, s.edge_row, s.e_id = (t.ctypes.data for t in tables)
+        s.edge_id_bytes, s.edge_ids = self._edge_id_dtype.itemsize, self._edge_ids.ctypes.data
         s.nodes_per_hop, s.edges_per_hop = self._nodes_per_hop.ctypes.data, self._edges_per_hop.ctypes.data
+
+
+def _dtype_of(arrays: Sequence[np.ndarray | None]) -> np.dtype:
+    """The one dtype of edge ids."""
+    found = {array.dtype for array in arrays if array is not None}
+    if len(found) > 1:
+        raise DataError(f"edge_ids: expected one dtype, got {', '.join(sorted(map(str, found)))}.")
+    return found.pop() if found else np.dtype(np.int64)
 
 
 def widen(values: np.ndarray, out: np.ndarray) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError, NativeError, PartitionError
+from glt_lightning.errors import DataError, NativeError, NativeMemoryError, PartitionError
 
-ABI_VERSION = 5
-OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA = range(6)
+ABI_VERSION = 6
+OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 _STATUS = c_int32
 _SIGNATURES: dict[str, list[Any]] = {
@@ -35,7 +35,8 @@ _SIGNATURES: dict[str, list[Any]] = {
         c_void_p,
         c_void_p,
     ],
-    "glt_sample_rows": [
+    "glt_count_rows": [c_void_p, c_int32, c_void_p, c_int64, c_int32, c_int32, c_void_p, c_void_p],
+    "glt_pick_rows": [
         c_void_p,
         c_int32,
         c_void_p,
@@ -46,9 +47,10 @@ _SIGNATURES: dict[str, list[Any]] = {
         c_int32,
         c_int32,
         c_void_p,
-        c_void_p,
-        c_void_p,
         c_int64,
+        c_int64,
+        c_void_p,
+        c_void_p,
         c_void_p,
     ],
     "glt_relabel": [
@@ -125,6 +127,10 @@ class WorkspaceStruct(ctypes.Structure):
         ("src", c_void_p),
         ("dst", c_void_p),
         ("edge_row", c_void_p),
+        ("edge_id_bytes", c_int32),
+        ("reserved", c_int32),
+        ("edge_ids", c_void_p),
+        ("e_id", c_void_p),
         ("nodes_per_hop", c_void_p),
         ("edges_per_hop", c_void_p),
     ]
@@ -265,5 +271,14 @@ def check(status: int, detail: np.ndarray, what: str) -> None:
         )
         raise PartitionError(
             f"{what}: the partition is damaged: edge type {d[0]} {fault}. Delete the partition folder and partition again."
+        )
+    if status == NO_MEMORY:
+        raise NativeMemoryError(
+            f"{what}: there is not enough memory for what was asked. Use smaller batches or fan-outs, or free memory."
+        )
+    if status == NO_THREAD:
+        raise NativeError(
+            f"{what}: the system starts no further thread: {os.strerror(d[0])}. Use fewer (sampling.num_threads), or raise "
+            "the limit (ulimit -u)."
         )
     raise NativeError(f"{what}: native call failed with status {status}, detail {d}.")

@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView
-from glt_lightning.ops.native import GROW, check, library, pointer
+from glt_lightning.ops.native import check, library, pointer
 
-_ROW = 64  # entries a row is first given room for
+
+@dataclass(frozen=True)
+class RowDraw:
+    """What is drawn for rows of one edge type.
+
+    gids: int64 [F], destination nodes, all local.  fanout: -1 (all), or 1 to `types.MAX_FANOUT`.
+    """
+
+    graph: GraphView
+    relation: int
+    gids: np.ndarray
+    fanout: int
+    batch_key: int
+    hop: int
+    replace: bool = False
+
+    def count(self) -> np.ndarray:
+        """int64 [F]: how many neighbours each row yields. Raises as `sample_rows`."""
+        counts, detail = np.empty(len(self.gids), dtype=np.int64), np.zeros(4, dtype=np.int64)
+        rows = (self.graph.address, self.relation, self.gids.ctypes.data, len(self.gids), self.fanout)
+        status = library().glt_count_rows(*rows, self.replace, counts.ctypes.data, detail.ctypes.data)
+        check(status, detail, "sample")
+        return counts
+
+    def pick(
+        self,
+        counts: np.ndarray,
+        first: int,
+        neighbors: np.ndarray,
+        edge_rows: np.ndarray | None = None,
+        *,
+        threads: int = 1,
+    ) -> None:
+        """Writes picks ``first`` on of all rows' picks, in row order, into neighbors and edge_rows (int64 [n]).
+
+        counts: of `count`.  No memory is taken but for them, however many picks a row has.
+        """
+        detail = np.zeros(4, dtype=np.int64)
+        status = library().glt_pick_rows(
+            self.graph.address,
+            self.relation,
+            self.gids.ctypes.data,
+            len(self.gids),
+            self.fanout,
+            self.batch_key,
+            self.hop,
+            self.replace,
+            threads,
+            counts.ctypes.data,
+            first,
+            len(neighbors),
+            neighbors.ctypes.data,
+            pointer(edge_rows),
+            detail.ctypes.data,
+        )
+        check(status, detail, "sample")
 
 
 def sample_rows(
@@ -22,42 +78,16 @@ def sample_rows(
     replace: bool = False,
     with_edge: bool = False,
     threads: int = 1,
-    most: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Picks neighbours for rows of one edge type.
 
-    gids: int64 [F], destination nodes, all local.  fanout: -1 (all) or >= 1.  most: neighbours that may be found at all.
+    gids: int64 [F], destination nodes, all local.  fanout: -1 (all), or 1 to `types.MAX_FANOUT`.
     Returns (counts int64 [F], neighbours int64 [sum of counts] in row order, edge rows like neighbours or None).
-    Raises `DataError` for an id that is not a local node of the destination type or for more than ``most`` neighbours,
-    `PartitionError` for a damaged row.
+    Raises `DataError` for an id that is not a local node of the destination type, `PartitionError` for a damaged row.
     """
-    counts = np.empty(len(gids), dtype=np.int64)
-    detail = np.zeros(4, dtype=np.int64)
-    cap = len(gids) * (min(fanout, _ROW) if fanout > 0 else _ROW)
-    while True:
-        neighbors = np.empty(cap, dtype=np.int64)
-        edge_rows = np.empty(cap, dtype=np.int64) if with_edge else None
-        status = library().glt_sample_rows(
-            graph.address,
-            relation,
-            gids.ctypes.data,
-            len(gids),
-            fanout,
-            batch_key,
-            hop,
-            replace,
-            threads,
-            counts.ctypes.data,
-            neighbors.ctypes.data,
-            pointer(edge_rows),
-            cap,
-            detail.ctypes.data,
-        )
-        if status != GROW:
-            break
-        cap = int(detail[2])
-        if most is not None and cap > most:
-            raise DataError(f"sample: {len(gids)} rows have {cap} neighbours, more than {most}. Use smaller fan-outs.")
-    check(status, detail, "sample")
-    total = int(counts.sum())
-    return counts, neighbors[:total], None if edge_rows is None else edge_rows[:total]
+    draw = RowDraw(graph, relation, gids, fanout, batch_key, hop, replace)
+    counts = draw.count()
+    neighbors = np.empty(int(counts.sum()), dtype=np.int64)
+    edge_rows = np.empty_like(neighbors) if with_edge else None
+    draw.pick(counts, 0, neighbors, edge_rows, threads=threads)
+    return counts, neighbors, edge_rows

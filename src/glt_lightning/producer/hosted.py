@@ -184,7 +184,7 @@ class HostedServer:
             self._closing.callback(self._filling.close)
             graph.remote = ask_holders(partition, holders, link, transport)
             self._closing.callback(graph.remote.close)
-        owner = Owner(partition)
+        owner = Owner(partition, options.limits.reply_bytes)
         self._closing.callback(owner.close)
         gpus = HostGpus(partition, plan.gpus, lambda text: [text], link.name)
         self._closing.callback(gpus.close)

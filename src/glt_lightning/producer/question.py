@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.transport.message import Message, pack, unpack
+from glt_lightning.types import MAX_FANOUT
 
 _MOST_HOPS = 16
 _MOST_SEEDS = 1 << 22
@@ -42,6 +43,7 @@ class Question:
         """The question of a client's session. talk: see `producer.sessions.Session`."""
         arrays, body = pack({"seeds": self.request.seeds, "input_id": self.request.input_id})
         config = asdict(self.config)
+        del config["most_bytes"]  # the server's own limit
         if not self.config.stored:
             del config[_STORED]
         header = {
@@ -56,11 +58,14 @@ class Question:
         return Message(header, body)
 
 
-def read_question(message: Message, manifest: Manifest) -> Question:
-    """The question in a message. Raises `DataError` for one that the graph has no answer to."""
+def read_question(message: Message, manifest: Manifest, most_bytes: int | None = None) -> Question:
+    """The question in a message. Raises `DataError` for one that the graph has no answer to.
+
+    most_bytes: largest memory of its batch.
+    """
     header = message.header
     _check_fields(header, _FIELDS, "make")
-    config = _config(header["config"], manifest)
+    config = replace(_config(header["config"], manifest), most_bytes=most_bytes)
     arrays = unpack(message)
     _check_fields(arrays, {"seeds", "input_id"}, "arrays")
     seeds, input_id = (_ids(arrays, name) for name in ("seeds", "input_id"))
@@ -90,9 +95,10 @@ def _config(given: Any, manifest: Manifest) -> SamplerConfig:
         raise DataError(f"fanouts: expected a list of at most {_MOST_HOPS} hops, got {fanouts!r:.100}.")
     for hop in fanouts:
         ok = isinstance(hop, list) and len(hop) == relations
-        if not ok or not all(type(k) is int and -1 <= k < 2**31 for k in hop):
+        if not ok or not all(type(k) is int and -1 <= k <= MAX_FANOUT for k in hop):
             raise DataError(
-                f"fanouts: expected {relations} integers per hop, one per edge type, each -1 (all) or >= 0; got {hop!r:.100}."
+                f"fanouts: expected {relations} integers per hop, one per edge type, each -1 (all) or 0 to {MAX_FANOUT}; "
+                f"got {hop!r:.100}."
             )
     for name in ("replace", "with_edge", _STORED):
         if not isinstance(given[name], bool):

@@ -143,7 +143,7 @@ class GraphServer:
         return Message({"lease_s": lease_s, "handover": self._handover.offer(message.header.get("place"))})
 
     def _make(self, message: Message, _caller: Caller) -> Message:
-        question = read_question(message, self._partition.manifest)
+        question = read_question(message, self._partition.manifest, self._options.limits.batch_bytes)
         talk = read_integer(message.header, "talk", 1, 2**62)
         self._scheduler.ask(message.header["session"], talk, question)
         return Message({})

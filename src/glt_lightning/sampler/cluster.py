@@ -12,7 +12,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import BatchBuilder, Picks
 from glt_lightning.ops.route import Route
-from glt_lightning.ops.sample import sample_rows
+from glt_lightning.ops.sample import RowDraw
 from glt_lightning.sampler import fields
 from glt_lightning.sampler.counters import DiskUse
 from glt_lightning.sampler.finder import RowFinder
@@ -88,18 +88,14 @@ class ClusterSampler:
     def _sample_local(self, key: int, hop: int, relation: int, route: Route) -> Picks:
         config = self._config
         rows = route.of(0).astype(np.int64, copy=False)
-        found = sample_rows(
-            self._view,
-            relation,
-            rows,
-            config.fanouts[hop][relation],
-            batch_key=key,
-            hop=hop,
-            replace=config.replace,
-            with_edge=config.with_edge,
-            threads=config.threads,
-        )
-        return Picks(*found)
+        draw = RowDraw(self._view, relation, rows, config.fanouts[hop][relation], key, hop, config.replace)
+        counts = draw.count()
+        total = int(counts.sum())
+        config.require_room(total * 8 * (1 + config.with_edge))
+        neighbors = np.empty(total, dtype=np.int64)
+        edge_rows = np.empty_like(neighbors) if config.with_edge else None
+        draw.pick(counts, 0, neighbors, edge_rows, threads=config.threads)
+        return Picks(counts, neighbors, edge_rows)
 
     def _draft(self, request: BatchRequest, found: Subgraph) -> Draft:
         finder, threads, counters = self._finder, self._config.threads, self._finder.counters
@@ -121,4 +117,6 @@ class ClusterSampler:
             for public, name in finder.edge_names[r].items():
                 make = fields.gathered_ids if public == "e_id" else fields.gathered
                 batch.append(make(edge_key(r, public), table.shards(name), places, threads, on_disk))
-        return Draft(batch, counters)
+        draft = Draft(batch, counters)
+        self._config.require_room(draft.nbytes)
+        return draft

@@ -68,6 +68,13 @@ def gathered(name: str, shards: Shards, ids: np.ndarray, threads: int, on_disk: 
     return Field(name, shards.dtype, (len(ids), *shards.row_shape), gather)
 
 
+def ids(name: str, values: np.ndarray) -> Field:
+    """Ids that are at hand, as int64 however they are stored."""
+    if values.dtype != np.int32:
+        return copied(name, values)
+    return Field(name, _INT64, values.shape, partial(widen, values))
+
+
 def gathered_ids(name: str, shards: Shards, ids: np.ndarray, threads: int, on_disk: OnDisk | None = None) -> Field:
     """The same for ``n_id`` and ``e_id``, which reach the user as int64 however they are stored."""
     if shards.dtype != np.int32:

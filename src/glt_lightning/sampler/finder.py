@@ -98,7 +98,7 @@ class RowFinder:
         for owner in self.owners:
             rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
             if rows:
-                expand = Expand(key, hop, fanouts, config.replace, config.with_edge, rows)
+                expand = Expand(key, hop, fanouts, config.replace, config.with_edge, rows, config.require_room)
                 asked[owner] = self._remote.expand(owner, expand)
         return asked
 

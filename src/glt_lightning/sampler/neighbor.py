@@ -9,6 +9,7 @@ import numpy as np
 from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.ops.tiered import TieredShards
 from glt_lightning.sampler import fields
 from glt_lightning.sampler.counters import Counters, DiskUse
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -28,22 +29,32 @@ class NeighborSampler:
     ) -> None:
         partition = partition.as_stored if config.stored else partition
         self._config, self._id_bytes = config, np.dtype(partition.manifest.id_dtype).itemsize
-        self._khop = KHopOp(
-            partition.view,
-            config.fanouts,
-            replace=config.replace,
-            with_edge=config.with_edge,
-            threads=config.threads,
-        )
         self._node_attrs = [
             [(node_key(t, name), partition.node_shards(t, name)) for name in names]
             for t, names in enumerate(fields.node_names(partition.manifest))
         ]
         self._on_device = [None] * len(self._node_attrs) if on_device is None else on_device.tables
+        names = fields.edge_names(partition.manifest, config)
+        stored = [partition.edge_shards(r, "edge_ids") if "e_id" in names[r] else None for r in range(len(names))]
+        # Edge ids that are all mapped are read with the neighbours; those that lie on disk are gathered by edge row.
+        ids = [None if shards is None or isinstance(shards, TieredShards) else shards.arrays for shards in stored]
         self._edge_attrs = [
-            [(edge_key(r, public), partition.edge_shards(r, stored)) for public, stored in names.items()]
-            for r, names in enumerate(fields.edge_names(partition.manifest, config))
+            [
+                (edge_key(r, n), partition.edge_shards(r, s))
+                for n, s in names[r].items()
+                if n != "e_id" or ids[r] is None
+            ]
+            for r in range(len(names))
         ]
+        self._khop = KHopOp(
+            partition.view,
+            config.fanouts,
+            replace=config.replace,
+            with_edge=[bool(attrs) for attrs in self._edge_attrs],
+            edge_ids=ids,
+            threads=config.threads,
+            require_room=config.require_room,
+        )
 
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch; its attributes are gathered when the draft is written."""
@@ -67,13 +78,19 @@ class NeighborSampler:
             batch += [fields.gathered(name, shards, gids, config.threads, on_disk) for name, shards in attrs]
         for r, attrs in enumerate(self._edge_attrs):
             batch.append(fields.edge_index(r, found))
-            rows = found.edge_row[r]
-            if attrs and rows is not None:
-                counters.local_rows += len(rows)
-                counters.local_bytes += len(rows) * sum(shards.row_bytes for _, shards in attrs)
+            rows, ids = found.edge_row[r], found.e_id[r]
+            row_bytes = sum(shards.row_bytes for _, shards in attrs)
+            if ids is not None:
+                batch.append(fields.ids(edge_key(r, "e_id"), ids))
+                row_bytes += ids.itemsize
+            if row_bytes:
+                counters.local_rows += len(found.src[r])
+                counters.local_bytes += len(found.src[r]) * row_bytes
             on_disk = DiskUse(counters)
             for name, shards in attrs:
                 assert rows is not None
                 make = fields.gathered_ids if name.endswith("/e_id") else fields.gathered
                 batch.append(make(name, shards, rows, config.threads, on_disk))
-        return Draft(batch, counters)
+        draft = Draft(batch, counters)
+        config.require_room(draft.nbytes)
+        return draft

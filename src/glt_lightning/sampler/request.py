@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glt_lightning.errors import DataError
+
 
 @dataclass(frozen=True)
 class SamplerConfig:
@@ -14,6 +16,7 @@ class SamplerConfig:
 
     seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all, 0 none.
     threads: threads that share one batch.  stored: attributes are not decoded (`Manifest.as_stored`).
+    most_bytes: largest memory of one batch, or None for no limit.
     """
 
     seed_type: int
@@ -22,6 +25,16 @@ class SamplerConfig:
     with_edge: bool = False
     threads: int = 1
     stored: bool = False
+    most_bytes: int | None = None
+
+    def require_room(self, nbytes: int) -> None:
+        """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""
+        if self.most_bytes is not None and nbytes > self.most_bytes:
+            raise DataError(
+                f"a batch with fan-outs {[max(hop, key=abs) for hop in self.fanouts]} takes {nbytes} bytes or more; this server "
+                f"makes batches of at most {self.most_bytes} (cluster.limits.batch_size). Use smaller batches or fan-outs, or "
+                "raise cluster.limits.batch_size there."
+            )
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ class Expand:
     """Frontier rows of one hop, all of one owner.
 
     key: 64-bit key of the batch.  fanouts: [R], -1 all, 0 none.  rows: node type -> gids in frontier order.
+    require_room: is asked, with the bytes of the answer, before memory is taken for more than one reply; it may raise.
     """
 
     key: int
@@ -25,6 +26,7 @@ class Expand:
     replace: bool
     with_edge: bool
     rows: Mapping[int, np.ndarray]
+    require_room: Callable[[int], None] = lambda nbytes: None
 
 
 @dataclass(frozen=True)

@@ -132,10 +132,7 @@ def as_body(body: Any) -> np.ndarray:
 
 def pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
     """Copies arrays into one new body. Returns (what the header says as ``arrays``, body uint8 [n])."""
-    layout, end = [], 0
-    for name, array in arrays.items():
-        layout.append(Placed(name, array.dtype.str, array.shape, end))
-        end += -(-array.nbytes // _ALIGN) * _ALIGN
+    layout, end = lay_out({name: (array.dtype, array.shape) for name, array in arrays.items()})
     entries = layout_entries(layout)
     body = np.empty(end, dtype=np.uint8)
     for place, array in zip(layout, arrays.values(), strict=True):
@@ -143,6 +140,15 @@ def pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]
         used = place.offset + array.nbytes
         body[used : -(-used // _ALIGN) * _ALIGN] = 0  # what lay there before is nobody's business
     return entries, body
+
+
+def lay_out(shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> tuple[list[Placed], int]:
+    """Where arrays of these dtypes and shapes lie in one body, and its size."""
+    layout, end = [], 0
+    for name, (dtype, shape) in shapes.items():
+        layout.append(Placed(name, dtype.str, shape, end))
+        end += -(-math.prod(shape) * dtype.itemsize // _ALIGN) * _ALIGN
+    return layout, end
 
 
 def layout_entries(layout: Sequence[Placed]) -> list[list[Any]]:

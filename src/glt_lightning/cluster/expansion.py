@@ -1,0 +1,82 @@
+"""Answering a question for neighbours in a bounded reply: the sizes first, then the memory, then the picks.
+
+A reply holds as many picks as fit, and says how many there are in all; who asked comes again for the rest. So a node of ten
+million neighbours costs an owner one reply's memory at a time, and who asks the memory of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.sample import RowDraw
+from glt_lightning.transport.message import Message, lay_out, layout_entries
+
+_AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A question, checked. fanouts: [R].  rows: node type -> int64 [F].  first: picks that the asker has already."""
+
+    key: int
+    hop: int
+    fanouts: Sequence[int]
+    replace: bool
+    with_edge: bool
+    rows: Mapping[int, np.ndarray]
+    first: int = 0
+
+    def answer(self, view: GraphView, wire: np.dtype, most_bytes: int) -> Message:
+        """Raises `DataError` where the counts alone take more than ``most_bytes``, and as `ops.sample_rows`."""
+        asked = [
+            (r, fanout, self.rows[t])
+            for r, (fanout, t) in enumerate(zip(self.fanouts, view.dst_types.tolist(), strict=True))
+            if fanout and t in self.rows
+        ]
+        num_counts = sum(len(gids) for _, _, gids in asked)
+        if num_counts * 8 > most_bytes:
+            raise DataError(
+                f"expand: the counts of {num_counts} rows alone take {num_counts * 8} bytes; a reply of this process has at "
+                f"most {most_bytes} (cluster.limits.reply_size). Use smaller batches, or raise cluster.limits.reply_size."
+            )
+        draws = [RowDraw(view, r, gids, fanout, self.key, self.hop, self.replace) for r, fanout, gids in asked]
+        counts = [draw.count() for draw in draws]
+        ends = np.cumsum([0, *(c.sum() for c in counts)])
+        total = int(ends[-1])
+        if not 0 <= self.first <= total:
+            raise DataError(f"expand: first: expected at most {total}, the picks there are; got {self.first}.")
+        room = most_bytes - (0 if self.first else num_counts * wire.itemsize)
+        last = min(total, self.first + max(1, room // (wire.itemsize * (2 if self.with_edge else 1))))
+        begins = np.clip(self.first, ends[:-1], ends[1:]) - ends[:-1]
+        sizes = np.clip(last, ends[:-1], ends[1:]) - ends[:-1] - begins
+        shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
+        for draw, size in zip(draws, sizes.tolist(), strict=True):
+            if not self.first:
+                shapes[f"{draw.relation}/counts"] = (wire, (len(draw.gids),))
+            for name in ("neighbors", "edge_rows")[: 1 + self.with_edge]:
+                shapes[f"{draw.relation}/{name}"] = (wire, (size,))
+        layout, nbytes = lay_out(shapes)
+        body = np.zeros(nbytes, dtype=np.uint8)  # not empty: what lay between the arrays is nobody's business
+        arrays = {place.name: place.view(body) for place in layout}
+        for draw, count, begin in zip(draws, counts, begins.tolist(), strict=True):
+            if not self.first:
+                arrays[f"{draw.relation}/counts"][...] = count
+            _fill(draw, count, begin, arrays[f"{draw.relation}/neighbors"], arrays.get(f"{draw.relation}/edge_rows"))
+        return Message({"arrays": layout_entries(layout), "total": total}, body)
+
+
+def _fill(draw: RowDraw, counts: np.ndarray, first: int, neighbors: np.ndarray, edge_rows: np.ndarray | None) -> None:
+    """Picks ``first`` on into arrays of the wire."""
+    room = np.empty(min(_AT_ONCE, len(neighbors)), dtype=np.int64)
+    rows = None if edge_rows is None else np.empty_like(room)
+    for at in range(0, len(neighbors), _AT_ONCE):
+        n = min(_AT_ONCE, len(neighbors) - at)
+        draw.pick(counts, first + at, room[:n], None if rows is None else rows[:n])
+        neighbors[at : at + n] = room[:n]
+        if edge_rows is not None and rows is not None:
+            edge_rows[at : at + n] = rows[:n]

@@ -1,0 +1,204 @@
+"""One reply of an owner is bounded; what is larger comes in several, with the same result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from glt_lightning.cluster.owner import Owner
+from glt_lightning.cluster.remote_rows import PeerRows
+from glt_lightning.data import LocalPartition
+from glt_lightning.errors import DataError, OptionError, PeerError
+from glt_lightning.ops.sample import sample_rows
+from glt_lightning.options import LimitOptions, PartitionOptions
+from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.sampler import BatchRequest, SamplerConfig
+from glt_lightning.sampler.cluster import ClusterSampler
+from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.source import Expand, Rows
+from glt_lightning.transport.message import Message
+from glt_lightning.types import MAX_FANOUT
+from tests.helpers.owners import split_up
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+
+
+class Near:
+    """A peer that answers at once, in this process."""
+
+    name = "server 0"
+    stats = SimpleNamespace(calls=0, bytes_out=0, bytes_in=0, retries=0, reconnects=0)
+
+    def __init__(self, owner: Owner) -> None:
+        self._calls, self.replies = owner.calls, []
+
+    def ask(self, op, header, body, *, bulk=False):
+        answer = Future()
+        self.replies.append(self._calls[op](Message(header, body), None))
+        answer.set_result(self.replies[-1])
+        return answer
+
+
+@pytest.fixture(scope="module", params=["one type", "two types"])
+def partition(request, tmp_path_factory) -> LocalPartition:
+    graph = small_graph() if request.param == "one type" else small_hetero()
+    return partitioned(graph, tmp_path_factory.mktemp("graph"))
+
+
+def asked(partition: LocalPartition, reply_bytes: int) -> tuple[Near, PeerRows]:
+    near = Near(Owner(partition, reply_bytes))
+    return near, PeerRows(np.ones(1, dtype=np.int32), [near])
+
+
+@pytest.mark.parametrize("fanout", [-1, 7])
+@pytest.mark.parametrize("with_edge", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+def test_picks_in_pieces_are_the_same(partition, fanout, with_edge, replace) -> None:
+    view = partition.view
+    bounds = view.type_offsets
+    rows = {t: np.arange(bounds[t], bounds[t + 1], dtype=np.int32) for t in range(view.num_types)}
+    question = Expand(9, 1, (fanout,) * view.num_relations, replace, with_edge, rows)
+    size = 8 * sum(len(rows[int(t)]) for t in view.dst_types)
+    near, small = asked(partition, size)
+    picked = small.expand(1, question)()
+    assert len(near.replies) > 1
+    assert max(len(reply.body) for reply in near.replies) <= size + 64 * 3 * view.num_relations
+    for r in range(view.num_relations):
+        gids = rows[int(view.dst_types[r])].astype(np.int64)
+        want = sample_rows(view, r, gids, fanout, batch_key=9, hop=1, replace=replace, with_edge=with_edge)
+        for have, array in zip((picked[r].counts, picked[r].neighbors, picked[r].edge_rows), want, strict=True):
+            assert (have is None) == (array is None)
+            assert array is None or np.array_equal(have, array)
+
+
+def test_rows_in_pieces_are_the_same(partition) -> None:
+    view = partition.view
+    rng = np.random.default_rng(0)
+    request = [
+        Rows(
+            "node",
+            t,
+            ("n_id", *partition.manifest.node_attrs(t)),
+            rng.permutation(np.arange(view.type_offsets[t], view.type_offsets[t + 1], dtype=np.int32)),
+        )
+        for t in range(view.num_types)
+    ]
+    near, small = asked(partition, 100)
+    found = small.gather(1, request)()
+    assert len(near.replies) > 10
+    assert max(len(reply.body) for reply in near.replies) < 100 + 64 * 8
+    for rows, each in zip(request, found, strict=True):
+        for name in rows.names:
+            assert np.array_equal(
+                each[name], partition.node_shards(rows.type, name).raw.gather(rows.ids.astype(np.int64))
+            )
+
+
+def test_an_owner_that_sends_nothing_more_is_an_error(partition) -> None:
+    near, rows = asked(partition, 4096)
+    near._calls = {"expand": lambda message, caller: Message({"arrays": [], "total": 5})}
+    with pytest.raises(PeerError, match="server 0 answered a question for neighbours with what does not fit"):
+        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, False, False, {}))()
+
+
+def test_counts_that_do_not_fit_are_refused(partition) -> None:
+    _, rows = asked(partition, 100)
+    t = int(partition.view.dst_types[0])
+    ids = np.full(100, partition.view.type_offsets[t], dtype=np.int32)
+    with pytest.raises(DataError, match=r"cluster\.limits\.reply_size"):
+        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, False, False, {t: ids}))()
+
+
+@pytest.mark.parametrize("size", ["1KiB", "2GiB"])
+def test_the_option_is_checked(size) -> None:
+    with pytest.raises(OptionError, match=r"cluster\.limits\.reply_size: expected 64KiB to 2047MiB"):
+        LimitOptions(reply_size=size)
+
+
+HUB = """
+import json, sys
+import numpy as np
+from pathlib import Path
+from glt_lightning.cluster.owner import Owner
+from glt_lightning.data import LocalPartition
+from glt_lightning.errors import DataError
+from glt_lightning.options import LimitOptions
+from glt_lightning.transport.message import Message, pack, unpack
+
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) << 10
+
+partition = LocalPartition.open(sys.argv[1])
+owner = Owner(partition, LimitOptions().reply_bytes)
+hub = int(np.argmax(np.diff(partition.view.relation(0, 0).indptr)))
+arrays, body = pack({"0": np.array([hub], dtype=np.int32)})
+
+def expand(fanout, replace=False):
+    header = {"key": 1, "hop": 0, "fanouts": [fanout], "replace": replace, "with_edge": False, "arrays": arrays}
+    return owner.calls["expand"](Message(header, body), None)
+
+_ = np.asarray(partition.view.relation(0, 0).indices).sum()  # its pages are the file's
+expand(5)
+open("/proc/self/clear_refs", "w").write("5")
+before = peak()
+reply = expand(-1)
+found = {"extra": peak() - before, "reply": len(reply.body), "refused": []}
+for fanout in map(int, sys.argv[2].split(",")):
+    try:
+        expand(fanout, True)
+    except DataError as error:
+        found["refused"].append(str(error))
+found["after"] = len(unpack(expand(3))["0/neighbors"])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self")
+def test_a_hub_takes_its_reply_and_little_more(tmp_path: Path) -> None:
+    neighbours = 1_000_000
+    indptr = np.full(neighbours + 2, neighbours, dtype=np.int64)
+    indptr[0] = 0
+    graph = tmp_path / "graph"
+    graph.mkdir()
+    np.save(graph / "indptr.npy", indptr)
+    np.save(graph / "indices.npy", np.arange(1, neighbours + 1))
+    partition_graph(open_source(graph, tmp_path), tmp_path / "parts", PartitionOptions())
+    bad = [MAX_FANOUT + 1, 4194304, 134217727]
+    command = [sys.executable, "-c", HUB, str(tmp_path / "parts"), ",".join(map(str, bad))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["reply"] >= 4 * neighbours
+    assert found["extra"] < 3 * found["reply"]  # the reply, and 2 MiB on the way to it; 240 times as much it was once
+    assert len(found["refused"]) == len(bad)
+    assert all(f"-1 to {MAX_FANOUT}" in text for text in found["refused"])
+    assert found["after"] == 3
+
+
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_a_batch_that_is_too_large_is_refused_before_it_is_made(tmp_path: Path, with_edge: bool) -> None:
+    """65536 draws with replacement for each node of three hops: petabytes."""
+    partition = partitioned(small_graph(), tmp_path, parts=2)
+    here, remote = split_up(partition, [[0], [1]])
+    config = SamplerConfig(0, ((MAX_FANOUT,),) * 3, replace=True, with_edge=with_edge, most_bytes=8 << 20)
+    seeds = np.arange(20)
+    request = BatchRequest(0, 0, seeds, seeds)
+    for sampler in (NeighborSampler(partition, config), ClusterSampler(here, config, remote)):
+        with pytest.raises(DataError, match=r"at most 8388608 \(cluster\.limits\.batch_size\)"):
+            sampler.draft(request)
+
+
+def test_a_client_in_pieces_has_a_limit_too(partition) -> None:
+    view = partition.view
+    rows = {t: np.arange(view.type_offsets[t], view.type_offsets[t + 1], dtype=np.int32) for t in range(view.num_types)}
+    _, small = asked(partition, 8 * sum(len(rows[int(t)]) for t in view.dst_types))
+    config = SamplerConfig(0, ((-1,),), most_bytes=1000)
+    fanouts = (-1,) * view.num_relations
+    with pytest.raises(DataError, match=r"cluster\.limits\.batch_size"):
+        small.expand(1, Expand(0, 0, fanouts, False, False, rows, config.require_room))()
