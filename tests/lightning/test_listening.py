@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from tests.lightning.shaken import training
 
 from glt_lightning import ClusterOptions
+from tests.lightning.paused import results, training, wait_for
 
 Listener = tuple[str, str, int]  # name of the process, address, port
 
@@ -38,15 +37,15 @@ def test_two_ranks(graph_npz: Path, tmp_path: Path, strategy: str) -> None:
     """With a sampler each that serves its part, or with a graph server of the run."""
     data: dict[str, Any] = {"dataset": str(graph_npz), "root": "root", "partition": {"num_parts": 2}}
     data["sampling"] = {"num_workers": 1}
-    cluster = asdict(ClusterOptions(num_workers=1, placement="rank"))
-    with training(tmp_path, strategy, cluster, data, pauses=(2,)) as run:
-        run.wait_at(2)
-        found = listening(run.run.family())
-        run.go(2)
+    cluster = ClusterOptions(num_workers=1, placement="rank")
+    with training(tmp_path, strategy, cluster, data, stops=True) as run:
+        wait_for(tmp_path / "at", run)
+        found = listening(run.family())
+        (tmp_path / "go").touch()
         # the store, gloo of two ranks; the samplers of both, or the server
         assert len(found) >= (5 if strategy == "glt_worker" else 4)
         assert beyond_loopback(found) == []
-        run.results()
+        results(run, tmp_path)
 
 
 @pytest.mark.parametrize("main_address", [None, "name.of.a.host.invalid"])
