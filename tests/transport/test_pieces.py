@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from glt_lightning.transport.flight_common import Assembler, chunks
+from glt_lightning.transport.flight_common import Assembler, chunk, chunks, open_chunk
 from glt_lightning.transport.frame import Kind, encode
 from glt_lightning.transport.memory import Recycler
 from glt_lightning.transport.message import EMPTY, WireError
@@ -85,3 +86,17 @@ def test_not_too_many_bodies_are_begun():
     with pytest.raises(WireError, match="64 bodies"):
         for id_ in range(65):
             assembler.open(SimpleNamespace(data=None, app_metadata=encode(Kind.PART, id_, {"bytes": 10}, EMPTY)))
+
+
+@pytest.mark.parametrize(("wire_bytes", "refused"), [(20_100, False), (90_000, False), (19_999, True)])
+def test_a_body_that_is_longer_than_its_message_was_compressed(wire_bytes, refused):
+    """Wherever its memory lies: Arrow may copy a body that was sent as it is."""
+    body = np.ones(20_000, dtype=np.uint8)
+    batch, frame = chunk(Kind.REPLY, 3, {}, body)
+    wire = pa.py_buffer(frame + bytes(wire_bytes - len(frame)))
+    received = SimpleNamespace(data=batch, app_metadata=wire.slice(0, len(frame)))
+    if refused:
+        with pytest.raises(WireError, match="a compressed body, of 20000 bytes"):
+            open_chunk(received)
+    else:
+        assert open_chunk(received)[1].tobytes() == body.tobytes()

@@ -19,7 +19,7 @@ from glt_lightning.transport.credentials import Certificates, Credentials
 from glt_lightning.transport.flight_common import flight
 from glt_lightning.transport.flight_transport import FlightTransport
 from tests.helpers.certificates import Authority
-from tests.helpers.places import Desk, Place
+from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -59,6 +59,15 @@ def test_mutual_tls(places: list[Place], desk: Desk, authority: Authority, host:
     for bulk in (False, True):
         assert connection.call("grow", {"nbytes": 3_000_000}, bulk=bulk).result(10).body.nbytes == 3_000_000
     assert len(list(connection.stream("count", {"count": 3, "nbytes": 1_000_000}))) == 3
+    for nbytes in (
+        1,
+        16_384,
+        16_385,
+        100_000,
+        3_000_000,
+    ):  # of requests and of replies, in one slice of gRPC's or in many
+        body = pattern(nbytes)
+        assert connection.call("echo", {}, body).result(10).body.tobytes() == body.tobytes()
 
 
 def test_names_are_checked(places: list[Place], desk: Desk, authority: Authority) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -139,11 +140,18 @@ def _open(received: Any) -> tuple[Frame, np.ndarray]:
     if column.null_count or len(frame.inline):
         raise WireError("a body with gaps, or two of them.")
     buffer = column.buffers()[1]
-    if buffer is not None and buffer.is_mutable:  # memory that Arrow took itself, and not that of the message
-        raise WireError("a compressed body; bodies travel as they are.")
     if buffer is None or column.offset + len(column) > buffer.size:  # Arrow itself does not look
         raise WireError("a body that is longer than its memory.")
+    if len(column) > _message_bytes(received.app_metadata):
+        raise WireError(f"a compressed body, of {len(column)} bytes; bodies are sent as they are.")
     return frame, view_of(buffer.address + column.offset, len(column), buffer)
+
+
+def _message_bytes(metadata: Any) -> float:
+    """What a message took on the wire: Flight's metadata is a slice of the memory that gRPC received all of it in, of the
+    body as well. Without bound where Flight has copied it: a body that was sent as it is must never be refused."""
+    memory = getattr(metadata, "parent", None)
+    return math.inf if memory is None else memory.size
 
 
 class Assembler:
