@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,11 +113,12 @@ def test_a_sampler_that_raises_hands_over_its_traceback(partition):
 
 
 def test_a_stopped_sampler_is_noticed_at_the_deadline(partition):
-    with open_context(partition, num_workers=1, timeout_s=1.0) as context:
-        loader = context.make_loader(SPEC)
-        stream = iter(loader)
+    with open_context(partition, num_workers=1) as context:
+        stream = iter(context.make_loader(SPEC))
         next(stream)
-        os.kill(context._producer.pids[0], signal.SIGSTOP)
+        producer = context._producer
+        os.kill(producer.pids[0], signal.SIGSTOP)
+        producer._options = replace(producer._options, timeout_s=1.0)  # a sampler may take longer than that to start
         with pytest.raises(SamplerError, match=r"pid \d+.*no answer with batch \d+ within sampling.timeout_s = 1.0 s"):
             list(stream)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from glt_lightning.errors import DataError
 from glt_lightning.producer.question import Question
+from glt_lightning.producer.scheduler import Scheduler
 from glt_lightning.producer.sessions import Finished, Hold, Session, SessionLostError, Sessions, Talk
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.clock import Clock
 
 CONFIG = SamplerConfig(0, ((3,),))
 GB = 10**9
@@ -211,12 +214,41 @@ def test_talks():
     assert session.talk.take(0) == []
 
 
+def test_a_server_that_stood_still_takes_nobody_for_silent():
+    clock = Clock()
+    sessions = Sessions(GB, clock=clock)
+    sessions.add(Session("c", "c", "job", 60.0, 60.0, 3))
+    clock.ahead_s += 3600
+    assert not sessions.silent()
+    clock.ahead_s += 29
+    assert not sessions.silent()
+
+
+def test_a_server_that_stood_still_takes_no_sampler_for_stuck():
+    clock, replaced = Clock(), []
+    session = Session("c", "c", "job", 60.0, 60.0, 3)
+    task = Sessions(GB).job_of(session, question(1), None)
+    sampler = SimpleNamespace(heard_s=clock(), tasks={(1, 1): task})
+    pool = SimpleNamespace(processes=[sampler], is_open=lambda _: True, replace=lambda _, why: replaced.append(why))
+    server = SimpleNamespace(_clock=clock, _looked_s=clock(), _pool=pool)
+    for seconds in (3600, *[4] * 7):
+        clock.ahead_s += seconds
+        Scheduler._look_after_samplers(server)
+    assert not replaced  # for half of the 60 s that its client waits
+    clock.ahead_s += 4
+    Scheduler._look_after_samplers(server)
+    assert replaced == ["said nothing for 32 s"]
+
+
 def test_silence_ends_a_session():
-    sessions = Sessions(GB)
+    clock = Clock()
+    sessions = Sessions(GB, clock=clock)
     session = sessions.add(Session("c", "c", "job", 60.0, 60.0, 3))
     assert sessions.add(Session("c", "again", "job", 60.0, 60.0, 3)) is session
-    assert not sessions.silent()
-    session.heard_s -= 61
+    for _ in range(2):
+        clock.ahead_s += 29
+        assert not sessions.silent()
+    clock.ahead_s += 29
     assert list(sessions.silent()) == [session]
     sessions.remove(session)
     for id_ in ("c", None, 7):

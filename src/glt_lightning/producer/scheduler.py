@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _PAUSE_S = 0.5  # between looks at leases and samplers
 _HOPELESS = {"DataError", "PartitionError", "PeerLostError", "RefusedError"}  # a second attempt changes nothing
 _LEAST_PATIENCE_S = 10.0  # with a sampler
+_STILL_S = 5.0  # between looks at samplers, which are half a second apart unless this process stands still
 _FEW_ARRAYS = 200  # of a batch, that certainly fit into a header
 _MOST_TEXT = 5000  # characters of an error or traceback
 _CLOSE_S = 5.0
@@ -42,11 +43,19 @@ class Scheduler:
     the public methods ask it, from any other thread. Close it.
 
     on_gone: told of each slot that will not be used again and that no client has.
+    clock: the monotonic clock, or that of a test.
     Raises `SamplerError` if the samplers do not start.
     """
 
-    def __init__(self, source: SamplerSource, options: ClusterOptions, on_gone: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        source: SamplerSource,
+        options: ClusterOptions,
+        on_gone: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._options, self._on_gone = options, on_gone
+        self._clock, self._looked_s = clock, clock()
         self._most_tasks = options.num_workers * options.concurrency
         self._sessions = _sessions(options)
         self._slots = SlotPool(SharedSlot, limit=1 << 30)  # what bounds them are the clients' buffers
@@ -216,8 +225,11 @@ class Scheduler:
 
     def _look_after_samplers(self) -> None:
         """Replaces samplers that are stuck: well before their clients give up, so that others can make the batches."""
-        now = time.monotonic()
+        now, before = self._clock(), self._looked_s
+        self._looked_s = now
         for process in self._pool.processes:
+            if now - before > _STILL_S:  # this process itself stood still, and has not read what they said
+                process.heard_s = now
             if process.tasks:
                 patience_s = min(_job(task).session.patience_s for task in process.tasks.values()) / 2
                 if not self._pool.is_open(process):  # it still imports and maps, which has a limit of its own

@@ -170,7 +170,10 @@ class GraphServer:
         while talk is not None and not caller.is_gone():
             found = talk.take(_PAUSE_S)
             if session.ended:
-                raise SessionLostError("the session has ended: the client was silent for longer than its lease.")
+                raise SessionLostError(
+                    "the session has ended: the client was silent for longer than its lease, or idle when others found the "
+                    "server full (cluster.limits.sessions)."
+                )
             if talk.ended:
                 return
             while found:

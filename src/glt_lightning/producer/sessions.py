@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -23,6 +23,7 @@ _MOST_WAITING = 4096  # questions of a session
 _MOST_WAITING_BYTES = 256 << 20
 _MOST_SHOWN = 80  # characters of a name in a status
 _RATE_S = 10.0  # over which rates are measured
+_STILL_S = 2.0  # between looks at who is silent, which are half a second apart unless this process stands still
 
 Key = tuple[int, int]  # a client's run, and the number of a batch in it
 
@@ -221,11 +222,12 @@ class Sessions:
     a claim.
 
     buffer_bytes: room for finished batches of each client.  shared: of all clients together, evenly, where each may
-    have two batches however large they are.
+    have two batches however large they are.  clock: the monotonic clock, or that of a test.
     """
 
-    def __init__(self, buffer_bytes: int, *, shared: bool = False) -> None:
+    def __init__(self, buffer_bytes: int, *, shared: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._buffer_bytes, self._shared = buffer_bytes, shared
+        self._clock, self._looked_s = clock, clock()
         self._by_id: dict[str, Session] = {}
         self._level = 0
         self._runs = count(1)
@@ -317,6 +319,12 @@ class Sessions:
         return jobs
 
     def silent(self) -> Collection[Session]:
-        """Those whose lease has ended."""
-        now = time.monotonic()
+        """Those whose lease has ended. To be asked every half second."""
+        now, before = self._clock(), self._looked_s
+        self._looked_s = now
+        for session in self._by_id.values():
+            if now - before > max(_STILL_S, session.lease_s / 2):
+                # This process itself stood still (a suspended machine, SIGSTOP): what the clients said meanwhile is not
+                # read yet.
+                session.heard_s = now
         return [s for s in self._by_id.values() if now - s.heard_s > s.lease_s]
