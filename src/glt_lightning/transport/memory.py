@@ -29,11 +29,12 @@ class Recycler:
 
 
 def keep_freed_memory() -> None:
-    """Lets malloc keep up to 62 MB that are free instead of handing them back to the system: gRPC frees and takes some MB
-    for each piece of a body. Without this, 80,000 to 170,000 pages per GB were faulted in anew, a quarter of the CPU time
-    of receiving.
+    """Lets malloc keep memory that is free instead of handing it back to the system: gRPC frees and takes some MB for each
+    piece of a body. Without this, 80,000 to 170,000 pages per GB were faulted in anew, a quarter of the CPU time of
+    receiving.
 
-    glibc does so by itself once a large array was freed: what may stay is twice the largest one, up to 32 MB each. One is
-    freed here; its pages are never touched. Settings of malloc in the environment (``MALLOC_TRIM_THRESHOLD_``) prevail.
+    This holds for the whole process, and is what glibc does by itself in any that frees a large array: from then on arrays
+    up to that size (32 MB at most) lie in malloc's arenas, each of which may keep twice that size at its end. One of 31 MB
+    is freed here; its pages are never touched. Settings of malloc in the environment (``MALLOC_TRIM_THRESHOLD_``) prevail.
     """
     np.empty(31 << 20, dtype=np.uint8)
