@@ -59,12 +59,12 @@ int32_t decode_rows(const Shards& a, int64_t values, const int64_t* ids, int64_t
 }  // namespace
 }  // namespace glt
 
-int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t* bounds, int32_t num_shards, int32_t encoding,
-                               int64_t values, const int64_t* ids, int64_t n, float* out, int64_t* error,
-                               int64_t* detail, void* stream) try {
+int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t* strides, const int64_t* bounds,
+                               int32_t num_shards, int32_t encoding, int64_t values, const int64_t* ids, int64_t n,
+                               float* out, int64_t* error, int64_t* detail, void* stream) try {
   using namespace glt;
   if (num_shards < 1 || !is_stored_row(encoding, values)) return fail(detail, GLT_BAD_ARG, encoding, values);
-  const Shards a{shards, bounds, num_shards, stored_bytes(encoding, values)};
+  const Shards a{shards, bounds, num_shards, stored_bytes(encoding, values), strides};
   auto run = encoding == GLT_FLOAT16 ? decode_rows<Float16>
                                      : (encoding == GLT_BFLOAT16 ? decode_rows<Bfloat16> : decode_rows<Int8>);
   return run(a, values, ids, n, out, error, detail, stream);

@@ -24,10 +24,11 @@ struct CopyRow {
 }  // namespace
 }  // namespace glt
 
-int32_t glt_cuda_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
-                        const int64_t* ids, int64_t n, void* out, int64_t* error, int64_t* detail, void* stream) try {
+int32_t glt_cuda_gather(const void* const* shards, const int64_t* strides, const int64_t* bounds, int32_t num_shards,
+                        int64_t row_bytes, const int64_t* ids, int64_t n, void* out, int64_t* error, int64_t* detail,
+                        void* stream) try {
   if (num_shards < 1 || row_bytes < 0) return glt::fail(detail, GLT_BAD_ARG, num_shards, row_bytes);
-  const glt::Shards a{shards, bounds, num_shards, row_bytes};
+  const glt::Shards a{shards, bounds, num_shards, row_bytes, strides};
   char* const to = static_cast<char*>(out);
   if (row_bytes < glt::kWideRow)
     return glt::each_row(a, ids, n, row_bytes, glt::CopyRow<1>{to, row_bytes}, error, detail, stream);

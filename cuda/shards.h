@@ -25,13 +25,15 @@ struct Shards {
   const int64_t* bounds;    // [count + 1] id of each shard's first row
   int32_t count;
   int64_t row_bytes;
+  const int64_t* strides = nullptr;  // [count] bytes from row to row of each shard; null: row_bytes
 
   GLT_HD bool has(int64_t id) const { return uint64_t(id - bounds[0]) < uint64_t(bounds[count] - bounds[0]); }
 
   // The row of an id that `has`; null if its shard is not here.
   GLT_HD const char* row(int64_t id) const {
     const int32_t s = shard_of(bounds, count, id);
-    return data[s] ? static_cast<const char*>(data[s]) + (id - bounds[s]) * row_bytes : nullptr;
+    const int64_t stride = strides ? strides[s] : row_bytes;
+    return data[s] ? static_cast<const char*>(data[s]) + (id - bounds[s]) * stride : nullptr;
   }
 };
 

@@ -9,25 +9,41 @@ import sys
 import numpy as np
 import pytest
 
-from glt_lightning.data import host_memory
+from glt_lightning.data import host_arrays, host_memory
 from glt_lightning.data.device_layout import need_of
 from glt_lightning.data.host_arrays import copy_to_host, open_on_host
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from tests.helpers.partitions import partitioned, small_graph
-from tests.helpers.wide import wide_hetero
+from tests.helpers.wide import padded_graph, wide_hetero
 
 
 @pytest.mark.parametrize("what", [["topology"], ["features"], ["topology", "features"]])
 @pytest.mark.parametrize("with_edge", [False, True])
-def test_the_bytes_of_the_files(tmp_path, what, with_edge):
-    partition = LocalPartition.open(partitioned(wide_hetero(), tmp_path, 3).directory, parts=[0, 2])
+@pytest.mark.parametrize("make", [wide_hetero, padded_graph])
+def test_the_bytes_of_the_files(tmp_path, monkeypatch, make, what, with_edge):
+    monkeypatch.setattr(host_arrays, "_CHUNK", 1000)
+    partition = LocalPartition.open(partitioned(make(), tmp_path, 3).directory, parts=[0, 2])
     arrays = copy_to_host(partition, what, with_edge)
     for path, array in arrays.arrays.items():
         assert path.startswith(("part0", "part2"))
         assert np.array_equal(array, np.load(partition.directory / path))
     need = need_of(partition, with_edge)
     assert sum(a.nbytes for a in arrays.arrays.values()) == sum(getattr(need, name) for name in what)
+    arrays.close()
+
+
+def test_rows_begin_where_reads_over_the_bus_do(tmp_path):
+    arrays = copy_to_host(partitioned(padded_graph(), tmp_path, 2), ["topology", "features"], True)
+    strides = {
+        path.split("/", 1)[1].removesuffix(".npy"): array.strides[0]
+        for path, array in arrays.arrays.items()
+        if not array.flags.c_contiguous
+    }
+    assert strides == {"nodes/0/x": 128, "nodes/0/image": 256, "nodes/0/place": 32, "edges/0/edge_attr": 256}
+    taken = [-(-len(a) * a.strides[0] // 4096) * 4096 for a in arrays.arrays.values()]
+    assert all(a.ctypes.data % 4096 == 0 for a in arrays.arrays.values())
+    assert 0 < arrays.nbytes - sum(taken) <= 2 * 4096  # what says where they are
     arrays.close()
 
 
@@ -44,9 +60,10 @@ arrays.close()
 """
 
 
-def test_processes_share_it(tmp_path):
+@pytest.mark.parametrize("make", [small_graph, padded_graph])
+def test_processes_share_it(tmp_path, make):
     """The child's memory is ours: we see what it writes there."""
-    partition = partitioned(small_graph(), tmp_path, 2)
+    partition = partitioned(make(), tmp_path, 2)
     arrays = copy_to_host(partition, ["topology", "features"], True)
     before = arrays.arrays["part1/nodes/0/x.npy"][0].copy()
     said = subprocess.run(

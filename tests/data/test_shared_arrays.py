@@ -30,6 +30,25 @@ def _check(opened):
     assert not opened.arrays["a"].flags.writeable
 
 
+def test_rows_may_lie_apart(tmp_path):
+    file, shapes = tmp_path / "padded.bin", {"a": (np.dtype(np.int16), (5, 2, 3)), "b": (np.dtype(np.int64), (0, 3))}
+    made = SharedArrays.create(shapes, {}, file, strides={"a": 4096, "b": 32})
+    made.arrays["a"][:] = numbers = np.arange(30).reshape(5, 2, 3)
+    made.finish(file)
+    opened = SharedArrays.open(file)
+    assert np.array_equal(opened.arrays["a"], numbers)
+    assert opened.arrays["a"].strides == (4096, 6, 2)
+    assert opened.arrays["b"].shape == (0, 3)
+    assert opened.nbytes == 6 * 4096
+    opened.close()
+    made.close()
+    content = file.read_bytes()
+    for stride in (b"   8", b"9999"):  # less than a row; more than the file has
+        file.write_bytes(content.replace(b"4096, 4096]", b"4096, " + stride + b"]"))
+        with pytest.raises(DataError, match="damaged"):
+            SharedArrays.open(file)
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_another_process_opens_what_is_finished(tmp_path, kept):
     file = tmp_path / "deep" / "cache.bin" if kept else None

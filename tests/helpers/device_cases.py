@@ -200,11 +200,21 @@ def registered_place(kernels: Kernels, close: Callable[[Registered], object]) ->
     return place
 
 
-def rows_in(placed: Tensor | RowsAt, shift: int, rows: int, row_shape: tuple[int, ...]) -> Tensor | RowsAt:
-    """The rows that begin at value `shift`."""
+def laid(
+    place: Place, values: Tensor, rng: np.random.Generator, rows: int, row_shape: tuple[int, ...]
+) -> Tensor | RowsAt:
+    """Rows of values, some values behind the beginning of their memory, in half of the cases with others between them."""
+    width, size = int(np.prod(row_shape, dtype=np.int64)), values.dtype.itemsize
+    shift, padding = int(rng.integers(0, 4)), int(rng.choice([0, 0, 1, 28]))
+    memory = torch.full((shift + rows * (width + padding),), 99, dtype=values.dtype)
+    memory[shift:].view(rows, width + padding)[:, :width] = values.view(rows, width)
+    placed = place(memory)
     if isinstance(placed, Tensor):
-        return placed[shift:].view(rows, *row_shape)
-    return replace(placed, address=placed.address + shift * placed.dtype.itemsize, rows=rows, row_shape=row_shape)
+        if not padding:
+            return placed[shift:].view(rows, *row_shape)
+        placed = RowsAt(address=placed.data_ptr(), rows=0, dtype=placed.dtype, row_shape=(), keep=placed)
+    stride = (width + padding) * size if padding else None
+    return replace(placed, address=placed.address + shift * size, rows=rows, row_shape=row_shape, stride=stride)
 
 
 def room_for(kernels: Kernels, array: CudaShards, n: int, rng: np.random.Generator) -> Tensor | None:
@@ -217,17 +227,16 @@ def room_for(kernels: Kernels, array: CudaShards, n: int, rng: np.random.Generat
 
 
 def check_gather(kernels: Kernels, seed: int, place: Place) -> None:
-    """Rows of any width at any address."""
+    """Rows of any width at any address and any distance."""
     rng = np.random.default_rng(seed)
     dtype = [torch.float32, torch.float16, torch.int64, torch.int8, torch.bool, torch.float64][rng.integers(6)]
     row_shape = [(), (1,), (3,), (4,), (17,), (32,), (100,), (2, 5), (260,)][rng.integers(9)]
-    start, width = int(rng.choice([0, 2**31 - 3, 2**40])), int(np.prod(row_shape, dtype=np.int64))
-    shards, on_host = [], []
+    start, shards, on_host = int(rng.choice([0, 2**31 - 3, 2**40])), [], []
     for _ in range(rng.integers(1, 12)):
-        rows, shift = int(rng.integers(0, 9)), int(rng.integers(0, 4))  # shift: not all shards begin at a round address
-        values = torch.from_numpy(rng.integers(0, 100, shift + rows * width)).to(dtype)
-        shards.append(rows_in(place(values), shift, rows, row_shape))
-        on_host.append(values[shift:].view(rows, *row_shape))
+        rows = int(rng.integers(0, 9))
+        values = torch.from_numpy(rng.integers(0, 100, (rows, *row_shape))).to(dtype)
+        shards.append(laid(place, values, rng, rows, row_shape))
+        on_host.append(values)
     total = sum(map(len, on_host))
     rows = rng.integers(0, total, int(rng.integers(0, 300))) if total else np.empty(0, dtype=np.int64)
     array = CudaShards(shards, kernels, start=start)
@@ -257,10 +266,9 @@ def check_gather_decode(kernels: Kernels, seed: int, name: str, place: Place) ->
     start = int(rng.choice([0, 2**31 - 3, 2**40]))
     shards, on_host = [], []
     for _ in range(rng.integers(1, 12)):
-        stored, shift = any_stored(rng, encoding, int(rng.integers(0, 9)), row_shape), int(rng.integers(0, 4))
-        values = np.concatenate([np.zeros(shift, stored.dtype), stored.reshape(-1)])
-        carried = torch.from_numpy(values.view(np.int16) if name == "bfloat16" else values)
-        shards.append(rows_in(place(carried), shift, len(stored), stored.shape[1:]))
+        stored = any_stored(rng, encoding, int(rng.integers(0, 9)), row_shape)
+        carried = torch.from_numpy(stored.view(np.int16) if name == "bfloat16" else stored)
+        shards.append(laid(place, carried, rng, len(stored), stored.shape[1:]))
         on_host.append(stored)
     total = sum(map(len, on_host))
     rows = rng.integers(0, total, int(rng.integers(0, 300))) if total else np.empty(0, dtype=np.int64)

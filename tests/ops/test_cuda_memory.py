@@ -29,6 +29,21 @@ def test_arrays_inside_have_addresses(kernels):
                 registered.address_of(outside)
 
 
+def test_rows_inside_may_lie_apart(kernels):
+    memory = pages(2)
+    apart = memory.reshape(-1, 128)[:, :100].view(np.float32)
+    with Registered(kernels, memory) as registered:
+        for rows in (apart, apart[3:], apart[:1], apart[:0], apart.reshape(-1, 5, 5), memory):
+            first = rows.ctypes.data if rows.size else memory.ctypes.data
+            assert registered.address_of_rows(rows) == first
+        beyond = np.lib.stride_tricks.as_strided(apart, (len(apart) + 1, 25), apart.strides)
+        for other in (apart[:, ::2], apart[::-1], apart.T, beyond, np.zeros((3, 4))):
+            with pytest.raises(DataError, match="array: expected"):
+                registered.address_of_rows(other)
+        with pytest.raises(DataError, match="expected a contiguous one"):
+            registered.address_of(apart)
+
+
 def test_closing_unlocks_once(kernels):
     memory = pages(1)
     registered = Registered(kernels, memory)

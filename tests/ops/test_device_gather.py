@@ -129,6 +129,10 @@ def test_shards_that_cannot_be_read_are_refused(kernels):
     odd = RowsAt(address=4097, rows=2, dtype=torch.float16, row_shape=(2,))
     with pytest.raises(DataError, match="a multiple of 2, got 0x1001"):
         CudaShards([odd], kernels, encoding=ENCODINGS["float16"])
+    for stride in (4, 10):  # less than a row; not a multiple of a value
+        apart = RowsAt(address=4096, rows=2, dtype=torch.float32, row_shape=(2,), stride=stride)
+        with pytest.raises(DataError, match=f"a stride of at least 8 bytes and a multiple of 4, got {stride}"):
+            CudaShards([apart], kernels)
 
 
 # --- what is asked of it

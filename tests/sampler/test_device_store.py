@@ -10,20 +10,24 @@ import pytest
 import torch
 
 from glt_lightning.data import host_memory
-from glt_lightning.data.device_layout import need_of
+from glt_lightning.data.bus_stride import bus_stride
+from glt_lightning.data.device_layout import feature_paths, need_of
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.memory_choice import row_bytes
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import DataError, NativeError, OptionError, PartitionError, SamplerError
 from glt_lightning.ops.cuda_khop import CudaKHopOp
 from glt_lightning.options import STORAGE, CacheOptions
+from glt_lightning.sampler.device_memory import DeviceMemory
 from glt_lightning.sampler.device_store import open_store
 from tests.helpers.device_cases import to
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, open_with
-from tests.helpers.wide import wide_graph, wide_hetero
+from tests.helpers.wide import padded_graph, wide_graph, wide_hetero
 from tests.loader.test_stored_attributes import every_dtype
 
-GRAPHS = {make.__name__: make for make in (small_graph, small_hetero, wide_graph, wide_hetero, every_dtype)}
+MAKERS = (small_graph, small_hetero, wide_graph, wide_hetero, padded_graph, every_dtype)
+GRAPHS = {make.__name__: make for make in MAKERS}
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,12 @@ def partition_of(tmp_path_factory):
         return made[name, parts]
 
     return get
+
+
+def padding(partition: LocalPartition) -> int:
+    """Bytes between rows of attributes where they are read over the bus."""
+    entries = [partition.manifest.arrays[path] for path in feature_paths(partition, with_edge=True)]
+    return sum(e.shape[0] * (bus_stride(row_bytes(e)) - row_bytes(e)) for e in entries)
 
 
 @pytest.mark.parametrize("features", ["device", "uva", "cpu"])
@@ -56,7 +66,11 @@ def test_all_in_one_memory(kernels, partition_of, name, topology, features):
     lies = {topology: need.topology}
     lies[features] = lies.get(features, 0) + need.features
     assert store.nbytes["device"] == lies.get("device", 0)
-    assert lies.get("uva", 0) <= store.nbytes["uva"] <= (lies.get("uva", -8192) + 4096 * len(partition.manifest.arrays))
+    assert (
+        lies.get("uva", 0)
+        <= store.nbytes["uva"]
+        <= (lies.get("uva", -8192) + 4096 * len(partition.manifest.arrays) + padding(partition) * (features == "uva"))
+    )
     store.close()
 
 
@@ -96,18 +110,38 @@ def test_what_is_on_the_device_is_what_batches_want(kernels, partition_of):
 
 @pytest.mark.parametrize("kind", STORAGE)
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
-def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, kind, memory):
-    data = wide_graph()
+@pytest.mark.parametrize("make", [wide_graph, padded_graph])
+def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
+    data = make()
     data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
     partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
-    store = open_with(partition, kernels, "device", memory, rows=100_000)
+    store = open_with(partition, kernels, "device", memory, rows=need_of(partition, with_edge=True).features // 2)
     assert store.node_shards(0, "x").dtype == store.edge_shards(0, "edge_attr").dtype == torch.float32
     check_attributes(store, partition)
     store.close()
 
 
+@pytest.mark.parametrize("storage", [{}, {"x": "int8", "image": "float16"}])
+@pytest.mark.parametrize("less", [False, True])
+def test_a_wrong_stride_is_found(kernels, tmp_path, monkeypatch, storage, less):
+    """Without the padding, or with a value less of it than there is, other bytes are gathered than those of the rows."""
+    partition, place = partitioned(padded_graph(), tmp_path, 2, storage=storage), DeviceMemory._rows_at
+
+    def misplaced(self, array):
+        rows = place(self, array)
+        if array.flags.c_contiguous:
+            return rows
+        return replace(rows, stride=rows.stride - array.itemsize if less else None)
+
+    monkeypatch.setattr(DeviceMemory, "_rows_at", misplaced)
+    store = open_with(partition, kernels, "device", "uva", with_edge=False)
+    with pytest.raises(AssertionError, match=r"^(image|x|place)"):
+        check_attributes(store, partition)
+    store.close()
+
+
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
-@pytest.mark.parametrize("name", ["small_hetero", "wide_graph"])
+@pytest.mark.parametrize("name", ["small_hetero", "wide_graph", "padded_graph"])
 def test_parts_that_are_not_here(kernels, partition_of, name, memory):
     partition = LocalPartition.open(partition_of(name, 3).directory, parts=[0, 2])
     store = open_with(partition, kernels, memory, memory, 2000, 2000)
@@ -215,6 +249,19 @@ def test_closed_means_closed(kernels, partition_of):
         _ = store.graph
     with pytest.raises(KeyError):
         store.node_shards(0, "x")
+
+
+def test_padding_is_locked_too(kernels, partition_of):
+    partition = partition_of("padded_graph", 3)
+    store = open_with(partition, kernels, "device", "uva")
+    locked = store.nbytes["uva"]
+    store.close()
+    assert locked >= need_of(partition, with_edge=True).features + padding(partition) > padding(partition) > 0
+    kernels.lockable(locked - 1)
+    with pytest.raises(NativeError, match=f"cannot lock {locked:,} bytes of host memory"):
+        open_with(partition, kernels, "device", "uva")
+    kernels.lockable(locked)
+    open_with(partition, kernels, "device", "uva").close()
 
 
 def test_memory_that_cannot_be_locked_is_given_back(kernels, partition_of):

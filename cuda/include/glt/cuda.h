@@ -98,17 +98,19 @@ GLT_API int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shap
                               int64_t* const* edge_index, int64_t* const* edge_row, int64_t* sizes, int64_t* detail,
                               void* stream);
 
-// out[i] = row (ids[i]) of an array stacked from P shards: bounds [P + 1], shards [P] -> row_bytes each row; a shard may
-// lie in device or in pinned, mapped memory. Any width and alignment; 16 bytes at a time where both allow.
+// out[i] = row (ids[i]) of an array stacked from P shards: bounds [P + 1], shards [P] -> row_bytes each row, the next one
+// strides [P] bytes behind it (null: row_bytes); a shard may lie in device or in pinned, mapped memory. Any width and
+// alignment; 16 bytes at a time where both allow.
 // error: GLT_BAD_ID {position, id}; that row of `out` is left as it was.
-GLT_API int32_t glt_cuda_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
-                                const int64_t* ids, int64_t n, void* out, int64_t* error, int64_t* detail, void* stream);
+GLT_API int32_t glt_cuda_gather(const void* const* shards, const int64_t* strides, const int64_t* bounds, int32_t num_shards,
+                                int64_t row_bytes, const int64_t* ids, int64_t n, void* out, int64_t* error,
+                                int64_t* detail, void* stream);
 
 // As glt_cuda_gather, for rows of `values` numbers that are stored as `encoding` says: out [n * values] float32, decoded.
 // Rows of halves begin at even addresses.
-GLT_API int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t* bounds, int32_t num_shards,
-                                       int32_t encoding, int64_t values, const int64_t* ids, int64_t n, float* out,
-                                       int64_t* error, int64_t* detail, void* stream);
+GLT_API int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t* strides, const int64_t* bounds,
+                                       int32_t num_shards, int32_t encoding, int64_t values, const int64_t* ids, int64_t n,
+                                       float* out, int64_t* error, int64_t* detail, void* stream);
 
 // As glt_rank_find.
 GLT_API int32_t glt_cuda_rank_find(const uint64_t* blocks, int64_t first, int64_t num_ids, const int64_t* ids, int64_t n,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Collection
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import open_array
+from glt_lightning.data.bus_stride import bus_stride
 from glt_lightning.data.device_layout import feature_paths, topology_paths
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.memory_choice import row_bytes
@@ -24,6 +26,7 @@ def copy_to_host(partition: LocalPartition, what: Collection[str], with_edge: bo
     """Arrays of the mapped parts by their paths in the folder. Others open them by their `SharedArrays.path`. Close them.
 
     what: ``topology``, ``features`` or both.  with_edge: attributes of edges, and their ids, are among the features.
+    Rows have padding where that spares reads over the bus (`bus_stride`).
     Raises `OptionError`, before anything is copied, where the host has too little memory; `PartitionError` for a damaged file.
     """
     entries = partition.manifest.arrays
@@ -31,7 +34,7 @@ def copy_to_host(partition: LocalPartition, what: Collection[str], with_edge: bo
     paths += feature_paths(partition, with_edge) if "features" in what else []
     shapes = {path: (np.dtype(entries[path].dtype), entries[path].shape) for path in paths}
     try:
-        arrays = SharedArrays.create(shapes, _meta(partition, what, with_edge))
+        arrays = SharedArrays.create(shapes, _meta(partition, what, with_edge), strides=_strides(partition, paths))
     except MemoryError as error:
         raise OptionError(
             f"sampling.{', sampling.'.join(sorted(what))}: no memory on the host for what the GPU reads there: {error}. Choose "
@@ -66,16 +69,30 @@ def _meta(partition: LocalPartition, what: Collection[str], with_edge: bool) -> 
     return {"options_hash": made_by, "parts": parts, "what": sorted(what), "with_edge": with_edge}
 
 
+def _strides(partition: LocalPartition, paths: Collection[str]) -> dict[str, int]:
+    """Of the arrays whose rows get padding. Those of the topology are arrays of numbers, which never do."""
+    sizes = {path: row_bytes(partition.manifest.arrays[path]) for path in paths}
+    return {path: stride for path, size in sizes.items() if (stride := bus_stride(size)) != size}
+
+
 def _fill(out: np.ndarray, partition: LocalPartition, path: str) -> None:
     entry = partition.manifest.arrays[path]
     open_array(partition.directory, path, entry)  # whether it is what the manifest says
-    left = memoryview(out.reshape(-1).view(np.uint8))
     with open(partition.directory / path, "rb", buffering=0) as stream:
         stream.seek(entry.bytes - entry.shape[0] * row_bytes(entry))
-        while len(left):
-            got = stream.readinto(left[:_CHUNK])
-            if not got:
-                raise PartitionError(
-                    f"{partition.directory / path}: damaged: it was cut off while in use. Partition again."
-                )
-            left = left[got:]
+        if out.flags.c_contiguous:
+            return _read(stream, out)
+        step = max(1, _CHUNK // row_bytes(entry))
+        for begin in range(0, len(out), step):
+            rows = np.empty((min(step, len(out) - begin), *out.shape[1:]), out.dtype)
+            _read(stream, rows)
+            out[begin : begin + step] = rows
+
+
+def _read(stream: io.FileIO, out: np.ndarray) -> None:
+    left = memoryview(out.reshape(-1).view(np.uint8))
+    while len(left):
+        got = stream.readinto(left[:_CHUNK])
+        if not got:
+            raise PartitionError(f"{stream.name}: damaged: it was cut off while in use. Partition again.")
+        left = left[got:]

@@ -8,7 +8,7 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class SharedArrays:
     file they live as long as a process has them mapped, and are found while their maker has not closed them.
 
     Attributes:
-        arrays: Name -> array.
+        arrays: Name -> array; not contiguous where its rows have padding.
         meta: As given to `create`.
         path: Where others open them.
         memory: uint8 [nbytes], all of it; it begins at a page.
@@ -45,18 +45,27 @@ class SharedArrays:
         self.path, self.meta, self.nbytes = path, header["meta"], len(memory)
         self.memory = whole = np.frombuffer(memory, dtype=np.uint8)
         self.arrays: dict[str, np.ndarray] = {}
-        for name, dtype, shape, offset in header["arrays"]:
-            size = np.dtype(dtype).itemsize * math.prod(shape)
-            self.arrays[name] = whole[offset : offset + size].view(dtype).reshape(shape)
+        for name, dtype, shape, offset, *stride in header["arrays"]:
+            rows = whole[offset : offset + _size(dtype, shape, *stride)]
+            if stride:
+                rows = rows.reshape(shape[0], *stride)[:, : _row_bytes(dtype, shape)]
+            self.arrays[name] = rows.view(dtype).reshape(shape)
 
     @classmethod
-    def create(cls, shapes: Shapes, meta: Mapping[str, Any], file: Path | None = None) -> SharedArrays:
+    def create(
+        cls,
+        shapes: Shapes,
+        meta: Mapping[str, Any],
+        file: Path | None = None,
+        strides: Mapping[str, int] | None = None,
+    ) -> SharedArrays:
         """New arrays of zeros, writable. All their memory, or space on disk, is taken now.
 
-        file: where they are kept; it appears when they are finished. None: in memory.
+        file: where they are kept; it appears when they are finished. None: in memory.  strides: bytes from row to row, of the
+        arrays whose rows have padding.
         Raises `PartitionError` for a disk that is full; MemoryError where the host has too little memory.
         """
-        header, size = _header(shapes, meta)
+        header, size = _header(shapes, meta, strides or {})
         if file is None:
             fd = os.memfd_create("glt-arrays", os.MFD_CLOEXEC)
             path = f"/proc/{os.getpid()}/fd/{fd}"
@@ -146,15 +155,24 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _header(shapes: Shapes, meta: Mapping[str, Any]) -> tuple[bytes, int]:
+def _row_bytes(dtype: Any, shape: Sequence[int]) -> int:
+    return np.dtype(dtype).itemsize * math.prod(shape[1:])
+
+
+def _size(dtype: Any, shape: Sequence[int], stride: int | None = None) -> int:
+    """Bytes that an array takes."""
+    return shape[0] * (_row_bytes(dtype, shape) if stride is None else stride)
+
+
+def _header(shapes: Shapes, meta: Mapping[str, Any], strides: Mapping[str, int]) -> tuple[bytes, int]:
     """The header, padded to whole pages with the words before it, and the bytes of everything."""
-    sizes = {name: np.dtype(dtype).itemsize * math.prod(shape) for name, (dtype, shape) in shapes.items()}
 
     def text(offset: int) -> bytes:
         entries = []
         for name, (dtype, shape) in shapes.items():
-            entries.append([name, np.dtype(dtype).str, list(shape), offset])
-            offset += -(-sizes[name] // _PAGE) * _PAGE
+            stride = [strides[name]] if name in strides else []
+            entries.append([name, np.dtype(dtype).str, list(shape), offset, *stride])
+            offset += -(-_size(dtype, shape, *stride) // _PAGE) * _PAGE
         return json.dumps({"meta": meta, "arrays": entries, "end": offset}).encode()
 
     pages = -(-(len(_MAGIC) + 8 + len(text(1 << 62))) // _PAGE)  # an offset takes no more digits than that one
@@ -174,8 +192,9 @@ def _checked(memory: mmap.mmap | None, path: str) -> tuple[mmap.mmap, Mapping[st
     begin = len(_MAGIC) + 8
     try:
         header = parse_json(memory[begin : begin + min(size, _MOST_HEADER)])
-        ends = [o + np.dtype(d).itemsize * math.prod(s) for _, d, s, o in header["arrays"]]
+        ends = [o + _size(d, s, *stride) for _, d, s, o, *stride in header["arrays"]]
         whole = header["end"] == len(memory) and all(0 < e <= len(memory) for e in ends)
+        whole = whole and all(_row_bytes(d, s) <= stride[0] for _, d, s, _, *stride in header["arrays"] if stride)
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:

@@ -29,13 +29,15 @@ _STORED_AS = {
 class RowsAt:
     """Rows where the device reads them, such as in registered memory of the host.
 
-    address: as the device sees it (`Registered.address_of`).  keep: what keeps the memory alive.
+    address: as the device sees it (`Registered.address_of`).  stride: bytes from the first of a row to the first of the
+    next; None: no bytes lie between rows.  keep: what keeps the memory alive.
     """
 
     address: int
     rows: int
     dtype: torch.dtype
     row_shape: tuple[int, ...]
+    stride: int | None = None
     keep: object = None
 
 
@@ -83,6 +85,7 @@ class CudaShards:
             self._require_stored_as(encoding)
             self.dtype, self.row_shape = torch.float32, encoding.row_shape(first.row_shape)
         self.row_bytes = first.dtype.itemsize * prod(first.row_shape)
+        strides = self._strides_of_shards()
         if bounds is None:
             bounds = start + np.cumsum([0, *(s.rows for s in present)])
         if len(bounds) != len(self._shards) + 1:
@@ -94,6 +97,7 @@ class CudaShards:
         addresses = np.array([0 if s is None else s.address or _NOWHERE for s in self._shards], dtype=np.uint64)
         copy = self._kernels.copy if lasting else self._kernels.put
         self._bounds, self._pointers = copy(self.bounds), copy(addresses.view(np.int64))
+        self._strides = copy(strides) if (strides != self.row_bytes).any() else None
         self._error = copy(np.zeros(5, dtype=np.int64))
 
     def __len__(self) -> int:
@@ -123,7 +127,7 @@ class CudaShards:
         if out is None:
             out = self._kernels.empty(len(ids), *self.row_shape, dtype=self.dtype)
         self._require_out(out, len(ids))
-        table = (self._pointers, self._bounds, len(self._shards))
+        table = (self._pointers, self._strides, self._bounds, len(self._shards))
         rest = (ids, len(ids), out, self._error if error is None else error)
         if self._encoding is None:
             self._kernels.run("glt_cuda_gather", *table, self.row_bytes, *rest)
@@ -145,6 +149,17 @@ class CudaShards:
             )
         row_shape = tuple(shard.shape[1:])
         return RowsAt(address=shard.data_ptr(), rows=len(shard), dtype=shard.dtype, row_shape=row_shape, keep=shard)
+
+    def _strides_of_shards(self) -> np.ndarray:
+        """int64 [P]"""
+        strides = [self.row_bytes if s is None or s.stride is None else s.stride for s in self._shards]
+        for stride in strides:
+            if stride < self.row_bytes or stride % self.stored_dtype.itemsize:
+                raise DataError(
+                    f"shards: expected a stride of at least {self.row_bytes} bytes and a multiple of "
+                    f"{self.stored_dtype.itemsize}, got {stride}."
+                )
+        return np.array(strides, dtype=np.int64)
 
     def _require_stored_as(self, encoding: Encoding) -> None:
         dtype, shape = self.stored_dtype, self.stored_row_shape

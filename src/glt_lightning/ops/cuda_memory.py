@@ -51,13 +51,24 @@ class Registered:
 
     def address_of(self, array: np.ndarray) -> int:
         """Where the device reads an array (contiguous) that lies in this memory. Valid until closed."""
+        return self._address(array, array.nbytes if array.flags.c_contiguous else None)
+
+    def address_of_rows(self, array: np.ndarray) -> int:
+        """As `address_of`; between the rows of the array, each contiguous, may lie other bytes (``strides[0]``)."""
+        row = array[:1]
+        if not row.flags.c_contiguous or (len(array) > 1 and array.strides[0] < row.nbytes):
+            return self._address(array, None)
+        return self._address(array, (len(array) - 1) * array.strides[0] + row.nbytes if array.nbytes else 0)
+
+    def _address(self, array: np.ndarray, extent: int | None) -> int:
+        """extent: bytes from the first to the last of the array; None: it lies otherwise than the caller may have it."""
         if not self._unlock.alive:
             raise NativeError("this registered memory is closed: the device cannot read it any more.")
-        offset = array.ctypes.data - self._first if array.nbytes else 0
-        if not array.flags.c_contiguous or offset < 0 or offset + array.nbytes > self.nbytes:
+        offset = array.ctypes.data - self._first if extent else 0
+        if extent is None or offset < 0 or offset + extent > self.nbytes:
             raise DataError(
                 f"array: expected a contiguous one within the {self.nbytes:,} bytes registered, got {array.dtype} "
-                f"{list(array.shape)} at byte {offset:,}."
+                f"{list(array.shape)}, strides {list(array.strides)}, at byte {offset:,}."
             )
         return self._on_device + offset
 

@@ -32,8 +32,8 @@ SIGNATURES: dict[str, list[type]] = {
     "glt_cuda_relabel_number": [_P, _N, _P, _P, _P, _P, _N, _P, _N, _P, _P, *_END],
     "glt_cuda_khop_room": [_P, _P, _P, _P, _P, _P],
     "glt_cuda_khop": [_P, _P, _P, _K, _P, _N, _P, _P, _P, _P, *_END],
-    "glt_cuda_gather": [_P, _P, _I, _N, _P, _N, _P, *_END],
-    "glt_cuda_gather_decode": [_P, _P, _I, _I, _N, _P, _N, _P, *_END],
+    "glt_cuda_gather": [_P, _P, _P, _I, _N, _P, _N, _P, *_END],
+    "glt_cuda_gather_decode": [_P, _P, _P, _I, _I, _N, _P, _N, _P, *_END],
     "glt_cuda_rank_find": [_P, _N, _N, _P, _N, _P, _P, _P],
     "glt_cuda_spread_rows": [_P, _P, _I, _N, _N, _P, _I, _P, *_END],
 }

@@ -61,8 +61,7 @@ class DeviceMemory:
 
     def address_of(self, array: np.ndarray) -> int:
         """Where the device reads what `array` gave, or a piece of it, on the host."""
-        assert self._registered is not None, "no memory of the host is registered"
-        return self._registered.address_of(array)
+        return self._on_host().address_of(array)
 
     def shards(
         self,
@@ -95,8 +94,17 @@ class DeviceMemory:
     def _rows_at(self, array: np.ndarray) -> RowsAt:
         dtype = torch.from_numpy(_carried(array[:0])).dtype
         return RowsAt(
-            address=self.address_of(array), rows=len(array), dtype=dtype, row_shape=array.shape[1:], keep=array
+            address=self._on_host().address_of_rows(array),
+            rows=len(array),
+            dtype=dtype,
+            row_shape=array.shape[1:],
+            stride=array.strides[0] if len(array) > 1 and array.nbytes else None,  # else numpy promises nothing of it
+            keep=array,
         )
+
+    def _on_host(self) -> Registered:
+        assert self._registered is not None, "no memory of the host is registered"
+        return self._registered
 
     def close(self) -> None:
         """Gives it back; no kernel may be reading it. Safe to call twice."""
