@@ -194,6 +194,19 @@ def test_no_alarm_when_ranks_leave_at_different_times(roles: tuple[str, ...]) ->
     assert said == ""
 
 
+@pytest.mark.parametrize(
+    ("last", "expected"), [({"bye": True}, "bye"), ({"failed": "ValueError"}, Loss(1, 7, "ValueError")), ({}, Loss(1, 7))]
+)
+def test_farewell_of_a_rank_that_leaves_with_signs_of_life_unread(last: dict, expected: object) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        ours.send(b'{"alive": true}')
+        if last:
+            theirs.send(json.dumps(last).encode())
+        theirs.close()
+        assert peers._heard(peers._Peer(1, 7, ours)) == expected
+
+
 def test_strangers_are_not_counted(tmp_path: Path) -> None:
     """A process that knows the address but does not greet as a rank is turned away."""
     script = textwrap.dedent(SCRIPT).replace(

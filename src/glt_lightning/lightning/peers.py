@@ -294,7 +294,7 @@ def _credentials(sock: socket.socket) -> tuple[int, int]:
 def _heard(peer: _Peer) -> Loss | Literal["alive", "bye"]:
     """What a readable connection tells: a loss, that its rank lives, or that it has left in order."""
     try:
-        message = json.loads(peer.sock.recv(_MAX_MESSAGE) or b"{}")
+        message = json.loads(_received(peer.sock) or b"{}")
     except (OSError, ValueError):
         message = {}
     if "bye" in message:
@@ -304,6 +304,14 @@ def _heard(peer: _Peer) -> Loss | Literal["alive", "bye"]:
     if "lost" in message:
         return Loss(*message["lost"])
     return Loss(peer.rank, peer.pid, message.get("failed", ""))
+
+
+def _received(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(_MAX_MESSAGE)
+    except ConnectionResetError:
+        # It closed with our last sign of life unread. The kernel tells of that first, before what it had sent: its farewell.
+        return sock.recv(_MAX_MESSAGE)
 
 
 def _say(line: str) -> None:
