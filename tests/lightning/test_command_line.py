@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from glt_lightning.lightning import cli
@@ -250,6 +251,29 @@ def test_fit_then_test_then_predict(
     assert found.endswith("version_1/checkpoints/best.ckpt")
     main(["predict", "--config", config, "--ckpt_path", "lightning_logs/version_0/checkpoints/best.ckpt"])
     assert len(list(Path("lightning_logs").glob("*/predictions/rank0.npz"))) == 1
+
+
+def test_own_module_resumes_and_predicts(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no parameters for most of what the data module knows; earlier releases kept that in its checkpoints."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    own = ["--config", config, "--model", "own_module.NodeClassifier"]
+    main(["fit", *own])
+    path = "lightning_logs/version_0/checkpoints/last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    kept = checkpoint["hyper_parameters"]
+    assert kept.keys() == {
+        "_class_path",
+        "_instantiator",
+        "in_channels",
+        "out_channels",
+        "hidden_channels",
+        "lr",
+    }
+    torch.save(checkpoint | {"hyper_parameters": kept | {"metadata": None, "num_nodes": 7, "target_type": None}}, "old")
+    for given in (path, "old"):
+        main(["fit", *own, "--ckpt_path", given, "--trainer.max_epochs", "2"])
+        main(["predict", *own, "--ckpt_path", given])
+    assert len(list(Path("lightning_logs").glob("*/predictions"))) == 2
 
 
 def test_no_logger_writes_config_twice(config: str) -> None:

@@ -195,7 +195,8 @@ def test_no_alarm_when_ranks_leave_at_different_times(roles: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize(
-    ("last", "expected"), [({"bye": True}, "bye"), ({"failed": "ValueError"}, Loss(1, 7, "ValueError")), ({}, Loss(1, 7))]
+    ("last", "expected"),
+    [({"bye": True}, "bye"), ({"failed": "ValueError"}, Loss(1, 7, "ValueError")), ({}, Loss(1, 7))],
 )
 def test_farewell_of_a_rank_that_leaves_with_signs_of_life_unread(last: dict, expected: object) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

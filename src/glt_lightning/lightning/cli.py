@@ -69,6 +69,20 @@ class GLTCLI(LightningCLI):
             config["ckpt_path"] = str(find_best(config.trainer.default_root_dir or os.getcwd()))
             rank_zero_info(f"the best checkpoint of the newest run: {config['ckpt_path']}")
 
+    def instantiate_classes(self) -> None:
+        """As Lightning's, without the links that the model has no parameter for, which Lightning keeps in the model's
+        hyperparameters: a checkpoint with those could not be loaded again."""
+        assert self.subcommand is not None
+        model = self.config[self.subcommand].get("model")
+        unknown = [] if model is None else [name for name in _LINKS.values() if name not in model.init_args]
+        for name in unknown:  # in checkpoints of earlier releases
+            (model.get("dict_kwargs") or {}).pop(name, None)
+        super().instantiate_classes()
+        hparams: Any = getattr(self.model, "hparams", None)
+        if isinstance(hparams, dict):
+            for name in unknown:
+                hparams.pop(name, None)
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         assert self.subcommand is not None
         config = self.config_init[self.subcommand]
