@@ -103,6 +103,7 @@ def test_evaluation_has_options_of_its_own(make_data) -> None:
     [
         ([5, 3], 10**6, [-1, -1]),
         ([5, -1], 10, [10, -1]),
+        ([40_000, 3], 10, [65_536, 6]),
         ({"paper__by__author": [5, 3], "author__wrote__paper": [2, 2]}, 10**6, [-1, -1]),
         ({"paper__by__author": [5, 3], "author__wrote__paper": [2, 2]}, 10, [10, 6]),
     ],

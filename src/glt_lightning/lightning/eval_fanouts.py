@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from glt_lightning.options import Fanouts
+from glt_lightning.types import MAX_FANOUT
 
 # A batch holds each edge at most once, so this bounds any evaluation batch: about what [15, 10, 5] x 1024 draws. The mean
 # degree would allow all neighbours in some larger graphs, but it bounds nothing where a few nodes have a million neighbours.
@@ -23,10 +24,10 @@ def eval_fanouts(num_neighbors: Fanouts, num_edges: int) -> tuple[Fanouts, str]:
 
 
 def _each(num_neighbors: Fanouts, all_neighbours: bool) -> Fanouts:
-    if isinstance(num_neighbors, dict):
+    if isinstance(num_neighbors, Mapping):
         return {edge_type: _of_hops(hops, all_neighbours) for edge_type, hops in num_neighbors.items()}
     return _of_hops(num_neighbors, all_neighbours)
 
 
 def _of_hops(hops: Sequence[int], all_neighbours: bool) -> list[int]:
-    return [-1 if all_neighbours or k == -1 else 2 * k for k in hops]
+    return [-1 if all_neighbours or k == -1 else min(2 * k, MAX_FANOUT) for k in hops]
