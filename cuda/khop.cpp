@@ -6,6 +6,7 @@
 #include <glt/api.h>
 
 #include <atomic>
+#include <type_traits>
 #include <vector>
 
 #include "guard.h"
@@ -30,11 +31,11 @@ struct Call {
 template <class Id, class Lids>
 class KHop {
  public:
-  explicit KHop(const Call& call)
+  KHop(const Call& call, const Lids& lids)
       : c(call),
         g(call.g),
         ws(call.ws),
-        table(ws.table, ws.table_cap, num_nodes(g)),
+        table(lids),
         lo(g.num_types, 0),
         hi(g.num_types, 0),
         nodes(g.num_types, 0),
@@ -52,6 +53,7 @@ class KHop {
       }
       if (!status) status = close_hop(h + 1);
     }
+    if (!status) *ws.table_base = table.next_base(total);
     return status;
   }
 
@@ -62,8 +64,7 @@ class KHop {
     if (n > table.limit()) return fail(c.detail, GLT_GROW, 0, 0, 2 * n);
     for (int64_t i = 0; i < n; ++i) {
       if (!range.has(seeds[i])) return fail(c.detail, GLT_BAD_ID, i, seeds[i]);
-      auto& slot = table.find(seeds[i]);
-      if (slot.empty()) slot.set(seeds[i], int32_t(i));
+      table.enter(seeds[i], int32_t(i));
       ws.gid[type][i] = seeds[i];
     }
     nodes[type] = total = n;
@@ -178,31 +179,29 @@ class KHop {
   // The local ids of n neighbours; new ones are appended to their type.
   int32_t number(int32_t type, const uint64_t* neighbors, int64_t count, int32_t* lids) {
     constexpr int64_t kAhead = 24;
-    const int64_t first = nodes[type], spare_slots = table.limit() - total;
-    int64_t n = first;
+    const Lids ids = table;  // what is stored cannot change a copy
+    const int64_t first = nodes[type], most_new = std::min(ws.node_cap[type] - first, table.limit() - total);
+    int64_t n = first, i = 0;
     int64_t* gids = ws.gid[type];
-    for (int64_t i = 0; i < std::min(kAhead, count); ++i) table.prefetch(int64_t(neighbors[i]));
-    int64_t i = 0;
+    for (int64_t k = 0; k < std::min(kAhead, count); ++k) ids.prefetch(int64_t(neighbors[k]));
     // With room for all, without a branch: whether a neighbour is new is a coin that no processor foresees.
-    if (count <= std::min(ws.node_cap[type] - n, spare_slots)) {
+    if (count <= most_new) {
       for (; i < count; ++i) {
-        if (i + kAhead < count) table.prefetch(int64_t(neighbors[i + kAhead]));
-        gids[n] = int64_t(neighbors[i]);
-        lids[i] = table.enter(gids[n], int32_t(n));
-        n += lids[i] == n;
+        ids.prefetch(int64_t(neighbors[std::min(i + kAhead, count - 1)]));
+        const int64_t gid = int64_t(neighbors[i]);
+        const int32_t lid = ids.enter(gid, int32_t(n));
+        gids[n] = gid;
+        lids[i] = lid;
+        n += lid == n;
       }
     }
     for (; i < count; ++i) {
-      if (i + kAhead < count) table.prefetch(int64_t(neighbors[i + kAhead]));
-      const int64_t gid = int64_t(neighbors[i]);
-      auto& slot = table.find(gid);
-      if (slot.empty()) {
-        if (n >= ws.node_cap[type]) return fail(c.detail, GLT_GROW, 2, type, 2 * (n + 1));
-        if (n - first >= spare_slots) return fail(c.detail, GLT_GROW, 0, 0, 2 * ws.table_cap);
-        slot.set(gid, int32_t(n));
-        gids[n++] = gid;
-      }
-      lids[i] = slot.lid();
+      if (i + kAhead < count) ids.prefetch(int64_t(neighbors[i + kAhead]));
+      lids[i] = ids.enter(int64_t(neighbors[i]), int32_t(n));
+      if (lids[i] < n) continue;
+      if (n >= ws.node_cap[type]) return fail(c.detail, GLT_GROW, 2, type, 2 * (n + 1));
+      if (n - first >= most_new) return fail(c.detail, GLT_GROW, 0, 0, 2 * ws.table_cap);
+      gids[n++] = int64_t(neighbors[i]);
     }
     total += n - first;
     nodes[type] = n;
@@ -230,12 +229,14 @@ int32_t glt_khop(const glt_graph* graph, const int64_t* seeds, int64_t num_seeds
   for (int32_t i = 0; i < num_hops * graph->num_relations; ++i)
     if (!is_fanout(fanouts[i])) return fail(detail, GLT_BAD_ARG, i, fanouts[i]);
   const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, detail};
-  const auto run = [&](auto id) {
-    using Id = decltype(id);
-    if (ws->table_cap >= num_nodes(*graph)) return KHop<Id, DirectTable>(call).run(seeds, num_seeds, seed_type);
-    if (num_nodes(*graph) < INT64_C(0xffffffff)) return KHop<Id, Table<NarrowSlot>>(call).run(seeds, num_seeds, seed_type);
-    return KHop<Id, Table<WideSlot>>(call).run(seeds, num_seeds, seed_type);
+  const int64_t base = *ws->table_base, ids = num_nodes(*graph);
+  *ws->table_base = 0;  // unless the whole batch is entered
+  const auto run = [&](auto id, const auto& lids) {
+    return KHop<decltype(id), std::decay_t<decltype(lids)>>(call, lids).run(seeds, num_seeds, seed_type);
   };
-  return graph->id_bytes == 4 ? run(int32_t()) : run(int64_t());
+  const auto run_with = [&](const auto& lids) { return graph->id_bytes == 4 ? run(int32_t(), lids) : run(int64_t(), lids); };
+  if (ws->table_cap >= ids) return run_with(DirectTable(ws->table, ids, base));
+  if (ids < INT64_C(0xffffffff)) return run_with(Table<NarrowSlot>(ws->table, ws->table_cap, ids));
+  return run_with(Table<WideSlot>(ws->table, ws->table_cap, ids));
 }
 GLT_CATCH(detail)

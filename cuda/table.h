@@ -42,6 +42,7 @@ struct Table {
   int64_t used;
 
   void clear() { std::memset(static_cast<void*>(slots), 0, used * sizeof(Slot)); }
+  int64_t next_base(int64_t) const { return 0; }  // as DirectTable's: here each batch clears
   int64_t limit() const { return direct ? INT64_MAX : used * 3 / 4; }  // most entries it may hold
   uint64_t start(int64_t gid) const { return direct ? uint64_t(gid) : (uint64_t(gid) * kGolden >> (64 - bits)) & mask; }
   void prefetch(int64_t gid) const { __builtin_prefetch(slots + start(gid), 1, 3); }
@@ -62,27 +63,30 @@ struct Table {
   }
 };
 
-// The same with a slot of 4 bytes for every id below num_ids: no keys, no probing.
+// The same with a slot of 4 bytes for every id below num_ids, base + lid: no keys, no probing. What is below base is of
+// an earlier batch, so the table is cleared once in 2^31 local ids.
 struct DirectTable {
-  struct Slot {
-    uint32_t v;
-    bool empty() const { return v == 0; }
-    int32_t lid() const { return int32_t(v - 1); }
-    void set(int64_t, int32_t lid) { v = uint32_t(lid) + 1; }
-  };
-
-  Slot* slots;
+  uint32_t* slots;
   int64_t used;
+  uint32_t base;
 
-  DirectTable(void* memory, int64_t, int64_t num_ids) : slots(static_cast<Slot*>(memory)), used(num_ids) {}
-  void clear() { std::memset(static_cast<void*>(slots), 0, used * sizeof(Slot)); }
+  // from: 0 where the memory may hold anything, else next_base() of the batch before.
+  DirectTable(void* memory, int64_t num_ids, int64_t from)
+      : slots(static_cast<uint32_t*>(memory)), used(num_ids), base(from <= INT32_MAX ? uint32_t(from) : 0) {}
+  void clear() {
+    if (base) return;
+    std::memset(slots, 0, used * sizeof(uint32_t));
+    base = 1;
+  }
+  int64_t next_base(int64_t num_lids) const { return base + num_lids; }
   int64_t limit() const { return INT64_MAX; }
   void prefetch(int64_t gid) const { __builtin_prefetch(slots + gid, 1, 3); }
-  Slot& find(int64_t gid) const { return slots[gid]; }
+
+  // The lid of gid, which is `lid` if it had none; without a branch.
   int32_t enter(int64_t gid, int32_t lid) const {
-    const uint32_t old = slots[gid].v, now = old ? old : uint32_t(lid) + 1;
-    slots[gid].v = now;
-    return int32_t(now - 1);
+    const uint32_t old = slots[gid], now = old < base ? base + uint32_t(lid) : old;
+    slots[gid] = now;
+    return int32_t(now - base);
   }
 };
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops import reference
+from glt_lightning.ops import khop, reference
 from glt_lightning.ops.khop import KHopOp
 from tests.helpers.graphs import HETERO, SINGLE, CutGraph, TypedGraph, cut
 
@@ -119,6 +119,27 @@ def test_one_op_serves_batches_of_any_size():
     for size in (1, 9, 0, 4, 30, 1):
         seeds = rng.integers(0, graph.num_nodes[1], size)
         assert_equals_reference(graph, pieces, op, seeds, 1, [[2, 2, 2], [3, 3, 3]], size, False)
+
+
+@pytest.mark.parametrize("nodes_per_slot", [0, 8], ids=["hashed", "one slot per node"])
+def test_a_batch_does_not_see_what_others_left_in_the_table(nodes_per_slot, monkeypatch):
+    """Also behind a batch that failed half-way, and at the end of the table's numbers."""
+    monkeypatch.setattr(khop, "_NODES_PER_SLOT", nodes_per_slot)
+    rng = np.random.default_rng(9)
+    graph = TypedGraph.random(rng)
+    graph.num_nodes, graph.edges = [500], [rng.integers(0, 500, (2, 9000))]
+    pieces = cut(graph, 2, rng)
+    op = KHopOp(pieces.view, [[3], [2]], with_edge=True)
+    op._table = np.full(500, -1)
+    for key, base in enumerate((None, None, None, 2**31 - 20, None, 0, 2**32 - 20, None)):
+        if base is not None:
+            op._table_base[0] = base
+        if key == 2:
+            with pytest.raises(DataError):
+                op(np.append(pieces.gid_of[0][:4], -1), 0, key)
+        seeds = rng.integers(0, 500, 5 + key % 2)
+        assert_equals_reference(graph, pieces, op, seeds, 0, [[3], [2]], key, False)
+        assert (op._table_base[0] > 0) == (nodes_per_slot > 0)
 
 
 @pytest.mark.parametrize("bad", [-1, 1 << 40])

@@ -55,6 +55,7 @@ typedef struct {
 typedef struct {
   int64_t table_cap;               // slots of the relabel table
   void* table;                     // 8 bytes a slot when num_nodes < 2^32 - 1, else 16
+  int64_t* table_base;             // [1] in: 0 for a table that may hold anything, else what the call before it left
   int64_t scratch_cap;             // addresses of one hop's picks
   uint64_t* scratch;
   const int64_t* node_cap;         // [T]

@@ -13,6 +13,9 @@ from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.native import GROW, WorkspaceStruct, check, library, pointers
 
 _FIRST_NODES = 1 << 20  # a first guess where the fan-outs promise more; untouched memory costs nothing
+# A table of 4 bytes per node needs no keys, no probing and, from batch to batch, no clearing: [10, 25] x 1000 in a graph of
+# 2.4 M nodes takes 0.87 of the CPU time. It is taken up to this many nodes per slot of the other: up to 4 times the memory.
+_NODES_PER_SLOT = 8
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class KHopOp:
         self._detail = np.zeros(4, dtype=np.int64)
         self._nodes_per_hop = np.zeros((graph.num_types, self._hops + 1), dtype=np.int64)
         self._edges_per_hop = np.zeros((graph.num_relations, self._hops), dtype=np.int64)
-        self._table = np.empty(0, dtype=np.int64)
+        self._table, self._table_base = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        self._slots = 0
         self._scratch = np.empty(1 << 15, dtype=np.uint64)
         self._node_cap = np.zeros(graph.num_types, dtype=np.int64)
         self._edge_cap = np.zeros(graph.num_relations, dtype=np.int64)
@@ -174,15 +178,17 @@ class KHopOp:
     _settled = False
 
     def _table_slots(self, nodes: int) -> None:
-        """Enough slots for this many ids; one per node of the graph where that is not much more (no probing)."""
+        """Enough slots for this many ids; one per node of the graph where that is not much more."""
         slots = 64
         while slots * 3 // 4 < nodes + 1:
             slots *= 2
-        if self._graph.num_nodes <= 2 * slots:
+        if self._graph.num_nodes <= _NODES_PER_SLOT * slots:
             slots = max(2, self._graph.num_nodes)
+        if slots == self._slots:
+            return
         if len(self._table) < slots * (2 if self._wide else 1):
             self._table = np.empty(slots * (2 if self._wide else 1), dtype=np.int64)
-        self._slots = slots
+        self._slots, self._table_base[0] = slots, 0
 
     def _node_array(self, t: int, n: int) -> None:
         self._gid[t], self._uid[t] = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
@@ -238,6 +244,7 @@ class KHopOp:
         self._tables = tables
         s = self._struct
         s.table_cap, s.table = self._slots, self._table.ctypes.data
+        s.table_base = self._table_base.ctypes.data
         s.scratch_cap, s.scratch = len(self._scratch), self._scratch.ctypes.data
         s.node_cap, s.edge_cap = self._node_cap.ctypes.data, self._edge_cap.ctypes.data
         s.gid, s.uid, s.src, s.dst, s.edge_row, s.e_id = (t.ctypes.data for t in tables)

@@ -118,6 +118,7 @@ class WorkspaceStruct(ctypes.Structure):
     _fields_ = [
         ("table_cap", c_int64),
         ("table", c_void_p),
+        ("table_base", c_void_p),
         ("scratch_cap", c_int64),
         ("scratch", c_void_p),
         ("node_cap", c_void_p),
