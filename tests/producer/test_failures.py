@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 from glt_lightning.errors import SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
+from glt_lightning.producer import subprocess
 from glt_lightning.producer.process import SamplerProcess
+from glt_lightning.producer.standstill import StandStill
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.clock import Clock
 from tests.helpers.partitions import digest, partitioned, small_graph
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=4, shuffle=True)
@@ -121,6 +125,48 @@ def test_a_stopped_sampler_is_noticed_at_the_deadline(partition):
         producer._options = replace(producer._options, timeout_s=1.0)  # a sampler may take longer than that to start
         with pytest.raises(SamplerError, match=r"pid \d+.*no answer with batch \d+ within sampling.timeout_s = 1.0 s"):
             list(stream)
+
+
+def test_a_stopped_sampler_is_noticed_by_who_waits_for_its_memory(partition):
+    """All of it is taken, and some is at a sampler that works for a run that has ended."""
+    with open_context(partition, num_workers=1) as context:
+        loader = context.make_loader(SPEC)
+        assert list(loader)
+        producer = context._producer
+        os.kill(producer.pids[0], signal.SIGSTOP)
+        producer._options = replace(producer._options, timeout_s=0.5)
+        taken = list(iter(producer._slots.take, None))
+        producer._abandoned = 1
+        with pytest.raises(SamplerError, match=r"pid \d+.*no answer with a reply within sampling.timeout_s = 0.5 s"):
+            next(iter(loader))
+        assert taken
+
+
+def test_a_trainer_that_stood_still_gives_its_samplers_their_time_again(partition, want, monkeypatch):
+    with open_context(partition, num_workers=1) as context:
+        stream = iter(context.make_loader(SPEC))
+        got = [digest(next(stream))]
+        producer = context._producer
+        pid, begun_s = producer.pids[0], time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        producer._options = replace(producer._options, timeout_s=0.3)
+
+        def stood_still(_self):
+            if time.monotonic() > begun_s + 0.6:  # without it, the time would be over
+                os.kill(pid, signal.SIGCONT)
+            return True
+
+        monkeypatch.setattr(subprocess.StandStill, "happened", stood_still)
+        monkeypatch.setattr(subprocess, "STEP_S", 0.05)
+        assert got + [digest(batch) for batch in stream] == want
+
+
+def test_standing_still_is_noticed():
+    clock = Clock()
+    still = StandStill(clock)
+    for seconds, stood in ((5, False), (9, False), (11, True), (1, False), (3600, True), (0, False)):
+        clock.ahead_s += seconds
+        assert still.happened() is stood
 
 
 def test_a_partition_that_vanished_is_named(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 
 from glt_lightning.errors import PeerLostError, SamplerError
 from glt_lightning.options import DeadlineOptions
-from glt_lightning.producer import server_process
+from glt_lightning.producer import conversation, server_process
 from glt_lightning.producer.conversation import Conversation
 from glt_lightning.producer.hosted import ServerPlan
 from glt_lightning.producer.outage import Outage
@@ -152,6 +152,20 @@ def test_the_time_of_a_batch_begins_again_when_its_server_comes_back(client: Cli
     until(lambda: client.server.asked.count(1) > asked)
     client.clock.ahead_s += TIMEOUT_S - 5
     _wake(client)
+    client.server.finish(1)
+    waiting.join(20)
+    assert found == [1]
+
+
+def test_the_time_of_a_batch_begins_again_when_its_client_stood_still(client: Client, monkeypatch) -> None:
+    assert client.take(0) == 0
+    client.batches.ask(question(1))
+    found: list[object] = []
+    waiting = _waiting(client, 1, found)
+    monkeypatch.setattr(conversation.StandStill, "happened", lambda _: True)
+    client.clock.ahead_s += 2 * TIMEOUT_S
+    _wake(client)
+    until(lambda: found or client.batches._state._waiters)  # it has looked
     client.server.finish(1)
     waiting.join(20)
     assert found == [1]

@@ -16,6 +16,7 @@ from glt_lightning.options import DeadlineOptions
 from glt_lightning.producer.handover import HandoverStream, place_identity
 from glt_lightning.producer.outage import Outage
 from glt_lightning.producer.question import Question
+from glt_lightning.producer.standstill import STEP_S, StandStill
 from glt_lightning.transport.base import MessageStream
 from glt_lightning.transport.message import Message
 from glt_lightning.transport.peer import Answer, Peer
@@ -101,9 +102,12 @@ class Conversation:
         """
         begun_s = self._clock()
         latest_s: float | None = None  # to ask again for the last time
+        still = StandStill()
         with self._state:
             while key not in self._answers:
                 self._raise_if_over()
+                if still.happened():
+                    begun_s, latest_s = self._clock(), None
                 if latest_s is None and self._broken_s > begun_s:
                     # bounded also where the batch ends every server that makes it
                     latest_s = self._broken_s + self._deadlines.reconnect_s
@@ -116,7 +120,7 @@ class Conversation:
                     raise SamplerError(
                         f"{self.server}: no answer with batch {key[1]} within sampling.timeout_s = {self._timeout_s} s."
                     )
-                self._state.wait(left_s)
+                self._state.wait(min(left_s, STEP_S))
             found = self._answers.pop(key)
         if isinstance(found, PeerError):
             raise found

@@ -20,6 +20,7 @@ from glt_lightning.producer.in_flight import LEAST, InFlight
 from glt_lightning.producer.pool import Failure, SamplerPool
 from glt_lightning.producer.process import Task, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
+from glt_lightning.producer.standstill import STEP_S, StandStill
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Placed, Sample
@@ -34,6 +35,19 @@ class _Run:
     requests: Iterator[BatchRequest]
     tasks: OrderedDict[int, Task] = field(default_factory=OrderedDict)
     largest: int = 0  # bytes of its largest batch so far
+
+
+class _Patience:
+    """With samplers. It begins again when this process stood still."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._still = seconds, StandStill()
+        self._end_s = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        if self._still.happened():
+            self._end_s = time.monotonic() + self._seconds
+        return self._end_s - time.monotonic()
 
 
 class SubprocessProducer:
@@ -153,8 +167,9 @@ class SubprocessProducer:
         self._slots.limit = allowed + sum(max(LEAST, len(each.tasks)) for each in others) + 2
         while len(run.tasks) < allowed:
             slot = self._slots.take()
+            patience = _Patience(self._options.timeout_s)
             while slot is None and not run.tasks and self._abandoned:
-                self._read_replies(self._deadline())  # an ended run's slots come back first
+                self._read_replies(patience)  # an ended run's slots come back first
                 slot = self._slots.take()
             if slot is None and run.tasks:
                 return
@@ -170,22 +185,19 @@ class SubprocessProducer:
             self._pool.submit(task)
 
     def _wait_for(self, task: Task) -> None:
-        deadline = self._deadline()
+        patience = _Patience(self._options.timeout_s)
         while task.reply is None:
-            self._read_replies(deadline, task)
+            self._read_replies(patience, task)
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self._options.timeout_s
-
-    def _read_replies(self, deadline: float, task: Task | None = None) -> None:
-        """Handles what the samplers sent; waits for at least one message or a death."""
-        left_s = deadline - time.monotonic()
+    def _read_replies(self, patience: _Patience, task: Task | None = None) -> None:
+        """Handles what the samplers sent; waits for a message or a death, but not for long."""
+        left_s = patience.left_s()
         if left_s <= 0:
             waiting = [p for p in self._pool.processes if task is None or task in p.tasks.values()]
             who = ", ".join(p.name for p in waiting) or "sampler processes that are started again"
             what = "a reply" if task is None else f"batch {task.request.number}"
             raise SamplerError(f"{who}: no answer with {what} within sampling.timeout_s = {self._options.timeout_s} s.")
-        for done, header in self._pool.poll(left_s):
+        for done, header in self._pool.poll(min(left_s, STEP_S)):
             self._note(done, header)
 
     def _note(self, task: Task, header: dict[str, Any]) -> None:
