@@ -5,6 +5,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
+# Processes that share the tests out; each test knows its own children, so they do not meet.
+TEST_PROCESSES ?= 2
+SHARED_OUT := --numprocesses $(TEST_PROCESSES) --dist worksteal
+
 # Devices that `make install` builds the CUDA kernels for: the fewer, the quicker. `make wheel` builds them for all.
 CUDA_ARCHITECTURES ?= 90
 
@@ -32,7 +36,7 @@ demo: install
 
 # pytest comes last: its closing line is the result. It fails when no test was run.
 test: lint
-	$(PYTEST) -m "not slow and not soak and not gpu and not faults"
+	$(PYTEST) $(SHARED_OUT) -m "not slow and not soak and not gpu and not faults"
 
 # One cell per fault of the fault matrix is part of it.
 test-all: lint

@@ -16,6 +16,7 @@ from glt_lightning.ops.cuda_khop_batch import KHopRoom, NativeBatch
 from glt_lightning.ops.cuda_khop_steps import SteppedBatch
 from glt_lightning.ops.cuda_native import SPARE_FANOUT
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.types import MAX_FANOUT
 from tests.helpers import device_cases as cases
 from tests.helpers.device_cases import WAYS
 from tests.helpers.graphs import HETERO, TypedGraph, cut
@@ -177,7 +178,7 @@ def test_what_is_not_bounded_gets_no_room(kernels):
     assert room_of(graph, [[3], [4]], 5, max_picks=74).workspace == -1
     assert room_of(graph, [[3], [-1]], 5).workspace == -1
     assert room_of(graph, [[-1]], 0).workspace >= 0  # of no rows
-    assert room_of(graph, [[2**31 - 1]] * 16, 2**40).workspace == -1
+    assert room_of(graph, [[MAX_FANOUT]] * 16, 2**40).workspace == -1
 
 
 def test_memory_that_stays_empty_is_given_back(kernels, monkeypatch):

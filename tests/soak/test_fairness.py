@@ -21,7 +21,15 @@ from tests.helpers import started
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import cluster, open_farm, until
 from tests.lightning.test_two_ranks import ONE_THREAD
-from tests.soak.test_chaos import MINUTES, SERVER
+from tests.soak.test_chaos import MINUTES
+
+SERVER = """
+import json, signal, sys
+from glt_lightning.producer.hosted import HostedServer, ServerPlan
+server = HostedServer(ServerPlan.from_json(json.loads(sys.argv[1])))
+print("listening at", server.address, flush=True)
+signal.pause()
+"""
 
 CLIENTS = 8
 SECONDS = MINUTES * 60 / 2
