@@ -10,6 +10,13 @@ struct alignas(16) Bytes16 {
   uint64_t a, b;
 };
 
+// The word of a row that a lane begins with; lanes is a power of two. A warp's words of 16 bytes may be read by quarters, of 8
+// bytes by halves, each of every line of 128 bytes that it touches. So a quarter's lanes get words of one line: a row of 400
+// bytes is then read in 4 pieces, and not in the 6.6 of a row whose lane 0 begins with word 0 wherever that lies (counted).
+GLT_HD uint32_t first_word(const char* row, uint32_t word_bytes, uint32_t lane, uint32_t lanes) {
+  return (lane - uint32_t(reinterpret_cast<uint64_t>(row) % 128) / word_bytes) & (lanes - 1);
+}
+
 // A lane reads kAhead words before it writes the first. Left to itself the compiler reads the next word behind the write of
 // the last one, which might change it.
 template <class Word, int kAhead>
@@ -17,7 +24,7 @@ GLT_HD void copy_words(const char* from, char* to, int64_t bytes, uint32_t lane,
   const int64_t n = bytes / int64_t(sizeof(Word)), step = int64_t(lanes);
   const Word* const in = reinterpret_cast<const Word*>(from);
   Word* const out = reinterpret_cast<Word*>(to);
-  int64_t i = lane;
+  int64_t i = first_word(from, sizeof(Word), lane, lanes);
   if (kAhead > 1)
     for (; i + (kAhead - 1) * step < n; i += kAhead * step) {
       Word words[kAhead];

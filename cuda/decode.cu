@@ -1,6 +1,7 @@
 // Gathering rows that are stored in fewer bytes than they are used in.
 #include <glt/cuda.h>
 
+#include "copy.h"
 #include "each_row.cuh"
 #include "guard.h"
 #include "stored.h"
@@ -27,7 +28,7 @@ GLT_DEVICE void decode_steps(const char* row, float* to, int64_t values, uint32_
   using Out = Pack<float, kStep>;
   const Stored stored(static_cast<const char*>(__builtin_assume_aligned(row, sizeof(In))));
   const char* const from = row + Stored::kHeadBytes;
-  for (int64_t k = lane; k < values / kStep; k += lanes) {
+  for (int64_t k = first_word(from, sizeof(In), lane, lanes); k < values / kStep; k += lanes) {
     const In in = reinterpret_cast<const In*>(from)[k];
     Out meant;
     for (int64_t j = 0; j < kStep; ++j) meant.at[j] = stored.meant(in.at[j]);

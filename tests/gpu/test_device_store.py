@@ -9,12 +9,12 @@ from glt_lightning.ops.cuda_memory import Registered
 from glt_lightning.sampler.device_store import free_memory
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, open_with
-from tests.helpers.wide import wide_graph
+from tests.helpers.wide import padded_graph, wide_graph
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("make", [small_graph, small_hetero, wide_graph])
+@pytest.mark.parametrize("make", [small_graph, small_hetero, wide_graph, padded_graph])
 @pytest.mark.parametrize(("memory", "share"), [("device", 1), ("uva", 0), ("hybrid", 0.001), ("hybrid", 0.5)])
 def test_the_same_as_on_the_cpu(kernels, tmp_path, make, memory, share):
     partition = partitioned(make(), tmp_path, 3)
@@ -32,8 +32,9 @@ def test_the_same_as_on_the_cpu(kernels, tmp_path, make, memory, share):
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
-def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, kind, memory):
-    data = wide_graph()
+@pytest.mark.parametrize("make", [wide_graph, padded_graph])
+def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
+    data = make()
     data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
     partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
     store = open_with(partition, kernels, "device", memory, rows=100_000)

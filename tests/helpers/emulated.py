@@ -53,6 +53,7 @@ def emulated(tmp_path_factory) -> ctypes.CDLL:
         "emulate_device": [c_int32, c_int32],
         "emulate_lockable": [c_int64],
         "emulate_enter": [c_void_p, c_int64, c_void_p, c_int64, c_void_p],
+        "emulate_lanes": [c_uint64, c_uint32, c_uint32, c_void_p],
         "emulate_picks": [c_uint64, c_uint32, c_uint32, c_int32, c_void_p, c_void_p],
     }
     for name, arguments in (SIGNATURES | extra).items():

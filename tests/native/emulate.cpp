@@ -231,6 +231,12 @@ GLT_API int32_t emulate_enter(uint64_t* table, int64_t num_slots, const int64_t*
   return glt::for_each(n, [&](int64_t i) { slots[i] = lids.enter(ids[i], uint32_t(i)); }, nullptr, nullptr);
 }
 
+// first [lanes]: the word of a row at this address that each of its lanes begins with.
+GLT_API int32_t emulate_lanes(uint64_t address, uint32_t word_bytes, uint32_t lanes, uint32_t* first) {
+  for (uint32_t k = 0; k < lanes; ++k) first[k] = glt::first_word(reinterpret_cast<const char*>(address), word_bytes, k, lanes);
+  return GLT_OK;
+}
+
 // The same picks by the host's way, out, and by the lanes' way, lanes_out; each [fanout], fanout < degree unless replace.
 GLT_API int32_t emulate_picks(uint64_t stream, uint32_t degree, uint32_t fanout, int32_t replace, uint32_t* out,
                               uint32_t* lanes_out) {

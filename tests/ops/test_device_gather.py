@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from glt_lightning.data.bus_stride import bus_stride
 from glt_lightning.errors import DataError
 from glt_lightning.ops.cuda import raise_if
 from glt_lightning.ops.cuda_gather import CudaShards, RowsAt
@@ -62,6 +63,29 @@ def test_rank_find(kernels, seed):
 def test_rank_find_refuses_other_ids(kernels):
     with pytest.raises(DataError, match=re.escape("ids: expected int64 [n]")):
         CudaRankedSet(torch.zeros(4, dtype=torch.int64), 0, 10, kernels).find(torch.zeros(3, dtype=torch.int32))
+
+
+def _reads(emulated, address: int, row_bytes: int) -> int:
+    """Lines of 128 bytes that 32 lanes ask for: those whose words make 128 bytes together, each group for itself."""
+    word = min(16, row_bytes & -row_bytes)
+    first, asked = np.empty(32, dtype=np.uint32), set()
+    emulated.emulate_lanes(address, word, 32, first.ctypes.data)
+    assert sorted(first) == list(range(32))
+    for lane, begin in enumerate(first.tolist()):
+        for time, i in enumerate(range(begin, row_bytes // word, 32)):
+            asked.add((time, lane * word // 128, (address + i * word) // 128))
+    return len(asked)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "stride", "reads"),
+    [(136, 136, 2), (200, 256, 2), (400, 400, 4), (512, 512, 4), (1000, 1024, 8), (1200, 1200, 12)],
+)
+def test_lanes_read_whole_lines(emulated, row_bytes, stride, reads):
+    """In the mean over all places of a row. Where lane 0 begins with word 0, rows of 400 bytes take 6.6 reads, of 1200 18."""
+    assert bus_stride(row_bytes) == stride
+    counted = [_reads(emulated, 4096 + k * stride, row_bytes) for k in range(128)]
+    assert sum(counted) == 128 * reads
 
 
 # --- what an array is made of
