@@ -37,7 +37,7 @@ def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
     data = make()
     data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
     partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
-    store = open_with(partition, kernels, "device", memory, rows=100_000)
+    store = open_with(partition, kernels, "device", memory, rows=need_of(partition, with_edge=True).features // 2)
     check_attributes(store, partition)
     store.close()
 
