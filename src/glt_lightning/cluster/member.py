@@ -61,14 +61,14 @@ def ask_holders(
 
 
 class Member:
-    """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one).
+    """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one). works_for: see `Owner`.
 
     Raises `OptionError` for an address that cannot be used. Close it: that ends the server and all questions.
     """
 
-    def __init__(self, partition: LocalPartition, link: Link, address: str) -> None:
+    def __init__(self, partition: LocalPartition, link: Link, address: str, works_for: int | None = None) -> None:
         self._partition, self._link = partition, link
-        self._owner = Owner(partition, link.limits.reply_bytes)
+        self._owner = Owner(partition, link.limits.reply_bytes, works_for)
         self._transport = link.open_transport()
         self._server: Server = self._transport.serve(address, Service(link.greet, self._owner.calls, {}))
         self.rows: PeerRows | None = None

@@ -12,6 +12,7 @@ import numpy as np
 
 from glt_lightning.channel.slots import Slot, SlotPool
 from glt_lightning.cluster.expansion import Expansion
+from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
@@ -29,10 +30,11 @@ _SLOTS = 16  # replies on their way at once that are gathered into warm memory
 class Owner:
     """The operations on the parts that a process maps: ``expand`` (sample rows), ``gather`` (attributes of rows) and
     ``here`` (a sign of life).
-    docs/wire-format.md has their messages. reply_bytes: most bytes of one reply; larger answers take several."""
+    docs/wire-format.md has their messages. reply_bytes: most bytes of one reply; larger answers take several.
+    works_for: the process whose sampler this one is; None: it stands for itself."""
 
-    def __init__(self, partition: LocalPartition, reply_bytes: int) -> None:
-        self._reply_bytes = reply_bytes
+    def __init__(self, partition: LocalPartition, reply_bytes: int, works_for: int | None = None) -> None:
+        self._reply_bytes, self._works_for = reply_bytes, works_for
         self._partition, self._manifest = partition, partition.manifest
         self._wire = wire_dtype(partition.manifest)
         self._lock = threading.Lock()
@@ -41,11 +43,15 @@ class Owner:
 
     @property
     def calls(self) -> Mapping[str, CallHandler]:
-        return {"expand": self._expand, "gather": self._gather, "here": lambda message, caller: Message({})}
+        return {"expand": self._expand, "gather": self._gather, "here": self._here}
 
     def close(self) -> None:
         self._slots.close()
         self._shards.cache_clear()
+
+    def _here(self, _message: Message, _caller: Caller) -> Message:
+        pid = self._works_for
+        return Message({"stopped": pid} if pid is not None and is_stopped(pid) else {})
 
     @guarded()  # who asks is told of a file that was cut off, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:

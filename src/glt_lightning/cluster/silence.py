@@ -30,6 +30,12 @@ def read_state(pid: int) -> State | None:
         return None
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this host is stopped by a signal or a debugger."""
+    state = read_state(pid)
+    return state is not None and state.letter in _STOPPED
+
+
 class Silence:
     """Which of the other ranks of this host show no sign of life for ``limit_s``.
 

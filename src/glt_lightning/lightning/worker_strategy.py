@@ -110,6 +110,7 @@ class GLTWorkerStrategy(GLTStrategy):
             self._gather_text,
             on_loss=self._end_by_deadline,
             cache=cache,
+            silence_s=self.options.peer_silence_s,
         )
 
     def _end_by_deadline(self, reason: str, left: threading.Event) -> None:

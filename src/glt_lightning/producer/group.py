@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -53,6 +54,7 @@ class WorkerGroup:
         on_device: Which rows of nodes the training device holds, so that batches need not.
         inner: Makes batches in this process in place of the CPU, where there are no sampler processes.
         on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.HolderWatch`.
+        silence_s: How long a rank may be stopped whose sampler processes go on.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class WorkerGroup:
         cache: CacheOptions | None = None,
         on_device: DeviceMembers | None = None,
         inner: MakeInner | None = None,
+        silence_s: float = math.inf,
     ) -> None:
         link = replace(link, graph=graph.manifest.options_hash)
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
@@ -99,7 +102,7 @@ class WorkerGroup:
                 )
                 self._keep(self._cache.ticket)
             if on_loss is not None:
-                self._watch = HolderWatch(self._rows.peers, link.deadlines.call_s / 2, on_loss)
+                self._watch = HolderWatch(self._rows.peers, link.deadlines.call_s / 2, silence_s, on_loss)
             self._opened = opened.pop_all()
 
     def _open_inner(

@@ -101,9 +101,12 @@ class SamplerSource:
 
 
 class Samplers:
-    """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends what it serves and asks."""
+    """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends what it serves and asks.
 
-    def __init__(self, source: SamplerSource, index: int = 0) -> None:
+    works_for: the process that trains, if that is another one.
+    """
+
+    def __init__(self, source: SamplerSource, index: int = 0, works_for: int | None = None) -> None:
         self._index = index
         self._partition = LocalPartition.open(source.directory, parts=source.parts, memory=source.memory)
         if self._partition.manifest.options_hash != source.options_hash:
@@ -117,7 +120,8 @@ class Samplers:
         self.version = 0
         link = source.link
         if link is not None and source.serve is not None:
-            self._member = Member(self._partition, link.named(f"{link.name}, sampler {index}"), source.serve)
+            name = f"{link.name}, sampler {index}"
+            self._member = Member(self._partition, link.named(name), source.serve, works_for)
         elif link is not None:
             self._rows = ask_holders(self._partition, source.holders, link, link.open_transport(), index)
 

@@ -1,11 +1,12 @@
-"""Notices that a process of another host is gone while this one is blocked in something else, such as a collective call."""
+"""Notices that a process of another host is gone, or stopped, while this one is blocked, such as in a collective call."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 
-from glt_lightning.errors import PeerError
+from glt_lightning.errors import PeerError, PeerLostError
+from glt_lightning.transport.message import Message
 from glt_lightning.transport.peer import Peer
 
 # Told why a peer is gone, on a thread of the watch, with the event that is set when the watch is closed.
@@ -14,10 +15,13 @@ OnLoss = Callable[[str, threading.Event], None]
 
 class HolderWatch:
     """Asks ``peers`` for a sign of life every ``every_s`` seconds; one that is away for longer than its deadlines allow is
-    lost, and ``on_loss`` hears of the first. Close it."""
+    lost, and ``on_loss`` hears of the first. So does one whose sampler processes answer, and say for ``silence_s`` that the
+    process they work for is stopped. Close it."""
 
-    def __init__(self, peers: Sequence[Peer], every_s: float, on_loss: OnLoss) -> None:
-        self._peers, self._every_s, self._on_loss = peers, every_s, on_loss
+    def __init__(self, peers: Sequence[Peer], every_s: float, silence_s: float, on_loss: OnLoss) -> None:
+        self._peers, self._every_s, self._silence_s, self._on_loss = peers, every_s, silence_s, on_loss
+        # Rounds in a row in which it was stopped. Not seconds: this process may have been stopped, too.
+        self._stopped = [0] * len(peers)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="glt-holders", daemon=True)
         self._thread.start()
@@ -35,10 +39,21 @@ class HolderWatch:
 
     def _run(self) -> None:
         while not self._closed.wait(self._every_s):
-            for peer in self._peers:
+            for number, peer in enumerate(self._peers):
                 try:
-                    peer.ask("here").result()
+                    self._look(number, peer.ask("here").result())
                 except PeerError as error:
                     if not self._closed.is_set():
                         self._on_loss(str(error), self._closed)
                     return
+
+    def _look(self, number: int, answer: Message) -> None:
+        """Raises `PeerLostError` for a peer that was stopped for too long."""
+        pid = answer.header.get("stopped")
+        self._stopped[number] = 0 if pid is None else self._stopped[number] + 1
+        stopped_s = (self._stopped[number] - 1) * self._every_s
+        if stopped_s >= self._silence_s:
+            raise PeerLostError(
+                f"{self._peers[number].name}: its process {pid!r:.20} has been stopped by SIGSTOP or a debugger for "
+                f"{stopped_s:.0f} s. To keep a rank in a debugger, raise cluster.peer_silence_s."
+            )

@@ -56,7 +56,9 @@ class Worker:
 
     def _on_open(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
         try:
-            self._samplers = Samplers(SamplerSource.from_json(header["source"]), header["index"])
+            self._samplers = Samplers(
+                SamplerSource.from_json(header["source"]), header["index"], works_for=os.getppid()
+            )
         except Exception as error:
             self._answer({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
             raise ClosedError from None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from glt_lightning.transport.message import EMPTY, Message
 
-PROTOCOL = 2  # version of the wire format and of the operations
+PROTOCOL = 3  # version of the wire format and of the operations
 
 
 class Caller(Protocol):
