@@ -23,7 +23,7 @@ from glt_lightning.sampler import BatchRequest, SamplerConfig
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.source import Expand, Rows
-from glt_lightning.transport.message import Message
+from glt_lightning.transport.message import Message, pack
 from glt_lightning.types import MAX_FANOUT
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -77,7 +77,9 @@ def test_picks_in_pieces_are_the_same(partition, fanout, with_edge, replace) -> 
             assert array is None or np.array_equal(have, array)
 
 
-def test_rows_in_pieces_are_the_same(partition) -> None:
+@pytest.mark.parametrize("reply_bytes", [100, 8])
+def test_rows_in_pieces_are_the_same(partition, reply_bytes) -> None:
+    """Also where one row of any table is larger than a reply should be."""
     view = partition.view
     rng = np.random.default_rng(0)
     request = [
@@ -89,7 +91,7 @@ def test_rows_in_pieces_are_the_same(partition) -> None:
         )
         for t in range(view.num_types)
     ]
-    near, small = asked(partition, 100)
+    near, small = asked(partition, reply_bytes)
     found = small.gather(1, request)()
     assert len(near.replies) > 10
     assert max(len(reply.body) for reply in near.replies) < 100 + 64 * 8
@@ -105,6 +107,20 @@ def test_an_owner_that_sends_nothing_more_is_an_error(partition) -> None:
     near._calls = {"expand": lambda message, caller: Message({"arrays": [], "total": 5})}
     with pytest.raises(PeerError, match="server 0 answered a question for neighbours with what does not fit"):
         rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, False, False, {}))()
+
+
+def test_picks_of_other_edge_types_than_counted_are_an_error() -> None:
+    """numpy drops an array of one that is assigned to an empty one; the picks that lack would be uninitialised memory."""
+    first = {"0/counts": [1], "0/neighbors": [5], "1/counts": [2], "1/neighbors": []}
+    replies = iter([first, {"0/neighbors": [6], "1/neighbors": [7]}])
+
+    def expand(_message, _caller):
+        arrays, body = pack({name: np.array(ids, dtype=np.int32) for name, ids in next(replies).items()})
+        return Message({"arrays": arrays, "total": 3}, body)
+
+    rows = PeerRows(np.ones(1, dtype=np.int32), [Near(SimpleNamespace(calls={"expand": expand}))])
+    with pytest.raises(PeerError, match="server 0 answered a question for neighbours with what does not fit"):
+        rows.expand(1, Expand(0, 0, (-1, -1), False, False, {0: np.zeros(1, dtype=np.int32)}))()
 
 
 def test_counts_that_do_not_fit_are_refused(partition) -> None:

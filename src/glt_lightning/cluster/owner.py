@@ -70,17 +70,17 @@ class Owner:
         tables, ids = message.header.get("tables"), unpack(message)
         if not isinstance(tables, list) or len(tables) != len(ids):
             raise DataError(f"gather: expected one array of ids per table, got {len(ids)} for {tables!r:.200}.")
-        fields, room, whole = [], self._reply_bytes, True
+        fields, room, whole, given = [], self._reply_bytes, True, 0
         for number, table in enumerate(tables):
             kind, index, names = _table(table, self._manifest)
             rows = _ids(ids.get(str(number)))
             found = {name: self._shards(kind, index, name) for name in names}
             row_bytes = sum(shards.row_bytes for shards in found.values())
-            fit = (
-                max(room // max(1, row_bytes), 0 if number else 1) if whole else 0
-            )  # one row at least: who asks goes on
+            # one row at least, of whichever table is the first: who asks goes on
+            fit = max(room // max(1, row_bytes), 0 if given else 1) if whole else 0
             whole = fit >= len(rows)
             rows = rows[:fit]
+            given += len(rows)
             room -= len(rows) * row_bytes
             for name, shards in found.items():
                 gather = partial(shards.gather, rows)

@@ -129,6 +129,8 @@ class _Picked:
             if not _num_picks(piece):
                 raise ValueError(f"no picks after {got} of {total}")
             got += _num_picks(piece)
+        if any(end != len(whole[name]) for name, end in ends.items()):
+            raise ValueError(f"lists of {ends} picks, counts of {sizes}")
         return {r: Picks(counts[r], whole[f"{r}/neighbors"], whole.get(f"{r}/edge_rows")) for r in relations}
 
 
