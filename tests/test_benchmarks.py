@@ -28,6 +28,7 @@ COMMANDS = {
     "bench_partition.py": "{graph} --parts 2 --rounds 1",
     "partitioning.py": "{graph} --parts 2 --rounds 1 --algorithms random,streaming --work {tmp} --results {tmp}/a.jsonl",
     "hotness.py": "{part2} --batch_size 256",
+    "streaming.py": "--nodes 2000 --degree 4 --communities 10",
     "feature_dtype.py": "{part1} --rounds 1",
     "storage.py": "--rows 1000 --features 4 --rounds 1",
     "cache.py": "traffic {part2} --policies degree --ratio 0.1 --batches 2 --batch_size 256",
