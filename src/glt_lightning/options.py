@@ -165,7 +165,7 @@ class SamplingOptions:
 
     Attributes:
         num_workers: Sampler processes per rank; 0 samples inside the training process.
-        concurrency: Batches that each sampler process has in hand; it makes as many at once as there are cores for.
+        concurrency: Batches that each sampler process has in flight; it makes as many at once as there are cores for.
         num_threads: Threads that share the work of one batch.
         replace: Draw neighbours with replacement.
         with_edge: Give each batch its ``e_id`` (and ``edge_attr`` where the graph has it).
@@ -491,7 +491,7 @@ class ClusterOptions:
             starts one itself, if all ranks are on one host.
         server_rank: The server that makes this rank's batches; ``auto`` takes rank mod servers.
         num_workers: Sampler processes of a server.
-        concurrency: Batches that each of them has in hand.
+        concurrency: Batches that each of them has in flight.
         worker_devices: GPUs of a server on which these sample, such as ``[cuda:0, cuda:1]``, in turn; from where
             ``sampling.topology`` and ``sampling.features`` say. Empty: the CPU samples.
         buffer_size: Most bytes of finished batches that a server keeps for one client. ``auto``: its clients share an
