@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
+from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 
 from glt_lightning import GLTServerClientStrategy, GLTWorkerStrategy
 from glt_lightning.errors import WriteError
@@ -65,6 +66,11 @@ def test_who_writes() -> None:
         assert kind(checkpoint_io=theirs).checkpoint_io is theirs
         assert isinstance(kind(checkpoint_io=AsyncCheckpointIO()).checkpoint_io.checkpoint_io, WholeCheckpointIO)
         assert kind(checkpoint_io=AsyncCheckpointIO(theirs)).checkpoint_io.checkpoint_io is theirs
+        assert isinstance(kind(checkpoint_io=_OfUser()).checkpoint_io.checkpoint_io, WholeCheckpointIO)
+
+
+class _OfUser(_WrappingCheckpointIO):
+    """Writes what it wraps."""
 
 
 def _umask() -> int:

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lightning.pytorch.plugins.io import AsyncCheckpointIO, CheckpointIO
+from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 
 from glt_lightning.cluster.context import DistContext
@@ -75,7 +76,7 @@ class GLTStrategy(DDPStrategy):
         """Who writes checkpoints: `WholeCheckpointIO`, unless the user gave another."""
         if self._checkpoint_io is None:
             self._checkpoint_io = WholeCheckpointIO()
-        elif isinstance(self._checkpoint_io, AsyncCheckpointIO):
+        elif isinstance(self._checkpoint_io, _WrappingCheckpointIO):
             self._checkpoint_io.checkpoint_io = WholeCheckpointIO()  # no effect where it wraps another already
         return self._checkpoint_io
 
