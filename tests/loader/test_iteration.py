@@ -47,7 +47,7 @@ def test_each_iteration_is_the_next_epoch_unless_told(partition, workers):
 
 
 @WORKERS
-def test_a_rank_without_seeds_evaluates_one_empty_batch(partition, workers):
+def test_a_rank_without_seeds_evaluates_one_empty_batch(partition, workers, caplog):
     spec = LoaderSpec(name="val", seeds=np.array([5, 7]), num_neighbors=[3, 2], batch_size=8, exact=True)
     batches = []
     for rank in range(3):
@@ -60,6 +60,8 @@ def test_a_rank_without_seeds_evaluates_one_empty_batch(partition, workers):
     assert batches[2].keys() == batches[0].keys()
     assert batches[2].x.shape == (0, 3)
     assert batches[2].edge_index.shape == (2, 0)
+    warned = [r.getMessage() for r in caplog.records if "seeds for" in r.getMessage()]
+    assert [text.partition(":")[0] for text in warned] == ["loader 'val'"]  # once, by the first rank
 
 
 @WORKERS

@@ -51,6 +51,11 @@ _NO_HASH = (
     "resumes with this partition alone. Partition again to resume with other parts."
 )
 
+_FEW_SEEDS = (
+    "loader %r: %d seeds for %d ranks: a rank without seeds gets one batch with batch_size 0, in which the mean of a loss is not "
+    "a number."
+)
+
 # Is given what page-locks memory; and, as ``on_device``, which rows batches leave out, if there are any such; and, as
 # ``inner``, who makes batches in this process in place of the CPU, if somebody does.
 MakeProducer = Callable[..., Producer]
@@ -173,6 +178,8 @@ class LoaderContext:
             identity |= seeds_identity(spec, self.graph.manifest, seeds.node_type, plan)
             if "seeds_crc32" in identity and not spec.exact and self.rank == 0:
                 _log.info(_NO_HASH, spec.name)
+            if spec.exact and 0 < len(plan.seeds) < self.world_size and self.rank == 0:
+                _log.warning(_FEW_SEEDS, spec.name, len(plan.seeds), self.world_size)
         loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
         self._loaders.add(loader)
         return loader
