@@ -21,6 +21,7 @@ struct Map {
   std::atomic<uintptr_t> begin{0};  // 0: free to be taken again; the handler may be looking at it, so none is deleted
   std::atomic<uintptr_t> end{0};
   std::atomic<bool> lost{false};
+  std::atomic<bool> forgotten{false};  // nobody reads it in a guarded block any more: its losses do not count
   char path[4096];
   Map* next = nullptr;
 };
@@ -57,7 +58,7 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   Map* map = info->si_code > 0 ? find(address) : nullptr;  // else somebody sent it
   if (map && guards > 0 && fill(map, address)) {
-    if (!map->lost.exchange(true)) ++lost;
+    if (!map->forgotten && !map->lost.exchange(true)) ++lost;
     errno = kept;
     return;
   }
@@ -98,6 +99,7 @@ int32_t glt_maps_add(const void* address, int64_t bytes, const char* path) try {
   snprintf(map->path, sizeof map->path, "%s", path);
   const auto begin = reinterpret_cast<uintptr_t>(address);
   const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+  map->forgotten = false;
   map->end = begin + (uintptr_t(bytes) + page - 1) / page * page;
   map->begin = begin;
   return GLT_OK;
@@ -110,6 +112,16 @@ int32_t glt_maps_remove(const void* address) try {
   if (!map) return GLT_BAD_ARG;
   if (map->lost.exchange(false)) --glt::lost;
   map->begin = map->end = 0;
+  return GLT_OK;
+}
+GLT_CATCH(nullptr)
+
+int32_t glt_maps_forget(const void* address) try {
+  const std::lock_guard<std::mutex> lock(glt::changing);
+  glt::Map* map = glt::find(reinterpret_cast<uintptr_t>(address));
+  if (!map) return GLT_BAD_ARG;
+  map->forgotten = true;
+  if (map->lost.exchange(false)) --glt::lost;
   return GLT_OK;
 }
 GLT_CATCH(nullptr)

@@ -67,6 +67,21 @@ def test_goes_on_with_the_file_in_its_place(partition: LocalPartition) -> None:
     again.close()
 
 
+def test_an_array_that_somebody_keeps_spoils_no_other_partition(partition: LocalPartition, tmp_path: Path) -> None:
+    """As the traceback of the error does in a notebook, while the folder is replaced."""
+    kept = partition.node_shards(0, "x")
+    with LoaderContext(partition) as context:
+        cut_off(partition, X)
+        with pytest.raises(PartitionError, match=X):
+            list(context.make_loader(spec()))
+    partition.close()
+    healthy = partitioned(small_graph(NODES), tmp_path / "again")
+    with LoaderContext(healthy) as context:
+        assert sum(1 for _ in context.make_loader(spec()))
+    healthy.close()
+    del kept
+
+
 def test_rows_served_to_others(partition: LocalPartition) -> None:
     owner = Owner(partition, 1 << 20)
     arrays, body = pack({"0": np.arange(NODES)})

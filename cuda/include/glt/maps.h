@@ -19,7 +19,11 @@ GLT_API int32_t glt_maps_add(const void* address, int64_t bytes, const char* pat
 // Before the memory is unmapped.
 GLT_API int32_t glt_maps_remove(const void* address);
 
-// begin: 1 or 0. At the end: GLT_LOST where a map has lost pages, as long as it is there.
+// The owner of the map is done with it, but an array may keep it alive: what it has lost, or loses from now on, is nothing
+// that the guarded blocks of others tell of. address: anywhere in the map.
+GLT_API int32_t glt_maps_forget(const void* address);
+
+// begin: 1 or 0. At the end: GLT_LOST where a map has lost pages, until it is removed or forgotten.
 GLT_API int32_t glt_maps_guard(int32_t begin);
 
 // GLT_LOST, with the path of a map that has lost pages, where there is one.

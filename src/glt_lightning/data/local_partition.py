@@ -14,7 +14,7 @@ from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
-from glt_lightning.ops.file_map import guarded
+from glt_lightning.ops.file_map import forget_losses, guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.types import GraphSchema, edge_type_key
@@ -213,6 +213,8 @@ class _Maps:
         return array
 
     def forget(self) -> None:
+        for array in self._arrays.values():
+            forget_losses(array)
         self._arrays, self.view = {}, None
 
 

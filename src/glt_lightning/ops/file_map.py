@@ -22,6 +22,7 @@ _LOST = 17  # GLT_LOST of glt/maps.h
 _SIGNATURES: dict[str, list[Any]] = {
     "glt_maps_add": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p],
     "glt_maps_remove": [ctypes.c_void_p],
+    "glt_maps_forget": [ctypes.c_void_p],
     "glt_maps_guard": [ctypes.c_int32],
     "glt_maps_lost": [ctypes.c_char_p, ctypes.c_int64],
 }
@@ -73,6 +74,13 @@ def map_file(fd: int, nbytes: int, path: Path) -> np.ndarray:
     Raises OSError. ENOMEM stands for too many maps as well as for too little memory (`map_limit`).
     """
     return np.asarray(_FileMap(fd, nbytes, path))
+
+
+def forget_losses(array: np.ndarray) -> None:
+    """Its owner is done with an array of `map_file`. Somebody may still hold it, such as the traceback of an error; what its
+    file has lost is no concern of `guarded` blocks any more."""
+    if array.nbytes:
+        _library().glt_maps_forget(array.ctypes.data)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, NativeError, NativeMemoryError, PartitionError
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 _STATUS = c_int32
