@@ -41,6 +41,7 @@ class Starter:
     def __init__(self) -> None:
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._closed = False
+        self._lock = threading.RLock()  # no order behind the one that ends the thread: nobody would answer it
         self._thread = threading.Thread(target=_serve, args=(self._orders,), name="glt-starter", daemon=True)
         self._thread.start()
 
@@ -48,19 +49,21 @@ class Starter:
         self, module: str, sock: socket.socket, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
         """A process that runs ``main(fd)`` of a module, with ``sock`` as that file descriptor. Raises `OSError`."""
-        if self._closed:
-            raise OSError("what started processes here is closed")
         fd = sock.fileno()
         # -P: files beside that of `ops.child` must not pass for modules of the standard library
         argv = [sys.executable, "-P", child.__file__, str(os.getpid()), json.dumps(sys.path), module, str(fd)]
         order = _Order(argv, fd, environment)
-        self._orders.put(order)
+        with self._lock:
+            if self._closed:
+                raise OSError("what started processes here is closed")
+            self._orders.put(order)
         return order.started.result()
 
     def close(self) -> None:
         """Ends the thread, and with it what still runs. Safe to call twice."""
-        self._closed = True
-        self._orders.put(None)
+        with self._lock:
+            self._closed = True
+            self._orders.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
 
