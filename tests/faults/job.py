@@ -35,6 +35,7 @@ class Job:
         self.ranks: list[Run] = []
         self.servers = [self._start_server(rank) for rank in range(len(place.servers))]
         self.away: set[int] = set()  # servers that were killed for good
+        self._point = ""
 
     # -- start
 
@@ -52,6 +53,7 @@ class Job:
 
     def wait_at_point(self, point: str) -> None:
         """Until rank 0 is there and, unless that is the start, its streams are older than the deadline of a reconnect."""
+        self._point = point
         at, began = self.work / "at", self.work / "began"
         self._until(at.exists, self.ranks, f"rank at the point {point!r}")
         if point != cells.START:
@@ -92,8 +94,9 @@ class Job:
         return found
 
     def sampler(self) -> psutil.Process:
-        """The sampler that faults befall."""
-        owner = self.server() if self.place.strategy == "glt_server_client" else self.rank(1)
+        """The sampler that faults befall: of rank 1, but at the end of the run, which it may have left by then."""
+        number = 0 if self._point == cells.SHUTDOWN else 1
+        owner = self.server() if self.place.strategy == "glt_server_client" else self.rank(number)
         (found,) = samplers_of(owner)
         return found
 
