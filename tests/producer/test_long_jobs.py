@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from glt_lightning.errors import PeerLostError, SamplerError
+from glt_lightning.errors import PeerError, PeerLostError, SamplerError
 from glt_lightning.options import DeadlineOptions
 from glt_lightning.producer import conversation, server_process
 from glt_lightning.producer.conversation import Conversation
@@ -65,10 +65,14 @@ class Scripted:
         return Message({})
 
     def _batches(self, _message: Message, caller: Caller) -> Iterator[Message]:
-        self.streams += 1
+        with self._state:
+            self.streams += 1
+            stream = self.streams
         while not caller.is_gone():
             with self._state:
                 self._state.wait_for(lambda: self._ready, 0.01)
+                if stream != self.streams:  # it was cut off and has not noticed: the next one takes what is ready
+                    return
                 ready, self._ready = self._ready, []
             for number in ready:
                 yield Message({"run": 1, "number": number})
@@ -93,7 +97,9 @@ class Client:
         streams = self.server.streams
         self.network.cut(self.address)
         self.network.heal(self.address)
-        until(lambda: self.server.streams > streams or self.batches._error is not None)
+        # the client, too, has the new stream: until then the time that the test lets pass is an outage
+        back = lambda: self.server.streams > streams and self.batches._stream is not None  # noqa: E731
+        until(lambda: back() or self.batches._error is not None)
 
 
 @pytest.fixture
@@ -192,7 +198,7 @@ def _waiting(client: Client, number: int, found: list[object]) -> threading.Thre
     def wait() -> None:
         try:
             found.append(client.batches.answer((1, number)).header["number"])
-        except SamplerError as error:
+        except (SamplerError, PeerError) as error:
             found.append(error)
 
     thread = threading.Thread(target=wait)
