@@ -35,8 +35,8 @@ from glt_lightning.cluster.member import Holder, ask_holders
 from glt_lightning.data.kept import Kept
 from glt_lightning.options import CacheOptions, ClusterOptions, SecurityOptions
 from glt_lightning.producer.group import WorkerGroup
-from glt_lightning.producer.hosted import ServerPlan
-from glt_lightning.producer.server_process import ServerProcess
+from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.process import ServerProcess
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
 RANKS, WORKERS = 4, 2

@@ -30,9 +30,9 @@ from glt_lightning.cluster.graph import ClusterGraph, RemoteGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.options import ClusterOptions, SecurityOptions
 from glt_lightning.producer.group import WorkerGroup
-from glt_lightning.producer.hosted import ServerPlan
-from glt_lightning.producer.remote import RemoteProducer
-from glt_lightning.producer.server_process import ServerProcess
+from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.process import ServerProcess
+from glt_lightning.server.remote import RemoteProducer
 
 TOKEN = "benchmark-of-a-cluster"
 HERE = Path(__file__).resolve().parent

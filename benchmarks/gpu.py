@@ -32,7 +32,7 @@ from benchmarks.gpu_measure import Clock, DeviceClock, Limits, Rounds, Spread
 from benchmarks.gpu_rows import Row, markdown
 from glt_lightning import CacheOptions, LoaderContext, LocalPartition
 from glt_lightning.data.manifest import node_path
-from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import Memory
 from glt_lightning.sampler.device_store import open_store
 

@@ -12,9 +12,9 @@ from benchmarks.gpu_measure import Clock, Rounds, Spread
 from glt_lightning.data import LocalPartition
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.manifest import edge_path
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_gather import CudaShards
-from glt_lightning.ops.cuda_khop import CudaKHopOp, DeviceSubgraph
+from glt_lightning.ops.cuda.gather import CudaShards
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.khop import CudaKHopOp, DeviceSubgraph
 from glt_lightning.ops.khop import KHopOp, Subgraph
 from glt_lightning.sampler.device_store import DeviceStore
 

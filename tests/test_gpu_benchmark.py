@@ -15,7 +15,7 @@ from benchmarks.gpu_ops import Different
 from benchmarks.gpu_rows import Row, markdown
 from glt_lightning import CacheOptions, LoaderContext, LocalPartition, SamplingOptions
 from glt_lightning.loader import on_gpu
-from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.sampler.device_store import open_store
 

@@ -6,8 +6,9 @@ not pay for torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from glt_lightning.lazy import lazy_names
 
 if TYPE_CHECKING:
     from glt_lightning.data import LocalPartition as LocalPartition
@@ -56,14 +57,7 @@ _LAYERS = ("data", "partition", "sampler")
 __all__ = [*_HOMES, *_LAYERS, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAYERS:
-        return import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES | {layer: f"{__name__}.{layer}" for layer in _LAYERS})
 
 
 def __dir__() -> list[str]:

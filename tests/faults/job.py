@@ -90,7 +90,7 @@ class Job:
         """The server that faults befall: the one of rank 1, which does not wait at the point, or that of the run."""
         if self.servers:
             return psutil.Process(self.servers[1].popen.pid)
-        (found,) = _children(self.rank(0), "producer.server_child")
+        (found,) = _children(self.rank(0), "server.child")
         return found
 
     def sampler(self) -> psutil.Process:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-from glt_lightning.producer.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer, ServerPlan
 
 
 def main() -> None:

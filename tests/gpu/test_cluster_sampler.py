@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 import pytest
 import torch
 
-from glt_lightning.ops import cuda_khop_batch
+from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.neighbor import NeighborSampler
 from tests.helpers.device_parts import PartsCase, assert_same, written

@@ -5,7 +5,7 @@ import torch
 
 from glt_lightning.data.device_layout import need_of
 from glt_lightning.data.host_arrays import copy_to_host, open_on_host
-from glt_lightning.ops.cuda_memory import Registered
+from glt_lightning.ops.cuda.memory import Registered
 from glt_lightning.sampler.device_store import free_memory
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, open_with

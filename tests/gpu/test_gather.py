@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.cuda_gather import CudaShards
+from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.encoding import ENCODINGS
 from tests.helpers import device_cases as cases
 

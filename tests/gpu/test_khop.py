@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops import cuda_khop_batch
-from glt_lightning.ops.cuda_graph import DeviceGraph
-from glt_lightning.ops.cuda_khop import CudaKHopOp
-from glt_lightning.ops.cuda_subgraph import DeviceSubgraph
+from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch
+from glt_lightning.ops.cuda.graph import DeviceGraph
+from glt_lightning.ops.cuda.khop import CudaKHopOp
+from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.khop import KHopOp
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import TypedGraph, cut

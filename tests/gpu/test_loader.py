@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.ops.cuda_stream import wait_for
+from glt_lightning.ops.cuda.stream import wait_for
 from glt_lightning.options import CacheOptions, SamplingOptions
 from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
 from tests.loader.test_stored_attributes import every_dtype

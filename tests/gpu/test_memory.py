@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from glt_lightning.errors import NativeError
-from glt_lightning.ops.cuda_gather import CudaShards, RowsAt
-from glt_lightning.ops.cuda_memory import Registered
+from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
+from glt_lightning.ops.cuda.memory import Registered
 
 pytestmark = pytest.mark.gpu
 

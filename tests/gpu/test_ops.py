@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import cuda_relabel, reference
-from glt_lightning.ops.cuda_native import SPARE_FANOUT
+from glt_lightning.ops import reference
+from glt_lightning.ops.cuda import relabel as cuda_relabel
+from glt_lightning.ops.cuda.native import SPARE_FANOUT
 from tests.helpers import device_cases as cases
 
 pytestmark = pytest.mark.gpu

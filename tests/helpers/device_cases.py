@@ -11,17 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.ops import cuda_relabel, cuda_sample, reference
+from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_gather import CudaShards, RowsAt
-from glt_lightning.ops.cuda_graph import DeviceGraph
-from glt_lightning.ops.cuda_khop import CudaKHopOp
-from glt_lightning.ops.cuda_memory import Registered
-from glt_lightning.ops.cuda_ranked_set import CudaRankedSet
-from glt_lightning.ops.cuda_sample import MODEST_ROOM
-from glt_lightning.ops.cuda_subgraph import DeviceSubgraph
-from glt_lightning.ops.cuda_sums import CudaNeighborSums
+from glt_lightning.ops.cuda import relabel as cuda_relabel, sample as cuda_sample
+from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
+from glt_lightning.ops.cuda.graph import DeviceGraph
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.khop import CudaKHopOp
+from glt_lightning.ops.cuda.memory import Registered
+from glt_lightning.ops.cuda.ranked_set import CudaRankedSet
+from glt_lightning.ops.cuda.sample import MODEST_ROOM
+from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
+from glt_lightning.ops.cuda.sums import CudaNeighborSums
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView, RelationArrays

@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.data.kept import Kept
-from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.counters import Counters

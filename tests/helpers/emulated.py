@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_native import SIGNATURES
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.native import SIGNATURES
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions, SamplingOptions
-from glt_lightning.producer.remote import RemoteProducer
-from glt_lightning.producer.server import GraphServer
+from glt_lightning.server.remote import RemoteProducer
+from glt_lightning.server.server import GraphServer
 from glt_lightning.transport.base import Transport
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_transport import FlightTransport

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_khop import CudaKHopOp
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.device_store import DeviceStore, open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning import CacheOptions, ClusterOptions
-from glt_lightning.producer.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer, ServerPlan
 from tests.helpers.servers import cluster
 
 

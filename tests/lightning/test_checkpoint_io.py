@@ -45,7 +45,7 @@ def test_no_name_before_all_is_on_disk(
 ) -> None:
     seen = []
     if not unnamed:
-        monkeypatch.setattr("glt_lightning.lightning.checkpoint_io._open_unnamed", lambda folder: None)
+        monkeypatch.setattr("glt_lightning.lightning.callbacks.checkpoint_io._open_unnamed", lambda folder: None)
     monkeypatch.setattr(os, "fsync", lambda fd: seen.append((os.listdir(tmp_path / "made"), os.fstat(fd).st_size)))
     path = tmp_path / "made" / "a.ckpt"
     for checkpoint in (SMALL, LARGE):

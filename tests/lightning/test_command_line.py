@@ -10,8 +10,7 @@ import pytest
 import torch
 import yaml
 
-from glt_lightning.lightning import cli
-from glt_lightning.lightning.cli import GLTCLI, main
+from glt_lightning.lightning.cli.command_line import GLTCLI, main, main as cli
 from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from glt_lightning import ClusterOptions, GLTDataModule, GraphSAGE, PartitionOptions, SamplingOptions
-from glt_lightning.lightning.cli import main
+from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.options import CacheOptions, DeadlineOptions, RetryOptions, SecurityOptions
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from glt_lightning import SamplingMonitor, SamplingOptions
-from glt_lightning.lightning import monitor
+from glt_lightning.lightning.callbacks import monitor
 from tests.helpers import run_script
 from tests.lightning.test_two_ranks import WITH_TESTS
 from tests.lightning.tiny import WIDTH, Noting

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from glt_lightning import CacheOptions, ClusterOptions, GLTDataModule, SamplingOptions
 from glt_lightning.errors import GLTError
 from glt_lightning.loader import on_gpu
-from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda.kernels import Kernels
 from tests.lightning.serving import serving
 from tests.lightning.tiny import Noting
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from glt_lightning import GLTDataModule
-from glt_lightning.lightning.cli import main
+from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.options import PartitionOptions
 from tests.helpers import started
 
@@ -22,8 +22,8 @@ from tests.helpers import started
 STOPPED = """
 import sys, time
 from pathlib import Path
-from glt_lightning.lightning.cli import main
-from glt_lightning.partition import builder
+from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.partition.build import builder
 
 def stop(*args):
     Path("reached").touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from glt_lightning import GLTDataModule
-from glt_lightning.lightning.cli import main
+from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.options import PartitionOptions
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.lightning import peers
-from glt_lightning.lightning.peers import Loss, PeerWatch
+from glt_lightning.lightning.strategies import peers
+from glt_lightning.lightning.strategies.peers import Loss, PeerWatch
 from tests.helpers import run_script, started
 from tests.helpers.family import settle
 

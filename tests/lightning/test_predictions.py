@@ -91,7 +91,9 @@ def test_failure_of_another_rank_ends_this_one_too(
     make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([[str(tmp_path / "out")], ["", ""], ["", "out: the disk is full"]])
-    monkeypatch.setattr("glt_lightning.lightning.predictions.gather_text_of", lambda trainer, text: next(answers))
+    monkeypatch.setattr(
+        "glt_lightning.lightning.callbacks.predictions.gather_text_of", lambda trainer, text: next(answers)
+    )
     with pytest.raises(PeerError, match="rank 1: out: the disk is full"):
         make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
     assert [path.name for path in tmp_path.iterdir()] == ["root"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from glt_lightning.lightning.cli import main
+from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.options import PartitionOptions
 
 

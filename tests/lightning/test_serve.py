@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.lightning.cli import main
-from glt_lightning.lightning.status_table import status_table
+from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.lightning.cli.status_table import status_table
 from glt_lightning.options import SecurityOptions
 from tests.helpers import Run, started
 from tests.helpers.family import settle

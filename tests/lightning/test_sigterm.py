@@ -11,7 +11,7 @@ import torch.distributed
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from glt_lightning.lightning.sigterm import handle_sigterm, set_exit_status
+from glt_lightning.lightning.strategies.sigterm import handle_sigterm, set_exit_status
 
 
 @pytest.fixture(autouse=True)

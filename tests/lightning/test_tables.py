@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from glt_lightning.lightning.cli import main
-from glt_lightning.lightning.predictions import read_predictions
+from glt_lightning.lightning.callbacks.predictions import read_predictions
+from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.partition.sources import open_source, user_ids
 from tests.helpers import started
 

@@ -7,7 +7,7 @@ import torch
 
 from glt_lightning import SamplingOptions
 from glt_lightning.errors import OptionError
-from glt_lightning.lightning.contexts import wants_pinned
+from glt_lightning.lightning.strategies.contexts import wants_pinned
 from glt_lightning.loader.transfer import InFlight
 from tests.lightning.tiny import Noting
 

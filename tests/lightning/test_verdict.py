@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.lightning.verdict import verdict
+from glt_lightning.lightning.callbacks.verdict import verdict
 from glt_lightning.sampler.counters import Counters
 
 

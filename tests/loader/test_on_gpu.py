@@ -12,7 +12,7 @@ import torch
 from glt_lightning.errors import NativeError, OptionError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.loader.device_producer import DeviceProducer
-from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero

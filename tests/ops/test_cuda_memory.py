@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops.cuda_memory import Registered
+from glt_lightning.ops.cuda.memory import Registered
 
 PAGE = mmap.PAGESIZE
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.ops.cuda_merge import PartsElsewhere, Piece, merge
+from glt_lightning.ops.cuda.merge import PartsElsewhere, Piece, merge
 
 
 def piece_of(rows, counts, rng, with_edge, spare):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from glt_lightning.errors import NativeError
-from glt_lightning.ops import cuda, cuda_native
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_native import cuda_library
+from glt_lightning.ops.cuda import kernels as cuda, native as cuda_native
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.native import cuda_library
 from glt_lightning.ops.native import CUDA, OK, library_path
 
 

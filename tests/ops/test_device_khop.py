@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
-from glt_lightning.ops import cuda_khop_batch, cuda_khop_steps, cuda_sample
-from glt_lightning.ops.cuda_graph import DeviceGraph
-from glt_lightning.ops.cuda_khop import CudaKHopOp
-from glt_lightning.ops.cuda_khop_batch import KHopRoom, NativeBatch
-from glt_lightning.ops.cuda_khop_steps import SteppedBatch
-from glt_lightning.ops.cuda_native import SPARE_FANOUT
+from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch, khop_steps as cuda_khop_steps, sample as cuda_sample
+from glt_lightning.ops.cuda.graph import DeviceGraph
+from glt_lightning.ops.cuda.khop import CudaKHopOp
+from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
+from glt_lightning.ops.cuda.khop_steps import SteppedBatch
+from glt_lightning.ops.cuda.native import SPARE_FANOUT
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.types import MAX_FANOUT
 from tests.helpers import device_cases as cases

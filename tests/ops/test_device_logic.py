@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops import cuda, cuda_relabel, cuda_sample, reference
+from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_graph import DeviceGraph
-from glt_lightning.ops.cuda_native import SIGNATURES, SPARE_FANOUT
-from glt_lightning.ops.cuda_sums import CudaNeighborSums
+from glt_lightning.ops.cuda import kernels as cuda, relabel as cuda_relabel, sample as cuda_sample
+from glt_lightning.ops.cuda.graph import DeviceGraph
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.native import SIGNATURES, SPARE_FANOUT
+from glt_lightning.ops.cuda.sums import CudaNeighborSums
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 

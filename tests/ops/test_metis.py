@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from glt_lightning.errors import NativeError
-from glt_lightning.ops import metis
-from glt_lightning.ops.metis import metis_parts
+from glt_lightning.ops.metis import library as metis
+from glt_lightning.ops.metis.library import metis_parts
 from tests.helpers.adjacency import Adjacency, adjacency_of
 from tests.helpers.communities import community_graph
 

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from glt_lightning.errors import NativeError, PartitionError
-from glt_lightning.ops import metis, metis_child
-from glt_lightning.ops.metis import MetisGraph, metis_parts
+from glt_lightning.ops.metis import child as metis_child, library as metis
+from glt_lightning.ops.metis.library import MetisGraph, metis_parts
 from tests.helpers import run_script, started
 from tests.helpers.adjacency import Adjacency, random_adjacency
 from tests.helpers.family import settle
@@ -27,7 +27,7 @@ NODES = 30_000  # about 0.5 s of METIS
 
 FOREVER = """
     import numpy as np
-    from glt_lightning.ops.metis import metis_parts
+    from glt_lightning.ops.metis.library import metis_parts
     from tests.helpers.adjacency import random_adjacency
 
     rows = random_adjacency(30_000, 300_000)
@@ -39,7 +39,7 @@ SHORT_OF_MEMORY = """
     import resource
     import numpy as np
     from glt_lightning.errors import PartitionError
-    from glt_lightning.ops.metis import MetisGraph
+    from glt_lightning.ops.metis.library import MetisGraph
     from tests.helpers.adjacency import random_adjacency
 
     indptr, neighbors = random_adjacency(30_000, 900_000)
@@ -144,7 +144,7 @@ def test_its_death_is_told(rows, on_sight, number: signal.Signals, kind: type[Ex
 def test_it_dies_with_its_parent() -> None:
     with started([sys.executable, "-c", "if True:" + FOREVER], env=ENV) as run:
         deadline = time.monotonic() + 30
-        while not any("metis_child" in " ".join(p.cmdline()) for p in run.family()):
+        while not any("metis/child" in " ".join(p.cmdline()) for p in run.family()):
             assert time.monotonic() < deadline, run.output
         run.popen.kill()
         run.popen.wait(10)
@@ -190,7 +190,7 @@ def test_limits_of_shared_memory_are_told() -> None:
         import resource
         import numpy as np
         from glt_lightning.errors import PartitionError
-        from glt_lightning.ops.metis import MetisGraph
+        from glt_lightning.ops.metis.library import MetisGraph
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         try:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.partition.assign.random import random_parts
-from glt_lightning.partition.layout import number_nodes
+from glt_lightning.partition.build.layout import number_nodes
 
 
 @pytest.mark.parametrize("num_nodes", [0, 1, 2, 3, 10, 1001])

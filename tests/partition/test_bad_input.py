@@ -14,7 +14,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import partition_graph
-from glt_lightning.partition.scratch import Scratch
+from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.sources import ArraySource, EdgeList
 from glt_lightning.types import EDGE, NODE, EdgeType
 from tests.helpers.partition_truth import single
@@ -115,7 +115,9 @@ class Changing(ArraySource):
 @pytest.mark.parametrize("limit", [-1, 1 << 30])
 def test_data_that_changes_meanwhile(tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = single([(0, 1)], 4)
-    monkeypatch.setattr("glt_lightning.partition.edges.Scratch", lambda size, folder, _: Scratch(size, folder, limit))
+    monkeypatch.setattr(
+        "glt_lightning.partition.build.edges.Scratch", lambda size, folder, _: Scratch(size, folder, limit)
+    )
     refused(tmp_path, "changed between two readings", Changing(**vars(plain)))
 
 

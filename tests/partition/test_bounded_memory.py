@@ -13,8 +13,8 @@ import pytest
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import partition_graph
-from glt_lightning.partition.edges import bucket_capacity, bucket_starts
-from glt_lightning.partition.scratch import Scratch
+from glt_lightning.partition.build.edges import bucket_capacity, bucket_starts
+from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.sources.folder import FolderSource
 from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import HETERO, random_source, single
@@ -59,8 +59,8 @@ def test_same_content_from_files(tmp_path: Path) -> None:
 def test_hetero_with_attributes_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random_source(np.random.default_rng(4), HETERO, nodes=60)
     expected = partition_graph(source, tmp_path / "a", PartitionOptions(num_parts=2), undirected=True)
-    monkeypatch.setattr("glt_lightning.partition.edges._BUCKET_EDGES", 5)
-    monkeypatch.setattr("glt_lightning.partition.edges._MAX_CHUNK", 7)
+    monkeypatch.setattr("glt_lightning.partition.build.edges._BUCKET_EDGES", 5)
+    monkeypatch.setattr("glt_lightning.partition.build.edges._MAX_CHUNK", 7)
     monkeypatch.setattr(Scratch, "__init__", _always_a_file(Scratch.__init__))
     got = partition_graph(source, tmp_path / "b", PartitionOptions(num_parts=2), undirected=True)
     assert got == expected

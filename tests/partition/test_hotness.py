@@ -175,7 +175,7 @@ def test_chunks_change_nothing(tmp_path: Path, edge_types: tuple, monkeypatch: p
     options = PartitionOptions(num_parts=3, algorithm="streaming", num_neighbors=[3, 2], batch_size=2)
     made = []
     for most in (1, 7, 1 << 22):
-        monkeypatch.setattr("glt_lightning.partition.topology._MOST_EDGES", most)
+        monkeypatch.setattr("glt_lightning.partition.build.topology._MOST_EDGES", most)
         made.append(partition_graph(source, tmp_path / str(most), options))
     assert made[0] == made[1] == made[2]
 

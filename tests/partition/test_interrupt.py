@@ -29,7 +29,7 @@ PARTITION = """
     from pathlib import Path
     from glt_lightning.options import PartitionOptions
     from glt_lightning.partition import partition_graph
-    from glt_lightning.ops.metis import MetisGraph
+    from glt_lightning.ops.metis.library import MetisGraph
     from glt_lightning.partition.sources.folder import FolderSource
 
     cut = MetisGraph.cut
@@ -47,7 +47,7 @@ PARTITION = """
 
 # The command line with the same.
 COMMAND = """
-    from glt_lightning.lightning.cli import main
+    from glt_lightning.lightning.cli.command_line import main
     main(["partition", "--config", "config.yaml"])
 """
 

@@ -11,8 +11,9 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import NormalizeFeatures
 
 from glt_lightning.options import Normalize, PartitionOptions
-from glt_lightning.partition import normalize, partition_graph
-from glt_lightning.partition.normalize import transform_for
+from glt_lightning.partition import partition_graph
+from glt_lightning.partition.build import normalize
+from glt_lightning.partition.build.normalize import transform_for
 from tests.helpers.partition_truth import HETERO, random_source, single
 
 

@@ -16,8 +16,9 @@ from torch_geometric.data import Data
 import glt_lightning as glt
 from glt_lightning.data import Manifest
 from glt_lightning.errors import DataError, GLTError, OptionError, PartitionError
+from glt_lightning.glt import device as scripted_device
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import GraphToPartition, PartitionerBase, partition_graph, scripted_device
+from glt_lightning.partition import GraphToPartition, PartitionerBase, partition_graph
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.types import EDGE, NODE, GraphSchema
 from tests.helpers.partition_truth import edges_of, read_folder, same_arrays

@@ -14,10 +14,10 @@ import pytest
 from glt_lightning.errors import PartitionError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import assign_graph, partition_graph, partition_parts
-from glt_lightning.partition.scratch import Scratch
+from glt_lightning.partition.build.scratch import Scratch
+from glt_lightning.partition.build.topology import Topology
 from glt_lightning.partition.sources import GraphSource
 from glt_lightning.partition.sources.folder import FolderSource
-from glt_lightning.partition.topology import Topology
 from tests.helpers.partition_truth import HETERO, random_source
 
 NODES, EDGES, FLOATS = 20_000, 200_000, 50
@@ -147,7 +147,7 @@ def test_one_byte_too_few(tmp_path: Path, source: GraphSource, monkeypatch: pyte
     _, needed = asked(monkeypatch, lambda: partition_graph(source, tmp_path / "p", options))
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed - 1))
     with monkeypatch.context() as patch, pytest.raises(PartitionError, match="Free some space or choose another"):
-        patch.setattr("glt_lightning.partition.stored_graph.count_degrees", None)  # no edge has been read
+        patch.setattr("glt_lightning.partition.build.stored_graph.count_degrees", None)  # no edge has been read
         partition_graph(source, tmp_path / "p", options)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=needed))
     partition_graph(source, tmp_path / "p", options)

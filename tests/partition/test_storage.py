@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 from glt_lightning.data.manifest import EncodingEntry, Manifest
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.lightning.cli import main
+from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16, to_bfloat16
 from glt_lightning.options import STORAGE, PartitionOptions
 from glt_lightning.partition import open_source, partition_dir, partition_graph, partition_parts

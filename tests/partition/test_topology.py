@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.ops.assign import NeighborRows
-from glt_lightning.ops.metis import MetisGraph
+from glt_lightning.ops.metis.library import MetisGraph
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import GraphToPartition
 from glt_lightning.partition.assign.metis import fill
-from glt_lightning.partition.degrees import count_degrees
-from glt_lightning.partition.relations import Relation, stored_relations
+from glt_lightning.partition.build.degrees import count_degrees
+from glt_lightning.partition.build.relations import Relation, stored_relations
+from glt_lightning.partition.build.topology import Topology
 from glt_lightning.partition.sources import ArraySource
-from glt_lightning.partition.topology import Topology
 from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import HETERO, random_source, stored_edges
@@ -73,7 +73,7 @@ def test_rows(seed, edge_types, undirected, most, symmetric, sampled_first):
             both = np.concatenate([index, index[::-1]], axis=1) if s == d else index
             source.edge_index[s, rel, d] = np.unique(both, axis=1)
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glt_lightning.partition.topology._MOST_EDGES", most)
+        patch.setattr("glt_lightning.partition.build.topology._MOST_EDGES", most)
         with topology_of(source, undirected, Path(name)) as topology:
             offset = {t: topology.offset(t) for t in topology.num_nodes}
             if sampled_first:

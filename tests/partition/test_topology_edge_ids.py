@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.partition import edges as edges_module
-from glt_lightning.partition.degrees import count_degrees
-from glt_lightning.partition.edges import EdgeJob
-from glt_lightning.partition.relations import stored_relations
-from glt_lightning.partition.topology import Topology
+from glt_lightning.partition.build import edges as edges_module
+from glt_lightning.partition.build.degrees import count_degrees
+from glt_lightning.partition.build.edges import EdgeJob
+from glt_lightning.partition.build.relations import stored_relations
+from glt_lightning.partition.build.topology import Topology
 from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import single

@@ -20,9 +20,9 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import assign_graph, complete_partition, partition_graph, partition_parts
+from glt_lightning.partition.build.part_files import PartFile
 from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.hotness import Hotness
-from glt_lightning.partition.part_files import PartFile
+from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.partition.sources.folder import FolderSource
 from glt_lightning.types import EDGE
@@ -276,7 +276,7 @@ def test_another_numbering_is_refused(
     rounded = Hotness(
         "vip", worked_out, np.random.default_rng(1).random((1, sum(source.num_nodes.values())), np.float32)
     )
-    monkeypatch.setattr("glt_lightning.partition.builder.rank_nodes", lambda *_: rounded)
+    monkeypatch.setattr("glt_lightning.partition.build.builder.rank_nodes", lambda *_: rounded)
     with pytest.raises(PartitionError, match=r"numbering: .* in part 1, .*another processor"):
         partition_parts(source, tmp_path / "p", three, [1])
     assert content(tmp_path / "p") == before

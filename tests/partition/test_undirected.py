@@ -12,7 +12,7 @@ from torch_geometric.transforms import ToUndirected
 
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.partition.relations import stored_relations
+from glt_lightning.partition.build.relations import stored_relations
 from glt_lightning.types import EDGE, EdgeType, GraphSchema
 from tests.helpers.partition_truth import edges_of, single
 

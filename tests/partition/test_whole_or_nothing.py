@@ -110,7 +110,7 @@ def test_disk_full_speaks_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_too_little_space_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
-    monkeypatch.setattr("glt_lightning.partition.stored_graph.count_degrees", None)
+    monkeypatch.setattr("glt_lightning.partition.build.stored_graph.count_degrees", None)
     with pytest.raises(PartitionError, match=r"takes [\d,]+ bytes at least, with working files; 1,000 are free"):
         partition_graph(random_source(np.random.default_rng(0)), tmp_path / "out" / "p", PartitionOptions())
     assert list((tmp_path / "out").iterdir()) == []
@@ -120,7 +120,7 @@ def test_error_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     def fail(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("glt_lightning.partition.builder.Builder._manifest", fail)
+    monkeypatch.setattr("glt_lightning.partition.build.builder.Builder._manifest", fail)
     with pytest.raises(KeyboardInterrupt):
         partition_graph(random_source(np.random.default_rng(0)), tmp_path / "out" / "p", PartitionOptions())
     assert list((tmp_path / "out").iterdir()) == []

@@ -13,7 +13,7 @@ from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
-from glt_lightning.producer.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer, ServerPlan
 from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import cluster, inline, open_farm

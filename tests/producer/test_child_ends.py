@@ -41,8 +41,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 SERVER = """
 import os, signal, sys
 from glt_lightning.options import ClusterOptions
-from glt_lightning.producer.hosted import ServerPlan
-from glt_lightning.producer.server_process import ServerProcess
+from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.process import ServerProcess
 
 plan = ServerPlan(directory=sys.argv[1], cluster=ClusterOptions(num_workers=1), address="127.0.0.1:0", token="0123456789abcdef")
 server = ServerProcess(plan, 0, print)

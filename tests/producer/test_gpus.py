@@ -18,7 +18,7 @@ from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import NativeError, OptionError, PeerError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
-from glt_lightning.ops.cuda import Kernels
+from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
 from glt_lightning.producer.host_graph import HostGpus

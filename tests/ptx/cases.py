@@ -9,11 +9,11 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
-from glt_lightning.ops.cuda_gather import CudaShards
-from glt_lightning.ops.cuda_graph import DeviceGraph
-from glt_lightning.ops.cuda_khop import CudaKHopOp
-from glt_lightning.ops.cuda_ranked_set import CudaRankedSet
-from glt_lightning.ops.cuda_relabel import relabel as device_relabel
+from glt_lightning.ops.cuda.gather import CudaShards
+from glt_lightning.ops.cuda.graph import DeviceGraph
+from glt_lightning.ops.cuda.khop import CudaKHopOp
+from glt_lightning.ops.cuda.ranked_set import CudaRankedSet
+from glt_lightning.ops.cuda.relabel import relabel as device_relabel
 from glt_lightning.ops.encoding import ENCODINGS
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp

@@ -16,7 +16,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.memory_choice import row_bytes
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import DataError, NativeError, OptionError, PartitionError, SamplerError
-from glt_lightning.ops.cuda_khop import CudaKHopOp
+from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.options import STORAGE, CacheOptions
 from glt_lightning.sampler.device_memory import DeviceMemory
 from glt_lightning.sampler.device_store import open_store

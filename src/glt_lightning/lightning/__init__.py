@@ -2,14 +2,14 @@
 
 from lightning.pytorch.strategies import StrategyRegistry
 
-from glt_lightning.lightning.checkpoint_io import WholeCheckpointIO
-from glt_lightning.lightning.checkpoints import BestCheckpoint
+from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
+from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
+from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
+from glt_lightning.lightning.callbacks.predictions import PredictionWriter, read_predictions
 from glt_lightning.lightning.datamodule import GLTDataModule
-from glt_lightning.lightning.monitor import SamplingMonitor
-from glt_lightning.lightning.predictions import PredictionWriter, read_predictions
-from glt_lightning.lightning.sage import GraphSAGE
-from glt_lightning.lightning.server_client_strategy import GLTServerClientStrategy
-from glt_lightning.lightning.worker_strategy import GLTWorkerStrategy
+from glt_lightning.lightning.models.sage import GraphSAGE
+from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
+from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
 
 __all__ = [
     "BestCheckpoint",

@@ -19,14 +19,14 @@ from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.graph import Graph
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.lightning.base_strategy import GLTStrategy
+from glt_lightning.lightning.callbacks.monitor import add_monitor
 from glt_lightning.lightning.eval_fanouts import eval_fanouts
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.lightning.log import show_log
-from glt_lightning.lightning.monitor import add_monitor
 from glt_lightning.lightning.own_splits import read_split
-from glt_lightning.lightning.server_facts import ask_manifest
-from glt_lightning.lightning.standalone import GraphHost, Standalone
+from glt_lightning.lightning.strategies.base import GLTStrategy
+from glt_lightning.lightning.strategies.server_facts import ask_manifest
+from glt_lightning.lightning.strategies.standalone import GraphHost, Standalone
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.transfer import InFlight
 from glt_lightning.options import (

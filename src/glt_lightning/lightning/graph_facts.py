@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.partition import GraphSource
-from glt_lightning.partition.relations import stored_relations
+from glt_lightning.partition.build.relations import stored_relations
 from glt_lightning.types import GraphSchema, NodeType
 
 

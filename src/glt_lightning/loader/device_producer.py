@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.errors import SamplerError
-from glt_lightning.ops.cuda_stream import Mark, SideStream, wait_for
+from glt_lightning.ops.cuda.stream import Mark, SideStream, wait_for
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 

@@ -12,8 +12,8 @@ from glt_lightning.data.graph import Graph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import NativeError
 from glt_lightning.loader.device_producer import DeviceProducer
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_stream import wait_for
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.stream import wait_for
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.host_graph import share_on_host
 from glt_lightning.producer.once_per_host import Exchange, on_all_or_none

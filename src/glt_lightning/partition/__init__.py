@@ -1,17 +1,22 @@
 """Cutting a user's graph into parts on disk."""
 
+from typing import TYPE_CHECKING
+
+from glt_lightning.lazy import lazy_names
 from glt_lightning.partition.assign import GraphToPartition
 from glt_lightning.partition.assign_graph import assign_graph
 from glt_lightning.partition.parts_folder import complete_partition
-from glt_lightning.partition.scripted import (
-    MetisPartitioner,
-    PartitionerBase,
-    RandomPartitioner,
-    StreamingPartitioner,
-)
-from glt_lightning.partition.scripted_frequency import FrequencyPartitioner
 from glt_lightning.partition.sources import GraphSource, open_source
 from glt_lightning.partition.writer import partition_dir, partition_graph, partition_parts
+
+if TYPE_CHECKING:
+    from glt_lightning.glt.frequency import FrequencyPartitioner
+    from glt_lightning.glt.partitioners import (
+        MetisPartitioner,
+        PartitionerBase,
+        RandomPartitioner,
+        StreamingPartitioner,
+    )
 
 __all__ = [
     "FrequencyPartitioner",
@@ -28,3 +33,10 @@ __all__ = [
     "partition_graph",
     "partition_parts",
 ]
+
+_PARTITIONERS = ("MetisPartitioner", "PartitionerBase", "RandomPartitioner", "StreamingPartitioner")
+__getattr__ = lazy_names(
+    __name__,
+    dict.fromkeys(_PARTITIONERS, "glt_lightning.glt.partitioners")
+    | {"FrequencyPartitioner": "glt_lightning.glt.frequency"},
+)

@@ -8,7 +8,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16
-from glt_lightning.partition.normalize import row_chunks
+from glt_lightning.partition.build.normalize import row_chunks
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
 from glt_lightning.types import EdgeType, NodeType, edge_type_str
 

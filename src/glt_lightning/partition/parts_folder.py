@@ -10,9 +10,9 @@ from typing import Any
 
 from glt_lightning.data.manifest import MANIFEST, ArrayEntry, Manifest
 from glt_lightning.errors import PartitionError
-from glt_lightning.partition.builder import Built
+from glt_lightning.partition.build.builder import Built
+from glt_lightning.partition.build.part_files import PartFile, require_same
 from glt_lightning.partition.folder import exclusive, remove_part_folders
-from glt_lightning.partition.part_files import PartFile, require_same
 
 LOCK_TIMEOUT_S = 3600.0
 

@@ -4,21 +4,16 @@
 `neighbor.NeighborSampler`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from glt_lightning.lazy import lazy_names
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Sample
 
 if TYPE_CHECKING:
-    from glt_lightning.partition.sample_prob import NeighborSampler
+    from glt_lightning.glt.sample_prob import NeighborSampler
 
 __all__ = ["BatchRequest", "Draft", "EpochPlan", "NeighborSampler", "Sample", "SamplerConfig"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "NeighborSampler":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from glt_lightning.partition.sample_prob import NeighborSampler
-
-    return NeighborSampler
+__getattr__ = lazy_names(__name__, {"NeighborSampler": "glt_lightning.glt.sample_prob"})

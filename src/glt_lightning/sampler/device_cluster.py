@@ -11,10 +11,10 @@ from torch import Tensor
 
 from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.ops.cuda import raise_if
-from glt_lightning.ops.cuda_gather import CudaShards
-from glt_lightning.ops.cuda_khop_batch import SentHome
-from glt_lightning.ops.cuda_merge import PartsElsewhere
+from glt_lightning.ops.cuda.gather import CudaShards
+from glt_lightning.ops.cuda.kernels import raise_if
+from glt_lightning.ops.cuda.khop_batch import SentHome
+from glt_lightning.ops.cuda.merge import PartsElsewhere
 from glt_lightning.ops.merge import require_seeds
 from glt_lightning.sampler.counters import DiskUse
 from glt_lightning.sampler.device_cluster_khop import ClusterHops

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.ops.cuda import Kernels, raise_if
-from glt_lightning.ops.cuda_graph import DeviceGraph
-from glt_lightning.ops.cuda_khop_batch import SentHome
-from glt_lightning.ops.cuda_merge import Merged, PartsElsewhere, Piece, merge
-from glt_lightning.ops.cuda_relabel import DeviceLids
-from glt_lightning.ops.cuda_sample import DeviceRows, rooms_of
+from glt_lightning.ops.cuda.graph import DeviceGraph
+from glt_lightning.ops.cuda.kernels import Kernels, raise_if
+from glt_lightning.ops.cuda.khop_batch import SentHome
+from glt_lightning.ops.cuda.merge import Merged, PartsElsewhere, Piece, merge
+from glt_lightning.ops.cuda.relabel import DeviceLids
+from glt_lightning.ops.cuda.sample import DeviceRows, rooms_of
 from glt_lightning.sampler.foreign import ForeignPicks
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 

@@ -14,8 +14,8 @@ from glt_lightning.data.host_arrays import open_on_host
 from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_stream import SideStream, wait_for
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.stream import SideStream, wait_for
 from glt_lightning.sampler.device_cluster import DeviceClusterSampler
 from glt_lightning.sampler.device_sampler import DeviceSampler
 from glt_lightning.sampler.device_source import DeviceSource

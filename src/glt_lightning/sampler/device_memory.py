@@ -11,9 +11,9 @@ from torch import Tensor
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_gather import CudaShards, RowsAt
-from glt_lightning.ops.cuda_memory import Registered
+from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.memory import Registered
 from glt_lightning.ops.encoding import Encoding
 
 # torch has few operations on these; they travel as the signed integers with the same bytes

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.ops.cuda import raise_if
-from glt_lightning.ops.cuda_gather import CudaShards
-from glt_lightning.ops.cuda_khop import CudaKHopOp
+from glt_lightning.ops.cuda.gather import CudaShards
+from glt_lightning.ops.cuda.kernels import raise_if
+from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.tiered import OnDisk, TieredShards
 from glt_lightning.sampler import fields

@@ -14,9 +14,9 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import attr_key, edge_path, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import OptionError, SamplerError
-from glt_lightning.ops.cuda import Kernels
-from glt_lightning.ops.cuda_gather import CudaShards
-from glt_lightning.ops.cuda_graph import DeviceGraph, GraphAddresses
+from glt_lightning.ops.cuda.gather import CudaShards
+from glt_lightning.ops.cuda.graph import DeviceGraph, GraphAddresses
+from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.device_memory import DeviceMemory
 

@@ -19,7 +19,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.partition.sources import GraphSource, user_ids
-from glt_lightning.partition.sources.tables import TableSource
+from glt_lightning.partition.sources.tables.source import TableSource
 from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import edges_of
 
@@ -164,7 +164,7 @@ def test_everything_follows_its_id(tmp_path_factory, data, ids: list, extension:
         "edges": {"path": str(folder / f"edges.{extension}"), "source": "s", "destination": "d", "weight": "w"},
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glt_lightning.partition.sources.tables_ids._LEAST_CHUNK", chunk)
+        patch.setattr("glt_lightning.partition.sources.tables.ids._LEAST_CHUNK", chunk)
         source = open_source(given_, folder)
         assert source.num_nodes == {NODE: n}
     np.testing.assert_array_equal(source.node_attrs(NODE)["x"][:], np.array(x, np.float32))

@@ -11,9 +11,9 @@ import numpy as np
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition.hotness import Hotness
+from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.sources.base import GraphSource
-from glt_lightning.partition.topology import Topology
 from glt_lightning.progress import Progress
 from glt_lightning.types import NodeType
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
-from glt_lightning.partition.vip import inclusion_of_each
+from glt_lightning.partition.hotness.vip import inclusion_of_each
 
 _BLOCK = 10_000  # ids per part; GLT's default chunk_size
 

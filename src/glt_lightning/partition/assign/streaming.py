@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from glt_lightning.ops.assign import Labels, PairTable
-from glt_lightning.ops.metis import metis_parts
+from glt_lightning.ops.metis.library import metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.assign.refine import pass_over, refine
 

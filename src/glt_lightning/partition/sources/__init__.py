@@ -1,9 +1,9 @@
 """Where graphs come from. `open_source` is the door."""
 
 from glt_lightning.partition.sources.base import ArraySource, EdgeList, GraphSource, Rows, Splits
-from glt_lightning.partition.sources.ogb_edges import read_edge_splits
+from glt_lightning.partition.sources.ogb.edges import read_edge_splits
 from glt_lightning.partition.sources.open import open_source
-from glt_lightning.partition.sources.tables_lookup import user_ids
+from glt_lightning.partition.sources.tables.lookup import user_ids
 
 __all__ = [
     "ArraySource",

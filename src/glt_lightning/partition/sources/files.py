@@ -12,7 +12,7 @@ import numpy as np
 
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
-from glt_lightning.partition.pread import read_exactly
+from glt_lightning.partition.build.pread import read_exactly
 
 
 def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:

@@ -16,7 +16,7 @@ from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
 from glt_lightning.partition.sources.npz import NpzSource
 from glt_lightning.partition.sources.scipy_sparse import MatrixSource, is_matrix, is_matrix_file
-from glt_lightning.partition.sources.tables import TableSource
+from glt_lightning.partition.sources.tables.source import TableSource
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _OGB = (
@@ -59,7 +59,7 @@ def _open_text(text: str, root: Path) -> GraphSource:
     if path.suffix == ".npz":
         return MatrixSource(path) if is_matrix_file(path) else NpzSource(path)
     if text.startswith(("ogbn-", "ogbl-")):
-        from glt_lightning.partition.sources.ogb import OgbSource
+        from glt_lightning.partition.sources.ogb.source import OgbSource
 
         return OgbSource(text, root)
     if path.is_dir() and (is_graph_folder(path) or not _CLASS_PATH.fullmatch(text)):

@@ -1,0 +1,1 @@
+"""GraphLearn-for-PyTorch's names for scripts: graphs, partitioners, `NeighborSampler`."""

@@ -1,0 +1,154 @@
+"""GraphLearn-for-PyTorch's `NeighborSampler`, as far as a script needs it to partition: how likely nodes are sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.glt.device import usable_device
+from glt_lightning.glt.graph import EdgeDir, Graph
+from glt_lightning.ops.assign import NeighborRows
+from glt_lightning.options import Fanouts
+from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.relations import Relation
+from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.hotness.vip import inclusion, seed_probabilities
+from glt_lightning.partition.sources.arrays import host_array
+from glt_lightning.partition.sources.tensors import reverse_edge_type
+from glt_lightning.progress import Progress
+from glt_lightning.types import EDGE, NODE, EdgeType, NodeType, edge_type_str
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LAYOUT = {"out": "CSR", "in": "CSC"}
+
+
+class NeighborSampler:
+    """The fan-outs of a training, to tell how likely each node is in its batches.
+
+    Args:
+        graph: A `Graph`, or one for each edge type.
+        num_neighbors: Fan-outs, first hop first, -1 for all; or a list per edge type.
+        device: Where to work. None: the CPU for a graph of mode ``CPU``, else ``cuda``. A CUDA device that cannot be used
+            is replaced by the CPU, which is logged; the result is the same.
+        edge_dir: ``out`` draws among destinations (needs layout ``CSR``), ``in`` among sources (``CSC``).
+    """
+
+    def __init__(
+        self,
+        graph: Graph | Mapping[EdgeType, Graph],
+        num_neighbors: Any,
+        device: Any = None,
+        *,
+        with_weight: bool = False,
+        strategy: str = "random",
+        edge_dir: EdgeDir = "out",
+    ) -> None:
+        if with_weight or strategy != "random":
+            raise OptionError("NeighborSampler: neighbours are drawn uniformly; leave with_weight and strategy out.")
+        if edge_dir not in _LAYOUT:
+            raise OptionError(f"NeighborSampler: edge_dir: expected 'out' or 'in', got {edge_dir!r}.")
+        self._hetero = isinstance(graph, Mapping)
+        self._edge_dir, self._graphs = edge_dir, {}
+        for edge_type, each in graph.items() if isinstance(graph, Mapping) else [(EDGE, graph)]:
+            if each.topo.layout != _LAYOUT[edge_dir]:
+                raise OptionError(
+                    f"NeighborSampler: edge_dir={edge_dir!r} draws from rows of layout {_LAYOUT[edge_dir]}, but the "
+                    f"topology has {each.topo.layout}. Make the Topology with layout={_LAYOUT[edge_dir]!r}."
+                )
+            self._graphs[self._sampled(edge_type)] = each
+        on_cpu = all(each.mode == "CPU" for each in self._graphs.values())
+        self._device = usable_device(device if device is not None else "cpu" if on_cpu else "cuda")
+        self._fanouts: Fanouts = num_neighbors
+        if isinstance(num_neighbors, Mapping):
+            self._fanouts = {edge_type_str(self._sampled(_parsed(e))): k for e, k in num_neighbors.items()}
+
+    def sample_prob(
+        self, inputs: Any, node_cnt: int | Mapping[NodeType, int], batch_size: int | None = 1024
+    ) -> Tensor | dict[NodeType, Tensor]:
+        """float32 [N], or one for each node type: the probability to be in a batch that grows from ``inputs``.
+
+        inputs: seeds, integers [S]; in a heterogeneous graph (node type, seeds).  node_cnt: number of nodes, per type.
+        batch_size: seeds of a batch, drawn from ``inputs``; None: all of them are one batch, as
+            GraphLearn-for-PyTorch has it. Frequently read nodes then come near 1 and are hard to tell apart.
+        """
+        import torch
+
+        num_nodes: dict[NodeType, int] = dict(sorted(node_cnt.items())) if isinstance(node_cnt, Mapping) else {}
+        if self._hetero == (not num_nodes):
+            raise OptionError("sample_prob: node_cnt: expected a number for one graph, one per node type for several.")
+        if not isinstance(node_cnt, Mapping):
+            num_nodes = {NODE: node_cnt}
+        topology = _MemoryTopology(self._graphs, num_nodes)
+        node_type, seeds = self._seeds(inputs, num_nodes)
+        size = max(1, len(seeds)) if batch_size is None else batch_size
+        if size < 1:
+            raise OptionError(f"sample_prob: batch_size: expected an integer >= 1 or None, got {batch_size!r}.")
+        first = seed_probabilities(topology, [(node_type, seeds)], size)
+        found = topology.split(inclusion(topology, first, self._fanouts, Progress(None), self._device)[:, 0])
+        tensors = {t: torch.from_numpy(values.copy()) for t, values in found.items()}
+        return tensors if self._hetero else tensors[NODE]
+
+    def _sampled(self, edge_type: EdgeType) -> EdgeType:
+        """The edge type as batches name it: messages flow from neighbour to seed."""
+        return reverse_edge_type(edge_type) if self._edge_dir == "out" else edge_type
+
+    def _seeds(self, inputs: Any, num_nodes: Mapping[NodeType, int]) -> tuple[NodeType, np.ndarray]:
+        node_type = NODE
+        if self._hetero:
+            pair = isinstance(inputs, (tuple, list)) and len(inputs) == 2 and isinstance(inputs[0], str)
+            if not pair or inputs[0] not in num_nodes:
+                raise DataError(f"sample_prob: expected (node type, seeds) with a type of {', '.join(num_nodes)}.")
+            node_type, inputs = inputs
+        ids = host_array("seeds", inputs)
+        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
+            raise DataError(f"sample_prob: expected seeds as integers [S], got {ids.dtype} {list(ids.shape)}.")
+        bad = (ids < 0) | (ids >= num_nodes[node_type])
+        if bad.any():
+            raise DataError(
+                f"sample_prob: seed {ids[bad.argmax()]} is none of the {num_nodes[node_type]} nodes of node_cnt."
+            )
+        return node_type, ids.astype(np.int64)
+
+
+class _MemoryTopology(Topology):
+    """Rows in memory: what `inclusion` reads of a `Topology`."""
+
+    def __init__(self, graphs: Mapping[EdgeType, Graph], num_nodes: Mapping[NodeType, int]) -> None:
+        indptr = {e: _padded(e, graph, num_nodes) for e, graph in graphs.items()}
+        degrees = Degrees({}, {e: np.diff(p) for e, p in indptr.items()})
+        super().__init__(Path(), {}, [Relation(e, e) for e in sorted(graphs)], num_nodes, degrees, 0, Progress(False))
+        self._held = {e: (indptr[e], self._shifted(graph.topo.indices, e[0])) for e, graph in graphs.items()}
+
+    def sampled(self, relation: Relation) -> Iterator[NeighborRows]:
+        indptr, neighbors = self._held[relation.source]
+        yield NeighborRows(self.offset(relation.edge_type[2]), indptr, neighbors, self.total)
+
+    def _shifted(self, ids: np.ndarray, node_type: NodeType) -> np.ndarray:
+        offset = self.offset(node_type)
+        return ids if not offset else ids.astype(np.int32 if self.total < 2**31 else np.int64) + ids.dtype.type(offset)
+
+
+def _padded(edge_type: EdgeType, graph: Graph, num_nodes: Mapping[NodeType, int]) -> np.ndarray:
+    """indptr with a row for every node of the type. Raises `DataError` for edges whose nodes do not exist."""
+    topo, ends = graph.topo, (edge_type[2], edge_type[0])
+    counts = (topo.row_count, int(topo.indices.max(initial=-1)) + 1)
+    for node_type, least in zip(ends, counts, strict=True):
+        if num_nodes.get(node_type, 0) < least:
+            raise DataError(
+                f"sample_prob: edges of {edge_type_str(edge_type)} have a node {least - 1} of type {node_type!r}, but "
+                f"node_cnt says {num_nodes.get(node_type)}."
+            )
+    return np.pad(topo.indptr, (0, num_nodes[edge_type[2]] - topo.row_count), "edge")
+
+
+def _parsed(edge_type: EdgeType | str) -> EdgeType:
+    if not isinstance(edge_type, str):
+        return edge_type
+    src, rel, dst = edge_type.split("__")
+    return src, rel, dst

@@ -1,0 +1,1 @@
+"""Callbacks: sampling metrics, checkpoints, predictions."""

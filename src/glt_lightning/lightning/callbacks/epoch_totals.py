@@ -1,0 +1,120 @@
+"""What the batches of an epoch took, over all ranks: as sums, as metrics, and in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from glt_lightning.lightning.callbacks.verdict import stages, verdict
+from glt_lightning.loader import LoaderStats
+from glt_lightning.sampler.counters import Counters
+
+_MB = 1e6
+
+
+@dataclass
+class EpochTotals:
+    """Sums over the loaders of a rank, or over ranks.
+
+    ranks: those that trained with loaders of ours.  elapsed_s: of training, without validation; one rank's after the
+    other's.
+    """
+
+    ranks: int = 0
+    batches: int = 0
+    seeds: int = 0
+    nodes: int = 0
+    edges: int = 0
+    wait_s: float = 0.0
+    elapsed_s: float = 0.0
+    counters: Counters = field(default_factory=Counters)
+
+    def add(self, stats: LoaderStats) -> None:
+        """Adds what a loader has delivered so far."""
+        self.batches += stats.batches
+        self.seeds += stats.seeds
+        self.nodes += stats.nodes
+        self.edges += stats.edges
+        self.wait_s += stats.wait_s
+        self.counters.add(stats.counters)
+
+    def since(self, before: EpochTotals) -> EpochTotals:
+        """What came on top of an earlier state."""
+        return self.from_list([now - then for now, then in zip(self.to_list(), before.to_list(), strict=True)])
+
+    def to_list(self) -> list[int | float]:
+        """All numbers in order: what ranks add up."""
+        own = [self.ranks, self.batches, self.seeds, self.nodes, self.edges, self.wait_s, self.elapsed_s]
+        return [*own, *self.counters.to_list()]
+
+    @classmethod
+    def from_list(cls, values: Sequence[int | float]) -> EpochTotals:
+        """What `to_list` gave, or a sum of such."""
+        ranks, batches, seeds, nodes, edges = (int(n) for n in values[:5])
+        counters = Counters(*values[7:])  # type: ignore[arg-type]
+        return cls(ranks, batches, seeds, nodes, edges, values[5], values[6], counters)
+
+    @property
+    def wait_share(self) -> float:
+        return _share(self.wait_s, self.elapsed_s)
+
+    def metrics(self) -> dict[str, float]:
+        """Rates over all ranks, shares of sums, and means over all batches. ``cache_hit_rate`` where rows of other parts
+        were needed."""
+        counters, elapsed_s = self.counters, self.elapsed_s / self.ranks
+        others = counters.cached_rows + counters.remote_rows
+        found = {
+            "batches_per_s": self.batches / elapsed_s,
+            "seeds_per_s": self.seeds / elapsed_s,
+            "sampled_edges_per_s": self.edges / elapsed_s,
+            "wait_share": self.wait_share,
+            "local_share": _share(counters.local_rows, counters.rows),
+            "remote_rows_per_batch": _share(counters.remote_rows, self.batches),
+            "remote_mb_per_batch": _share(counters.remote_bytes / _MB, self.batches),
+            "disk_rows_per_batch": _share(counters.disk_rows, self.batches),
+            "deduplicated_share": _share(self.seeds + self.edges - self.nodes, self.seeds + self.edges),
+        }
+        return found | ({"cache_hit_rate": counters.cached_rows / others} if others else {})
+
+    def line(self) -> str:
+        """The same for people, with what the epoch was bound by. Where no row came from is left out."""
+        metrics = self.metrics()
+        parts = [
+            f"{self.batches} batches, {metrics['batches_per_s']:.1f} batches/s",
+            f"rows {self._sources(metrics.get('cache_hit_rate', 0.0))}",
+            f"{metrics['deduplicated_share']:.0%} of draws deduplicated",
+            f"trainer waited {self.wait_share:.0%} of the time",
+        ]
+        if self.counters.remote_rows:
+            parts.insert(2, f"{_amount(metrics['remote_mb_per_batch'])} MB remote per batch")
+        return f"{'; '.join(parts)}. Bound by: {self._bound()}."
+
+    def _sources(self, hit_rate: float) -> str:
+        counters = self.counters
+        rows = {
+            "local": counters.local_rows,
+            f"cached (hit rate {hit_rate:.2f})": counters.cached_rows,
+            "remote": counters.remote_rows,
+            "disk": counters.disk_rows,
+            "on the GPU": counters.device_rows,
+        }
+        found = [f"{_percent(n, counters.rows)} {source}" for source, n in rows.items() if n or source == "local"]
+        return ", ".join(found)
+
+    def _bound(self) -> str:
+        found, spent = verdict(self.wait_share, self.counters), stages(self.counters)
+        return f"{found} ({_share(spent[found], sum(spent.values())):.0%} of sampler time)" if found in spent else found
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _percent(part: int, whole: int) -> str:
+    share = _share(part, whole)
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def _amount(value: float) -> str:
+    """Two digits at least, where there is anything."""
+    return f"{value:.1f}" if value >= 1 or not value else f"{value:.2g}"

@@ -1,0 +1,111 @@
+"""`SamplingMonitor`: how fast batches come, where their rows come from, and how long training waits for them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch.utils._pytree import tree_leaves
+from tqdm import tqdm
+
+from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
+from glt_lightning.loader import DistNeighborLoader
+
+
+class SamplingMonitor(Callback):
+    """Logs totals of each training epoch over all ranks, as metrics ``glt/...`` (docs/lightning.md lists them) and as a
+    line for people, which names what the epoch was bound by.
+
+    Validation is not counted. Without a loader of ours nothing is logged. All ranks must have this callback, or none.
+
+    Args:
+        line: Whether there is a line.
+    """
+
+    def __init__(self, line: bool = True) -> None:
+        self.line = line
+        self._elapsed_s = 0.0
+        self._since = 0.0
+        self._before = EpochTotals()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(trainer)  # an epoch that is resumed in its middle does not start
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self._lap()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._lap()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._since = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        totals = _over_ranks(trainer, self._mine(trainer))
+        if not totals.ranks or not totals.elapsed_s:
+            return
+        # the same on all ranks by now; `sync_dist` is what Lightning asks for, and the largest of equal numbers is exact
+        options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
+        for name, value in totals.metrics().items():
+            pl_module.log(f"glt/{name}", value, reduce_fx="max", **options)
+        if self.line:
+            _say(f"glt: epoch {trainer.current_epoch}: {totals.line()}")
+
+    def _begin(self, trainer: Trainer) -> None:
+        self._elapsed_s, self._since = 0.0, time.perf_counter()
+        self._before = _so_far(trainer)
+
+    def _lap(self) -> None:
+        now = time.perf_counter()
+        self._elapsed_s += now - self._since
+        self._since = now
+
+    def _mine(self, trainer: Trainer) -> EpochTotals:
+        """What this rank did in the epoch; nothing without a loader of ours."""
+        totals = _so_far(trainer).since(self._before)
+        if any(True for _ in _loaders(trainer)):
+            totals.ranks, totals.elapsed_s = 1, self._elapsed_s
+        return totals
+
+
+def add_monitor(trainer: Trainer) -> None:
+    """Adds a `SamplingMonitor`, unless the user has one, or wants nothing that takes time."""
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    if not trainer.barebones and not any(isinstance(callback, SamplingMonitor) for callback in callbacks):
+        checkpoints = [i for i, callback in enumerate(callbacks) if isinstance(callback, Checkpoint)]
+        callbacks.insert(checkpoints[0] if checkpoints else len(callbacks), SamplingMonitor())  # those stay last
+
+
+def _say(text: str) -> None:
+    """A line in the log, not behind a progress bar."""
+    with tqdm.external_write_mode(file=sys.stderr):
+        rank_zero_info(text)
+
+
+def _so_far(trainer: Trainer) -> EpochTotals:
+    """Totals of the training loaders since they were made."""
+    totals = EpochTotals()
+    for loader in _loaders(trainer):
+        totals.add(loader.stats())
+    return totals
+
+
+def _loaders(trainer: Trainer) -> Iterator[DistNeighborLoader]:
+    yield from (leaf for leaf in tree_leaves(trainer.train_dataloader) if isinstance(leaf, DistNeighborLoader))
+
+
+def _over_ranks(trainer: Trainer, mine: EpochTotals) -> EpochTotals:
+    """The sum over ranks. A collective call, also for ranks that have nothing to add."""
+    if trainer.world_size == 1:
+        return mine
+    numbers = torch.tensor(mine.to_list(), dtype=torch.float64, device=trainer.strategy.root_device)
+    return EpochTotals.from_list(trainer.strategy.reduce(numbers, reduce_op="sum").tolist())

@@ -1,0 +1,152 @@
+"""``python -m lightning partition``: makes the partition of a configuration and reports on it, or verifies one."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import LightningDataModule
+
+from glt_lightning.data.manifest import MANIFEST
+from glt_lightning.errors import OptionError
+from glt_lightning.lightning.cli.config_file import keep_groups
+from glt_lightning.lightning.cli.messages import OneLineParser
+from glt_lightning.lightning.cli.parts import assign_only, part_numbers, write_parts
+from glt_lightning.lightning.cli.report import add_report_arguments, page_path, show_report
+from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.partition.report import TrafficOptions
+from glt_lightning.partition.report.numbers import size
+from glt_lightning.partition.verify import verify_partition
+from glt_lightning.progress import Progress
+
+_READ = ("data",)  # what partition reads of a configuration
+_DESCRIPTION = (
+    "Partitions the graph of a configuration of fit, as fit itself would, and shows the report; or, with --verify, checks "
+    "every file of a finished partition. Several hosts share the work in two stages: one runs --assign_only, then each "
+    "--parts with the file as algorithm. Reads data of the configuration, and nothing else of it."
+)
+_OF_CONFIG = ""  # --verify without a folder
+_INTERRUPTED = 130  # exit status, as a shell has it
+
+
+def run_partition(argv: Sequence[str], prog: str) -> None:
+    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    parser = _parser(prog)
+    config = parser.parse_args(keep_groups(argv, _READ))
+    _check_one_of(config)
+    if config.verify:
+        _verify(Path(config.verify))
+        return
+    data = parser.instantiate_classes(config).data
+    if not isinstance(data, GLTDataModule):
+        given = "nothing" if data is None else type(data).__name__
+        raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+    if config.verify == _OF_CONFIG:
+        _verify(data.partition_dir)
+    elif config.assign_only is not None:
+        with _interruptible("nothing is left of it"):
+            assign_only(data, Path(config.assign_only))
+    elif config.parts is not None:
+        with _interruptible("parts that are finished stay, nothing else is left"):
+            write_parts(data, part_numbers(config.parts))
+    else:
+        _partition(data, config)
+
+
+def _parser(prog: str) -> OneLineParser:
+    parser = OneLineParser(prog=prog, description=_DESCRIPTION)
+    parser.add_argument("--config", action="config", help="Configuration of fit, in YAML.")
+    parser.add_argument(
+        "--verify",
+        type=str | None,
+        nargs="?",
+        const=_OF_CONFIG,
+        default=None,
+        help="Check every file of a finished partition instead: of this folder, or of the one of the configuration.",
+    )
+    parser.add_argument(
+        "--assign_only",
+        type=str | None,
+        default=None,
+        metavar="FILE.npz",
+        help="Assign nodes to parts, save that in this file for partition.algorithm, and stop.",
+    )
+    parser.add_argument(
+        "--parts",
+        type=str | None,
+        default=None,
+        metavar="0,2",
+        help="Write only these parts into the folder; whoever brings the last one completes it. No report.",
+    )
+    add_report_arguments(parser)
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
+    return parser
+
+
+def _check_one_of(config: Namespace) -> None:
+    given = [f"--{name}" for name in ("verify", "assign_only", "parts") if config[name] is not None]
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)}: expected one of them at a time.")
+
+
+def _verify(folder: Path) -> None:
+    with _interruptible("nothing was changed"):
+        good = verify_partition(folder, Progress(None))
+    print(
+        f"{folder}: good. Checked: size, dtype, shape and checksum of {good.files:,} files ({size(good.bytes)}); "
+        f"{good.nodes:,} user ids, each once; rows and sources of {good.edges:,} edges; {good.seeds:,} seeds; "
+        f"{good.hot:,} entries of hot lists; the bounds of the parts.",
+        flush=True,
+    )
+
+
+def _partition(data: GLTDataModule, config: Namespace) -> None:
+    options = _batches_of(data, config)
+    folder = data.partition_dir
+    page_path(config.html, folder)  # wrong options are found before the work
+    there = (folder / MANIFEST).is_file()
+    with _interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}"):
+        data.prepare_data()
+    if not config.json:
+        print(f"{'was partitioned already' if there else 'partitioned'}: {folder}\n", flush=True)
+    with _interruptible(f"{folder} is complete, its report is not"):
+        show_report(folder, options, config)
+
+
+def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
+    """The batches that training with this data module makes."""
+    sampling = data.sampling
+    return TrafficOptions(
+        num_neighbors=data.num_neighbors,
+        batch_size=data.batch_size,
+        batches=config.batches,
+        cache=config.cache,
+        replace=sampling.replace,
+        with_edge=sampling.with_edge,
+        seed=sampling.seed or 0,
+    )
+
+
+@contextmanager
+def _interruptible(state: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM unwind the block once, so that it cleans up, and end the process with one line."""
+
+    def unwind(number: int, _frame: Any) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C must not end the cleaning up
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, unwind) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"interrupted; {state}.", file=sys.stderr, flush=True)
+        sys.exit(_INTERRUPTED)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

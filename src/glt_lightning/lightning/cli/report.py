@@ -1,0 +1,95 @@
+"""``python -m lightning report``: what a finished partition holds, and what training on it will cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import Namespace
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import OptionError
+from glt_lightning.lightning.cli.messages import OneLineParser
+from glt_lightning.options import Fanouts
+from glt_lightning.partition.folder import whole_file
+from glt_lightning.partition.report import TrafficOptions, make_report
+from glt_lightning.partition.report.html import report_html
+from glt_lightning.partition.report.text import report_text
+from glt_lightning.progress import Progress
+
+_OPTIONS = TrafficOptions()
+_DESCRIPTION = (
+    "Shows the report of a finished partition: nodes, edges and seeds of each part, edge cut, memory per host, and the "
+    "traffic to expect, with and without caches. Nothing in the folder is changed."
+)
+
+
+def run_report(argv: Sequence[str], prog: str) -> None:
+    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    parser = OneLineParser(prog=prog, description=_DESCRIPTION)
+    parser.add_argument("folder", type=str, help="Folder of a finished partition.")
+    parser.add_argument(
+        "--num_neighbors",
+        type=Fanouts,
+        default=_OPTIONS.num_neighbors,
+        help="Fan-outs of the batches, first hop first, -1 for all; or {src__rel__dst: [...]}.",
+    )
+    parser.add_argument("--batch_size", type=int, default=_OPTIONS.batch_size, help="Seeds per batch and rank.")
+    parser.add_argument("--seed", type=int, default=_OPTIONS.seed, help="Seed of the sampled batches.")
+    add_report_arguments(parser)
+    config = parser.parse_args(list(argv))
+    options = TrafficOptions(
+        num_neighbors=config.num_neighbors,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        batches=config.batches,
+        cache=config.cache,
+    )
+    show_report(Path(config.folder), options, config)
+
+
+def add_report_arguments(parser: OneLineParser) -> None:
+    """What to predict and how to show it, wherever a report is shown."""
+    parser.add_argument("--batches", type=int, default=_OPTIONS.batches, help="Batches that are sampled of each part.")
+    parser.add_argument(
+        "--cache",
+        type=list[float],
+        default=list(_OPTIONS.cache),
+        help="Sizes of caches of remote rows, as shares of all nodes of each type; [] for none.",
+    )
+    parser.add_argument("--html", type=str | None, default=None, help="Write the report to this file, as one page.")
+    parser.add_argument("--json", action="store_true", help="Print the numbers as JSON instead of tables.")
+
+
+def show_report(folder: Path, options: TrafficOptions, shown: Namespace) -> None:
+    """Makes the report of a folder and prints it. shown: the values of `add_report_arguments`."""
+    page = page_path(shown.html, folder)
+    report = make_report(LocalPartition.open(folder), options, Progress(None))
+    if page is not None:
+        _write(page, report_html(report))
+    print(json.dumps(report.to_json(), indent=1, allow_nan=False) if shown.json else report_text(report), flush=True)
+
+
+def page_path(given: str | None, folder: Path) -> Path | None:
+    """Where ``--html`` writes. Raises `OptionError` for a place that cannot be."""
+    if given is None:
+        return None
+    page = Path(given)
+    if page.resolve().is_relative_to(folder.resolve()):
+        raise OptionError(
+            f"--html: {given} lies in the partition folder, which is never changed. Choose another place."
+        )
+    if not page.absolute().parent.is_dir():
+        raise OptionError(f"--html: there is no folder {page.absolute().parent}.")
+    if page.is_dir():
+        raise OptionError(f"--html: {given} is a folder; expected a file such as report.html.")
+    return page
+
+
+def _write(page: Path, text: str) -> None:
+    try:
+        with whole_file(page) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"--html: cannot write {page}: {error.strerror or error}.") from None

@@ -1,0 +1,218 @@
+"""``python -m lightning serve``: runs a graph server for the data of a configuration, or asks a running one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NoReturn, Self
+
+from jsonargparse import Namespace
+from lightning.pytorch import LightningDataModule
+
+from glt_lightning.cluster.link import Link
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import MANIFEST
+from glt_lightning.errors import GLTError, OptionError, PartitionError
+from glt_lightning.lightning.cli.config_file import keep_groups
+from glt_lightning.lightning.cli.messages import OneLineParser
+from glt_lightning.lightning.cli.status_table import status_table
+from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.options import ClusterOptions, parse_address
+from glt_lightning.server.hosted import HostedServer, ServerPlan, server_gpus
+
+_CLUSTER = ClusterOptions()
+_READ = ("data", "cluster")  # what serve reads of a configuration
+_DESCRIPTION = (
+    "Serves a graph to trainers with strategy glt_server_client. Reads data and cluster of the configuration of fit, and "
+    "nothing else of it. Ends with SIGTERM or Ctrl-C."
+)
+_HEALTH_S = 5.0  # an orchestrator wants an answer
+_ANYWHERE = "127.0.0.1:0"
+
+
+def run_serve(argv: Sequence[str], prog: str) -> None:
+    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    parser = _parser(prog)
+    config = parser.parse_args(keep_groups(argv, _READ))
+    cluster: ClusterOptions = parser.instantiate_classes(Namespace(cluster=config.cluster)).cluster
+    if config.status is not None:
+        _print_status(_ask_status(config.status, cluster), as_json=config.json)
+    elif config.health is not None:
+        _print_health(config.health, cluster)
+    else:
+        data = parser.instantiate_classes(config).data
+        _serve(data, _plan_of(config, cluster))
+
+
+def _parser(prog: str) -> OneLineParser:
+    parser = OneLineParser(prog=prog, description=_DESCRIPTION)
+    parser.add_argument("--config", action="config", help="Configuration of fit, in YAML.")
+    parser.add_argument("--server.rank", type=int, default=0, help="Number of this server in cluster.servers.")
+    parser.add_argument(
+        "--server.address",
+        type=str | None,
+        default=None,
+        help=f"Where to listen, host:port. Default: the rank-th of cluster.servers, or {_ANYWHERE} (a free port).",
+    )
+    parser.add_argument(
+        "--server.parts",
+        type=str | int | list[int] | None,
+        default=None,
+        help="Parts to map, such as 0,2. Default: each p with p mod servers = rank.",
+    )
+    parser.add_argument("--status", type=str | None, default=None, help="Show the status of the server at host:port.")
+    parser.add_argument("--json", action="store_true", help="With --status: as JSON.")
+    parser.add_argument(
+        "--health", type=str | None, default=None, help="Exit with 0 if the server at host:port is well, else with 1."
+    )
+    parser.add_argument("--cluster", type=ClusterOptions, default=_CLUSTER, help="Where the processes of the job run.")
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
+    return parser
+
+
+# Serving
+
+
+def _plan_of(config: Namespace, cluster: ClusterOptions) -> ServerPlan:
+    """What to serve, but for the folder."""
+    rank, servers = config.server.rank, cluster.servers
+    if not 0 <= rank < max(1, len(servers)):
+        known = f"cluster.servers has {len(servers)} addresses" if servers else "cluster.servers is empty"
+        raise OptionError(f"server.rank: got {rank}, but {known}. List the address of each server there.")
+    address = config.server.address or (servers[rank] if servers else _ANYWHERE)
+    parse_address("server.address", address)
+    return ServerPlan(
+        directory="", cluster=cluster, address=address, rank=rank, parts=_parse_parts(config.server.parts)
+    )
+
+
+def _parse_parts(given: str | int | list[int] | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    try:
+        numbers = given if isinstance(given, list) else [int(part) for part in str(given).split(",")]
+    except ValueError:
+        raise OptionError(f"server.parts: expected numbers of parts such as 0,2; got {given!r}.") from None
+    return tuple(sorted(set(numbers)))
+
+
+def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
+    if not isinstance(data, GLTDataModule):
+        given = "nothing" if data is None else type(data).__name__
+        raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+    with _Told() as told:
+        _prepare(data, plan)
+        folder = str(data.partition_dir.resolve())
+        gpus = server_gpus(plan.cluster, data.sampling, data.cache)
+        server = HostedServer(replace(plan, directory=folder, cache=data.cache, gpus=gpus))
+        try:
+            print(_announcement(plan, server), flush=True)
+            told.wait()
+        finally:
+            server.close()
+
+
+class _Told:
+    """SIGTERM and SIGINT, in its block: what waits for them returns; before that, they end the process in order."""
+
+    _NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self._event, self._waited_for = threading.Event(), False
+
+    def wait(self) -> None:
+        self._waited_for = True
+        self._event.wait()
+
+    def _tell(self, number: int, _frame: Any) -> None:
+        self._event.set()
+        if not self._waited_for:
+            sys.exit(128 + number)
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._tell) for number in self._NUMBERS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _prepare(data: GLTDataModule, plan: ServerPlan) -> None:
+    """Partitions the graph on the host of server 0; servers beside it wait for the folder, others need it finished."""
+    servers = plan.cluster.servers
+    if (data.partition_dir / MANIFEST).is_file() or plan.rank == 0 or _same_host(servers[0], servers[plan.rank]):
+        data.prepare_data()
+        return
+    raise PartitionError(
+        f"{data.partition_dir}: no partition is there. Server 0 ({servers[0]}) makes it on its host: copy the folder here "
+        "once that is done, or put data.root on storage that all hosts share, and start this server again."
+    )
+
+
+def _same_host(a: str, b: str) -> bool:
+    return _host_addresses(a) & _host_addresses(b) != set()
+
+
+def _host_addresses(address: str) -> set[str]:
+    host, port = parse_address("cluster.servers", address)
+    with suppress(OSError):
+        return {str(info[4][0]) for info in socket.getaddrinfo(host, port)}
+    return {host}
+
+
+def _announcement(plan: ServerPlan, server: HostedServer) -> str:
+    partition: LocalPartition = server.partition
+    manifest = partition.manifest
+    nodes, edges = sum(manifest.num_nodes), sum(manifest.num_edges)
+    name = manifest.made_by.get("source", partition.directory.name)
+    return (
+        f"server {plan.rank} of {plan.num_servers}: parts {list(partition.parts)} of {name} ({manifest.num_parts} parts, "
+        f"{nodes:,} nodes, {edges:,} edges), listening at {server.address}"
+    )
+
+
+# Asking a server
+
+
+def _ask_status(address: str, cluster: ClusterOptions) -> Mapping[str, Any]:
+    """The status of a server: one attempt. Raises `PeerError` naming it."""
+    parse_address("address", address)
+    given = cluster.deadlines
+    deadlines = replace(
+        given, connect_s=min(given.connect_s, _HEALTH_S), call_s=min(given.call_s, _HEALTH_S), reconnect_s=1e-3
+    )
+    link = Link(
+        job="",
+        role="tool",
+        name=f"serve (pid {os.getpid()} on {socket.gethostname()})",
+        security=cluster.security,
+        deadlines=deadlines,
+        retry=cluster.retry,
+    )
+    peer = link.peer("graph server", [address], link.open_transport())
+    try:
+        return peer.ask("status").result().header
+    finally:
+        peer.close()
+
+
+def _print_status(status: Mapping[str, Any], *, as_json: bool) -> None:
+    print(json.dumps(status, indent=2) if as_json else status_table(status), flush=True)
+
+
+def _print_health(address: str, cluster: ClusterOptions) -> NoReturn:
+    try:
+        status = _ask_status(address, cluster)
+    except GLTError as error:
+        print(f"unhealthy: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+    print(f"healthy: server {status['rank']} at {address}, up for {status['uptime_s']:.0f} s", flush=True)
+    sys.exit(0)

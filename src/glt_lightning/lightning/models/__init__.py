@@ -1,0 +1,1 @@
+"""Ready LightningModules and their networks."""

@@ -1,0 +1,182 @@
+"""`GLTServerClientStrategy`: graph servers make the batches, trainers have no graph."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from glt_lightning.cluster.context import DistContext, Role
+from glt_lightning.cluster.graph import RemoteGraph
+from glt_lightning.data.graph import Graph
+from glt_lightning.errors import OptionError, PartitionError, PeerError
+from glt_lightning.lightning.strategies.base import GLTStrategy
+from glt_lightning.loader.context import MakeProducer
+from glt_lightning.options import CacheOptions, SamplingOptions, SecurityOptions
+from glt_lightning.server.hosted import ServerPlan, server_gpus
+from glt_lightning.server.process import ServerProcess
+from glt_lightning.server.remote import RemoteProducer
+from glt_lightning.transport.peer import Peer
+
+_CACHE = CacheOptions()
+_MAX_RESTARTS = SamplingOptions().max_restarts
+
+
+class GLTServerClientStrategy(GLTStrategy):
+    """DDP whose ranks get their batches from graph servers.
+
+    Registered as ``glt_server_client``. The servers are ``cluster.servers``, which run before and after this job and
+    serve others too; without any, and with all ranks on one host, rank 0 starts one and ends it with the run.
+    `GLTStrategy` has the arguments.
+    """
+
+    strategy_name = "glt_server_client"
+    description = "DDP; graph servers sample, trainers have no graph"
+
+    _server: ServerProcess | None = None
+    _peer: Peer | None = None
+    _addresses: tuple[str, ...] = ()
+    _dead_server = ""
+
+    @property
+    def servers(self) -> list[str]:
+        return self.options.servers
+
+    @property
+    def context(self) -> DistContext:
+        servers = tuple(self.options.servers) or self._addresses
+        return DistContext(
+            role=Role.CLIENT,
+            rank=self.global_rank,
+            world_size=self.world_size,
+            num_servers=max(1, len(servers)),
+            num_clients=self.world_size,
+            peers=servers,
+        )
+
+    def open_graph(self, folder: str | Path | None) -> Graph:
+        """The graph as the server of this rank tells it. ``folder``: of the partition, for a server that rank 0 starts.
+        Raises `PartitionError` where the servers of two ranks have another partition."""
+        self._close_graph()
+        found: list[RemoteGraph] = []
+
+        def find() -> str:
+            found.append(self._find_graph())
+            return found[0].manifest.options_hash
+
+        if not self.options.servers:
+            self._start_server(folder)
+        hashes = self._gather_found(find)
+        for rank, theirs in enumerate(hashes):
+            if theirs != hashes[0]:
+                raise PartitionError(
+                    f"cluster.servers: the server of rank {rank} has another partition ({theirs}) than that of rank 0 "
+                    f"({hashes[0]}). Start all servers with one partition."
+                )
+        return found[0]
+
+    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
+        """As `GLTStrategy`. Where servers have GPUs, ``cache.device`` is the budget on those."""
+        if self.options.worker_devices:
+            cache = replace(cache, device=None)
+        super().open_context(graph, sampling, seed, cache)
+
+    def _find_graph(self) -> RemoteGraph:
+        options = self.options
+        if options.servers:
+            chosen = options.server_rank
+            number = self.global_rank % len(options.servers) if chosen == "auto" else int(chosen)
+            link, address = self._link("client", None), options.servers[number]
+        else:
+            number, address = 0, self._addresses[0]
+            link = replace(self._link("client", self._secret()), security=_local(options.security))
+        self._peer = link.peer(f"server {number}", [address], link.open_transport())
+        return RemoteGraph(self._peer)
+
+    def _start_server(self, folder: str | Path | None) -> None:
+        """Rank 0 starts a server for all ranks. A collective call."""
+        if self.num_nodes > 1:
+            raise OptionError(
+                f"cluster.servers: needed on {self.num_nodes} hosts. Start `python -m lightning serve --config F.yaml "
+                "--server.rank R` where the graph is, and list the addresses: cluster.servers: [host:port, ...]."
+            )
+        self._link("client", None)  # agrees on the job before anyone may fail
+        found = self._gather_found(lambda: self._start_here(folder) if self.global_rank == 0 else "")
+        self._addresses = (found[0],)
+
+    def _start_here(self, folder: str | Path | None) -> str:
+        if folder is None:
+            raise OptionError("dataset: needed where no cluster.servers are given; or a finished partition.dir.")
+        options = self.options
+        cluster = replace(options, servers=[], server_rank="auto", security=_local(options.security))
+        plan = ServerPlan(
+            directory=os.path.abspath(folder),
+            cluster=cluster,
+            address="127.0.0.1:0",
+            token=self._secret(),
+            cache=self._cache_options(),
+            gpus=server_gpus(cluster, self._sampling_options(), self._cache_options()),
+        )
+        self._server = ServerProcess(plan, self._max_restarts(), self._give_up)
+        return self._server.address
+
+    def _max_restarts(self) -> int:
+        return getattr(getattr(self._data, "sampling", None), "max_restarts", _MAX_RESTARTS)
+
+    def _sampling_options(self) -> SamplingOptions:
+        given = getattr(self._data, "sampling", None)
+        return given if isinstance(given, SamplingOptions) else SamplingOptions()
+
+    def _cache_options(self) -> CacheOptions:
+        given = getattr(self._data, "cache", None)
+        return given if isinstance(given, CacheOptions) else CacheOptions()
+
+    @property
+    def _data(self) -> object:
+        return getattr(self.lightning_module and self.lightning_module.trainer, "datamodule", None)
+
+    def _give_up(self, reason: str) -> None:
+        """The server of this run is gone for good: whatever waits for it ends now."""
+        self._dead_server = reason
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        peer = self._peer
+        if peer is not None:
+            peer.close()
+
+    def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer:
+        if self._peer is None or not isinstance(graph, RemoteGraph):
+            raise OptionError(
+                "strategy glt_server_client: batches are made from the graph that strategy.open_graph() gives, got "
+                f"{type(graph).__name__}."
+            )
+        return partial(RemoteProducer, self._peer, self.options, sampling)
+
+    def on_exception(self, exception: BaseException) -> None:
+        super().on_exception(exception)
+        if self._dead_server and exception.__cause__ is None:
+            exception.__cause__ = PeerError(self._dead_server)
+
+    def _leave_together(self) -> None:
+        if not self.options.servers:  # evaluation and prediction end at different times, and rank 0 ends the server
+            self._gather_counts(0)
+
+    def _close_graph(self) -> None:
+        peer, self._peer = self._peer, None
+        server, self._server = self._server, None
+        self._addresses, self._dead_server = (), ""
+        try:
+            if peer is not None:
+                peer.close()
+        finally:
+            if server is not None:
+                server.close()
+
+
+def _local(security: SecurityOptions) -> SecurityOptions:
+    """Within one host a secret does; a certificate would have to name the loopback address."""
+    return SecurityOptions(token_file=security.token_file)

@@ -1,0 +1,161 @@
+"""`GLTWorkerStrategy`: every rank samples for itself, from partitions that its host maps and from what others serve."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+from glt_lightning.cluster.context import DistContext, Role
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.data.graph import Graph
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.lightning.strategies.base import GLTStrategy
+from glt_lightning.loader.context import MakeProducer
+from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.group import WorkerGroup
+
+_LOOPBACK = "127.0.0.1"
+
+
+class GLTWorkerStrategy(GLTStrategy):
+    """DDP on one or more hosts. The ranks of a host share the parts that it maps; those of several hosts serve each other.
+
+    Registered as ``glt_worker``. It owns the sampler processes of its rank and ends them with the run, however that ends.
+    `GLTStrategy` has the arguments.
+    """
+
+    strategy_name = "glt_worker"
+    description = "DDP; each rank samples, from parts that its host maps and from those of other hosts"
+
+    _parts: tuple[int, ...] = ()
+    _serves = False
+    _opened: LocalPartition | None = None
+
+    @property
+    def context(self) -> DistContext:
+        others = [rank for rank in range(self.world_size) if rank != self.global_rank]
+        return DistContext(
+            role=Role.WORKER,
+            rank=self.global_rank,
+            world_size=self.world_size,
+            parts=self._parts,
+            peers=tuple(f"rank {rank}" for rank in others),
+        )
+
+    def open_graph(self, folder: str | Path | None) -> Graph:
+        """Maps the parts that ``cluster.placement`` gives to this rank. Raises `PartitionError`, on all ranks, where one
+        of them misses a file or has another partition."""
+        if folder is None:
+            raise OptionError(
+                "cluster.servers: their graph is sampled by strategy glt_server_client; glt_worker needs data.dataset or "
+                "data.partition.dir."
+            )
+        self._close_graph()
+
+        def find() -> str:
+            self._opened = self._open_parts(folder)
+            return self._opened.manifest.options_hash
+
+        hashes = self._gather_found(find)
+        self._check_same(hashes, folder)
+        assert self._opened is not None
+        self._parts = self._opened.parts
+        return _seen_whole(self._opened)
+
+    def _close_graph(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def _open_parts(self, folder: str | Path) -> LocalPartition:
+        by_host = self.options.placement == "host"
+        slot, slots = (self.node_rank, self.num_nodes) if by_host else (self.global_rank, self.world_size)
+        num_parts = Manifest.load(folder).num_parts
+        parts = placed_parts(slot, slots, num_parts)
+        try:
+            return LocalPartition.open(folder, parts=parts)
+        except PartitionError as error:
+            if slots == 1:
+                raise
+            where = f"host {slot} of {slots}" if by_host else f"rank {slot} of {slots}"
+            raise PartitionError(f"{where} needs part {', '.join(map(str, parts))} of {num_parts}: {error}") from None
+
+    def _check_same(self, hashes: list[str], folder: str | Path) -> None:
+        for rank, theirs in enumerate(hashes):
+            if theirs != hashes[0]:
+                raise PartitionError(
+                    f"{folder}: rank {rank} has another partition ({theirs}) than rank 0 ({hashes[0]}). Copy one partition "
+                    "folder to all hosts, or partition with the same options and seed."
+                )
+
+    def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
+        if isinstance(graph, LocalPartition):
+            graph = _seen_whole(graph)
+        self._serves = isinstance(graph, ClusterGraph)
+        if not isinstance(graph, ClusterGraph):
+            return None
+        link = self._link("worker", self._secret())
+        return partial(
+            WorkerGroup,
+            graph,
+            sampling,
+            link,
+            self._host(),
+            self._gather_text,
+            on_loss=self._end_by_deadline,
+            cache=cache,
+            silence_s=self.options.peer_silence_s,
+        )
+
+    def _end_by_deadline(self, reason: str, left: threading.Event) -> None:
+        """A rank of another host is gone, and this one may be in a collective call that waits for it for ever."""
+        timeout_s = self.options.peer_timeout_s
+        _say(f"error: {reason} Rank {self.global_rank} cannot go on.")
+        if not left.wait(timeout_s):
+            _say(f"error: rank {self.global_rank} is stuck and ends after {timeout_s:g} s (cluster.peer_timeout_s).")
+            os._exit(1)
+
+    def _leave_together(self) -> None:
+        if self._serves:  # evaluation and prediction end at different times, and the others may need rows of this rank
+            self._gather_counts(0)
+
+    def _host(self) -> str:
+        """Name or address of this host for the ranks of others."""
+        if self.options.host is not None:
+            return self.options.host
+        if self.num_nodes == 1:
+            return _LOOPBACK
+        assert self.cluster_environment is not None
+        main = self.cluster_environment.main_address
+        try:
+            found = socket.getaddrinfo(main, self.cluster_environment.main_port, type=socket.SOCK_DGRAM)
+            family, _, _, _, where = found[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)  # sends nothing; tells which of our addresses leads there
+                host = str(probe.getsockname()[0])
+        except OSError as error:
+            raise OptionError(
+                f"cluster.host: how other hosts reach this one is not known, for {main} cannot be looked up ({error}). "
+                "Write the name or address of this host."
+            ) from None
+        if host.startswith("127.") and not main.startswith(("127.", "localhost")):
+            raise OptionError(
+                f"cluster.host: {main} leads to {host} here, which no other host can reach. Write the name or address of "
+                "this host, or give MASTER_ADDR as an address."
+            )
+        return host
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _seen_whole(partition: LocalPartition) -> Graph:
+    """A graph with the parts of others, where some are not mapped here."""
+    return partition if len(partition.parts) == partition.manifest.num_parts else ClusterGraph(partition)

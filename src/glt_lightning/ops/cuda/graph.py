@@ -1,0 +1,149 @@
+"""A typed graph in memory that a CUDA device reads."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.ops.cuda.kernels import Kernels, kernels_of
+from glt_lightning.ops.graph import GraphView, segment_hints
+from glt_lightning.ops.native import GraphStruct
+
+# Gives the address at which the device reads an array; whoever gives it keeps the memory.
+Place = Callable[[np.ndarray], int]
+
+
+@dataclass
+class GraphAddresses:
+    """Where a device reads the arrays of a graph in Q parts; 0 for what is not here. T node types, R edge types.
+
+    bounds: int64 [T * Q + 1], first gid of each segment.  user_ids: [T * Q].  indptr, indices, edge_base, num_edges: [R * Q],
+    as in `GraphView`; the values of ``indptr`` count from where ``indices`` begins.
+    """
+
+    bounds: np.ndarray
+    user_ids: list[int] = field(default_factory=list)
+    indptr: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    edge_base: list[int] = field(default_factory=list)
+    num_edges: list[int] = field(default_factory=list)
+
+    @classmethod
+    def whole(cls, view: GraphView, place: Place) -> GraphAddresses:
+        """The parts as they are."""
+        relations, user_ids = view._keep
+        return cls(
+            view.bounds,
+            [0 if ids is None else place(ids) for ids in user_ids],
+            [0 if r is None else place(r.indptr) for r in relations],
+            [0 if r is None else place(r.indices) for r in relations],
+            view._edge_base.tolist(),
+            view._num_edges.tolist(),
+        )
+
+    @classmethod
+    def split(
+        cls,
+        view: GraphView,
+        rows: np.ndarray,
+        hot: Place,
+        rest: Place,
+        *,
+        ids: Place | None = None,
+        pointers: Place | None = None,
+    ) -> GraphAddresses:
+        """Each part as two: its first rows, and those behind them.
+
+        rows: int64 [T, P], how many the first are.  hot: places copies of their arrays.  rest: says where whole arrays lie.
+        ids, pointers: the same for the user ids, and the row pointers, where these are not split.
+        """
+        relations, user_ids = view._keep
+        starts = view.bounds[:-1]
+        bounds = np.append(np.stack([starts, starts + rows.reshape(-1)], axis=1).reshape(-1), view.num_nodes)
+        made = cls(bounds)
+        for each, k in zip(user_ids, rows.reshape(-1).tolist(), strict=True):
+            made.user_ids += (0, 0) if each is None else _split(each, k, k, hot, rest, ids)
+        for r, t in enumerate(view.dst_types.tolist()):
+            for p in range(view.num_parts):
+                of, k = relations[r * view.num_parts + p], int(rows[t, p])
+                made.edge_base += [int(view.edge_bounds[r, p])] * 2
+                if of is None or len(of.indptr) == 0:
+                    made._append((0, 0), (0, 0), (0, 0))
+                    continue
+                lists = of.indices[: int(of.indptr[k])]
+                made._append(
+                    _split(of.indptr, k, k + 1, hot, rest, pointers),
+                    (hot(lists) if k else 0, rest(of.indices)),
+                    (len(lists), len(of.indices)),
+                )
+        return made
+
+    def _append(self, indptr: tuple[int, int], indices: tuple[int, int], num_edges: tuple[int, int]) -> None:
+        self.indptr += indptr
+        self.indices += indices
+        self.num_edges += num_edges
+
+
+def _split(array: np.ndarray, k: int, entries: int, hot: Place, rest: Place, whole: Place | None) -> tuple[int, int]:
+    """Where the entries of the first k rows lie, and those of the others."""
+    at = (rest if whole is None else whole)(array)
+    first = at if whole is not None else (hot(array[:entries]) if k else 0)
+    return first, at + k * array.itemsize
+
+
+class DeviceGraph:
+    """A `GraphView` in memory that the device reads.
+
+    addresses: of the view's arrays; the memory is the caller's and has to live as long as this.
+    """
+
+    def __init__(
+        self, kernels: Kernels, view: GraphView, addresses: GraphAddresses, keep: Sequence[Tensor] = ()
+    ) -> None:
+        self.kernels = kernels
+        self.num_types, self.num_relations, self.num_nodes = view.num_types, view.num_relations, view.num_nodes
+        self.src_types, self.dst_types = view.src_types.tolist(), view.dst_types.tolist()
+        self.type_sizes = np.diff(view.type_offsets).tolist()
+        self._keep = list(keep)
+        shift, hint = segment_hints(addresses.bounds)
+        self.struct = GraphStruct(
+            num_types=view.num_types,
+            num_relations=view.num_relations,
+            num_parts=(len(addresses.bounds) - 1) // view.num_types,
+            id_bytes=view.id_bytes,
+            shift=shift,
+            bounds=self._put(addresses.bounds),
+            hint=self._put(hint),
+            src_type=self._put(view.src_types),
+            dst_type=self._put(view.dst_types),
+            key=self._put(view.keys),
+            indptr=self._table(addresses.indptr),
+            indices=self._table(addresses.indices),
+            user_ids=self._table(addresses.user_ids),
+            edge_base=self._table(addresses.edge_base),
+            num_edges=self._table(addresses.num_edges),
+        )
+        self.address = ctypes.addressof(self.struct)
+
+    @classmethod
+    def from_view(cls, view: GraphView, device: Kernels | torch.device | str) -> DeviceGraph:
+        """Copies the arrays of the parts that are mapped; takes their bytes of device memory."""
+        kernels, keep = kernels_of(device), []
+
+        def place(array: np.ndarray) -> int:
+            keep.append(kernels.copy(array))
+            return keep[-1].data_ptr()
+
+        return cls(kernels, view, GraphAddresses.whole(view, place), keep)
+
+    def _put(self, array: np.ndarray) -> int:
+        self._keep.append(self.kernels.copy(array))
+        return self._keep[-1].data_ptr()
+
+    def _table(self, numbers: Sequence[int]) -> int:
+        return self._put(np.array(numbers, dtype=np.int64))

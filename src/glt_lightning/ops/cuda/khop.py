@@ -1,0 +1,72 @@
+"""Whole k-hop batches on a CUDA device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from glt_lightning.ops.cuda.graph import DeviceGraph
+from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
+from glt_lightning.ops.cuda.khop_steps import SteppedBatch
+from glt_lightning.ops.cuda.sample import MODEST_ROOM
+from glt_lightning.ops.cuda.subgraph import DeviceSubgraph, PendingBatch
+
+_KEPT_ROOMS = 64  # numbers of seeds whose bounds are kept
+
+
+class CudaKHopOp:
+    """Samples batches from a graph on a device. Threads and streams may share it: between batches it keeps bounds alone.
+
+    fanouts: [H][R], per hop and edge type; -1 all, 0 none.
+    max_picks: a batch that cannot find more than so many edges is queued as one native call, in memory for all of them, and
+    the host waits once, in `PendingBatch.result`. Others, those with a fan-out of -1, and graphs of 2^32 nodes are sampled
+    hop by hop: same results, and the host waits in `start`, once or twice a hop.
+    """
+
+    def __init__(
+        self,
+        graph: DeviceGraph,
+        fanouts: Sequence[Sequence[int]],
+        *,
+        replace: bool = False,
+        with_edge: bool = False,
+        max_picks: int = MODEST_ROOM,
+    ) -> None:
+        self.graph, self.fanouts = graph, [list(hop) for hop in fanouts]
+        self.replace, self.with_edge, self.max_picks = replace, with_edge, max_picks
+        self._rooms: dict[tuple[int, int], KHopRoom] = {}
+
+    def __call__(self, seeds: Tensor, seed_type: int, batch_key: int) -> DeviceSubgraph:
+        """One batch. seeds: int64 [S] gids of type ``seed_type`` on the device; a seed that comes twice has two rows.
+
+        Raises `DataError` for a seed outside the type, `PartitionError` for damaged rows.
+        """
+        return self.start(seeds, seed_type, batch_key).result()
+
+    def start(self, seeds: Tensor, seed_type: int, batch_key: int) -> PendingBatch:
+        """Queues a batch on the current stream; its ``result`` is asked for later, with the same stream current."""
+        seeds = self.graph.kernels.require_ids(seeds, "seeds")
+        room = self._room(len(seeds), seed_type)
+        if room.workspace >= 0:
+            return NativeBatch(room, seeds, batch_key)
+        batch = SteppedBatch(self.graph, seeds, seed_type, replace=self.replace, with_edge=self.with_edge)
+        for hop, fanouts in enumerate(self.fanouts):
+            batch.expand(hop, fanouts, batch_key)
+        return batch
+
+    def _room(self, num_seeds: int, seed_type: int) -> KHopRoom:
+        room = self._rooms.get((num_seeds, seed_type))
+        if room is None:
+            room = KHopRoom(
+                self.graph,
+                self.fanouts,
+                num_seeds,
+                seed_type,
+                replace=self.replace,
+                with_edge=self.with_edge,
+                max_picks=self.max_picks,
+            )
+            if len(self._rooms) < _KEPT_ROOMS:
+                self._rooms[num_seeds, seed_type] = room
+        return room

@@ -1,0 +1,1 @@
+"""METIS, called in a process of its own."""

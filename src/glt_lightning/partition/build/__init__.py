@@ -1,0 +1,1 @@
+"""Writing the arrays of parts: one pass over edges, one over attributes, in bounded memory."""

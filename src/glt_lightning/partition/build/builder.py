@@ -1,0 +1,244 @@
+"""Builds the arrays of a partition, of all its parts or of some, in a folder of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.arrays import ArrayWriter
+from glt_lightning.data.graph import seeds_hash
+from glt_lightning.data.manifest import (
+    ArrayEntry,
+    EncodingEntry,
+    Manifest,
+    SplitEntry,
+    attr_key,
+    node_path,
+    split_path,
+)
+from glt_lightning.partition.assign import Assigner
+from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.edges import EdgeJob, write_edges
+from glt_lightning.partition.build.layout import NodeLayout, number_nodes
+from glt_lightning.partition.build.normalize import row_bytes, transform_for
+from glt_lightning.partition.build.relations import Relation
+from glt_lightning.partition.build.rows import write_rows
+from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space
+from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.hotness.hot_lists import hot_arrays
+from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
+from glt_lightning.partition.sources.base import Rows
+from glt_lightning.types import NodeType
+
+_INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a run has written.
+
+    Attributes:
+        head: The manifest but for the parts: it lists the splits alone, and counts no edges.
+        arrays: Those of the parts.
+        numbering: Hash of the numbers of all nodes. Parts fit together only when they agree on it.
+    """
+
+    head: Manifest
+    arrays: Mapping[str, ArrayEntry]
+    numbering: str
+
+
+class Builder:
+    """One run of the partitioner.
+
+    made: the record of how the partition is made, for the manifest.  parts: the parts to write, ascending.
+    """
+
+    def __init__(
+        self, graph: StoredGraph, folder: Path, assigner: Assigner, made: Mapping[str, Any], parts: Sequence[int]
+    ) -> None:
+        self._graph, self._folder, self._assigner, self._made, self._parts = graph, folder, assigner, made, parts
+        self._options, self._progress = graph.options, graph.progress
+        self._id_dtype = self._dtype(graph.total_nodes)
+        self._edge_id_dtype = self._dtype(graph.most_edge_ids)
+        self._arrays: dict[str, ArrayEntry] = {}
+
+    def build(self) -> Built:
+        self._graph.check(self._assigner)
+        self._require_space_for_all()
+        degrees = self._graph.count()
+        layouts, hotness = self._number(degrees)
+        in_degrees = [degrees.in_degree(r) for r in self._relations]
+        del degrees
+        if len(self._parts) < self._options.num_parts:
+            nodes = {t: sum(stop - start for start, stop in self._ranges(layouts[t])) for t in layouts}
+            self._require_space(nodes, self._edges_of_parts(layouts, in_degrees))
+        self._write_nodes(layouts)
+        self._write_edges(layouts, in_degrees)
+        arrays, self._arrays = self._arrays, {}
+        self._write_splits(layouts)
+        return Built(self._manifest(layouts, hotness), arrays, _digest(layouts))
+
+    @property
+    def _relations(self) -> Sequence[Relation]:
+        return self._graph.relations
+
+    def _dtype(self, count: int) -> np.dtype:
+        return np.dtype(np.int64 if self._made["wide_ids"] or count > _INT32_MAX else np.int32)
+
+    def _ranges(self, layout: NodeLayout) -> list[tuple[int, int]]:
+        """The new numbers [start, stop) that each of the parts to write owns."""
+        return [(layout.bounds[p], layout.bounds[p + 1]) for p in self._parts]
+
+    def _require_space_for_all(self) -> None:
+        """What some of the parts take is known only when nodes are numbered; what comes before is for all."""
+        graph, before = self._graph, bytes_to_number(self._graph, self._assigner)
+        if len(self._parts) < self._options.num_parts:
+            return require_space(self._folder, before, "numbering the nodes of this graph")
+        edges = [graph.edges[r.source].num_edges * (2 if r.both else 1) for r in graph.relations]
+        return self._require_space(graph.num_nodes, edges, before)
+
+    def _require_space(self, nodes: Mapping[NodeType, int], edges: Sequence[int], before: int = 0) -> None:
+        """Raises `PartitionError` unless there is room for so many nodes per type and edges per relation.
+
+        before: bytes that earlier steps take, before there is any of these.
+        """
+        needed = bytes_to_write(self._graph, nodes, edges, self._id_dtype, self._edge_id_dtype)
+        require_space(self._folder, max(before, needed), "a partition of this graph")
+
+    def _number(self, degrees: Degrees) -> tuple[dict[NodeType, NodeLayout], dict[str, Any]]:
+        """The numbers of all nodes, and how hotness was worked out; writes hotness itself, which is large."""
+        graph = self._graph
+        with graph.topology(self._folder, degrees) as topology:
+            parts = graph.assign(self._assigner, topology)
+            train = graph.splits.get("train")
+            hotness = self._assigner.hotness(topology) or rank_nodes(
+                topology, parts, train, self._options, self._folder, self._progress
+            )
+            layouts = self._layouts(topology, parts, hotness)
+            del parts
+            for part in self._parts:
+                for path, values, dtype in hot_arrays(part, topology, layouts, hotness, self._id_dtype):
+                    self._write(path, values, dtype)
+        return layouts, {hotness.policy: hotness.made_by}
+
+    def _layouts(
+        self, topology: Topology, parts: dict[NodeType, np.ndarray], hotness: Hotness
+    ) -> dict[NodeType, NodeLayout]:
+        owners = [*parts.values()]
+        own = topology.split(hotness.of_owner(owners[0] if len(owners) == 1 else np.concatenate(owners)))
+        degree = topology.degrees.occurrences(self._relations, self._graph.num_nodes)
+        return {
+            t: number_nodes(parts[t], own[t], degree[t], self._options.num_parts, self._id_dtype)
+            for t in self._graph.num_nodes
+        }
+
+    def _write_nodes(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
+        attrs = {t: self._graph.source.node_attrs(t) for t in layouts}
+        counts = {t: sum(stop - start for start, stop in self._ranges(layouts[t])) for t in layouts}
+        total = sum(counts[t] * _width(attrs[t]) for t in layouts)
+        with self._progress.phase("writing nodes", total, "B") as done:
+            for index, (node_type, layout) in enumerate(layouts.items()):
+                for part, (start, stop) in zip(self._parts, self._ranges(layout), strict=True):
+                    self._write(node_path(part, index, "n_id"), layout.user_ids[start:stop], self._id_dtype)
+                for name, rows in attrs.pop(node_type).items():
+                    transform = transform_for(self._made["normalize"], rows) if name == "x" else None
+                    self._arrays |= write_rows(
+                        self._folder,
+                        index,
+                        name,
+                        rows,
+                        layout,
+                        self._parts,
+                        transform,
+                        self._graph.storage.nodes[node_type][name],
+                        self._options.memory_bytes,
+                        done,
+                    )
+
+    def _edges_of_parts(self, layouts: Mapping[NodeType, NodeLayout], in_degrees: Sequence[np.ndarray]) -> list[int]:
+        """Edges of each relation that the parts to write have, before merging."""
+        return [
+            sum(int(degree[layout.user_ids[start:stop]].sum()) for start, stop in self._ranges(layout))
+            for degree, layout in zip(in_degrees, (layouts[r.edge_type[2]] for r in self._relations), strict=True)
+        ]
+
+    def _write_edges(self, layouts: Mapping[NodeType, NodeLayout], in_degrees: list[np.ndarray]) -> None:
+        """Takes the degrees out of the list one by one."""
+        total = sum(int(d.sum()) for d in in_degrees) + sum(self._edges_of_parts(layouts, in_degrees))
+        with self._progress.phase("writing edges", total, "edges") as done:
+            for index, relation in enumerate(self._relations):
+                src, _, dst = relation.edge_type
+                job = EdgeJob(
+                    index=index,
+                    relation=relation,
+                    edges=self._graph.edges[relation.source],
+                    attrs=self._graph.source.edge_attrs(relation.source),
+                    in_degree=in_degrees.pop(0),
+                    sources=layouts[src],
+                    destinations=layouts[dst],
+                    offset=self._graph.offsets[src],
+                    id_dtype=self._id_dtype,
+                    edge_id_dtype=self._edge_id_dtype,
+                    parts=self._parts,
+                    stored=self._graph.storage.edges[relation.source],
+                )
+                self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
+
+    def _write_splits(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
+        for name, (node_type, ids) in self._graph.splits.items():
+            gids = layouts[node_type].new[ids].astype(np.int64) + self._graph.offsets[node_type]
+            self._write(split_path(name), gids, np.dtype(np.int64))
+
+    def _write(self, path: str, array: np.ndarray, dtype: np.dtype) -> None:
+        with ArrayWriter(self._folder, path, dtype) as writer:
+            writer.write(array)
+        self._arrays[path] = writer.close()
+
+    def _manifest(self, layouts: Mapping[NodeType, NodeLayout], hotness: Mapping[str, Any]) -> Manifest:
+        graph, source = self._graph, self._graph.source
+        return Manifest(
+            schema=graph.schema,
+            num_parts=self._options.num_parts,
+            num_nodes=tuple(graph.num_nodes.values()),
+            num_edges=(),
+            bounds=tuple(layout.bounds for layout in layouts.values()),
+            id_dtype=self._id_dtype.name,
+            edge_id_dtype=self._edge_id_dtype.name,
+            num_classes=None if source.num_classes is None else int(source.num_classes),
+            target_type=source.target_type,
+            splits={name: SplitEntry(t, len(ids), seeds_hash(ids)) for name, (t, ids) in graph.splits.items()},
+            arrays=self._arrays,
+            made_by=self._made,
+            hotness=hotness,
+            encodings=self._encodings(),
+        )
+
+    def _encodings(self) -> dict[str, EncodingEntry]:
+        storage = self._graph.storage
+        attrs = [("nodes", t, storage.nodes[node_type]) for t, node_type in enumerate(self._graph.num_nodes)]
+        attrs += [("edges", r, storage.edges[relation.source]) for r, relation in enumerate(self._relations)]
+        return {
+            attr_key(kind, index, name): stored.entry
+            for kind, index, each in attrs
+            for name, stored in each.items()
+            if stored.entry is not None
+        }
+
+
+def _width(attrs: Mapping[str, Rows]) -> int:
+    """Bytes of all attributes of one node or edge."""
+    return sum(map(row_bytes, attrs.values()))
+
+
+def _digest(layouts: Mapping[NodeType, NodeLayout]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for layout in layouts.values():
+        digest.update(layout.user_ids.astype("<i8" if layout.user_ids.itemsize == 8 else "<i4", copy=False).data)
+    return digest.hexdigest()

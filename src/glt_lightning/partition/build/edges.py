@@ -1,0 +1,237 @@
+"""Edges as CSC per part, in bounded memory.
+
+All edges of a type are first dealt into buckets, each a range of destination rows whose edges fit the cache; then one
+bucket after the other is sorted and appended to the arrays of its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.data.arrays import ArrayWriter
+from glt_lightning.data.manifest import ArrayEntry, edge_path
+from glt_lightning.errors import DataError
+from glt_lightning.ops.build import CHANGED, Buckets, RowBuffers, build_rows
+from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.relations import Relation
+from glt_lightning.partition.build.scratch import Scratch
+from glt_lightning.partition.build.storage import StoredAs
+from glt_lightning.partition.sources.base import EdgeList, Rows
+
+# Edges of a bucket: records, keys and results of so many take 7 MB, which stays in the last-level cache.
+_BUCKET_EDGES = 1 << 18
+_MAX_BUCKETS = 4096
+_MAX_CHUNK = 1 << 21
+
+
+@dataclass(frozen=True)
+class EdgeJob:
+    """One stored edge type and all that is needed to write it.
+
+    Attributes:
+        index: Index of the stored type.
+        edges, attrs: The user's edges and their attributes.
+        in_degree: int64 [N], edges by user id of the destination before merging.
+        sources, destinations: Numbering of the two node types.
+        offset: First gid of the source type.
+        parts: The parts to write, ascending.
+        stored: As what each of the attributes is stored.
+        structure_only: Leave out edge ids and attributes.
+    """
+
+    index: int
+    relation: Relation
+    edges: EdgeList
+    attrs: Mapping[str, Rows]
+    in_degree: np.ndarray
+    sources: NodeLayout
+    destinations: NodeLayout
+    offset: int
+    id_dtype: np.dtype
+    edge_id_dtype: np.dtype
+    parts: Sequence[int]
+    stored: Mapping[str, StoredAs] = field(default_factory=dict)
+    structure_only: bool = False
+
+    @property
+    def record_bytes(self) -> int:
+        return 12 if self.id_dtype.itemsize == 4 and self.edge_id_dtype.itemsize == 4 else 24
+
+
+def write_edges(folder: Path, job: EdgeJob, memory_bytes: int, done: Callable[[int], object]) -> dict[str, ArrayEntry]:
+    """Writes the arrays of one edge type for the parts. ``done`` hears of each edge when dealt and when written."""
+    ends = np.cumsum(job.in_degree[job.destinations.user_ids])  # edges before the end of each row
+    starts = bucket_starts(
+        job.destinations.bounds, ends, bucket_capacity(int(job.in_degree.sum()), job.record_bytes, memory_bytes)
+    )
+    kept = _kept(job, starts)
+    sizes = np.diff(np.where(starts > 0, ends[starts - 1], 0)) * kept if len(ends) else np.zeros(0, np.int64)
+    del ends
+    first = np.concatenate([[0], np.cumsum(sizes)])  # first record of each bucket
+    buckets = Buckets(job.destinations.new, starts, job.record_bytes)
+    with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 4 * 3) as records:
+        _deal(job, buckets, kept, first, records, memory_bytes // 8, done)
+        return _write_parts(folder, job, starts, first, records, done)
+
+
+def _kept(job: EdgeJob, starts: np.ndarray) -> np.ndarray:
+    """bool [B]: whether a bucket belongs to a part that is written."""
+    kept = np.zeros(len(starts) - 1, bool)
+    for part in job.parts:
+        low, high = np.searchsorted(starts, job.destinations.bounds[part : part + 2])
+        kept[low:high] = True
+    return kept
+
+
+def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int:
+    """Edges of a bucket: few enough for the cache and a quarter of the memory, but some for each of many buckets."""
+    by_memory = memory_bytes // 4 // (3 * record_bytes)
+    wanted = min(by_memory, max(_BUCKET_EDGES, num_edges // _MAX_BUCKETS))
+    return max(1, wanted, num_edges // (4 * _MAX_BUCKETS))
+
+
+def bucket_starts(bounds: tuple[int, ...], ends: np.ndarray, capacity: int) -> np.ndarray:
+    """int64 [B + 1]: cuts each part's rows into ranges of at most ``capacity`` edges, or of one row that has more."""
+    starts = [0]
+    for begin, end in pairwise(bounds):
+        while begin < end:
+            before = int(ends[begin - 1]) if begin else 0
+            begin = min(end, max(begin + 1, int(np.searchsorted(ends, before + capacity, side="right"))))
+            starts.append(begin)
+    return np.array(starts, np.int64)
+
+
+def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """(sources, destinations, id of the first edge) of all edges to store, before merging."""
+    at = 0
+    for src, dst in job.edges.chunks(size):
+        yield (dst, src, at) if job.relation.flip else (src, dst, at)
+        if job.relation.both:
+            yield dst, src, job.edges.num_edges + at
+        at += len(src)
+
+
+def _deal(
+    job: EdgeJob,
+    buckets: Buckets,
+    kept: np.ndarray,
+    first: np.ndarray,
+    records: Scratch,
+    memory_bytes: int,
+    done: Callable[[int], object],
+) -> None:
+    size = min(_MAX_CHUNK, max(1, memory_bytes // (16 + job.record_bytes)))
+    at_once = records.memory if kept.all() else None
+    staged = np.empty(0 if at_once is not None else size * job.record_bytes, np.uint8)
+    cursor = first[:-1].copy()
+    for src, dst, first_edge_id in _directed(job, size):
+        if at_once is not None:
+            buckets.scatter(src, dst, len(job.sources.new), first_edge_id, cursor, first[1:], at_once)
+        else:
+            sizes = _group(job, buckets, src, dst, first_edge_id, staged)
+            _append(sizes, kept, first, cursor, staged, records, job.record_bytes)
+        done(len(src))
+    if not np.array_equal(cursor, first[1:]):
+        raise DataError(CHANGED)
+
+
+def _group(
+    job: EdgeJob, buckets: Buckets, src: np.ndarray, dst: np.ndarray, first_edge_id: int, staged: np.ndarray
+) -> np.ndarray:
+    """Puts the records of a chunk into ``staged``, bucket after bucket. Returns int64 [B]: records of each."""
+    sizes = buckets.sizes(dst)
+    ends = np.cumsum(sizes)
+    buckets.scatter(src, dst, len(job.sources.new), first_edge_id, ends - sizes, ends, staged)
+    return sizes
+
+
+def _append(
+    sizes: np.ndarray,
+    kept: np.ndarray,
+    first: np.ndarray,
+    cursor: np.ndarray,
+    staged: np.ndarray,
+    records: Scratch,
+    width: int,
+) -> None:
+    """Appends each staged group that is kept to its bucket's region; ``cursor`` advances."""
+    ends = np.cumsum(sizes)
+    sizes = sizes * kept
+    if (cursor + sizes > first[1:]).any():
+        raise DataError(CHANGED)
+    for b in np.flatnonzero(sizes).tolist():
+        end, size = int(ends[b]), int(sizes[b])
+        records.write(int(cursor[b]) * width, staged[(end - size) * width : end * width])
+    cursor += sizes
+
+
+def _write_parts(
+    folder: Path, job: EdgeJob, starts: np.ndarray, first: np.ndarray, records: Scratch, done: Callable[[int], object]
+) -> dict[str, ArrayEntry]:
+    most_rows, most_edges = int(np.diff(starts).max(initial=0)), int(np.diff(first).max(initial=0))
+    buffers = RowBuffers.allocate(most_rows, most_edges, job.id_dtype, job.edge_id_dtype, job.record_bytes)
+    entries: dict[str, ArrayEntry] = {}
+    bounds = job.destinations.bounds
+    for part in job.parts:
+        low, high = np.searchsorted(starts, bounds[part : part + 2])
+        with _PartWriter(folder, part, job) as writer:
+            for b in range(int(low), int(high)):
+                bucket = records.read(int(first[b]) * job.record_bytes, int(first[b + 1]) * job.record_bytes)
+                writer.write(bucket, int(starts[b + 1] - starts[b]), buffers)
+                done(int(first[b + 1] - first[b]))
+        entries |= writer.entries
+    return entries
+
+
+class _PartWriter:
+    """The arrays of one edge type in one part, appended bucket by bucket."""
+
+    def __init__(self, folder: Path, part: int, job: EdgeJob) -> None:
+        self.entries: dict[str, ArrayEntry] = {}
+        self._job = job
+        self._num_edges = 0
+        self._stack = ExitStack()
+        kinds: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
+            "indptr": (np.dtype(np.int64), ()),
+            "indices": (job.id_dtype, ()),
+        }
+        if not job.structure_only:
+            kinds |= {"edge_ids": (job.edge_id_dtype, ())}
+            kinds |= {name: (job.stored[name].dtype, job.stored[name].row_shape) for name in job.attrs}
+        with self._stack:  # closes what was opened when a later one cannot be
+            self._writers = {
+                name: self._stack.enter_context(ArrayWriter(folder, edge_path(part, job.index, name), dtype, shape))
+                for name, (dtype, shape) in kinds.items()
+            }
+            self._writers["indptr"].write(np.zeros(1, np.int64))
+            self._stack = self._stack.pop_all()
+
+    def write(self, records: np.ndarray, num_rows: int, buffers: RowBuffers) -> None:
+        job = self._job
+        indptr, indices, edge_ids = build_rows(
+            records, num_rows, job.relation.both, job.sources.new, job.offset, job.record_bytes, buffers
+        )
+        self._writers["indptr"].write(indptr[1:] + self._num_edges)
+        self._writers["indices"].write(indices)
+        self._num_edges += len(indices)
+        if job.structure_only:
+            return
+        self._writers["edge_ids"].write(edge_ids)
+        if job.attrs and len(edge_ids):
+            columns = edge_ids % job.edges.num_edges  # an added reverse edge has the attributes of its edge
+            for name, rows in job.attrs.items():
+                self._writers[name].write(job.stored[name].encode(rows[columns], columns))
+
+    def __enter__(self) -> _PartWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(*error)  # type: ignore[arg-type]
+        if error[0] is None:
+            self.entries = {w.path: w.close() for w in self._writers.values()}

@@ -1,0 +1,144 @@
+"""How much disk a partition takes at least, with its working files, asked before hours of work rather than after.
+
+Sizes follow what `topology`, `rows` and `edges` keep in files, at the moment when most of it exists. Not counted is what only
+the work tells: how many edges merging leaves, and lists of hot rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from glt_lightning.errors import PartitionError
+from glt_lightning.partition.assign import Assigner, built_in
+from glt_lightning.partition.build.normalize import row_bytes
+from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.hotness.rank import _policy
+from glt_lightning.partition.sources.base import LazyArray, Rows, in_memory
+from glt_lightning.types import NodeType
+
+
+def require_space(folder: Path, needed: int, what: str) -> None:
+    """Raises `PartitionError` unless the disk of ``folder`` has room for so many bytes."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise PartitionError(
+            f"{folder.parent}: {what} takes {needed:,} bytes at least, with working files; {free:,} are free. "
+            "Free some space or choose another folder."
+        )
+
+
+def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
+    """While nodes are assigned: rows that the assigner reads, the records they are sorted from, and probabilities."""
+    reads = _reads(graph, assigner)
+    if reads == "neighbors":
+        return _worst_of(_neighbor_files(graph), graph)[1]
+    if reads == "sampled":
+        return _matrix(graph) + _worst_of(_sampled_files(graph), graph)[1]
+    return 0
+
+
+def bytes_to_number(graph: StoredGraph, assigner: Assigner) -> int:
+    """While nodes are assigned and hotness is worked out."""
+    _, train = graph.splits.get("train", ("", np.zeros(0)))
+    told = type(assigner).hotness is not Assigner.hotness
+    if told or not len(train) or _policy(graph.options) == "degree":
+        return bytes_to_assign(graph, assigner)
+    if _reads(graph, assigner) == "neighbors":
+        kept, worst = _worst_of(
+            _neighbor_files(graph), graph
+        )  # hotness reads the same files, if the graph is symmetric
+        return max(worst, kept + _matrix(graph))
+    return _matrix(graph) + _worst_of(_sampled_files(graph), graph)[1]
+
+
+def bytes_to_write(
+    graph: StoredGraph,
+    nodes: Mapping[NodeType, int],
+    edges: Sequence[int],
+    id_dtype: np.dtype,
+    edge_id_dtype: np.dtype,
+) -> int:
+    """While so many nodes of each type and edges of each relation, before merging, are written."""
+    kept = worst = 0
+    memory = graph.options.memory_bytes
+    for node_type, count in nodes.items():
+        kept += count * id_dtype.itemsize
+        for name, rows in graph.source.node_attrs(node_type).items():
+            size = count * row_bytes(rows)
+            kept += count * graph.storage.nodes[node_type][name].row_bytes
+            worst = max(worst, kept + (size if _goes_through_a_file(rows, memory) else 0))
+    record = 12 if id_dtype.itemsize == edge_id_dtype.itemsize == 4 else 24
+    files = []
+    for relation, count in zip(graph.relations, edges, strict=True):
+        width = id_dtype.itemsize + edge_id_dtype.itemsize
+        width += sum(stored.row_bytes for stored in graph.storage.edges[relation.source].values())
+        files.append(_EdgeFiles(count, nodes[relation.edge_type[2]], 0 if relation.both else width, record))
+    return max(worst, kept + _worst_of(files, graph)[1])
+
+
+def _reads(graph: StoredGraph, assigner: Assigner) -> str:
+    """Which rows it reads for certain: classes of the user's may read anything or nothing."""
+    known = built_in(assigner)
+    return "nothing" if known is None or graph.is_trivial(assigner) else known.reads
+
+
+class _EdgeFiles(NamedTuple):
+    """Edges that are sorted into rows.
+
+    edges: before merging.  width: bytes of one as written, 0 where merging may leave any number.  record: while sorted.
+    """
+
+    edges: int
+    rows: int
+    width: int
+    record: int
+
+
+def _worst_of(files: Iterable[_EdgeFiles], graph: StoredGraph) -> tuple[int, int]:
+    """(bytes that stay, bytes at the worst moment) of edges that are sorted one relation after the other."""
+    kept = worst = 0
+    for each in files:
+        kept += 8 * each.rows + each.edges * each.width
+        records = each.edges * each.record
+        worst = max(worst, kept + (records if records > graph.options.memory_bytes // 4 * 3 else 0))
+    return kept, worst
+
+
+def _sampled_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
+    id_bytes = _id_bytes(graph)
+    for relation in graph.relations:
+        count = graph.edges[relation.source].num_edges * (2 if relation.both else 1)
+        yield _EdgeFiles(
+            count, graph.num_nodes[relation.edge_type[2]], 0 if relation.both else id_bytes, 12 * id_bytes // 4
+        )
+
+
+def _neighbor_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
+    id_bytes = _id_bytes(graph)
+    for (src, _, dst), edges in graph.edges.items():
+        if src == dst:
+            yield _EdgeFiles(2 * edges.num_edges, graph.num_nodes[dst], 0, 12 * id_bytes // 4)
+            continue
+        for end in (src, dst):
+            yield _EdgeFiles(edges.num_edges, graph.num_nodes[end], id_bytes, 12 * id_bytes // 4)
+
+
+def _id_bytes(graph: StoredGraph) -> int:
+    return 4 if graph.total_nodes < 2**31 else 8
+
+
+def _matrix(graph: StoredGraph) -> int:
+    """Probabilities of all parts, unless they are held in memory."""
+    size = 4 * graph.options.num_parts * graph.total_nodes
+    return size if size > graph.options.memory_bytes // 4 else 0
+
+
+def _goes_through_a_file(rows: Rows, memory_bytes: int) -> bool:
+    if isinstance(rows, LazyArray) or in_memory(rows) is not None:
+        return False
+    return len(rows) * row_bytes(rows) > memory_bytes // 2

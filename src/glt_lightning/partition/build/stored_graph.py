@@ -1,0 +1,95 @@
+"""A user's graph and what is stored of it: what both stages, assigning nodes and writing parts, begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.assign import Assigner, GraphToPartition, built_in, checked, require_countable
+from glt_lightning.partition.build.degrees import Degrees, count_degrees
+from glt_lightning.partition.build.relations import stored_relations
+from glt_lightning.partition.build.storage import Storage
+from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.checks import check_graph
+from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.progress import Progress
+from glt_lightning.types import NodeType
+
+ResolvedSplits = Mapping[str, tuple[NodeType, np.ndarray]]
+
+
+class StoredGraph:
+    """Attributes are small; what is as long as the graph is made by the methods, for the caller to drop.
+
+    Attributes:
+        schema, relations: The stored types, and which of the user's they come from.
+        edges: The user's edges by the user's type.
+        num_nodes: Nodes of each type, in the order of the types.
+        offsets: First gid of each node type.
+        splits: Name -> (node type, int64 user ids).
+    """
+
+    def __init__(
+        self,
+        source: GraphSource,
+        options: PartitionOptions,
+        splits: ResolvedSplits,
+        made: Mapping[str, Any],
+        progress: Progress,
+    ) -> None:
+        self.source, self.options, self.splits, self.progress = source, options, splits, progress
+        self.schema, self.relations = stored_relations(source.schema, made["undirected"])
+        self.edges = {edge_type: source.edges(edge_type) for edge_type in source.schema.edge_types}
+        self.num_nodes = {t: int(source.num_nodes[t]) for t in self.schema.node_types}
+        self.offsets = dict(zip(self.num_nodes, np.cumsum([0, *self.num_nodes.values()]).tolist(), strict=False))
+        self._normalize = made["normalize"]
+
+    @property
+    def total_nodes(self) -> int:
+        return sum(self.num_nodes.values())
+
+    @property
+    def most_edge_ids(self) -> int:
+        """Edge ids of the stored type that has the most."""
+        return max((self.edges[r.source].num_edges * (2 if r.both else 1) for r in self.relations), default=0)
+
+    @cached_property
+    def storage(self) -> Storage:
+        """As what attributes are stored. Raises `OptionError` for a wish that does not fit them."""
+        return Storage(self.source, self.options.storage)
+
+    def check(self, assigner: Assigner) -> None:
+        """Raises `DataError` for attributes that cannot be stored, `OptionError` for too many nodes for the assigner."""
+        if not self.is_trivial(assigner):
+            require_countable(assigner, self.total_nodes, self.options.algorithm_name)
+        check_graph(self.source, self.edges, self._normalize)
+        _ = self.storage
+
+    def count(self) -> Degrees:
+        total = sum(e.num_edges for e in self.edges.values())
+        with self.progress.phase("reading edges", total, "edges") as done:
+            return count_degrees(self.edges, self.num_nodes, done)
+
+    def topology(self, folder: Path, degrees: Degrees) -> Topology:
+        """Its rows, in files of ``folder`` while the ``with`` block lasts."""
+        memory = self.options.memory_bytes
+        return Topology(folder, self.edges, self.relations, self.num_nodes, degrees, memory, self.progress)
+
+    def is_trivial(self, assigner: Assigner) -> bool:
+        """Whether there is one part, and the assigner is ours, so that its answer is known."""
+        return self.options.num_parts == 1 and built_in(assigner) is not None
+
+    def assign(self, assigner: Assigner, topology: Topology) -> dict[NodeType, np.ndarray]:
+        """Node type -> int32 [N], the part of each node.
+
+        What the user has brought is asked for one part as well: a wrong array or class shows at once, not with the second.
+        """
+        if self.is_trivial(assigner):
+            return {t: np.zeros(n, np.int32) for t, n in self.num_nodes.items()}
+        graph = GraphToPartition(self.source, topology, self.splits, self.options, self.progress)
+        return checked(assigner.assign(graph), graph, self.options.algorithm_name)

@@ -1,0 +1,244 @@
+"""The edges of a graph as rows, by the user's ids: what assigners and hotness read, any number of times.
+
+Rows lie in files that are read in order, piece by piece; the files are gone when the partition is made. Nodes of all
+types are counted through: the number of a node is its user's id plus the number of nodes of all earlier types.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.ops.assign import NeighborRows
+from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.edges import EdgeJob, write_edges
+from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.relations import Relation
+from glt_lightning.partition.sources.base import EdgeList
+from glt_lightning.partition.sources.files import NpyFile
+from glt_lightning.progress import Progress
+from glt_lightning.types import EdgeType, NodeType
+
+_MOST_EDGES = 1 << 22  # of a chunk
+_CACHED_EDGES = 1 << 15  # of a chunk that stays in the cache while it is looked at
+
+
+class Topology:
+    """Rows of the stored edge types, and of all of them in both directions. Use it in a ``with`` block.
+
+    Attributes:
+        num_nodes: Nodes of each type, in the order of the types.
+        total: Nodes of all types.
+        relations: The stored edge types.
+        folder: For working files.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        edges: Mapping[EdgeType, EdgeList],
+        relations: Sequence[Relation],
+        num_nodes: Mapping[NodeType, int],
+        degrees: Degrees,
+        memory_bytes: int,
+        progress: Progress,
+    ) -> None:
+        self.num_nodes, self.relations, self.degrees = dict(num_nodes), list(relations), degrees
+        self.total = sum(num_nodes.values())
+        self._offsets = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]).tolist(), strict=False))
+        self.folder, self._edges, self._memory, self._progress = folder, edges, memory_bytes, progress
+        self._files: dict[tuple[EdgeType, bool, bool], _RowFiles] = {}
+        self._built = 0
+        self._chunk = max(1, min(_MOST_EDGES, memory_bytes // 128))
+
+    def offset(self, node_type: NodeType) -> int:
+        """Number of the first node of a type."""
+        return self._offsets[node_type]
+
+    def split(self, values: np.ndarray) -> dict[NodeType, np.ndarray]:
+        """Views of [total, ...] by node type."""
+        return {t: values[self._offsets[t] : self._offsets[t] + n] for t, n in self.num_nodes.items()}
+
+    def sampled(self, relation: Relation) -> Iterator[NeighborRows]:
+        """The rows that a sampler reads: destinations, listing their sources."""
+        files = self._rows(relation)
+        yield from _merged([files], self._offsets[relation.edge_type[2]], self.total, self._chunk)
+
+    def sampled_arrays(self, relation: Relation) -> tuple[np.ndarray, np.ndarray]:
+        """The same whole: indptr in memory, neighbours mapped."""
+        files = self._rows(relation)
+        return files.indptr, files.mapped()
+
+    def neighbors(self) -> Iterator[NeighborRows]:
+        """Each node's neighbours in all edge types and both directions. Every edge is in the rows of both its ends."""
+        for node_type, offset in self._offsets.items():
+            if not self.num_nodes[node_type]:
+                continue
+            files = [self._rows(relation) for relation in self._touching(node_type)]
+            yield from _merged(files, offset, self.total, self._chunk, self.num_nodes[node_type])
+
+    @property
+    def num_neighbors(self) -> int:
+        """Entries of all rows of `neighbors`, at most."""
+        return 2 * sum(edges.num_edges for edges in self._edges.values())
+
+    def _touching(self, node_type: NodeType) -> Iterator[Relation]:
+        """The user's edge types at a node type, each turned so that its rows are nodes of that type."""
+        for edge_type in self._edges:
+            src, rel, dst = edge_type
+            if src == dst == node_type:
+                yield Relation(edge_type, edge_type, both=True)
+            elif dst == node_type:
+                yield Relation(edge_type, edge_type)
+            elif src == node_type:
+                yield Relation((dst, rel, src), edge_type, flip=True)
+
+    def _rows(self, relation: Relation) -> _RowFiles:
+        key = (relation.source, relation.flip, relation.both)
+        if key not in self._files:
+            self._files[key] = self._same_rows(relation) or self._build(relation)
+        return self._files[key]
+
+    def _same_rows(self, relation: Relation) -> _RowFiles | None:
+        """Where each edge has its reverse and none is there twice, rows of one direction are those of both.
+
+        Those of one are sorted first where that may be so: it takes half the time and half the space.
+        """
+        source, files = relation.source, self._files
+        one_way = files.get((source, False, False)) or files.get((source, True, False))
+        if not relation.both:
+            both = files.get((source, False, True))
+            return both if both is one_way else None
+        if not np.array_equal(self.degrees.into[source], self.degrees.out[source]):
+            return None
+        found = one_way or self._build(Relation(source, source))
+        if not self._is_symmetric(found, self._offsets[source[0]]):
+            if one_way is None:  # looked at for nothing
+                found.remove()
+            return None
+        files[(source, False, False)] = found
+        return found
+
+    def _is_symmetric(self, files: _RowFiles, offset: int) -> bool:
+        """Whether each edge has its reverse, told by a checksum of both, and none is there twice."""
+        difference = 0
+        for rows in _merged([files], 0, self.total, min(self._chunk, _CACHED_EDGES)):
+            src, dst = rows.neighbors.astype(np.uint64) - np.uint64(offset), _row_of_each(rows).astype(np.uint64)
+            if ((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])).any():  # sources are sorted within a row
+                return False
+            difference += _checksum(src, dst) - _checksum(dst, src)
+        return difference % 2**64 == 0
+
+    def _build(self, relation: Relation) -> _RowFiles:
+        self._built += 1
+        folder = self.folder / f"topology{self._built}"
+        src, _, dst = relation.edge_type
+        dtype = _narrowest(self.total)
+        job = EdgeJob(
+            index=0,
+            relation=relation,
+            edges=self._edges[relation.source],
+            attrs={},
+            in_degree=self.degrees.in_degree(relation),
+            sources=_as_they_are(self.num_nodes[src], dtype),
+            destinations=_as_they_are(self.num_nodes[dst], dtype),
+            offset=self._offsets[src],
+            id_dtype=dtype,
+            edge_id_dtype=np.dtype(np.int32),  # not kept: they may wrap around, which halves the records of 2^31 edges
+            parts=[0],
+            structure_only=True,
+        )
+        folder.mkdir()
+        with self._progress.phase("sorting edges", 2 * self.degrees.num_edges(relation), "edges") as done:
+            write_edges(folder, job, self._memory, done)
+        return _RowFiles(folder)
+
+    def __enter__(self) -> Topology:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._files.clear()
+        for folder in self.folder.glob("topology*"):
+            shutil.rmtree(folder)
+
+
+def _checksum(src: np.ndarray, dst: np.ndarray) -> int:
+    """64 bits that depend on the edges (uint64 [E] each) and not on their order; those of pieces add up."""
+    z = src * np.uint64(0x9E3779B97F4A7C15) + dst
+    z ^= z >> np.uint64(32)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(29)
+    return int(z.sum(dtype=np.uint64))
+
+
+def _row_of_each(rows: NeighborRows) -> np.ndarray:
+    """int64 [E]: the node whose row lists each neighbour."""
+    return np.repeat(np.arange(rows.first, rows.first + len(rows)), np.diff(rows.indptr))
+
+
+def _narrowest(count: int) -> np.dtype:
+    return np.dtype(np.int32 if count < 2**31 else np.int64)
+
+
+def _as_they_are(count: int, dtype: np.dtype) -> NodeLayout:
+    """The numbering that changes nothing."""
+    numbers = np.arange(count, dtype=dtype)
+    return NodeLayout((0, count), numbers, numbers)
+
+
+class _RowFiles:
+    """indptr in memory, neighbours in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, folder = folder, folder / "part0" / "edges" / "0"
+        indptr = NpyFile(folder / "indptr.npy")
+        self.indptr = indptr[: len(indptr)]
+        self._file = NpyFile(folder / "indices.npy")
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._file.dtype
+
+    def read(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """(indptr from 0, neighbours) of the rows [begin, end)."""
+        indptr = self.indptr[begin : end + 1]
+        return indptr - indptr[0], self._file[int(indptr[0]) : int(indptr[-1])]
+
+    def mapped(self) -> np.ndarray:
+        return self._file.mapped()
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder)
+
+
+def _merged(
+    files: Sequence[_RowFiles], offset: int, total: int, most_edges: int, num_rows: int | None = None
+) -> Iterator[NeighborRows]:
+    """Chunks of rows; a row lists what it has in each of the files, one after the other."""
+    count = len(files[0].indptr) - 1 if num_rows is None else num_rows
+    ends = sum((f.indptr for f in files), start=np.zeros(count + 1, np.int64))
+    begin = 0
+    while begin < count:
+        end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + most_edges, side="right")) - 1)
+        indptr, neighbors = _joined([f.read(begin, end) for f in files], end - begin)
+        yield NeighborRows(offset + begin, indptr, neighbors, total)
+        begin = end
+
+
+def _joined(pieces: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that are concatenations of the pieces' rows."""
+    if len(pieces) == 1:
+        return pieces[0]
+    if not pieces:
+        return np.zeros(num_rows + 1, np.int64), np.empty(0, np.int32)
+    indptr = sum((p[0] for p in pieces), start=np.zeros(num_rows + 1, np.int64))
+    out = np.empty(int(indptr[-1]), max((p[1].dtype for p in pieces), key=lambda d: d.itemsize))
+    first = indptr[:-1].copy()
+    for own, neighbors in pieces:
+        sizes = np.diff(own)
+        out[np.repeat(first - own[:-1], sizes) + np.arange(len(neighbors))] = neighbors
+        first += sizes
+    return indptr, out

@@ -1,0 +1,119 @@
+"""Which rows each part's batches need most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.khop import KHopOp
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.build.scratch import float_matrix
+from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.hotness.vip import inclusion_of_each
+from glt_lightning.progress import Progress
+from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.types import GraphSchema, NodeType, edge_type_key
+
+Policy = Literal["vip", "degree", "presample", "given"]
+_MOST_BATCHES = 64  # counted per part
+
+
+class Hotness:
+    """Expected accesses of each node by one batch of each part.
+
+    Attributes:
+        policy: How they were worked out.
+        made_by: With which options, for the manifest.
+    """
+
+    def __init__(self, policy: Policy, made_by: Mapping[str, Any], values: Sequence[np.ndarray] | np.ndarray) -> None:
+        self.policy, self.made_by = policy, dict(made_by)
+        self._values = values
+
+    def of_part(self, part: int) -> np.ndarray:
+        """float32 [nodes of all types]: for the batches of one part."""
+        return self._values[part % len(self._values)]
+
+    def of_owner(self, parts: np.ndarray) -> np.ndarray:
+        """float32 [nodes of all types]: each node's for the batches of the part that owns it. parts: int32 [N]."""
+        own = np.empty(len(parts), np.float32)
+        for part in range(int(parts.max(initial=-1)) + 1):
+            mine = parts == part
+            own[mine] = self.of_part(part)[mine]
+        return own
+
+
+def rank_nodes(
+    topology: Topology,
+    parts: Mapping[NodeType, np.ndarray],
+    train: tuple[NodeType, np.ndarray] | None,
+    options: PartitionOptions,
+    folder: Path,
+    progress: Progress,
+) -> Hotness:
+    """Works out hotness as ``options.hotness`` says. train: node type and user ids of all training seeds.
+
+    Without training seeds there is nothing to sample from: nodes then rank by degree.
+    """
+    policy = _policy(options)
+    if policy == "degree" or train is None or not len(train[1]):
+        degree = topology.degrees.occurrences(topology.relations, topology.num_nodes)
+        return Hotness("degree", {}, np.concatenate([*degree.values()])[None].astype(np.float32))
+    node_type, ids = train
+    seeds = [(node_type, ids[parts[node_type][ids] == p]) for p in range(options.num_parts)]
+    if policy == "vip":
+        values = inclusion_of_each(topology, seeds, options, folder, progress)
+    else:
+        values = float_matrix(options.num_parts, topology.total, folder, options.memory_bytes // 4)
+        _count_accesses(topology, seeds, options, values, progress)
+    made_by = {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size}
+    return Hotness(policy, made_by, values)
+
+
+def _policy(options: PartitionOptions) -> Policy:
+    if options.hotness != "auto":
+        return options.hotness
+    # On random parts both leave equally many rows remote, and degrees cost nothing.
+    return "degree" if options.algorithm == "random" else "vip"
+
+
+def _count_accesses(
+    topology: Topology,
+    seeds: list[tuple[NodeType, np.ndarray]],
+    options: PartitionOptions,
+    values: np.ndarray,
+    progress: Progress,
+) -> None:
+    """Samples batches of each part's seeds and counts which nodes are in them."""
+    schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.relations))
+    sample = KHopOp(_view(topology, schema), fanout_table(options.num_neighbors, schema))
+    size = options.batch_size
+    numbers = [min(_MOST_BATCHES, -(-len(ids) // size)) for _, ids in seeds]
+    with progress.phase("sampling", sum(numbers), "batches") as done:
+        for part, ((node_type, ids), batches) in enumerate(zip(seeds, numbers, strict=True)):
+            gids = np.random.default_rng([options.seed, part]).permutation(ids) + topology.offset(node_type)
+            for b in range(batches):
+                found = sample(gids[b * size : (b + 1) * size], schema.node_index(node_type), b)
+                for gid in found.gid:
+                    values[part][gid] += np.float32(1 / batches)
+                done(1)
+
+
+def _view(topology: Topology, schema: GraphSchema) -> GraphView:
+    """The graph by user ids, as one part."""
+    offsets = np.array([*(topology.offset(t) for t in schema.node_types), topology.total], np.int64)
+    arrays = [RelationArrays(*topology.sampled_arrays(r)) for r in topology.relations]
+    dtype = arrays[0].indices.dtype if arrays else np.dtype(np.int32)
+    return GraphView(
+        offsets,
+        arrays,
+        [np.arange(n, dtype=dtype) for n in topology.num_nodes.values()],
+        [edge_type_key(e) for e in schema.edge_types],
+        schema.source_types(),
+        schema.destination_types(),
+        np.array([[len(a.indices)] for a in arrays], np.int64).reshape(len(arrays), 1),
+    )

@@ -1,0 +1,1 @@
+"""OGB data sets, read from the files that OGB distributes."""

@@ -1,0 +1,141 @@
+"""OGB data sets of nodes and of links, read by OGB's own loader, without its questions and without trusting pickles."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.folder import exclusive
+from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, GraphSource, Splits
+from glt_lightning.partition.sources.download import fetch_zip
+from glt_lightning.partition.sources.fingerprint import file_fingerprint
+from glt_lightning.partition.sources.ogb.binary import OgbBinary, read_split
+from glt_lightning.partition.sources.ogb.layout import OgbLayout, nan_to_unlabelled
+from glt_lightning.partition.sources.ogb.saved import UNREADABLE, known_classes, load_saved
+from glt_lightning.types import NODE, NodeType
+
+_log = logging.getLogger(__name__)
+
+_LOCK_S = 6 * 3600.0
+
+
+class OgbSource(DelegatingSource):
+    """``ogbn-*`` and ``ogbl-*`` below ``root``.
+
+    It is downloaded when its folder does not exist at all and its content is needed. Links that are to be predicted are no
+    splits of nodes: `read_edge_splits` reads them.
+    """
+
+    def __init__(self, name: str, root: str | Path) -> None:
+        self.name, self._root = name, Path(root)
+        self._layout = OgbLayout(name, root)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the release and its files; large ones count by size, since a release does not change."""
+        return f"v{self._layout.meta['version']}-{file_fingerprint(*self._files, times=False)}"
+
+    @property
+    def num_features(self) -> dict[NodeType, int | None]:
+        return self._layout.num_features
+
+    @property
+    def num_classes(self) -> int | None:
+        return self._layout.num_outputs
+
+    @cached_property
+    def _files(self) -> list[Path]:
+        self._layout = fetched(self._layout, self._root)
+        return self._layout.files()
+
+    def _load(self) -> GraphSource:
+        if self._layout.meta["binary"] == "True" and not self._layout.hetero:
+            _ = self._files
+            folder = self._layout.folder
+            return OgbBinary(folder, self.name, self.fingerprint, self.num_classes, self._binary_splits())
+        from glt_lightning.partition.sources.pyg import convert
+
+        _ = self._files  # complete, so that OGB has nothing to ask
+        data, splits = self._read()
+        graph = convert(_to_hetero(data) if self._layout.hetero else data, self.name)
+        if self._layout.links:
+            return graph
+        if "classification" in self._layout.meta["task type"]:
+            node = {
+                t: {k: nan_to_unlabelled(v[:]) if k == "y" else v for k, v in a.items()} for t, a in graph.node.items()
+            }
+            graph = replace(graph, node=node)
+        named = {("val" if s == "valid" else s): _typed(ids, graph) for s, ids in splits.items()}
+        types = {t for t, _ in named.values()}
+        return replace(graph, splits=named, target_type=types.pop() if len(types) == 1 else graph.target_type)
+
+    def _binary_splits(self) -> Splits:
+        if self._layout.links:
+            return {}
+        split = self._layout.split_folder
+        saved = split / "split_dict.pt"
+        ids = load_saved(saved, "a dictionary of node ids") if saved.exists() else read_split(split)
+        return {("val" if s == "valid" else s): (NODE, np.asarray(v)) for s, v in ids.items()}
+
+    def _read(self) -> tuple[Any, dict[str, Any]]:
+        processed = self._layout.folder / "processed"
+        try:
+            with exclusive(processed, _LOCK_S), known_classes():  # two runs would write the same processed file
+                if self._layout.links:
+                    from ogb.linkproppred import PygLinkPropPredDataset
+
+                    return PygLinkPropPredDataset(self.name, root=str(self._root))[0], {}
+                from ogb.nodeproppred import PygNodePropPredDataset
+
+                dataset = PygNodePropPredDataset(self.name, root=str(self._root))
+                return dataset[0], dataset.get_idx_split()
+        except UNREADABLE as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise DataError(
+                f"dataset: OGB cannot read {self._layout.folder} ({type(error).__name__}: {reason}). "
+                f"If {processed} was made by another version of PyG, remove it; "
+                "if a file is damaged, remove the whole folder to download again."
+            ) from error
+
+
+def fetched(layout: OgbLayout, root: Path) -> OgbLayout:
+    """The layout of a data set whose folder is there: it is downloaded if it was not."""
+    if layout.folder.exists():
+        return layout
+    url = layout.meta["url"].replace("http://", "https://")
+    hint = f"Where there is a network, unpack that archive and put its folder at {layout.folder}."
+    _log.info("%s is not at %s: downloading it.", layout.name, layout.folder)
+    fetch_zip(url, layout.meta["download_name"], layout.folder, hint)
+    return OgbLayout(layout.name, root)
+
+
+def _to_hetero(data: Any) -> Any:
+    """OGB keeps a typed graph in a `Data` full of dictionaries, by node type or by (source, relation, destination)."""
+    from torch_geometric.data import HeteroData
+
+    hetero = HeteroData()
+    for node_type, count in data.num_nodes_dict.items():
+        hetero[node_type].num_nodes = int(count)
+    for key, values in data.to_dict().items():
+        if key in ("num_nodes_dict", "__num_nodes__") or not isinstance(values, dict):
+            continue
+        for type_, value in values.items():
+            hetero[type_][key.removesuffix("_dict")] = value
+    return hetero
+
+
+def _typed(ids: Any, graph: ArraySource) -> tuple[NodeType, np.ndarray]:
+    """One split as OGB gives it: ids, or a dictionary with the ids of one node type."""
+    if isinstance(ids, dict):
+        if len(ids) != 1:
+            raise DataError(
+                f"dataset: {graph.name} splits nodes of several types ({sorted(ids)}); give the splits yourself."
+            )
+        return next((t, np.asarray(v)) for t, v in ids.items())
+    return graph.schema.node_types[0], np.asarray(ids)

@@ -1,0 +1,1 @@
+"""Tables (CSV, Parquet, ...) as a graph: columns to arrays, user ids to numbers."""

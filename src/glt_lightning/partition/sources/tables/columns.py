@@ -1,0 +1,191 @@
+"""Columns of tables as arrays: features, labels, splits, times and other attributes."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.sources.tables.files import Piece, TableFiles
+
+SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_NONE = ("", "none")
+
+
+def feature_columns(table: TableFiles, given: Iterable[str], taken: Iterable[str]) -> list[str]:
+    """The columns that names and patterns mean. A pattern leaves out columns that are used as something else."""
+    known, found = table.columns, list[str]()
+    for each in given:
+        if each in known:
+            found.append(each)
+            continue
+        matching = [name for name in known if fnmatch.fnmatchcase(name, each) and name not in set(taken)]
+        if not matching:
+            raise DataError(
+                f"dataset: {table.what}: features: {each!r} is no column of {table.paths[0]} and matches none; "
+                f"it has {', '.join(known[:20])}."
+            )
+        found += matching
+    return list(dict.fromkeys(found))
+
+
+def feature_types(table: TableFiles, columns: list[str]) -> dict[str, pa.DataType]:
+    """Types to read features as: numbers as float32, lists as they are."""
+    if table.is_text:
+        return dict.fromkeys(columns, pa.float32())
+    types = table.types(columns)
+    for name, kind in types.items():
+        if not (is_list(kind) and is_number(kind.value_type)) and not is_number(kind):
+            raise DataError(
+                f"{table.paths[0]}: column {name!r} is {kind}; features are numbers, or lists of numbers of one "
+                "length. Leave it out or convert it."
+            )
+    return {name: kind if is_list(kind) else pa.float64() for name, kind in types.items()}
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+class Features:
+    """Turns pieces into rows of features; lists must have the length of the first one."""
+
+    def __init__(self, types: Mapping[str, pa.DataType]) -> None:
+        self._columns = list(types)
+        self._widths = {name: kind.list_size for name, kind in types.items() if pa.types.is_fixed_size_list(kind)}
+
+    def read(self, piece: Piece) -> np.ndarray:
+        """float32 [rows, D]."""
+        blocks = [self._block(piece, name) for name in self._columns]
+        return np.concatenate(blocks, axis=1, dtype=np.float32)
+
+    def _block(self, piece: Piece, name: str) -> np.ndarray:
+        """[rows, width of the column]"""
+        array = piece.column(name)
+        if not is_list(array.type) and not is_number(array.type):
+            raise piece.error(name, 0, f"{array.type}: features are numbers; leave this column out of them.")
+        _no_null(piece, name, array, "give it a value or leave the row out")
+        if is_list(array.type):
+            width = self._width(piece, name, array)
+            values = array.flatten()
+        else:
+            width, values = 1, array
+        # A null in a list becomes NaN here.
+        block = pc.cast(values, pa.float32(), safe=False).to_numpy(zero_copy_only=False).reshape(len(piece), width)
+        if not np.isfinite(block).all():
+            row, at = np.argwhere(~np.isfinite(block))[0].tolist()
+            where = f" at position {at}" if is_list(array.type) else ""
+            raise piece.error(name, row, f"{block[row, at]}{where} is no feature; replace it by a finite float32.")
+        return block
+
+    def _width(self, piece: Piece, name: str, array: pa.Array) -> int:
+        if not len(array):
+            return self._widths.get(name, 0)
+        lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+        width = self._widths.setdefault(name, int(lengths[0]))
+        if (other := lengths != width).any():
+            row = int(other.argmax())
+            raise piece.error(name, row, f"{lengths[row]} features, but {width} in the rows before; make all equal.")
+        return width
+
+
+def values(piece: Piece, name: str) -> np.ndarray:
+    """An attribute: numbers and booleans as they are, times as int64 microseconds since 1970."""
+    array = piece.column(name)
+    kind = array.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        _no_null(piece, name, array, "give it a time or leave the row out")
+        return pc.cast(array, pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
+    if not is_number(kind):
+        row = int(pc.is_valid(array).index(True).as_py())
+        said = repr(array[row].as_py()) if row >= 0 else "the column"
+        raise piece.error(name, max(row, 0), f"{said} is {kind}; attributes are numbers, booleans or times.")
+    _no_null(piece, name, array, "give it a value or leave the row out")
+    return array.to_numpy(zero_copy_only=False)
+
+
+def times(piece: Piece, name: str) -> np.ndarray:
+    """int64 [rows]."""
+    found = values(piece, name)
+    if found.dtype.kind not in "iu":
+        raise piece.error(name, 0, f"{found.dtype}: expected integers or timestamps as times.")
+    return found.astype(np.int64)
+
+
+def weights(piece: Piece, name: str) -> np.ndarray:
+    """float32 [rows], finite."""
+    with np.errstate(over="ignore"):  # what overflows is found below
+        found = values(piece, name).astype(np.float32)
+    if (bad := ~np.isfinite(found)).any():
+        row = int(bad.argmax())
+        raise piece.error(name, row, f"{found[row]} is no weight; replace it by a finite float32.")
+    return found
+
+
+def split_codes(piece: Piece, name: str) -> np.ndarray:
+    """int8 [rows]: position in train, val, test; -1 for none."""
+    array = piece.column(name)
+    if not pa.types.is_large_string(array.type):
+        raise piece.error(name, 0, f"{array.type}: expected text: train, val (or valid), test, or nothing.")
+    words = array.fill_null("").dictionary_encode()
+    order, codes = list(dict.fromkeys(SPLITS.values())), []
+    for index, word in enumerate(words.dictionary.to_pylist()):
+        plain = word.strip().lower()
+        if plain not in SPLITS and plain not in _NONE:
+            row = int(pc.index(words.indices, index).as_py())
+            raise piece.error(name, row, f"{word!r} is no split; expected train, val (or valid), test, or nothing.")
+        codes.append(order.index(SPLITS[plain]) if plain in SPLITS else -1)
+    return np.array(codes, np.int8)[words.indices.to_numpy()]
+
+
+class Labels:
+    """Gathers a column of labels: text gives classes in sorted order, integers stay, floats are a regression."""
+
+    def __init__(self, name: str, kind: pa.DataType) -> None:
+        self._name, self._is_text = name, pa.types.is_large_string(kind)
+        self._texts: list[pa.Array] = []
+        self._numbers: list[np.ndarray] = []
+
+    def add(self, piece: Piece) -> None:
+        array = piece.column(self._name)
+        if self._is_text:
+            self._texts.append(array.dictionary_encode())
+        elif pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
+            self._numbers.append(pc.cast(array, pa.int64()).fill_null(-1).to_numpy())
+        elif pa.types.is_floating(array.type):
+            found = pc.cast(array, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+            if (bad := ~np.isfinite(found)).any():
+                said = (
+                    "a float column is a regression and needs a finite label for each node. Store classes as integers"
+                )
+                raise piece.error(self._name, int(bad.argmax()), f"{said} (in pandas: Int64) or text.")
+            self._numbers.append(found)
+        else:
+            raise piece.error(self._name, 0, f"{array.type}: expected text, integers or floats as labels.")
+
+    def finish(self) -> tuple[np.ndarray, list[str] | None]:
+        """(y [N], int64 with -1 for none or float32; names of the classes, if labels are text)."""
+        if not self._is_text:
+            return (np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.int64)), None
+        if not self._texts:
+            return np.zeros(0, np.int64), []
+        joined = pa.chunked_array(self._texts).unify_dictionaries()
+        names = joined.chunk(0).dictionary.to_pylist()
+        order = sorted(range(len(names)), key=names.__getitem__)
+        code = np.full(len(names) + 1, -1, np.int64)  # the last is for nulls
+        code[order] = np.arange(len(names))
+        codes = [code[chunk.indices.fill_null(len(names)).to_numpy()] for chunk in joined.chunks]
+        return np.concatenate(codes), [names[i] for i in order]
+
+
+def _no_null(piece: Piece, name: str, array: pa.Array, advice: str) -> None:
+    if array.null_count:
+        raise piece.error(name, int(pc.index(pc.is_null(array), True).as_py()), f"there is no value; {advice}.")

@@ -1,0 +1,213 @@
+"""Files of tables: which ones a path means, and their columns as a stream of record batches."""
+
+from __future__ import annotations
+
+import bisect
+import glob
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.sources.tables.text import infer_types, text_batches, text_columns
+
+PARQUET = (".parquet", ".pq")
+TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+_BATCH_BYTES = 16 << 20
+_MAX_BATCH = 1 << 17
+_BUFFER = 64 << 10  # per column: a row group may be larger than memory
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A record batch and where it came from. ``begin``: its first row in the table."""
+
+    table: TableFiles
+    begin: int
+    batch: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return self.batch.num_rows
+
+    def column(self, name: str) -> pa.Array:
+        return self.batch.column(name)
+
+    def error(self, column: str, row: int, said: str) -> DataError:
+        """The error about ``row`` of this piece."""
+        return DataError(f"{self.table.place(self.begin + row)}, column {column!r}: {said}")
+
+
+class TableFiles:
+    """The files of one table, all Parquet or all text, read in order."""
+
+    def __init__(self, what: str, path: tuple[str, ...]) -> None:
+        self.what = what
+        self.paths = list_files(what, path)
+        kinds = {is_text(file) for file in self.paths}
+        if len(kinds) > 1:
+            raise DataError(f"dataset: {what}: path: expected Parquet files or text files, not both in one table.")
+        self.is_text = kinds.pop()
+        self._starts: list[int] = []  # first row of each file opened so far
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns of the first file."""
+        with reading(self.paths[0]):
+            return text_columns(self.paths[0]) if self.is_text else list(pq.read_schema(self.paths[0]).names)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files; 0 when only reading them would tell."""
+        return 0 if self.is_text else sum(_metadata(path).num_rows for path in self.paths)
+
+    def types(self, columns: Iterable[str]) -> dict[str, pa.DataType]:
+        """Type of each column over all files; in text it is the narrowest that fits all values."""
+        wanted = list(dict.fromkeys(columns))
+        self._check_columns(wanted)
+        if self.is_text:
+            with reading(self.paths[0]):
+                return infer_types(self.paths, wanted)
+        found: list[pa.Schema] = []
+        for path in self.paths:
+            with reading(path):
+                schema = pq.read_schema(path)
+            found.append(pa.schema([(name, _decoded(schema.field(name).type)) for name in wanted]))
+            try:
+                found = [pa.unify_schemas(found, promote_options="permissive")]
+            except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+                raise DataError(f"{path}: a column has another type than in {self.paths[0].name} ({error}).") from None
+        return {name: found[0].field(name).type for name in wanted}
+
+    def pieces(self, types: Mapping[str, pa.DataType]) -> Iterator[Piece]:
+        """All rows of the named columns, converted to these types, some megabytes at a time."""
+        self._check_columns(types)
+        self._starts = []
+        begin = 0
+        for path in self.paths:
+            self._starts.append(begin)
+            with reading(path):
+                for batch in self._batches(path, list(types)):
+                    piece = Piece(self, begin, batch)
+                    yield Piece(self, begin, _converted(piece, types))
+                    begin += len(piece)
+        if begin == 0:  # types and widths are told all the same
+            yield Piece(self, 0, pa.record_batch([pa.array([], kind) for kind in types.values()], list(types)))
+
+    def place(self, row: int) -> str:
+        """File and row (counted from 0) of a row that was read."""
+        index = bisect.bisect_right(self._starts, row) - 1
+        return f"{self.paths[index]}: row {row - self._starts[index]}"
+
+    def _batches(self, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        if self.is_text:
+            return text_batches(path, columns)
+        file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        rows = max(1, file.metadata.num_rows)
+        size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        per_row = max(size // rows, 8 * len(columns), 1)
+        return file.iter_batches(max(64, min(_MAX_BATCH, _BATCH_BYTES // per_row)), columns=columns)
+
+    def _check_columns(self, wanted: Iterable[str]) -> None:
+        for path in self.paths:
+            with reading(path):
+                known = text_columns(path) if self.is_text else list(pq.read_schema(path).names)
+            for name in wanted:
+                if known.count(name) != 1:
+                    how = "no column" if name not in known else "several columns"
+                    raise DataError(
+                        f"{path}: has {how} {name!r} (dataset: {self.what}); its columns: {_some(known)}. "
+                        "Correct the name or the file."
+                    )
+
+
+def is_text(path: Path) -> bool:
+    return path.name.endswith(TEXT)
+
+
+def list_files(what: str, path: tuple[str, ...]) -> list[Path]:
+    """The files that ``path`` names: each a file, a glob or a folder, whose entries are sorted by name."""
+    found: list[Path] = []
+    for each in path:
+        given = Path(each).expanduser()
+        if given.is_dir():
+            inside = sorted(file for file in given.iterdir() if file.name.endswith(PARQUET + TEXT))
+            files = [file for file in inside if not file.name.startswith((".", "_"))]
+        elif given.exists():
+            files = [given]
+        else:
+            files = [Path(file) for file in sorted(glob.glob(str(given), recursive=True))]
+        if not files:
+            why = "the folder has no such file" if given.is_dir() else "there is no such file or folder"
+            raise DataError(f"dataset: {what}: path: {each}: {why}; expected {', '.join(PARQUET + TEXT)}.")
+        found += files
+    for file in found:
+        if not file.name.endswith(PARQUET + TEXT):
+            raise DataError(f"dataset: {what}: path: {file}: its extension is none of {', '.join(PARQUET + TEXT)}.")
+    return found
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What pyarrow says of a file that cannot be read, as one line with its name."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        said = str(error).strip().splitlines()[0].rstrip(".")
+        raise DataError(f"{path}: cannot be read as a table ({said}). Is it damaged or cut off?") from None
+
+
+def _metadata(path: Path) -> Any:
+    with reading(path):
+        return pq.read_metadata(path)
+
+
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    """The type without ways of storing: no dictionaries, one kind of text, no decimals."""
+    if pa.types.is_dictionary(kind):
+        return _decoded(kind.value_type)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.float64() if pa.types.is_decimal(kind) else kind
+
+
+def _converted(piece: Piece, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    arrays = []
+    for name, kind in types.items():
+        array = piece.column(name)
+        if array.type != kind:
+            array = _cast(piece, name, array, kind)
+        arrays.append(array)
+    return pa.record_batch(arrays, list(types))
+
+
+def _cast(piece: Piece, name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_large_string(array.type) and not pa.types.is_large_string(kind):
+        array = pc.utf8_trim_whitespace(array)
+    try:
+        return pc.cast(array, kind, safe=not pa.types.is_timestamp(kind))
+    except pa.ArrowException:
+        row = first_failure(array, kind)
+        raise piece.error(name, row, f"{array[row].as_py()!r} is no {kind}; correct the value.") from None
+
+
+def first_failure(array: pa.Array, kind: pa.DataType) -> int:
+    """The first row that cannot be converted, given that there is one."""
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            pc.cast(array.slice(low, middle - low), kind)
+            low = middle
+        except pa.ArrowException:
+            high = middle
+    return low
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

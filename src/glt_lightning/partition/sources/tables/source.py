@@ -1,0 +1,170 @@
+"""Graphs in tables (Parquet, CSV, TSV): converted once into ``.npy`` files, then read piece by piece."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.folder import exclusive, whole_folder
+from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, pick_target, width
+from glt_lightning.partition.sources.files import NpyFile
+from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
+from glt_lightning.partition.sources.tables.lookup import (
+    FACTS,
+    NodeFacts,
+    edge_folder,
+    load_facts,
+    node_folder,
+    user_ids,
+)
+from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, parse_tables
+from glt_lightning.progress import Progress
+from glt_lightning.types import EdgeType, NodeType
+
+_log = logging.getLogger(__name__)
+
+_VERSION = 1  # raise it when the conversion changes what it writes
+_LOCK_S = 6 * 3600.0
+_NO_ATTRS = ("y", "source", "destination", "ids", "ids_offsets", "ids_bytes")
+
+
+class TableSource:
+    """A mapping of tables. They are converted when more than names and fingerprint is asked of them.
+
+    Attributes:
+        name: ``name`` of the mapping, else that of the first file of nodes.
+        schema: Node and edge types.
+    """
+
+    def __init__(self, dataset: Mapping[str, Any] | argparse.Namespace, root: str | Path) -> None:
+        self._tables = parse_tables(dataset)
+        self._root = Path(root)
+        self.schema = self._tables.schema
+        first = next(iter(self._tables.nodes.values())).path[0].rstrip("/")
+        self.name = folder_name(self._tables.name or Path(first).name.split(".")[0])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        from glt_lightning.partition.sources.tables.files import list_files
+
+        digest = hashlib.blake2b(f"{_VERSION}:{self._tables.columns_text()}".encode(), digest_size=16)
+        each: list[NodeTable | EdgeTable] = [table for _, table in sorted(self._tables.nodes.items())]
+        each += [table for _, table in sorted(self._tables.edges.items())]
+        for table in each:
+            if isinstance(table, EdgeTable) and table.is_matrix:
+                files = [Path(table.path[0]).expanduser()]
+            else:
+                files = list_files("nodes" if isinstance(table, NodeTable) else "edges", table.path)
+            try:
+                digest.update(f"{len(files)}:{file_fingerprint(*files)}:".encode())
+            except OSError as error:
+                raise DataError(f"{error.filename or files[0]}: cannot be read ({error.strerror}).") from None
+        return digest.hexdigest()
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the converted tables are; made when there is none yet."""
+        folder = self._root / "tables" / f"{self.name}-{self.fingerprint[:12]}"
+        if not folder.exists():
+            with exclusive(folder, _LOCK_S):
+                if not folder.exists():  # nobody made it while we waited
+                    self._convert(folder)
+        return folder
+
+    def _convert(self, folder: Path) -> None:
+        from glt_lightning.partition.sources.tables.convert import convert_tables
+
+        _log.info("converting the tables of %s: %s", self.name, folder)
+        with whole_folder(folder) as temporary:
+            convert_tables(self._tables, temporary, Progress(None))
+        for node_type, facts in load_facts(folder).items():
+            if facts.classes is not None:
+                print(_classes_text(node_type, facts.classes, folder), file=sys.stderr)
+
+    @cached_property
+    def _facts(self) -> dict[NodeType, NodeFacts]:
+        return load_facts(self.folder)
+
+    @cached_property
+    def num_nodes(self) -> dict[NodeType, int]:
+        return {t: self._facts[t].num_nodes for t in self.schema.node_types}
+
+    @property
+    def num_features(self) -> dict[NodeType, int | None]:
+        found = {t: self.node_attrs(t).get("x") for t in self.schema.node_types}
+        return {t: None if x is None else width(x.shape) for t, x in found.items()}
+
+    @cached_property
+    def target_type(self) -> NodeType | None:
+        tables = self._tables.nodes
+        labelled = [t for t in self.schema.node_types if tables[t].label]
+        return pick_target(labelled, {t for t in tables if tables[t].split}, self.name)
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes 0, 1, ... when the labels are text."""
+        return None if self.target_type is None else self._facts[self.target_type].classes
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        if self.target_type is None or (y := self.node_attrs(self.target_type).get("y")) is None:
+            return None
+        return classes_of(y[: len(y)]) if self.class_names is None else len(self.class_names)
+
+    @property
+    def splits(self) -> Splits:
+        found = {}
+        for t in self.schema.node_types:
+            for path in sorted((node_folder(self.folder, t) / "splits").glob("*.npy")):
+                file = NpyFile(path)
+                found[path.stem] = (t, file[: len(file)])
+        return found
+
+    def edges(self, edge_type: EdgeType) -> EdgeList:
+        return _Ends(edge_folder(self.folder, edge_type))
+
+    def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
+        folder = node_folder(self.folder, node_type)
+        labels = {"y": NpyFile(folder / "y.npy")} if (folder / "y.npy").exists() else {}
+        return _attrs(folder) | labels
+
+    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
+        return _attrs(edge_folder(self.folder, edge_type))
+
+    def user_ids(self, n_id: Any, node_type: NodeType | None = None) -> np.ndarray:
+        """The user's ids of nodes, as `tables_lookup.user_ids`."""
+        return user_ids(self.folder, n_id, node_type)
+
+
+def _classes_text(node_type: NodeType, classes: list[str], folder: Path) -> str:
+    shown = ", ".join(f"{index} = {name}" for index, name in enumerate(classes[:20]))
+    more = f", ... (all {len(classes)} are in {folder / FACTS})" if len(classes) > 20 else ""
+    return f"classes of {node_type}: {shown}{more}"
+
+
+def _attrs(folder: Path) -> dict[str, Rows]:
+    return {path.stem: NpyFile(path) for path in sorted(folder.glob("*.npy")) if path.stem not in _NO_ATTRS}
+
+
+class _Ends:
+    """Edges in the order of the table."""
+
+    def __init__(self, folder: Path) -> None:
+        self._source, self._destination = NpyFile(folder / "source.npy"), NpyFile(folder / "destination.npy")
+
+    @property
+    def num_edges(self) -> int:
+        return len(self._source)
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for src, dst in zip(self._source.blocks(size), self._destination.blocks(size), strict=True):
+            yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)

@@ -1,0 +1,44 @@
+"""The graph server that a trainer starts itself: this is what its process runs, until the trainer hangs up or dies."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+
+from glt_lightning.channel.wire import ClosedError, receive, send
+from glt_lightning.errors import GLTError
+
+
+def serve(sock: socket.socket) -> None:
+    """Reads a plan, answers with the address or the error, and serves until ``sock`` ends."""
+    from glt_lightning.server.hosted import HostedServer, ServerPlan
+
+    header, _, _ = receive(sock)
+    try:
+        server = HostedServer(ServerPlan.from_json(header))
+    except Exception as error:
+        known = isinstance(error, GLTError)
+        said = str(error) if known else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        send(sock, {"error": said})
+        return
+    try:
+        send(sock, {"address": server.address})
+        receive(sock)
+    finally:
+        server.close()
+
+
+def main(fd: int) -> None:
+    """fd: of the socket."""
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer decides
+    sock = socket.socket(fileno=fd)
+    with suppress(ClosedError):
+        serve(sock)
+    sys.stderr.flush()
+    os._exit(0)  # threads may be deep in native code, and there is nothing to flush

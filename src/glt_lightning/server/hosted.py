@@ -1,0 +1,233 @@
+"""What the process of a graph server opens: the parts that it maps, whom it asks for the others, and the server itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from glt_lightning.cluster.cache import NOTHING_TO_KEEP, CacheMaker
+from glt_lightning.cluster.context import DistContext, Role
+from glt_lightning.cluster.graph import ClusterGraph, GraphDesk
+from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.member import Holder, ask_holders
+from glt_lightning.cluster.owner import Owner
+from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.memory_tier import MemoryTier
+from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.options import (
+    CacheOptions,
+    ClusterOptions,
+    SamplingOptions,
+)
+from glt_lightning.producer.host_graph import HostGpus
+from glt_lightning.producer.samplers import SamplerSource
+from glt_lightning.progress import Progress
+from glt_lightning.sampler.device_source import DeviceSource
+from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.server.server import GraphServer
+
+_CACHE = CacheOptions()
+_AGAIN_S = 1.0  # between attempts to reach other servers, beyond those of the deadlines
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerPlan:
+    """Plain values, so that it can be handed to a child process.
+
+    directory: the partition folder.  rank: number among ``cluster.servers``.  address: where to listen.
+    parts: those to map; None: as `placed_parts` says.
+    token: the secret where it does not come from ``security.token_file``.  cache: what is kept in memory.
+    gpus: with which its processes sample; None: with the CPU.
+    """
+
+    directory: str
+    cluster: ClusterOptions
+    address: str
+    rank: int = 0
+    parts: tuple[int, ...] | None = None
+    token: str | None = None
+    cache: CacheOptions = _CACHE
+    gpus: DeviceSource | None = None
+
+    @property
+    def num_servers(self) -> int:
+        return max(1, len(self.cluster.servers))
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for a private channel: the token is among them."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> ServerPlan:
+        parts = None if raw["parts"] is None else tuple(raw["parts"])
+        changed = {"cluster": ClusterOptions(**raw["cluster"]), "parts": parts, "cache": CacheOptions(**raw["cache"])}
+        gpus = None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"])
+        return cls(**dict(raw) | changed | {"gpus": gpus})
+
+    def other_servers(self, num_parts: int) -> list[Holder]:
+        """The servers of the job but this one, those with the same parts together."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(len(self.cluster.servers)):
+            if rank != self.rank:
+                found.setdefault(placed_parts(rank, self.num_servers, num_parts), []).append(rank)
+        return [
+            Holder(" / ".join(f"server {r}" for r in ranks), parts, tuple(self.cluster.servers[r] for r in ranks))
+            for parts, ranks in found.items()
+        ]
+
+
+def server_gpus(cluster: ClusterOptions, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
+    """With which GPUs a server samples. Its clients may ask for edges, or not."""
+    return DeviceSource.of(cluster.worker_devices, sampling.topology, sampling.features, cache, with_edge=True)
+
+
+class _Filling:
+    """Fills the cache of a server while it serves: the servers it asks may start later than it does. Close it, after the
+    connections to them."""
+
+    def __init__(self, partition: LocalPartition, options: CacheOptions, processes: int) -> None:
+        self._maker = CacheMaker(partition, options, processes) if options.keeps_rows else None
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self.is_done = False
+
+    def begin(self, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
+        if self._maker is not None:
+            args = (self._maker, remote, keep)
+            self._thread = threading.Thread(target=self._run, args=args, name="glt-cache", daemon=True)
+            self._thread.start()
+
+    def _run(self, maker: CacheMaker, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
+        while not self._closed.is_set():
+            try:
+                ticket = maker.make(remote)
+            except PeerError as error:
+                if not self._closed.wait(_AGAIN_S):
+                    _log.warning("cache: not filled yet: %s", error)
+            except OptionError as error:
+                _log.error("%s Batches are made without it.", error)
+                return
+            else:
+                keep(ticket)
+                self.is_done = True
+                return
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._maker is not None:
+            self._maker.close()
+
+
+class HostedServer:
+    """A `GraphServer` with all that it needs, in this process. Close it.
+
+    Raises `OptionError` for an address or parts that cannot be used, `PartitionError` for a folder that is not whole.
+    """
+
+    def __init__(self, plan: ServerPlan) -> None:
+        self._closing = ExitStack()
+        self._filling: _Filling | None = None
+        try:
+            self._open(plan)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _open(self, plan: ServerPlan) -> None:
+        partition = _open_parts(plan)
+        self._closing.callback(partition.close)
+        if plan.cache.memory_bytes is not None:
+            memory = MemoryTier.create(partition, plan.cache.memory_bytes, Progress(None).phase)
+            self._closing.callback(memory.close)
+            partition = partition.with_memory(memory)
+        self.partition = partition
+        options, manifest = plan.cluster, partition.manifest
+        link = Link(
+            job="",
+            role="server",
+            name=f"server {plan.rank} (pid {os.getpid()} on {socket.gethostname()})",
+            graph=manifest.options_hash,
+            token=plan.token,
+            security=options.security,
+            deadlines=options.deadlines,
+            retry=options.retry,
+            limits=options.limits,
+        )
+        transport = link.open_transport()
+        whole = len(partition.parts) == manifest.num_parts
+        holders = [] if whole else plan.other_servers(manifest.num_parts)
+        self.context = DistContext(
+            role=Role.SERVER,
+            rank=plan.rank,
+            world_size=plan.num_servers,
+            num_servers=plan.num_servers,
+            num_clients=None,
+            parts=partition.parts,
+            peers=tuple(address for rank, address in enumerate(options.servers) if rank != plan.rank),
+        )
+        graph = ClusterGraph(partition)
+        if whole and plan.cache.keeps_rows:
+            _log.info("%s", NOTHING_TO_KEEP)
+        if not whole:
+            self._filling = _Filling(partition, plan.cache, options.num_workers)
+            self._closing.callback(self._filling.close)
+            graph.remote = ask_holders(partition, holders, link, transport)
+            self._closing.callback(graph.remote.close)
+        owner = Owner(partition, options.limits.reply_bytes)
+        self._closing.callback(owner.close)
+        gpus = HostGpus(partition, plan.gpus, lambda text: [text], link.name)
+        self._closing.callback(gpus.close)
+        source = SamplerSource.of(partition, None if whole else link, holders=tuple(holders), gpus=gpus.source)
+        self.server = GraphServer(
+            partition,
+            options,
+            transport,
+            plan.address,
+            rank=plan.rank,
+            source=source,
+            services={**owner.calls, **GraphDesk(graph, partition.parts).calls},
+            greet=link.greet,
+        )
+        self._closing.callback(self.server.close)
+        if self._filling is not None and graph.remote is not None:
+            self._filling.begin(graph.remote, self.server.keep)
+
+    @property
+    def cache_is_filled(self) -> bool:
+        """Whether batches take the rows from it that ``plan.cache`` keeps."""
+        return self._filling is not None and self._filling.is_done
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that was picked."""
+        return self.server.address
+
+    def close(self) -> None:
+        """Ends the server, its samplers and its connections. Safe to call twice."""
+        self._closing.close()
+
+
+def _open_parts(plan: ServerPlan) -> LocalPartition:
+    """Maps the parts of this server. Raises `OptionError` where others would miss some of them."""
+    num_parts = Manifest.load(plan.directory).num_parts
+    expected = placed_parts(plan.rank, plan.num_servers, num_parts)
+    parts = expected if plan.parts is None else plan.parts
+    if unknown := sorted(set(parts) - set(range(num_parts))):
+        raise OptionError(f"server.parts: {unknown} is not among the parts 0 to {num_parts - 1} of {plan.directory}.")
+    if missing := sorted(set(expected) - set(parts)):
+        raise OptionError(
+            f"server.parts: {list(parts)} lacks {missing}, which the other servers look for at server {plan.rank} of "
+            f"{plan.num_servers} (part p is at server p mod servers). Add them, or leave server.parts out."
+        )
+    return LocalPartition.open(plan.directory, parts=parts)

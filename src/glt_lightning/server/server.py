@@ -1,0 +1,196 @@
+"""The graph server: sampler processes that make batches for any number of clients, which come and go."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import DataError
+from glt_lightning.options import ClusterOptions
+from glt_lightning.producer.samplers import SamplerSource
+from glt_lightning.server.handover import HandoverDesk
+from glt_lightning.server.question import read_integer, read_question
+from glt_lightning.server.scheduler import Scheduler
+from glt_lightning.server.sessions import Finished, Session, SessionLostError
+from glt_lightning.transport.base import Caller, CallHandler, Service, Transport
+from glt_lightning.transport.message import Message
+
+_PAUSE_S = 0.5  # between looks at whether the reader of a stream is still there
+_MOST_FAILURES = 10  # of one batch, whatever a client asks for
+_MOST_ID = 100  # characters
+_MOST_SHOWN = 100  # clients in a status, which must fit into a header
+
+
+class GraphServer:
+    """Listens at ``address`` from the moment it is made, with its samplers ready. Close it.
+
+    Clients open a session, ask for batches (`make`) and take them from a stream (`batches`) in whatever order they are
+    finished; docs/wire-format.md has the messages. A question carries all that its batch depends on, so the server knows
+    nothing of epochs, and one that is started again gives the same batches.
+
+    Its parts: a `Scheduler`, which owns samplers and sessions; a `HandoverDesk` for clients of the same host; and the
+    operations, which check what comes and ask the scheduler.
+
+    Args:
+        partition: The mapped parts.
+        options: Sampler processes, buffer, deadlines.
+        transport: How it is reached.
+        address: Where to listen, ``host:port``; port 0 picks one.
+        rank: Its number among the servers.
+        source: What its samplers open; by default all that ``partition`` maps.
+        services: Further calls that it answers.
+        greet: Answers a peer's introduction, or raises `RefusedError`.
+
+    Raises `SamplerError` if the samplers do not start, `OptionError` for an address that cannot be used.
+    """
+
+    def __init__(
+        self,
+        partition: LocalPartition,
+        options: ClusterOptions,
+        transport: Transport,
+        address: str,
+        *,
+        greet: Callable[[Mapping[str, Any]], dict[str, Any]],
+        rank: int = 0,
+        source: SamplerSource | None = None,
+        services: Mapping[str, CallHandler] | None = None,
+    ) -> None:
+        self._partition, self._options, self._rank = partition, options, rank
+        self._begun_s = time.monotonic()
+        self._closed = False
+        source = SamplerSource.of(partition) if source is None else source
+        self._scheduler = scheduler = Scheduler(source, options, self._slot_gone)
+        self._handover: HandoverDesk | None = None
+        calls = {
+            **(services or {}),
+            "open": self._open,
+            "make": self._make,
+            "drop": self._drop,
+            "renew": self._renew,
+            "close": self._end_session,
+            "status": self._tell_status,
+        }
+        try:
+            self._handover = HandoverDesk(
+                scheduler.begin_talk, scheduler.taken, scheduler.retire, options.deadlines.call_s
+            )
+            self._server = transport.serve(address, Service(greet, calls, {"batches": self._batches}))
+        except BaseException:
+            self._end()
+            raise
+        self.address = self._server.address
+
+    def status(self) -> dict[str, Any]:
+        """What it holds and does, as JSON can say it. Raises `PeerError` if it does not work any more."""
+        found, manifest = self._scheduler.status(), self._partition.manifest
+        clients, samplers = found["clients"], found["samplers"]
+        return {
+            "rank": self._rank,
+            "address": self.address,
+            "graph": manifest.options_hash,
+            "partition": str(self._partition.directory),
+            "parts": list(self._partition.parts),
+            "num_parts": manifest.num_parts,
+            "uptime_s": round(time.monotonic() - self._begun_s, 3),
+            "num_clients": len(clients),
+            "clients": clients[:_MOST_SHOWN],
+            "samplers": samplers,
+            "memory": {"server_bytes": _rss(os.getpid()), "sampler_bytes": [_rss(pid) for pid in samplers["pids"]]},
+            "batches_per_s": round(sum(client["batches_per_s"] for client in clients), 2),
+        }
+
+    def keep(self, ticket: Mapping[str, Any]) -> None:
+        """Batches may take rows from this `RowCache` from now on."""
+        self._scheduler.keep(ticket)
+
+    def close(self) -> None:
+        """Ends all sessions, the samplers and every connection. Safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            # Connections go first: for clients this server is away, and they wait for the next one.
+            self._scheduler.end_talks()
+            self._server.close()
+            self._end()
+
+    def _end(self) -> None:
+        if self._handover is not None:
+            self._handover.close()
+        self._scheduler.close()
+
+    def _slot_gone(self, slot: int) -> None:
+        if self._handover is not None:
+            self._handover.forget(slot)
+
+    # -- operations, on the transport's threads
+
+    def _open(self, message: Message, caller: Caller) -> Message:
+        id_ = message.header.get("session")
+        if not isinstance(id_, str) or not 16 <= len(id_) <= _MOST_ID:
+            raise DataError(f"session: expected an id of 16 to {_MOST_ID} characters, got {id_!r:.50}.")
+        failures = min(_MOST_FAILURES, read_integer(message.header, "max_restarts", 0, 1 << 31))
+        patience_s = message.header.get("timeout_s")
+        if not isinstance(patience_s, (int, float)) or not patience_s > 0:
+            raise DataError(f"timeout_s: expected seconds > 0, got {patience_s!r:.50}.")
+        lease_s = self._options.deadlines.lease_s
+        job = f"{caller.hello.get('job', '')!s:.200}"
+        self._scheduler.open(Session(id_, caller.name, job, lease_s, patience_s, failures, caller.host))
+        assert self._handover is not None
+        return Message({"lease_s": lease_s, "handover": self._handover.offer(message.header.get("place"))})
+
+    def _make(self, message: Message, _caller: Caller) -> Message:
+        question = read_question(message, self._partition.manifest, self._options.limits.batch_bytes)
+        talk = read_integer(message.header, "talk", 1, 2**62)
+        self._scheduler.ask(message.header["session"], talk, question)
+        return Message({})
+
+    def _drop(self, message: Message, _caller: Caller) -> Message:
+        run = read_integer(message.header, "run", 0, 2**62)
+        self._scheduler.drop(message.header.get("session"), run)
+        return Message({})
+
+    def _renew(self, message: Message, _caller: Caller) -> Message:
+        self._scheduler.renew(message.header.get("session"))
+        return Message({})
+
+    def _end_session(self, message: Message, _caller: Caller) -> Message:
+        self._scheduler.end(message.header.get("session"))
+        return Message({})
+
+    def _tell_status(self, _message: Message, _caller: Caller) -> Message:
+        return Message(self.status())
+
+    def _batches(self, message: Message, caller: Caller) -> Iterator[Message]:
+        number = read_integer(message.header, "talk", 1, 2**62)
+        session, talk = self._scheduler.begin_talk(message.header.get("session"), number)
+        while talk is not None and not caller.is_gone():
+            found = talk.take(_PAUSE_S)
+            if session.ended:
+                raise SessionLostError(
+                    "the session has ended: the client was silent for longer than its lease, or idle when others found the "
+                    "server full (cluster.limits.sessions)."
+                )
+            if talk.ended:
+                return
+            while found:
+                # nothing here may keep the memory while the transport has it
+                yield _as_message(found)
+                session.heard()
+
+
+def _as_message(found: list[Finished]) -> Message:
+    item = found.pop()
+    return Message(item.header, item.memory)
+
+
+def _rss(pid: int) -> int:
+    """Resident bytes of a process; 0 if it is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,330 @@
+"""The clients of a graph server: what each has asked for, whose turn is next, and who has not been heard of."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.channel.slots import SharedSlot
+from glt_lightning.errors import DataError, PeerError
+from glt_lightning.producer.in_flight import LEAST
+from glt_lightning.producer.process import Task
+from glt_lightning.server.question import Question
+from glt_lightning.transport.message import EMPTY
+
+_MOST_WAITING = 4096  # questions of a session
+_MOST_WAITING_BYTES = 256 << 20
+_MOST_SHOWN = 80  # characters of a name in a status
+_RATE_S = 10.0  # over which rates are measured
+_STILL_S = 2.0  # between looks at who is silent, which are half a second apart unless this process stands still
+
+Key = tuple[int, int]  # a client's run, and the number of a batch in it
+
+
+class SessionLostError(PeerError):
+    """The server does not know the session: it was restarted, or did not hear of the client for too long."""
+
+
+class Hold:
+    """Bytes of a batch in a client's buffer."""
+
+    def __init__(self, session: Session, nbytes: int) -> None:
+        self._session, self._nbytes = session, nbytes
+        session.held += nbytes
+
+    def let_go(self) -> None:
+        """The batch is not in the buffer any more. Safe to call twice."""
+        self._session.held -= self._nbytes
+        self._nbytes = 0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A batch, or why there is none, on its way to the client. memory: uint8; lives as long as somebody views it.
+    slot, hold: where it lies, and its place in the client's buffer; None if there is no batch."""
+
+    key: Key
+    header: Mapping[str, Any]
+    memory: np.ndarray = field(default_factory=lambda: EMPTY)
+    slot: SharedSlot | None = None
+    hold: Hold | None = None
+
+
+class Talk:
+    """What one stream to a client takes its batches from. A client that lost its stream opens another one, with the next
+    number; what the old one has not taken goes to the new one."""
+
+    def __init__(self, number: int, ready: Iterable[Finished] = ()) -> None:
+        self.number = number
+        self._ready = OrderedDict((item.key, item) for item in ready)
+        self._state = threading.Condition()
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def put(self, item: Finished) -> None:
+        with self._state:
+            if not self._ended:
+                self._ready[item.key] = item
+                self._state.notify_all()
+
+    def take(self, timeout_s: float) -> list[Finished]:
+        """The next batch, alone in its list; nothing if there is none in time, or the talk has ended."""
+        with self._state:
+            self._state.wait_for(lambda: self._ended or self._ready, timeout_s)
+            return [] if self._ended or not self._ready else [self._ready.popitem(last=False)[1]]
+
+    def __contains__(self, key: Key) -> bool:
+        with self._state:
+            return key in self._ready
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def drop(self, run: int) -> None:
+        """Forgets what is ready of a run."""
+        with self._state:
+            gone = [self._ready.pop(key) for key in list(self._ready) if key[0] == run]
+        del gone  # memory is let go of outside of the lock
+
+    def end(self) -> list[Finished]:
+        """Returns what was not taken; nothing can be taken after this."""
+        with self._state:
+            left, self._ended = list(self._ready.values()), True
+            self._ready.clear()
+            self._state.notify_all()
+            return left
+
+
+@dataclass(eq=False, kw_only=True)
+class Job(Task):
+    """A question that a sampler works on."""
+
+    session: Session
+    question: Question
+    charged: int  # bytes that its session was charged for it, before its size was known
+    wanted: bool = True
+
+
+class Session:
+    """One client, as the server sees it. Its attributes belong to the scheduler's thread, but for `heard`.
+
+    lease_s: how long it may be silent.  patience_s: how long it waits for a batch.  most_failures: how often a batch of it
+    may end a sampler.  served: bytes made for it, the measure of its share.  largest: bytes of its largest batch so far.
+    held: bytes of finished batches that the transport has not let go of.  host: where the client is.
+    """
+
+    def __init__(
+        self, id_: str, client: str, job: str, lease_s: float, patience_s: float, most_failures: int, host: str = ""
+    ) -> None:
+        self.host = host
+        self.id, self.client, self.job = id_, client, job
+        self.lease_s, self.patience_s, self.most_failures = lease_s, patience_s, most_failures
+        self.heard_s = time.monotonic()
+        self.talk = Talk(0)
+        self.waiting: OrderedDict[Key, Question] = OrderedDict()
+        self.making: dict[Key, Job] = {}
+        self.runs: dict[int, int] = {}  # the client's number of a run -> the samplers'
+        self.served = 0
+        self.largest = self.held = self.batches = self.nbytes = 0
+        self._waiting_bytes = 0
+        self._recent: deque[float] = deque()
+        self.ended = False
+
+    def heard(self) -> None:
+        """A sign of life. From any thread."""
+        self.heard_s = time.monotonic()
+
+    def ask(self, question: Question) -> bool:
+        """Takes a question that is not known yet; False for one that is."""
+        if question.key in self.waiting or question.key in self.making or question.key in self.talk:
+            return False
+        self._waiting_bytes += question.nbytes
+        if len(self.waiting) >= _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
+            self._waiting_bytes -= question.nbytes
+            raise DataError(f"{len(self.waiting)} batches are asked for and not made yet; ask for fewer ahead.")
+        self.waiting[question.key] = question
+        return True
+
+    def may_have_more(self, buffer_bytes: int) -> bool:
+        """Whether another batch fits into the client's buffer; one always does."""
+        if not self.held and not self.making:
+            return True
+        return self.largest > 0 and self.held + (len(self.making) + 1) * self.largest <= buffer_bytes
+
+    def pop(self) -> Question:
+        """The question that waits longest."""
+        _, question = self.waiting.popitem(last=False)
+        self._waiting_bytes -= question.nbytes
+        return question
+
+    def forget_run(self, run: int) -> list[Job]:
+        """Drops a run; returns the jobs of it that samplers work on."""
+        for key in [key for key in self.waiting if key[0] == run]:
+            self._waiting_bytes -= self.waiting.pop(key).nbytes
+        self.talk.drop(run)
+        self.runs.pop(run, None)
+        jobs = [job for key, job in self.making.items() if key[0] == run]
+        for job in jobs:
+            job.wanted = False
+            del self.making[job.question.key]
+        return jobs
+
+    def change_talk(self, number: int) -> bool:
+        """Makes ``number`` the current talk; False if there is a later one already."""
+        if number > self.talk.number:
+            self.talk = Talk(number, self.talk.end())
+        return number == self.talk.number
+
+    def count(self, nbytes: int) -> None:
+        """A batch is finished."""
+        self.batches += 1
+        self.nbytes += nbytes
+        self.largest = max(self.largest, nbytes)
+        self._recent.append(time.monotonic())
+        self._trim()
+
+    def _trim(self) -> None:
+        since_s = time.monotonic() - _RATE_S
+        while self._recent and self._recent[0] < since_s:
+            self._recent.popleft()
+
+    def status(self) -> dict[str, Any]:
+        self._trim()
+        return {
+            "client": self.client[:_MOST_SHOWN],
+            "job": self.job[:_MOST_SHOWN],
+            "waiting": len(self.waiting),
+            "making": len(self.making),
+            "ready": len(self.talk),
+            "buffered_bytes": self.held,
+            "batches": self.batches,
+            "bytes": self.nbytes,
+            "batches_per_s": round(len(self._recent) / _RATE_S, 2),
+            "silent_s": round(time.monotonic() - self.heard_s, 3),
+        }
+
+
+class Sessions:
+    """All clients. For the scheduler's thread.
+
+    The next batch is made for the client with the fewest bytes made so far, among those that wait and whose buffer has
+    room. Who comes, or comes back after having asked for nothing, starts level with the one served last: nobody saves up
+    a claim.
+
+    buffer_bytes: room for finished batches of each client.  shared: of all clients together, evenly, where each may
+    have two batches however large they are.  clock: the monotonic clock, or that of a test.
+    """
+
+    def __init__(self, buffer_bytes: int, *, shared: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._buffer_bytes, self._shared = buffer_bytes, shared
+        self._clock, self._looked_s = clock, clock()
+        self._by_id: dict[str, Session] = {}
+        self._level = 0
+        self._runs = count(1)
+
+    def __iter__(self) -> Any:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, session: Session) -> Session:
+        """A new session, or the one that has its id already."""
+        return self._by_id.setdefault(session.id, session)
+
+    def greediest(self, host: str) -> Session | None:
+        """The session that makes room for one of ``host``: one for which nothing is made or kept, of the address that has
+        the most; of these one that never had a batch, and the one that was silent longest."""
+        counts: dict[str, int] = {}
+        for session in self._by_id.values():
+            counts[session.host] = counts.get(session.host, 0) + 1
+        able = [
+            s
+            for s in self._by_id.values()
+            if not (s.waiting or s.making or s.held) and (s.host == host or counts[s.host] > counts.get(host, 0))
+        ]
+        return max(able, key=lambda s: (counts[s.host], s.batches == 0, -s.heard_s), default=None)
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._by_id
+
+    def find(self, id_: Any) -> Session:
+        """A session, which was heard of just now. Raises `SessionLostError`."""
+        session = self._by_id.get(id_) if isinstance(id_, str) else None
+        if session is None:
+            raise SessionLostError("there is no such session: the server was restarted or the lease has ended.")
+        session.heard()
+        return session
+
+    def ask(self, session: Session, question: Question) -> None:
+        """Takes a question; one that is known already is not made twice."""
+        idle = not session.waiting
+        if session.ask(question) and idle:
+            session.served = max(session.served, self._level)
+
+    def next(self) -> tuple[Session, Question] | None:
+        """Whose turn it is, and for what; the session is charged with an estimate."""
+        able = [s for s in self._by_id.values() if s.waiting and s.may_have_more(self._room(s))]
+        if not able:
+            return None
+        session = min(able, key=lambda s: s.served)
+        self._level = session.served
+        return session, session.pop()
+
+    def _room(self, session: Session) -> int:
+        if not self._shared:
+            return self._buffer_bytes
+        return max(LEAST * session.largest, self._buffer_bytes // len(self._by_id))
+
+    def job_of(self, session: Session, question: Question, slot: Any) -> Job:
+        """The job for a question whose turn it is."""
+        run = session.runs.setdefault(question.run, 0) or next(self._runs)
+        session.runs[question.run] = run
+        charged = max(1, session.largest)
+        session.served += charged
+        job = Job(
+            run,
+            question.config,
+            question.request,
+            slot,
+            once=False,
+            session=session,
+            question=question,
+            charged=charged,
+        )
+        session.making[question.key] = job
+        return job
+
+    def settle(self, job: Job, nbytes: int) -> None:
+        """The size of a job's batch is known."""
+        job.session.served += nbytes - job.charged
+
+    def remove(self, session: Session) -> list[Job]:
+        """Ends a session; returns the jobs of it that samplers work on."""
+        self._by_id.pop(session.id, None)
+        session.ended = True
+        jobs = [job for run in {key[0] for key in session.making} for job in session.forget_run(run)]
+        session.waiting.clear()
+        session.talk.end()
+        return jobs
+
+    def silent(self) -> Collection[Session]:
+        """Those whose lease has ended. To be asked every half second."""
+        now, before = self._clock(), self._looked_s
+        self._looked_s = now
+        for session in self._by_id.values():
+            if now - before > max(_STILL_S, session.lease_s / 2):
+                # This process itself stood still (a suspended machine, SIGSTOP): what the clients said meanwhile is not
+                # read yet.
+                session.heard_s = now
+        return [s for s in self._by_id.values() if now - s.heard_s > s.lease_s]
