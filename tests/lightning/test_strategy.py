@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.strategies import StrategyRegistry
 
 import glt_lightning
 from glt_lightning import GLTWorkerStrategy, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.errors import SamplerError
+from glt_lightning.errors import OptionError, SamplerError
 from tests.lightning.tiny import Noting
 
 
@@ -24,6 +26,44 @@ def test_registered_once() -> None:
     GLTWorkerStrategy.register_strategies(StrategyRegistry)
     assert isinstance(StrategyRegistry.get("glt_worker"), GLTWorkerStrategy)
     assert glt_lightning.GLTWorkerStrategy is GLTWorkerStrategy
+
+
+@pytest.mark.parametrize("name", ["glt_worker", "glt_server_client"])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_variants_that_look_for_unused_parameters(name: str, wanted: bool) -> None:
+    plain = StrategyRegistry.get(name)
+    variant = StrategyRegistry.get(f"{name}_find_unused_parameters_{str(wanted).lower()}")
+    assert type(variant) is type(plain)
+    assert variant._ddp_kwargs == {"find_unused_parameters": wanted}
+
+
+def test_arguments_of_ddp_are_taken_and_others_refused() -> None:
+    given = {"static_graph": True, "gradient_as_bucket_view": True, "timeout": timedelta(seconds=9)}
+    strategy = GLTWorkerStrategy(**given)
+    assert strategy._ddp_kwargs == {"static_graph": True, "gradient_as_bucket_view": True}
+    assert strategy._timeout == timedelta(seconds=9)
+    with pytest.raises(
+        OptionError, match=r"'find_unused_paramters' is no argument.*Did you mean find_unused_parameters"
+    ):
+        GLTWorkerStrategy(find_unused_paramters=True)
+
+
+class HalfUsed(Noting):
+    """Has a layer that its loss does not depend on."""
+
+    def __init__(self) -> None:
+        super().__init__(dropout=0.0)
+        self.spare = torch.nn.Linear(2, 3)
+
+
+def test_unused_parameters_are_named_with_the_strategy_to_choose(make_data, make_trainer) -> None:
+    with pytest.raises(RuntimeError, match="finished reduction") as raised:
+        make_trainer(strategy="glt_worker", limit_train_batches=2).fit(HalfUsed(), make_data())
+    cause = raised.value.__cause__
+    assert isinstance(cause, OptionError)
+    assert "(spare.weight, spare.bias)" in str(cause)
+    assert "glt_worker_find_unused_parameters_true" in str(cause)
+    make_trainer(strategy="glt_worker_find_unused_parameters_true", max_epochs=1).fit(HalfUsed(), make_data())
 
 
 def test_same_training_as_with_any_other_strategy(

@@ -25,6 +25,7 @@ from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.own_splits import read_split
 from glt_lightning.lightning.strategies.base import GLTStrategy
+from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.server_facts import ask_manifest
 from glt_lightning.lightning.strategies.standalone import GraphHost, Standalone
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
@@ -258,6 +259,7 @@ class GLTDataModule(LightningDataModule):
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if stage == "fit" and self.trainer is not None:
             add_monitor(self.trainer)
+            give_shapes_early(self.trainer)
 
     def train_dataloader(self) -> DistNeighborLoader:
         # Lightning says that it turns shuffling off when overfitting, but can only do so for torch's DataLoader.

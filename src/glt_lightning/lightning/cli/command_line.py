@@ -194,7 +194,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _check_strategy(strategy: Any) -> None:
     known = ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and strategy not in known:
-        ours = ", ".join(name for name in known if name.startswith("glt_"))
+        ours = ", ".join(name for name in known if name.startswith("glt_") and "_find_unused_" not in name)
         near = difflib.get_close_matches(strategy, known, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise OptionError(

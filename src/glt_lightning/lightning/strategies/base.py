@@ -13,9 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.cluster.context import DistContext
 from glt_lightning.cluster.link import Link
@@ -24,6 +26,8 @@ from glt_lightning.errors import DataError, GLTError, OptionError, PeerError, Pe
 from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.strategies.collectives import gather_counts, gather_text
 from glt_lightning.lightning.strategies.contexts import ContextOwner
+from glt_lightning.lightning.strategies.ddp_arguments import VARIANTS, check_ddp_arguments, unused_parameters
+from glt_lightning.lightning.strategies.dry_run import give_shapes
 from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_store
 from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
 from glt_lightning.lightning.strategies.sigterm import handle_sigterm, set_exit_status
@@ -45,13 +49,14 @@ class GLTStrategy(DDPStrategy):
     Args:
         cluster: Where the processes of the job run. ``None``: as the data module says; the command line hands over its
             group ``cluster``.
-        **kwargs: As `lightning.pytorch.strategies.DDPStrategy`.
+        **kwargs: As `lightning.pytorch.strategies.DDPStrategy`, and as torch's `DistributedDataParallel`.
     """
 
     strategy_name: ClassVar[str]
     description: ClassVar[str]
 
     def __init__(self, cluster: ClusterOptions | None = None, **kwargs: Any) -> None:
+        check_ddp_arguments(type(self).__name__, kwargs)
         super().__init__(**kwargs)
         self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
         self._contexts = ContextOwner()
@@ -63,8 +68,11 @@ class GLTStrategy(DDPStrategy):
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
-        if cls.strategy_name not in strategy_registry:
-            strategy_registry.register(cls.strategy_name, cls, description=cls.description)
+        for suffix, options in VARIANTS.items():
+            name = f"{cls.strategy_name}{suffix}"
+            if name not in strategy_registry:
+                said = "".join(f"; {option} is {value}" for option, value in options.items())
+                strategy_registry.register(name, cls, description=f"{cls.description}{said}", **options)
 
     @property
     def options(self) -> ClusterOptions:
@@ -122,6 +130,11 @@ class GLTStrategy(DDPStrategy):
             )
             mine = dict(self._watch.gift)
         self._token = mine.get("token") if self.num_processes == 1 or self._watch is not None else None
+
+    def setup(self, trainer: Trainer) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:
+            give_shapes(trainer)
+        super().setup(trainer)
 
     def setup_distributed(self) -> None:
         """Initialises torch's process group; on one host nothing of it listens beyond loopback."""
@@ -275,8 +288,10 @@ class GLTStrategy(DDPStrategy):
             handle_sigterm(module.trainer, self._watch)
 
     def on_exception(self, exception: BaseException) -> None:
-        super().on_exception(exception)
+        # not Lightning's, which replaces DDP's message about unused parameters by the advice to take another strategy
         set_exit_status(exception)
+        if exception.__cause__ is None:
+            exception.__cause__ = unused_parameters(exception, self.lightning_module, self.strategy_name)
         self._failure = f"{type(exception).__name__}: {exception}".strip().splitlines()[0]
         if self._watch is None or exception.__cause__ is not None or not _is_lost_connection(exception):
             return
