@@ -4,9 +4,6 @@ What this cannot show is what only a device has: launches, barriers between lane
 """
 
 import ctypes
-import re
-from ctypes import c_int32, c_int64, c_uint64, c_void_p
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,12 +15,10 @@ from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.ops.cuda import kernels as cuda, relabel as cuda_relabel, sample as cuda_sample
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.native import SIGNATURES, SPARE_FANOUT
 from glt_lightning.ops.cuda.sums import CudaNeighborSums
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 
-ROOT = Path(__file__).parents[2]
 SCHEDULES = [(1, 0), (1, 3), (1, 60), (4, 0)]  # threads, bodies nested in one
 
 
@@ -168,17 +163,3 @@ def test_mapped_arrays_go_over_in_pieces(kernels, monkeypatch, tmp_path):
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert kernels.copy(mapped).tolist() == list(range(101))
     assert kernels.copy(mapped[:0]).tolist() == []
-
-
-# --- the door
-
-
-def test_signatures_are_those_of_the_header():
-    header = (ROOT / "cuda" / "include" / "glt" / "cuda.h").read_text()
-    types = {"int32_t": c_int32, "int64_t": c_int64, "uint64_t": c_uint64}
-    declared = {"glt_abi_version": []}
-    for name, arguments in re.findall(r"GLT_API int32_t (\w+)\(([^;]*)\);", header):
-        words = [a.strip() for a in arguments.split(",")]
-        declared[name] = [c_void_p if "*" in a else types[a.split()[0]] for a in words]
-    assert {name: list(arguments) for name, arguments in SIGNATURES.items()} == declared
-    assert f"#define GLT_SPARE_FANOUT {SPARE_FANOUT} " in header

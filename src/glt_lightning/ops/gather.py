@@ -113,11 +113,11 @@ class Shards:
             status = library().glt_gather(*table, self.row_bytes, *rest)
         else:
             values = int(np.prod(self.row_shape, dtype=np.int64))
-            status = _decoding().glt_gather_decode(*table, self._encoding.number, values, *rest)
+            status = _library().glt_gather_decode(*table, self._encoding.number, values, *rest)
         check(status, detail, "gather")
         return out
 
 
 @cache
-def _decoding() -> Any:
+def _library() -> Any:
     return bind(_SIGNATURES)

@@ -1,4 +1,7 @@
-"""Loads the native library and names its functions: the only place that knows ctypes signatures."""
+"""Loads the native library and names the functions that most ops share; the others stand beside their op (`bind`).
+
+ctypes checks no signature: tests/ops/test_abi.py compares all of them, and the structs, with the headers.
+"""
 
 from __future__ import annotations
 
