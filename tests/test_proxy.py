@@ -20,7 +20,8 @@ from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from tests.helpers.partitions import digest, partitioned, small_graph
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.proxy import Proxy
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import Farm, open_farm, until
@@ -252,7 +253,7 @@ def through(proxies: ExitStack, opened: list[Proxy], exchange: Callable[[str], l
 
 def expected(whole: LocalPartition, rank: int) -> list[str]:
     with LoaderContext(whole, SamplingOptions(), seed=3, rank=rank, world_size=2) as context:
-        return [digest(batch) for batch in context.make_loader(SPEC)]
+        return [contents(batch) for batch in context.make_loader(SPEC)]
 
 
 @pytest.mark.parametrize("fault", BREAKS)
@@ -265,18 +266,18 @@ def test_same_batches_of_ranks_after_the_line_is_healed(whole: LocalPartition, f
             mine = through(proxies, opened, exchange) if rank == 0 else exchange
             with rank_producer(whole, rank, mine, deadlines) as context:
                 batches = iter(context.make_loader(SPEC))
-                found = [digest(next(batches))]
+                found = [contents(next(batches))]
                 if rank == 0:
                     (proxy,) = opened
                     before = proxy.connections
                     BREAKS[fault](proxy)
                     healing = threading.Timer(0.3, proxy.heal)
                     healing.start()
-                    found += [digest(batch) for batch in batches]
+                    found += [contents(batch) for batch in batches]
                     healing.join()
                     assert proxy.connections > before
                 else:
-                    found += [digest(batch) for batch in batches]
+                    found += [contents(batch) for batch in batches]
                 exchange("all done")
                 return found
 

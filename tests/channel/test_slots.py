@@ -90,7 +90,7 @@ def test_a_writer_grows_what_the_reader_maps():
         writer.memory(nbytes)[:nbytes] = nbytes % 251
         slot.attach()
         memory = pool.lend(slot, nbytes)
-        assert (memory == nbytes % 251).all()
+        np.testing.assert_array_equal(memory, nbytes % 251)
         del memory
         assert pool.take() is slot
     writer.close()
@@ -103,7 +103,7 @@ def test_batches_outlive_their_pool():
     memory[:] = 9
     pool.close()
     gc.collect()
-    assert (memory == 9).all()
+    np.testing.assert_array_equal(memory, 9)
 
 
 class Driver:

@@ -17,7 +17,8 @@ from glt_lightning.errors import PartitionError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.transport.message import Message, pack
-from tests.helpers.partitions import digest, partitioned, small_graph
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph
 
 NODES = 6000
 X, INDICES, IDS = "part0/nodes/0/x.npy", "part0/edges/0/indices.npy", "part0/nodes/0/n_id.npy"
@@ -55,7 +56,7 @@ def test_batches_made_in_this_process(partition: LocalPartition, path: str, thre
 def test_goes_on_with_the_file_in_its_place(partition: LocalPartition) -> None:
     """Once the maps are let go of, nothing is left of the fault."""
     with LoaderContext(partition) as context:
-        expected = [digest(batch) for batch in context.make_loader(spec())]
+        expected = [contents(batch) for batch in context.make_loader(spec())]
         whole = cut_off(partition, X)
         with pytest.raises(PartitionError, match=X):
             list(context.make_loader(spec()))
@@ -63,7 +64,7 @@ def test_goes_on_with_the_file_in_its_place(partition: LocalPartition) -> None:
     (partition.directory / X).write_bytes(whole)
     again = LocalPartition.open(partition.directory)
     with LoaderContext(again) as context:
-        assert [digest(batch) for batch in context.make_loader(spec())] == expected
+        assert [contents(batch) for batch in context.make_loader(spec())] == expected
     again.close()
 
 

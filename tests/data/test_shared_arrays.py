@@ -25,7 +25,7 @@ def _check(opened):
     assert opened.meta == {"what": "test", "n": 3}
     assert {n: (a.dtype, a.shape) for n, a in opened.arrays.items()} == SHAPES
     assert opened.arrays["a"].tolist() == np.arange(15.0).reshape(3, 5).tolist()
-    assert (opened.arrays["c"] == 7).all()
+    np.testing.assert_array_equal(opened.arrays["c"], 7)
     assert all(a.ctypes.data % 4096 == 0 for a in opened.arrays.values() if a.size)
     assert not opened.arrays["a"].flags.writeable
 

@@ -10,7 +10,8 @@ import torch
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.ops.cuda.stream import wait_for
 from glt_lightning.options import CacheOptions, SamplingOptions
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.loader.test_stored_attributes import every_dtype
 
 pytestmark = pytest.mark.gpu
@@ -39,11 +40,11 @@ def open_context(graph, device, topology="device", features="device", **options)
 def of_the_cpu(graph, spec, epochs=1, **options):
     with LoaderContext(graph, SamplingOptions(topology="cpu", **options), seed=7) as context:
         loader = context.make_loader(spec)
-        return [digest(batch) for _ in range(epochs) for batch in loader]
+        return [contents(batch) for _ in range(epochs) for batch in loader]
 
 
 def to_host(batch):
-    return digest(batch.to("cpu"))
+    return contents(batch.to("cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -41,20 +41,21 @@ def to(kernels: Kernels, array: np.ndarray) -> Tensor:
     return kernels.copy(np.ascontiguousarray(array))
 
 
-def assert_same(got: Tensor | None, want: np.ndarray | None) -> None:
-    assert (got is None) == (want is None)
+def assert_same(got: Tensor | None, want: np.ndarray | None, name: str = "result") -> None:
+    """name: of the field, which a failure says with the first index that differs."""
+    assert (got is None) == (want is None), name
     if got is not None and want is not None:
-        assert got.dtype == torch.int64
-        assert np.array_equal(got.cpu().numpy(), want)
+        assert got.dtype == torch.int64, name
+        np.testing.assert_array_equal(got.cpu().numpy(), want, name)
 
 
 def assert_same_batch(got: DeviceSubgraph, want: Subgraph) -> None:
     for name in ("gid", "uid", "src", "dst", "edge_row"):
-        for mine, theirs in zip(getattr(got, name), getattr(want, name), strict=True):
-            assert_same(mine, theirs)
+        for type_, (mine, theirs) in enumerate(zip(getattr(got, name), getattr(want, name), strict=True)):
+            assert_same(mine, theirs, f"{name} of type {type_}")
     assert all(e.is_contiguous() for e in got.edge_index)
-    assert np.array_equal(got.nodes_per_hop, want.nodes_per_hop)
-    assert np.array_equal(got.edges_per_hop, want.edges_per_hop)
+    for name in ("nodes_per_hop", "edges_per_hop"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), name)
 
 
 def check_khop(kernels: Kernels, seed: int) -> None:

@@ -1,8 +1,7 @@
-"""Small partition folders made by the real partitioner, and digests of what loaders yield."""
+"""Small partition folders made by the real partitioner."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -63,18 +62,3 @@ def partitioned(
     target = folder / f"parts{parts}"
     partition_graph(source, target, options, undirected=undirected, normalize="none", progress=False)
     return LocalPartition.open(target)
-
-
-def digest(batch: Data | HeteroData) -> str:
-    """Hash of every field of a batch: names, dtypes, shapes, bytes."""
-    said = hashlib.blake2b()
-    for store in batch.stores:
-        said.update(repr(store._key).encode())
-        for name, value in store.items():
-            if isinstance(value, torch.Tensor):
-                said.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
-                bits = value.view(torch.int16) if value.dtype == torch.bfloat16 else value
-                said.update(bits.contiguous().numpy().tobytes())
-            else:
-                said.update(f"{name}{value!r}".encode())
-    return said.hexdigest()

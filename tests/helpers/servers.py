@@ -22,7 +22,7 @@ from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_transport import FlightTransport
 from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.peer import Peer
-from tests.helpers.partitions import digest
+from tests.helpers.contents import Contents, contents
 
 # Short, so that a failing test fails soon; nothing waits for them when all is well.
 DEADLINES = DeadlineOptions(connect_s=5, call_s=10, reconnect_s=20, lease_s=10, start_s=30)
@@ -120,19 +120,19 @@ def until(fact: Callable[[], bool], patience_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
-def digests(context: LoaderContext, *specs: LoaderSpec, epochs: int = 1) -> list[str]:
+def contents_of(context: LoaderContext, *specs: LoaderSpec, epochs: int = 1) -> list[Contents]:
     """Of all batches, loader by loader."""
     found = []
     for spec in specs:
         loader = context.make_loader(spec)
         for epoch in range(epochs):
             loader.set_epoch(epoch)
-            found += [digest(batch) for batch in loader]
+            found += [contents(batch) for batch in loader]
     return found
 
 
-def inline(partition: LocalPartition, *specs: LoaderSpec, epochs: int = 1, **place: Any) -> list[str]:
-    """What `digests` finds where the batches are made in this process."""
+def inline(partition: LocalPartition, *specs: LoaderSpec, epochs: int = 1, **place: Any) -> list[Contents]:
+    """What `contents_of` finds where the batches are made in this process."""
     sampling: Mapping[str, Any] = place.pop("sampling", {})
     with LoaderContext(partition, SamplingOptions(**sampling), seed=3, **place) as context:
-        return digests(context, *specs, epochs=epochs)
+        return contents_of(context, *specs, epochs=epochs)

@@ -18,7 +18,8 @@ from glt_lightning.loader.device_rows import _complete, device_rows
 from glt_lightning.loader.transfer import InFlight
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.loader.test_stored_attributes import every_dtype
 from tests.producer.test_group import link
@@ -37,7 +38,7 @@ def apart(monkeypatch):
 def batches(context):
     """Digests of completed batches, and where their rows came from."""
     loader, rows = context.make_loader(TRAIN), context.device_rows
-    found = [digest(batch if rows is None else rows.complete(batch)) for batch in loader]
+    found = [contents(batch if rows is None else rows.complete(batch)) for batch in loader]
     return found, loader.stats().counters
 
 
@@ -219,7 +220,7 @@ def test_nothing_waits_for_a_gpu(tmp_path):
                 context.device_rows.complete(moved)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-            found.append(digest(moved.to("cpu")))
+            found.append(contents(moved.to("cpu")))
             del batch
         torch.cuda.synchronize(device)
         flight.clear()

@@ -6,7 +6,8 @@ import pytest
 
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 PARTS, WORKERS, THREADS = (1, 2, 5), (0, 1, 3), (1, 2)
 
@@ -22,22 +23,23 @@ def test_three_epochs(tmp_path, make, replace):
         spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
         with LoaderContext(partitions[parts], options, seed=7) as context:
             loader = context.make_loader(spec)
-            hashes = []
+            found = []
             for epoch in range(3):
                 loader.set_epoch(epoch)
-                hashes += [digest(batch) for batch in loader]
-            epochs[parts, workers, threads] = hashes
+                found += [contents(batch) for batch in loader]
+            epochs[parts, workers, threads] = found
     first = epochs[1, 0, 1]
     assert len(set(first)) == len(first) == 3 * len(loader)
-    assert all(hashes == first for hashes in epochs.values())
+    for place, found in epochs.items():
+        assert found == first, place
 
 
 def test_many_threads_on_large_batches(tmp_path):
     """Enough rows per hop that the threads really share the work."""
     partition = partitioned(small_graph(6000), tmp_path)
-    hashes = []
+    found = []
     for threads in (1, 2, 5):
         with LoaderContext(partition, SamplingOptions(num_threads=threads), seed=1) as context:
             loader = context.make_loader(LoaderSpec(name="all", num_neighbors=[5, 5], batch_size=5000, exact=True))
-            hashes.append([digest(batch) for batch in loader])
-    assert hashes[0] == hashes[1] == hashes[2]
+            found.append([contents(batch) for batch in loader])
+    assert found[0] == found[1] == found[2]

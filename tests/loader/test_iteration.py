@@ -7,7 +7,8 @@ import torch
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
-from tests.helpers.partitions import digest, partitioned, small_graph
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 
@@ -28,7 +29,7 @@ def test_iterators_that_are_never_used_change_nothing(partition, workers):
     context, loader = make(partition, workers)
     with context:
         iter(loader), iter(loader)
-        first = [digest(b) for b in loader]
+        first = [contents(b) for b in loader]
         assert loader.state_dict()["epoch"] == 0
         assert len(first) == len(loader)
 
@@ -37,12 +38,12 @@ def test_iterators_that_are_never_used_change_nothing(partition, workers):
 def test_each_iteration_is_the_next_epoch_unless_told(partition, workers):
     context, loader = make(partition, workers)
     with context:
-        free = [[digest(b) for b in loader] for _ in range(3)]
+        free = [[contents(b) for b in loader] for _ in range(3)]
     context, loader = make(partition, workers)
     with context:
         for epoch in (2, 0, 1):
             loader.set_epoch(epoch)
-            assert [digest(b) for b in loader] == free[epoch]
+            assert [contents(b) for b in loader] == free[epoch]
     assert len({d for epoch in free for d in epoch}) == 3 * len(free[0])
 
 
@@ -70,13 +71,13 @@ def test_early_stop_does_not_disturb_the_next_epoch(partition, workers, stop):
     context, loader = make(partition, workers)
     with context:
         loader.set_epoch(1)
-        want = [digest(b) for b in loader]
+        want = [contents(b) for b in loader]
         for _ in range(4):  # more abandoned prefetches than there are slots
             loader.set_epoch(0)
             for _, _batch in zip(range(stop), loader, strict=False):
                 pass
         loader.set_epoch(1)
-        assert [digest(b) for b in loader] == want
+        assert [contents(b) for b in loader] == want
         assert loader.stats().fresh_slots == 0
 
 
@@ -84,8 +85,8 @@ def test_early_stop_does_not_disturb_the_next_epoch(partition, workers, stop):
 def test_evaluation_repeats_itself(partition, workers):
     context, loader = make(partition, workers, name="val", split="val", shuffle=False, exact=True)
     with context:
-        first = [digest(b) for b in loader]
-        assert [digest(b) for b in loader] == first
+        first = [contents(b) for b in loader]
+        assert [contents(b) for b in loader] == first
         seen = torch.cat([b.input_id for b in loader])
         assert seen.tolist() == list(range(partition.manifest.splits["val"].count))
 
@@ -101,16 +102,36 @@ def test_resume(partition, workers, workers_after, delivered):
         for _ in range(delivered):
             next(stream)
         state = loader.state_dict()
-        rest = [digest(b) for b in stream]
+        rest = [contents(b) for b in stream]
     context, loader = make(partition, workers_after)
     with context:
         loader.load_state_dict(state)
         iter(loader)
         loader.set_epoch(4)  # as Lightning does
-        assert [digest(b) for b in loader] == rest
+        assert [contents(b) for b in loader] == rest
         assert len(loader) == len(rest) + delivered
         loader.set_epoch(5)
         assert len(list(loader)) == len(loader)
+
+
+@WORKERS
+def test_state_is_loaded_into_a_loader_that_was_used(partition, workers):
+    """It goes on where the state was taken, not an epoch later; whether its last iteration was ended or left."""
+    context, loader = make(partition, workers)
+    with context:
+        for epoch, delivered in ((3, 2), (1, 0)):
+            loader.set_epoch(epoch)
+            stream = iter(loader)
+            for _ in range(delivered):
+                next(stream)
+            state = loader.state_dict()
+            rest = [contents(b) for b in stream]
+            for used in (len(rest), 1):
+                for _, _batch in zip(range(used), loader, strict=False):  # the next epoch
+                    pass
+                loader.load_state_dict(state)
+                assert [contents(b) for b in loader] == rest
+                assert loader.state_dict() == state | {"delivered": len(rest) + delivered}
 
 
 @pytest.mark.parametrize(
@@ -130,13 +151,13 @@ def test_batches_may_be_kept(partition, workers):
     context, loader = make(partition, workers)
     with context:
         loader.set_epoch(0)
-        want = [digest(b) for b in loader]
+        want = [contents(b) for b in loader]
         loader.set_epoch(0)
         with pytest.warns(UserWarning, match="held by kept batches"):
             kept = list(loader)
-        assert [digest(b) for b in kept] == want
+        assert [contents(b) for b in kept] == want
         assert loader.stats().fresh_slots > 0
-    assert [digest(b) for b in kept] == want  # also after the context is closed
+    assert [contents(b) for b in kept] == want  # also after the context is closed
 
 
 @WORKERS
@@ -144,12 +165,12 @@ def test_batches_may_be_changed_in_place(partition, workers):
     context, loader = make(partition, workers)
     with context:
         loader.set_epoch(0)
-        want = [digest(b) for b in loader]
+        want = [contents(b) for b in loader]
         for _ in range(2):
             loader.set_epoch(0)
             got = []
             for batch in loader:
-                got.append(digest(batch))
+                got.append(contents(batch))
                 for value in batch.to_dict().values():
                     if isinstance(value, torch.Tensor):
                         value.zero_()
@@ -176,13 +197,13 @@ def test_two_loaders_share_the_sampler_processes(partition):
     with context:
         val = context.make_loader(LoaderSpec(name="val", split="val", num_neighbors=[2], batch_size=5, exact=True))
         train.set_epoch(0)
-        want_train, want_val = [digest(b) for b in train], [digest(b) for b in val]
+        want_train, want_val = [contents(b) for b in train], [contents(b) for b in val]
         train.set_epoch(0)
         got_train, got_val = [], []
         for i, batch in enumerate(train):
-            got_train.append(digest(batch))
+            got_train.append(contents(batch))
             if i in (2, 5):
-                got_val.append([digest(b) for b in val])
+                got_val.append([contents(b) for b in val])
         assert got_train == want_train
         assert got_val == [want_val, want_val]
         assert train.stats().fresh_slots == 0
@@ -210,7 +231,7 @@ def test_bytes_limit_what_is_in_flight(partition, monkeypatch, caplog, room, mos
     spec = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=8, shuffle=True)
     with LoaderContext(partition, seed=5) as context:
         loader = context.make_loader(spec)
-        expected = [digest(batch) for _ in range(2) for batch in loader]
+        expected = [contents(batch) for _ in range(2) for batch in loader]
     options = SamplingOptions(num_workers=2, concurrency=4, channel_size=max(1, room * size))
     with LoaderContext(partition, options, seed=5) as context, caplog.at_level("INFO"):
         producer = context._producer
@@ -220,7 +241,7 @@ def test_bytes_limit_what_is_in_flight(partition, monkeypatch, caplog, room, mos
         monkeypatch.setattr(producer._in_flight, "allowed", lambda *given: allowed.append(ask(*given)) or allowed[-1])
         loader = context.make_loader(spec)
         for batch in (batch for _ in range(2) for batch in loader):
-            found.append(digest(batch))
+            found.append(contents(batch))
             counts += [len(run.tasks) for run in producer._runs.values()]
             del batch
     assert found == expected
@@ -277,7 +298,7 @@ def test_seeds_of_one_rank(partition):
                     name="t", seeds=own[rank], per_rank=True, num_neighbors=[2], batch_size=4, exact=exact
                 )
                 loader = context.make_loader(spec)
-                batches = [(b.n_id[: b.batch_size].tolist(), digest(b)) for b in loader]
+                batches = [(b.n_id[: b.batch_size].tolist(), contents(b)) for b in loader]
                 assert len(batches) == len(loader) == lengths[rank]
                 assert {n for ids, _ in batches for n in ids} == set(own[rank].tolist())
                 assert len({d for _, d in batches}) == len(batches)  # started over, but with new draws

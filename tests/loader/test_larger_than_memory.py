@@ -18,17 +18,18 @@ from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import DirectRows
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.wide import wide_graph, wide_hetero
 
 TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
 
 
-def digests(graph: LocalPartition, memory: int | None, workers: int = 0, **options: object) -> list[str]:
+def contents_of(graph: LocalPartition, memory: int | None, workers: int = 0, **options: object) -> list[Contents]:
     sampling = SamplingOptions(num_workers=workers, with_edge=True, **options)
     with LoaderContext(graph, sampling, seed=7, cache=CacheOptions(memory=memory)) as context:
-        return [digest(batch) for batch in context.make_loader(TRAIN)]
+        return [contents(batch) for batch in context.make_loader(TRAIN)]
 
 
 @pytest.mark.parametrize(
@@ -37,11 +38,11 @@ def digests(graph: LocalPartition, memory: int | None, workers: int = 0, **optio
 @pytest.mark.parametrize("parts", [1, 3])
 def test_same_batches(tmp_path, make, total, parts):
     graph = partitioned(make(), tmp_path, parts)
-    expected = digests(graph, None)
+    expected = contents_of(graph, None)
     for memory in (1, total // 2, 1 << 30):
-        assert digests(graph, memory) == expected
-    assert digests(graph, total // 3, workers=2, concurrency=3) == expected
-    assert digests(graph, 1, num_threads=3) == expected
+        assert contents_of(graph, memory) == expected
+    assert contents_of(graph, total // 3, workers=2, concurrency=3) == expected
+    assert contents_of(graph, 1, num_threads=3) == expected
 
 
 @pytest.mark.parametrize("storage", ["float16", "bfloat16", "int8"])
@@ -49,8 +50,8 @@ def test_same_batches_of_encoded_rows(tmp_path, storage):
     data = small_graph()
     data.x = data.x / data.x.max()
     graph = partitioned(data, tmp_path, 2, storage={"x": storage})
-    expected = digests(graph, None)
-    assert digests(graph, 3000) == digests(graph, 3000, workers=1) == expected
+    expected = contents_of(graph, None)
+    assert contents_of(graph, 3000) == contents_of(graph, 3000, workers=1) == expected
 
 
 def test_sampler_that_is_killed(tmp_path):
@@ -60,12 +61,12 @@ def test_sampler_that_is_killed(tmp_path):
     with LoaderContext(graph, SamplingOptions(num_workers=1), seed=7, cache=CacheOptions(memory=1 << 20)) as context:
         found = []
         for number, batch in enumerate(context.make_loader(spec)):
-            found.append(digest(batch))
+            found.append(contents(batch))
             if number == 1:
                 os.kill(context._producer.pids[0], 9)
         assert context._producer.restarts == 1
     with LoaderContext(graph, seed=7) as context:
-        assert found == [digest(batch) for batch in context.make_loader(spec)]
+        assert found == [contents(batch) for batch in context.make_loader(spec)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -112,11 +113,11 @@ def test_a_file_is_cut_off(tmp_path, workers, error):
 
 def test_files_are_closed(tmp_path):
     graph = partitioned(wide_graph(), tmp_path)
-    digests(graph, 1 << 20)
+    contents_of(graph, 1 << 20)
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        digests(graph, 1 << 20)
+        contents_of(graph, 1 << 20)
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
 

@@ -15,7 +15,8 @@ from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.loader.test_stored_attributes import every_dtype
 
 CONFIG = SamplerConfig(seed_type=0, fanouts=((2,),))
@@ -33,7 +34,7 @@ def gpu(kernels, monkeypatch):
 def batches(graph, spec=TRAIN, cache=None, **sampling):
     with LoaderContext(graph, SamplingOptions(**sampling), seed=7, cache=cache) as context:
         loader = context.make_loader(spec)
-        found = [digest(batch) for epoch in range(2) for batch in loader]
+        found = [contents(batch) for epoch in range(2) for batch in loader]
         return found, loader.stats(), type(context._producer).__name__
 
 
@@ -77,24 +78,24 @@ def test_rows_on_disk_are_read_by_the_cpu(tmp_path, gpu):
 def test_an_epoch_may_be_left_early_and_resumed(tmp_path, gpu):
     with LoaderContext(partitioned(small_graph(), tmp_path, 2), SamplingOptions(prefetch=3), seed=7) as context:
         loader = context.make_loader(TRAIN)
-        whole = [digest(batch) for batch in loader]
+        whole = [contents(batch) for batch in loader]
         loader.set_epoch(0)
         seen = []
         for batch in loader:
-            seen.append(digest(batch))
+            seen.append(contents(batch))
             if len(seen) == 2:
                 state = loader.state_dict()
                 break
         other = context.make_loader(TRAIN)
         other.load_state_dict(state)
-        assert seen + [digest(batch) for batch in other] == whole
+        assert seen + [contents(batch) for batch in other] == whole
 
 
 def test_several_loaders_at_once(tmp_path, gpu):
     with LoaderContext(partitioned(small_graph(), tmp_path, 2), SamplingOptions(), seed=7) as context:
-        alone = [digest(batch) for batch in context.make_loader(TRAIN)]
+        alone = [contents(batch) for batch in context.make_loader(TRAIN)]
         first, second = context.make_loader(TRAIN), context.make_loader(TRAIN)
-        assert [(digest(a), digest(b)) for a, b in zip(first, second, strict=True)] == [(d, d) for d in alone]
+        assert [(contents(a), contents(b)) for a, b in zip(first, second, strict=True)] == [(d, d) for d in alone]
 
 
 def test_threads_end_with_the_context(tmp_path, gpu):

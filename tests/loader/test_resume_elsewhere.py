@@ -16,7 +16,8 @@ from glt_lightning.errors import OptionError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.options import PartitionOptions, SamplingOptions
 from glt_lightning.partition import open_source, partition_graph
-from tests.helpers.partitions import digest, small_graph
+from tests.helpers.contents import Contents, contents
+from tests.helpers.partitions import small_graph
 
 OTHERS = {
     "two": PartitionOptions(num_parts=2),
@@ -45,19 +46,19 @@ def loader_of(partition: LocalPartition, seeds: dict[str, Any], placement: str =
     return LoaderContext(partition, options, seed=5, **context).make_loader(spec)
 
 
-def stopped(loader: DistNeighborLoader, after: int = 3) -> tuple[Any, list[str]]:
+def stopped(loader: DistNeighborLoader, after: int = 3) -> tuple[Any, list[Contents]]:
     """A state as a checkpoint gives it back, and the batches that are left."""
     loader.set_epoch(2)
     batches = iter(loader)
     for _ in range(after):
         next(batches)
-    return json.loads(json.dumps(loader.state_dict())), [digest(batch) for batch in batches]
+    return json.loads(json.dumps(loader.state_dict())), [contents(batch) for batch in batches]
 
 
-def rest(loader: DistNeighborLoader, state: Any) -> list[str]:
+def rest(loader: DistNeighborLoader, state: Any) -> list[Contents]:
     loader.load_state_dict(state)
     loader.set_epoch(2)
-    return [digest(batch) for batch in loader]
+    return [contents(batch) for batch in loader]
 
 
 @pytest.mark.parametrize("seeds", [SPLIT, OWN, MASK, ALL], ids=["split", "own", "mask", "all"])

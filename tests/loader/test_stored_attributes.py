@@ -20,10 +20,11 @@ from glt_lightning.options import STORAGE, CacheOptions, SamplingOptions
 from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.neighbor import NeighborSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import split_up
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
-from tests.helpers.servers import digests, inline, open_farm
+from tests.helpers.servers import contents_of, inline, open_farm
 from tests.producer.test_caches import open_rank as open_cached
 from tests.producer.test_group import open_rank
 
@@ -104,8 +105,9 @@ def test_stored_in_fewer_bytes(tmp_path, kind):
         if flat:
             assert torch.equal(batch.weight, rounded(data.weight, kind)[batch.n_id])
             assert torch.equal(batch.cube, rounded(data.cube.float(), kind)[batch.n_id])
-    made = [[digest(b) for b in batches(p, TRAIN, workers)] for p in partitions for workers in (0, 1)]
-    assert all(hashes == made[0] for hashes in made)
+    made = [[contents(b) for b in batches(p, TRAIN, workers)] for p in partitions for workers in (0, 1)]
+    for found in made:
+        assert found == made[0]
 
 
 @pytest.mark.parametrize("kind", [*STORAGE, "every dtype"])
@@ -118,32 +120,32 @@ def test_worker_mode_and_servers(tmp_path, kind):
     halves = partitioned(data, tmp_path, 2, storage=storage)
     specs = [TRAIN, LoaderSpec(name="all", num_neighbors=[3, -1], batch_size=64, exact=True)]
 
-    def rank_digests(rank, exchange):
+    def rank_contents(rank, exchange):
         with open_rank(halves, rank, 2, exchange, SamplingOptions()) as context:
             loaders = [context.make_loader(spec) for spec in specs]
-            found = [digest(batch) for loader in loaders for batch in loader]
+            found = [contents(batch) for loader in loaders for batch in loader]
             exchange("all done")
             return found
 
-    for rank, found in enumerate(run_ranks(2, rank_digests)):
+    for rank, found in enumerate(run_ranks(2, rank_contents)):
         with LoaderContext(whole, seed=3, rank=rank, world_size=2) as context:
             loaders = [context.make_loader(spec) for spec in specs]
-            assert found == [digest(batch) for loader in loaders for batch in loader]
+            assert found == [contents(batch) for loader in loaders for batch in loader]
     with open_farm("flight") as farm:
         server = farm.serve(halves)
-        assert digests(farm.context(server.address), *specs, epochs=1) == inline(whole, *specs, epochs=1)
+        assert contents_of(farm.context(server.address), *specs, epochs=1) == inline(whole, *specs, epochs=1)
 
 
 STORED = SamplingOptions(feature_dtype="stored")
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.float32}
 
 
-def decoded(batch: Data, kind: str) -> str:
-    """Digest of a batch whose attributes came as they are stored, once they are float32."""
+def decoded(batch: Data, kind: str) -> Contents:
+    """Contents of a batch whose attributes came as they are stored, once they are float32."""
     for name in ("x", "edge_attr"):
         assert batch[name].dtype == HALVES[kind], name
         batch[name] = batch[name].float()
-    return digest(batch)
+    return contents(batch)
 
 
 @pytest.mark.parametrize("kind", STORAGE)
@@ -168,20 +170,19 @@ def test_handed_over_as_stored(tmp_path, caplog, kind):
         with open_farm(transport) as farm:
             server = farm.serve(halves)
             assert found(farm.context(server.address, sampling=STORED)) == expected
-            assert digests(farm.context(server.address), TRAIN) == expected  # other clients are given float32
+            assert contents_of(farm.context(server.address), TRAIN) == expected  # other clients are given float32
 
     def rank_found(rank, exchange):
         parts, cache = [rank], CacheOptions(ratio=0.1)
         with open_cached(halves, rank, 2, exchange, parts, cache, STORED) as context:
-            hashes, counters = [], []
             loader = context.make_loader(TRAIN)
-            hashes = [decoded(batch, kind) for batch in loader]
+            got = [decoded(batch, kind) for batch in loader]
             counters = loader.stats().counters
             exchange("all done")
-            return hashes, counters.cached_rows, counters.remote_rows
+            return got, counters.cached_rows, counters.remote_rows
 
-    for rank, (hashes, cached, remote) in enumerate(run_ranks(2, rank_found)):
-        assert hashes == inline(halves, TRAIN, rank=rank, world_size=2)
+    for rank, (got, cached, remote) in enumerate(run_ranks(2, rank_found)):
+        assert got == inline(halves, TRAIN, rank=rank, world_size=2)
         assert cached > 0 < remote
 
 

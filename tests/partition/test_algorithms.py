@@ -21,8 +21,9 @@ from glt_lightning.options import PartitionOptions, SamplingOptions
 from glt_lightning.partition import assign_graph, open_source, partition_graph
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.types import EDGE, NODE, GraphSchema
+from tests.helpers.contents import contents
 from tests.helpers.partition_truth import HETERO, edges_of, random_source, read_folder, single, stored_edges
-from tests.helpers.partitions import digest, small_graph, small_hetero
+from tests.helpers.partitions import small_graph, small_hetero
 
 ALGORITHMS = ("random", "frequency", "metis", "streaming", "array", "class")
 BATCHES = {"batch_size": 4, "num_neighbors": [3, 2]}
@@ -163,7 +164,7 @@ def test_same_batches_for_any_partitioning(tmp_path: Path, make: Callable[[], An
         spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
         sampling = SamplingOptions(num_workers=0, with_edge=True)
         with LoaderContext(LocalPartition.open(tmp_path / name), sampling, seed=7) as context:
-            return [digest(batch) for batch in context.make_loader(spec)]
+            return [contents(batch) for batch in context.make_loader(spec)]
 
     expected = batches("whole", PartitionOptions())
     assert len(set(expected)) == len(expected) > 3

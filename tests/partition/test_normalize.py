@@ -70,7 +70,7 @@ def test_constant_that_rounds() -> None:
     x = np.full((1000, 1), 0.1, np.float32)
     apply = transform_for("standardize", x)
     assert apply is not None
-    assert (apply(x) == 0).all()
+    np.testing.assert_array_equal(apply(x), 0)
 
 
 def test_each_type_by_itself_and_other_attributes_left_alone(tmp_path: Path) -> None:

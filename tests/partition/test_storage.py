@@ -172,7 +172,7 @@ def test_what_overflows_names_its_row(tmp_path: Path, kind: str, value: float, s
 def test_the_largest_float16_fits(tmp_path: Path) -> None:
     x = np.full((60, 1), 65519, np.float32)
     partition_graph(graph(x=x), tmp_path / "p", PartitionOptions(storage={"x": "float16"}), progress=False)
-    assert (np.load(tmp_path / "p/part0/nodes/0/x.npy") == 65504).all()
+    np.testing.assert_array_equal(np.load(tmp_path / "p/part0/nodes/0/x.npy"), 65504)
 
 
 @pytest.mark.parametrize(

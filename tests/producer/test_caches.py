@@ -14,7 +14,8 @@ from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
 from glt_lightning.server.hosted import HostedServer, ServerPlan
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import cluster, inline, open_farm
 from tests.lightning.serving import free_addresses
@@ -36,12 +37,12 @@ def open_rank(partition, rank, count, exchange, parts, cache, options=OPTIONS, o
     return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, make_producer=make)
 
 
-def digests(context, epochs=2):
+def contents_of(context, epochs=2):
     loader = context.make_loader(SPEC)
     found = []
     for epoch in range(epochs):
         loader.set_epoch(epoch)
-        found += [digest(batch) for batch in loader]
+        found += [contents(batch) for batch in loader]
     return found, loader.stats().counters
 
 
@@ -56,7 +57,7 @@ def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers):
         def run(rank, exchange):
             cache = CacheOptions(ratio=ratio)
             with open_rank(whole, rank, count, exchange, parts[rank], cache, options, opened) as context:
-                found = digests(context)
+                found = contents_of(context)
                 ticket = None if opened[rank]._cache is None else opened[rank]._cache.ticket
                 exchange("all done")
                 return *found, ticket
@@ -66,7 +67,7 @@ def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers):
     expected = []
     for rank in range(count):
         with LoaderContext(whole, SamplingOptions(), seed=3, rank=rank, world_size=count) as context:
-            expected.append(digests(context)[0])
+            expected.append(contents_of(context)[0])
     without = run_ranks(count, rank_of(0.0))
     found = run_ranks(count, rank_of(0.1))
     for rank in range(count):
@@ -83,10 +84,10 @@ def test_a_sampler_that_is_restarted_keeps_the_cache(tmp_path):
 
     def run(rank, exchange):
         with open_rank(whole, rank, 2, exchange, [rank], CacheOptions(ratio=1.0)) as context:
-            first = digests(context)
+            first = contents_of(context)
             for pid in context._producer._inner.pids:
                 os.kill(pid, signal.SIGKILL)
-            second = digests(context)
+            second = contents_of(context)
             exchange("all done")
             return first, second
 
@@ -132,9 +133,9 @@ def test_servers_fill_theirs_while_they_serve(tmp_path):
         assert not first.cache_is_filled
         context = farm.context(first.address, rank=0, world_size=2)
         second = hosted(1)
-        found, _ = digests(context)
+        found, _ = contents_of(context)
         _wait(lambda: first.cache_is_filled and second.cache_is_filled)
-        again, counters = digests(context)
+        again, counters = contents_of(context)
         assert found == again == inline(whole, SPEC, epochs=2, rank=0, world_size=2)
         assert counters.cached_rows > 0
 
@@ -168,7 +169,7 @@ def test_ranks_of_a_host_share_the_hottest_rows_of_their_parts(tmp_path):
 
     def run(rank, exchange):
         with LoaderContext(whole, options, seed=3, rank=rank, world_size=2, cache=MEMORY, exchange=exchange) as context:
-            found = digests(context)
+            found = contents_of(context)
             path = context._memory.path
             exchange("all done")
         return *found, path
@@ -188,7 +189,7 @@ def test_rows_of_others_and_rows_on_disk(tmp_path, workers):
 
     def run(rank, exchange):
         with open_rank(whole, rank, 2, exchange, [rank], cache, options) as context:
-            found = digests(context)
+            found = contents_of(context)
             exchange("all done")
         return found
 
@@ -204,7 +205,7 @@ def test_servers_read_from_disk(tmp_path):
         for rank, address in enumerate(where.servers):
             plan = ServerPlan(directory=str(whole.directory), cluster=where, address=address, rank=rank, cache=MEMORY)
             stack.callback(HostedServer(plan).close)
-        found, counters = digests(farm.context(where.servers[0], rank=0, world_size=2))
+        found, counters = contents_of(farm.context(where.servers[0], rank=0, world_size=2))
         assert found == inline(whole, SPEC, epochs=2, rank=0, world_size=2)
         assert counters.disk_rows > 0
 

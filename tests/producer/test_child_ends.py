@@ -16,8 +16,9 @@ from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.ops import child
 from glt_lightning.options import SamplingOptions
 from tests.helpers import started
+from tests.helpers.contents import contents
 from tests.helpers.family import settle
-from tests.helpers.partitions import digest, partitioned, small_graph
+from tests.helpers.partitions import partitioned, small_graph
 
 GONE_S = 5.0
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=4, shuffle=True)
@@ -75,7 +76,7 @@ def test_parent_that_ended_before_its_child_began() -> None:
 def test_thread_that_ends_after_it_opened_a_loader(partition) -> None:
     """The kernel kills the children of a thread; samplers stay with their process."""
     with LoaderContext(partition, seed=5) as context:
-        want = [digest(batch) for batch in context.make_loader(SPEC)]
+        want = [contents(batch) for batch in context.make_loader(SPEC)]
     opened: list[LoaderContext] = []
     thread = threading.Thread(
         target=lambda: opened.append(LoaderContext(partition, SamplingOptions(num_workers=1), seed=5))
@@ -84,7 +85,7 @@ def test_thread_that_ends_after_it_opened_a_loader(partition) -> None:
     thread.join()
     with opened[0] as context:
         loader = context.make_loader(SPEC)
-        assert [digest(batch) for batch in loader] == want
+        assert [contents(batch) for batch in loader] == want
         assert loader.stats().restarts == 0
 
 

@@ -17,7 +17,8 @@ from glt_lightning.producer.standstill import StandStill
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.clock import Clock
-from tests.helpers.partitions import digest, partitioned, small_graph
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=4, shuffle=True)
 
@@ -34,7 +35,7 @@ def open_context(partition, **changes):
 @pytest.fixture(scope="module")
 def want(partition):
     with LoaderContext(partition, seed=5) as context:
-        return [digest(b) for b in context.make_loader(SPEC)]
+        return [contents(b) for b in context.make_loader(SPEC)]
 
 
 @pytest.mark.parametrize("which", [[0], [1], [0, 1]])
@@ -43,7 +44,7 @@ def test_killed_samplers_are_replaced_and_no_batch_is_lost(partition, want, whic
         loader = context.make_loader(SPEC)
         got = []
         for i, batch in enumerate(loader):
-            got.append(digest(batch))
+            got.append(contents(batch))
             if i == 4:
                 for index in which:
                     os.kill(context._producer.pids[index], signal.SIGKILL)
@@ -145,7 +146,7 @@ def test_a_stopped_sampler_is_noticed_by_who_waits_for_its_memory(partition):
 def test_a_trainer_that_stood_still_gives_its_samplers_their_time_again(partition, want, monkeypatch):
     with open_context(partition, num_workers=1) as context:
         stream = iter(context.make_loader(SPEC))
-        got = [digest(next(stream))]
+        got = [contents(next(stream))]
         producer = context._producer
         pid, begun_s = producer.pids[0], time.monotonic()
         os.kill(pid, signal.SIGSTOP)
@@ -158,7 +159,7 @@ def test_a_trainer_that_stood_still_gives_its_samplers_their_time_again(partitio
 
         monkeypatch.setattr(subprocess.StandStill, "happened", stood_still)
         monkeypatch.setattr(subprocess, "STEP_S", 0.05)
-        assert got + [digest(batch) for batch in stream] == want
+        assert got + [contents(batch) for batch in stream] == want
 
 
 def test_standing_still_is_noticed():

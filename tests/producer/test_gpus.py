@@ -30,7 +30,7 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.loader.test_stored_attributes import every_dtype
-from tests.producer.test_group import SPEC, digests, link
+from tests.producer.test_group import SPEC, contents_of, link
 
 CONFIG = SamplerConfig(seed_type=0, fanouts=((3,), (2,)), with_edge=True)
 
@@ -69,7 +69,7 @@ def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
         )
         with context:
             assert type(context._producer._inner).__name__ == "DeviceProducer"
-            found = digests(context, [SPEC, every])
+            found = contents_of(context, [SPEC, every])
             exchange("all done")
             return found
 
@@ -77,7 +77,7 @@ def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
     on_cpu = SamplingOptions(with_edge=True, topology="cpu")
     for rank in range(count):
         with LoaderContext(whole, on_cpu, seed=3, rank=rank, world_size=count) as context:
-            assert found[rank] == digests(context, [SPEC, every])
+            assert found[rank] == contents_of(context, [SPEC, every])
 
 
 def target(make):

@@ -13,7 +13,8 @@ from glt_lightning.errors import DataError, PartitionError, RefusedError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 
 TOKEN = "a-secret-of-this-test"
@@ -38,13 +39,13 @@ def open_rank(partition, rank, count, exchange, options, **changes):
     return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, make_producer=make)
 
 
-def digests(context, specs, epochs=2):
+def contents_of(context, specs, epochs=2):
     found = []
     for spec in specs:
         loader = context.make_loader(spec)
         for epoch in range(epochs):
             loader.set_epoch(epoch)
-            found += [digest(batch) for batch in loader]
+            found += [contents(batch) for batch in loader]
     return found
 
 
@@ -64,14 +65,14 @@ def test_same_batches(tmp_path, make, count, workers):
 
     def remote(rank, exchange):
         with open_rank(whole, rank, count, exchange, options) as context:
-            found = digests(context, specs)
+            found = contents_of(context, specs)
             exchange("all done")
             return found
 
     found = run_ranks(count, remote)
     for rank in range(count):
         with LoaderContext(whole, SamplingOptions(with_edge=True), seed=3, rank=rank, world_size=count) as context:
-            assert found[rank] == digests(context, specs)
+            assert found[rank] == contents_of(context, specs)
 
 
 def test_ranks_need_not_call_in_step(tmp_path):
@@ -81,14 +82,14 @@ def test_ranks_need_not_call_in_step(tmp_path):
     def remote(rank, exchange):
         with open_rank(whole, rank, 2, exchange, SamplingOptions(num_workers=1)) as context:
             specs = [SPEC, ALL] if rank else [ALL, SPEC, ALL, SPEC]
-            found = digests(context, specs, epochs=1 + 2 * rank)
+            found = contents_of(context, specs, epochs=1 + 2 * rank)
             exchange("all done")
             return found
 
     found = run_ranks(2, remote)
     for rank, specs, epochs in ((0, [ALL, SPEC, ALL, SPEC], 1), (1, [SPEC, ALL], 3)):
         with LoaderContext(whole, seed=3, rank=rank, world_size=2) as context:
-            assert found[rank] == digests(context, specs, epochs)
+            assert found[rank] == contents_of(context, specs, epochs)
 
 
 def test_a_sampler_of_a_peer_is_killed(tmp_path):
@@ -100,7 +101,7 @@ def test_a_sampler_of_a_peer_is_killed(tmp_path):
         with open_rank(whole, rank, 2, exchange, options) as context:
             found = []
             for number, batch in enumerate(context.make_loader(SPEC)):
-                found.append(digest(batch))
+                found.append(contents(batch))
                 if rank == 0 and number in (1, 5):
                     os.kill(context._producer._inner.pids[0], signal.SIGKILL)
             exchange("all done")
@@ -110,7 +111,7 @@ def test_a_sampler_of_a_peer_is_killed(tmp_path):
     found = run_ranks(2, remote)
     for rank in range(2):
         with LoaderContext(whole, seed=3, rank=rank, world_size=2) as context:
-            assert found[rank] == digests(context, [SPEC], 1)
+            assert found[rank] == contents_of(context, [SPEC], 1)
 
 
 def test_own_seeds_out_of_range(tmp_path):

@@ -15,7 +15,8 @@ from glt_lightning.producer.group import WorkerGroup
 from glt_lightning.transport.base import Transport
 from glt_lightning.transport.faults import Faults
 from glt_lightning.transport.inproc import InProcessNetwork
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
@@ -51,7 +52,7 @@ def open_rank(network, partition, rank, exchange, on_loss=None, **deadlines):
 
 def expected(whole, rank):
     with LoaderContext(whole, OPTIONS, seed=3, rank=rank, world_size=2) as context:
-        return [digest(batch) for batch in context.make_loader(SPEC)]
+        return [contents(batch) for batch in context.make_loader(SPEC)]
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
@@ -71,7 +72,7 @@ def test_same_batches(tmp_path, make, faults):
 
         def remote(rank, exchange):
             with open_rank(network, whole, rank, exchange) as context:
-                found = [digest(batch) for batch in context.make_loader(SPEC)]
+                found = [contents(batch) for batch in context.make_loader(SPEC)]
                 exchange("all done")
                 return found
 
@@ -89,7 +90,7 @@ def test_a_line_is_cut_and_heals(tmp_path, silent):
                 addresses = [context._producer._samplers.address]
                 found = []
                 for number, batch in enumerate(context.make_loader(SPEC)):
-                    found.append(digest(batch))
+                    found.append(contents(batch))
                     if number == 1 and rank == 0:
                         network.cut(addresses[0], silent=silent)
                     if number == 2 and rank == 0:

@@ -16,8 +16,9 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
+from tests.helpers.contents import contents
 from tests.helpers.family import children
-from tests.helpers.partitions import digest, partitioned, small_graph
+from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.ranks import run_ranks
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=4, shuffle=True)
@@ -29,7 +30,7 @@ DEADLINES = DeadlineOptions(connect_s=2, call_s=2, reconnect_s=5)
 def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
     whole = partitioned(small_graph(), tmp_path, 2)
     with LoaderContext(whole, SamplingOptions(), seed=3, rank=1, world_size=2) as context:
-        expected = [digest(batch) for batch in context.make_loader(SPEC)]
+        expected = [contents(batch) for batch in context.make_loader(SPEC)]
     opening = threading.Lock()  # one after the other, so that it is clear whose sampler is whose
 
     def work(rank: int, exchange: Callable[[str], list[str]]) -> list[str]:
@@ -50,13 +51,13 @@ def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
         before = {child.pid for child in children()}
         with LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, make_producer=make) as context:
             batches = iter(context.make_loader(SPEC))
-            found = [digest(next(batches))]
+            found = [contents(next(batches))]
             if rank == 0:
                 (sampler,) = mine
                 os.kill(sampler, signal.SIGKILL)
             exchange("killed")
             if rank == 1:
-                found += [digest(batch) for batch in batches]
+                found += [contents(batch) for batch in batches]
             exchange("rank 1 has all of its batches")
             return found
 

@@ -17,8 +17,9 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server.question import Question
 from glt_lightning.transport.faults import Faults
 from glt_lightning.transport.inproc import InProcessNetwork
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
-from tests.helpers.servers import Farm, digests, inline, open_farm, until
+from tests.helpers.contents import Contents, contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.servers import Farm, contents_of, inline, open_farm, until
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=4, shuffle=True)
 OTHER = LoaderSpec(name="val", split="val", num_neighbors=[2], batch_size=4)
@@ -54,7 +55,7 @@ def test_a_batch_without_seeds_comes_from_a_server_too(any_farm, whole):
     place = {"rank": 2, "world_size": 3}
     spec = LoaderSpec(name="val", seeds=np.array([5, 7]), num_neighbors=[4, 3], batch_size=4, exact=True)
     context = any_farm.context(any_farm.serve(whole).address, **place)
-    assert digests(context, spec) == inline(whole, spec, **place)
+    assert contents_of(context, spec) == inline(whole, spec, **place)
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
@@ -82,19 +83,19 @@ def test_same_batches_over_a_bad_network(farm, network, tmp_path, make, faults):
     server = farm.serve(graph)
     network.faults = faults
     context = farm.context(server.address, peer={"call_s": 0.3}, sampling=SamplingOptions(with_edge=True))
-    assert digests(context, SPEC) == inline(graph, SPEC, sampling={"with_edge": True})
+    assert contents_of(context, SPEC) == inline(graph, SPEC, sampling={"with_edge": True})
 
 
 def test_runs_at_the_same_time(any_farm, whole):
     """A validation loop in the middle of an epoch, and an epoch that is left early."""
     context = any_farm.context(any_farm.serve(whole).address, prefetch_size=3)
     train, val = context.make_loader(SPEC), context.make_loader(OTHER)
-    found: list[str] = []
+    found: list[Contents] = []
     for number, batch in enumerate(train):
-        found.append(digest(batch))
+        found.append(contents(batch))
         val.set_epoch(0)
         if number % 5 == 2:
-            assert [digest(b) for b in val] == inline(whole, OTHER)
+            assert [contents(b) for b in val] == inline(whole, OTHER)
         if number % 5 == 3:
             for early, _ in enumerate(val):
                 if early == 1:
@@ -105,7 +106,7 @@ def test_runs_at_the_same_time(any_farm, whole):
 def test_kept_batches_keep_their_values(any_farm, whole):
     context = any_farm.context(any_farm.serve(whole).address)
     kept = list(context.make_loader(SPEC))
-    assert [digest(batch) for batch in kept] == inline(whole, SPEC)
+    assert [contents(batch) for batch in kept] == inline(whole, SPEC)
 
 
 def test_pinned_memory(any_farm, whole):
@@ -132,7 +133,7 @@ def test_the_server_is_restarted(any_farm, whole):
     context = any_farm.context(servers[0].address)
     found = []
     for number, batch in enumerate(context.make_loader(SPEC)):
-        found.append(digest(batch))
+        found.append(contents(batch))
         if number in (2, 9):
             servers[-1].close()
             servers.append(any_farm.serve(whole, servers[0].address))
@@ -146,7 +147,7 @@ def test_the_lease_ended_while_the_client_was_cut_off(farm, network, whole, hand
     context = farm.context(server.address, peer={"call_s": 0.5})
     found = []
     for number, batch in enumerate(context.make_loader(SPEC)):
-        found.append(digest(batch))
+        found.append(contents(batch))
         if number == 3:
             network.cut(server.address, silent=True)
             until(lambda: not server.status()["clients"])
@@ -211,7 +212,7 @@ def test_a_sampler_is_killed(any_farm, whole):
     context = any_farm.context(server.address)
     found = []
     for number, batch in enumerate(context.make_loader(SPEC)):
-        found.append(digest(batch))
+        found.append(contents(batch))
         if number in (3, 6):
             os.kill(server.status()["samplers"]["pids"][number % 2], signal.SIGKILL)
             until(lambda n=number: server.status()["samplers"]["restarts"] == n // 3)
@@ -237,7 +238,7 @@ def test_a_bad_question_is_refused_and_harms_nobody(farm, whole, config, seeds, 
     bad = farm.producer(farm.peer(server.address))
     found = []
     for number, batch in enumerate(context.make_loader(SPEC)):
-        found.append(digest(batch))
+        found.append(contents(batch))
         if number == 3:
             requests = iter([BatchRequest(7, 0, np.array(seeds), np.arange(len(seeds)))])
             with pytest.raises(RemoteError) as caught:

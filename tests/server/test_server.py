@@ -11,7 +11,7 @@ import pytest
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
-from tests.helpers.servers import Farm, digests, inline, open_farm
+from tests.helpers.servers import Farm, contents_of, inline, open_farm
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
 
@@ -34,7 +34,7 @@ def test_same_batches(farm, tmp_path, make):
     sampling = SamplingOptions(with_edge=True)
     server = farm.serve(whole, num_workers=2)
     context = farm.context(server.address, sampling=sampling)
-    assert digests(context, *specs, epochs=2) == inline(whole, *specs, epochs=2, sampling={"with_edge": True})
+    assert contents_of(context, *specs, epochs=2) == inline(whole, *specs, epochs=2, sampling={"with_edge": True})
 
 
 def test_three_clients(farm, tmp_path):
@@ -42,6 +42,6 @@ def test_three_clients(farm, tmp_path):
     server = farm.serve(whole)
     contexts = [farm.context(server.address, rank=rank, world_size=3) for rank in range(3)]
     with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(lambda context: digests(context, SPEC, epochs=3), contexts))
+        found = list(threads.map(lambda context: contents_of(context, SPEC, epochs=3), contexts))
     assert found == [inline(whole, SPEC, epochs=3, rank=rank, world_size=3) for rank in range(3)]
     assert sorted(client["client"] for client in server.status()["clients"]) == ["rank 0", "rank 1", "rank 2"]

@@ -19,7 +19,8 @@ from glt_lightning.producer.process import SamplerProcess, Task
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server import scheduler
 from glt_lightning.server.question import Question
-from tests.helpers.partitions import digest, partitioned, small_graph
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.run import started
 from tests.helpers.servers import Farm, inline, open_farm, until
 
@@ -125,7 +126,7 @@ def test_a_sampler_that_hangs_is_replaced(farm, whole, monkeypatch):
     context = farm.context(server.address, sampling=SamplingOptions(timeout_s=20))
     found = []
     for number, batch in enumerate(context.make_loader(SPEC)):
-        found.append(digest(batch))
+        found.append(contents(batch))
         if number == 3:
             for session in server._scheduler._sessions:
                 session.patience_s = 0.6
@@ -255,18 +256,18 @@ def test_the_server_process_is_killed(whole, tmp_path, handover):
         address = address_of(first)
         peer = farm.peer(address)
         producer = farm.producer(peer, handover=handover)
-        want = [digest_of(s) for s in farm.producer(farm.peer(farm.serve(whole).address)).stream(CONFIG, requests(40))]
+        want = [contents(s) for s in farm.producer(farm.peer(farm.serve(whole).address)).stream(CONFIG, requests(40))]
         found = []
         stream = producer.stream(CONFIG, requests(40))
         for _ in range(10):
-            found.append(digest_of(next(stream)))
+            found.append(contents(next(stream)))
         family = first.family()
         assert len(family) == 3
         first.popen.send_signal(signal.SIGKILL)
         psutil.wait_procs(family, timeout=10)
         assert not first.family()
         with started([sys.executable, script, whole.directory, address]) as second:
-            found += [digest_of(sample) for sample in stream]
+            found += [contents(sample) for sample in stream]
             assert found == want
             assert address_of(second) == address
             producer.close()
@@ -290,7 +291,3 @@ def test_a_server_process_stands_still(whole, tmp_path):
         run.popen.send_signal(signal.SIGCONT)
         numbers += [sample.number for sample in patient]
         assert numbers == [0, *range(60)]
-
-
-def digest_of(sample) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in sample.arrays.items()}

@@ -9,8 +9,9 @@ import pytest
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.server.hosted import HostedServer, ServerPlan
-from tests.helpers.partitions import digest, partitioned, small_graph, small_hetero
-from tests.helpers.servers import digests, inline, open_farm
+from tests.helpers.contents import Contents, contents
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.servers import contents_of, inline, open_farm
 from tests.lightning.serving import serving
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
@@ -32,7 +33,7 @@ def test_same_batches(tmp_path, make, parts, clients, handover):
             for rank in range(clients)
         ]
         with ThreadPoolExecutor(clients) as threads:
-            found = list(threads.map(lambda context: digests(context, SPEC, VAL, epochs=2), contexts))
+            found = list(threads.map(lambda context: contents_of(context, SPEC, VAL, epochs=2), contexts))
         want = [
             inline(whole, SPEC, VAL, epochs=2, rank=rank, world_size=clients, sampling={"with_edge": True})
             for rank in range(clients)
@@ -44,10 +45,10 @@ def test_one_is_restarted(tmp_path):
     """Its own client waits for it, and so do the samplers of the other server that need its rows."""
     whole = partitioned(small_graph(), tmp_path, 2)
 
-    def train(context: LoaderContext, server: HostedServer, plan: ServerPlan | None) -> list[str]:
+    def train(context: LoaderContext, server: HostedServer, plan: ServerPlan | None) -> list[Contents]:
         found = []
         for number, batch in enumerate(context.make_loader(SPEC)):
-            found.append(digest(batch))
+            found.append(contents(batch))
             if plan is not None and number == 2:
                 server.close()
                 restarted.append(HostedServer(plan))

@@ -144,7 +144,7 @@ def test_a_draft_travels_without_a_copy() -> None:
     found = unpack(Message({"arrays": layout_entries(draft.layout)}, memory))
     assert found["x"].shape == (3, 2)
     assert np.shares_memory(found["x"], memory)
-    assert (found["x"] == 7).all()
+    np.testing.assert_array_equal(found["x"], 7)
 
 
 def test_no_arrays() -> None:
