@@ -76,7 +76,7 @@ format: install
 	$(BIN)/ruff format
 
 wheel: install
-	$(BIN)/python -m pip wheel . --no-deps --wheel-dir dist --config-settings cmake.define.GLT_CUDA_ARCHITECTURES=AUTO
+	$(BIN)/python -m pip wheel . --no-deps --wheel-dir dist --config-settings cmake.define.GLT_CUDA_ARCHITECTURES=ALL
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

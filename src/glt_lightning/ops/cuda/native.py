@@ -45,8 +45,8 @@ def cuda_library() -> ctypes.CDLL:
     path = library_path(NAME)
     if not path.exists():
         raise NativeError(
-            f"the CUDA kernels were not built: there is no {path}. Install the package where nvcc is found "
-            "(`pip install . -C cmake.define.GLT_CUDA=ON` fails without it), or sample on the CPU."
+            f"the CUDA kernels were not built: there is no {path}. Install the package again where this GPU "
+            "and nvcc are (`pip install . -C cmake.define.GLT_CUDA=ON` fails without nvcc), or sample on the CPU."
         )
     library = load(NAME, SIGNATURES)
     library.glt_cuda_error_text.argtypes, library.glt_cuda_error_text.restype = [c_int32], c_char_p
