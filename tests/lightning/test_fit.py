@@ -159,6 +159,17 @@ def test_best_checkpoint_is_the_best_epoch(make_data, make_model, make_trainer) 
     assert result["val_acc"] == scores.seen[-1]
 
 
+def test_last_checkpoint_is_the_last_epoch_whatever_its_score(make_data, make_model, make_trainer) -> None:
+    class Worse(Noting):
+        def validation_step(self, batch, batch_idx) -> None:
+            self.log("val_acc", 1.0 / (1 + self.current_epoch), batch_size=batch.batch_size)
+
+    keep = BestCheckpoint()
+    make_trainer(max_epochs=3, enable_checkpointing=True, callbacks=[keep]).fit(make_model(Worse), make_data())
+    epochs = [torch.load(path, weights_only=True)["epoch"] for path in (keep.best_model_path, keep.last_model_path)]
+    assert epochs == [0, 2]
+
+
 def test_best_checkpoint_of_a_module_without_val_acc_is_the_latest(make_data, make_model, make_trainer) -> None:
     class Silent(Noting):
         def validation_step(self, batch, batch_idx) -> None:

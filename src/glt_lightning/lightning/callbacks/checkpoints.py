@@ -44,10 +44,19 @@ class BestCheckpoint(ModelCheckpoint):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check_monitor(trainer)
         super().on_validation_end(trainer, pl_module)
+        if not self._should_save_on_train_epoch_end(trainer):
+            self._keep_last(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._check_monitor(trainer)
         super().on_train_epoch_end(trainer, pl_module)
+        if self._should_save_on_train_epoch_end(trainer):
+            self._keep_last(trainer)
+
+    def _keep_last(self, trainer: Trainer) -> None:
+        """Lightning 2.6 writes last.ckpt only together with a new best one: resumed, a run would begin at its best epoch."""
+        if not self._should_skip_saving_checkpoint(trainer):
+            self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _check_monitor(self, trainer: Trainer) -> None:
         if self.monitor is not None and not trainer.sanity_checking and self.monitor not in trainer.callback_metrics:
