@@ -97,6 +97,23 @@ def test_encodings(tmp_path: Path) -> None:
     assert manifest.decoded_by("edges", 0, "weight") is None
 
 
+def test_num_categories(tmp_path: Path) -> None:
+    codes = {f"part{p}/nodes/1/x_codes.npy": entry("<i4", rows, 2) for p, rows in enumerate((4, 0))}
+    manifest = replace(example(), arrays=example().arrays | codes, num_categories={"b": (5, 7)})
+    manifest.save(tmp_path)
+    assert Manifest.load(tmp_path) == manifest
+    for wrong, said in (
+        ([], "num_categories: expected an object"),
+        ({"c": [5, 7]}, "'c' is not in node_types"),
+        ({"b": [5, 0]}, "expected counts >= 1"),
+        ({"b": [5]}, r"x_codes is not an array of integers \[rows, 1\]"),
+        ({"a": [5]}, "of 'a': x_codes is not"),
+    ):
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest.to_json() | {"num_categories": wrong}))
+        with pytest.raises(PartitionError, match=said):
+            Manifest.load(tmp_path)
+
+
 ENCODED = {"stored": "bfloat16", "given": "bfloat16"}
 
 

@@ -123,6 +123,7 @@ class Manifest:
         made_by: How the partition was made.
         hotness: Ranking (``vip``, ``presample``, ``degree``) -> what it was worked out for; the first orders the rows.
         encodings: `attr_key` of each attribute that is not stored as it is given -> how it is.
+        num_categories: Node type -> number of codes of each column of its ``x_codes``.
     """
 
     schema: GraphSchema
@@ -139,6 +140,7 @@ class Manifest:
     made_by: Mapping[str, Any] = field(default_factory=dict)
     hotness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
+    num_categories: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def options_hash(self) -> str:
@@ -240,6 +242,7 @@ class Manifest:
             "made_by": dict(self.made_by),
             "hotness": {k: dict(v) for k, v in self.hotness.items()},
             **({"encodings": {k: asdict(e) for k, e in sorted(self.encodings.items())}} if self.encodings else {}),
+            **({"num_categories": {t: list(c) for t, c in self.num_categories.items()}} if self.num_categories else {}),
             "options_hash": self.options_hash,
         }
 
@@ -294,6 +297,7 @@ class Manifest:
             made_by=raw["made_by"],
             hotness=raw["hotness"],
             encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},
+            num_categories={t: tuple(counts) for t, counts in raw.get("num_categories", {}).items()},
         )
 
 

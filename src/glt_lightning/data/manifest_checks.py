@@ -38,6 +38,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_splits(raw, folders.get("splits", {}))
     _check_hot(raw, folders)
     _check_encodings(raw, folders)
+    _check_categories(raw, folders)
 
 
 def _count(value: object) -> bool:
@@ -187,6 +188,18 @@ def _check_encodings(raw: Mapping[str, Any], arrays: _Folders) -> None:
         good = array["dtype"] == encoding.dtype.str
         good = good and (not encoding.head or (len(row) == 1 and row[0] >= encoding.head))
         require(good, f"encodings: {key} is {array['dtype']} {array['shape']}, which does not hold {stored}")
+
+
+def _check_categories(raw: Mapping[str, Any], arrays: _Folders) -> None:
+    given = raw.get("num_categories", {})
+    require(isinstance(given, dict), f"num_categories: expected an object, found {_short(given)}")
+    for node_type, counts in given.items():
+        require(node_type in raw["node_types"], f"num_categories: {_short(node_type)} is not in node_types")
+        good = _list_of(lambda v: _count(v) and v >= 1)(counts) and len(counts) > 0
+        require(good, f"num_categories: of {node_type!r}: expected counts >= 1, found {_short(counts)}")
+        codes = arrays[f"part0/nodes/{raw['node_types'].index(node_type)}"].get("x_codes", {})
+        good = bool(codes) and np.dtype(codes["dtype"]).kind in "iu" and codes["shape"][1:] == [len(counts)]
+        require(good, f"num_categories: of {node_type!r}: x_codes is not an array of integers [rows, {len(counts)}]")
 
 
 def _by_folder(arrays: dict[str, Any]) -> _Folders:

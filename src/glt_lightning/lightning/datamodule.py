@@ -159,6 +159,12 @@ class GLTDataModule(LightningDataModule):
         return self._per_type(self._facts.num_features)
 
     @property
+    def num_categories(self) -> list[int] | dict[str, list[int]] | None:
+        """Number of codes of each column of ``x_codes``; per node type that has some in a heterogeneous graph."""
+        found = {t: list(counts) for t, counts in self._facts.num_categories.items()}
+        return self._per_type(found) if found else None
+
+    @property
     def num_nodes(self) -> int | dict[str, int]:
         """Number of nodes; per node type in a heterogeneous graph."""
         return self._per_type(self._facts.num_nodes)

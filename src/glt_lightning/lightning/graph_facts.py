@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.partition import GraphSource
 from glt_lightning.partition.build.relations import stored_relations
+from glt_lightning.partition.sources.base import categories_of
 from glt_lightning.types import GraphSchema, NodeType
 
 
@@ -16,6 +17,7 @@ class GraphFacts:
     """Types and sizes of a graph as batches will have them.
 
     num_features: width of ``x`` per node type, None without it.
+    num_categories: number of codes of each column of ``x_codes``, for the node types that have them.
     splits: node type of each split.
     """
 
@@ -25,6 +27,7 @@ class GraphFacts:
     num_classes: int | None
     target_type: NodeType | None
     splits: Mapping[str, NodeType]
+    num_categories: Mapping[NodeType, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> GraphFacts:
@@ -36,6 +39,7 @@ class GraphFacts:
             manifest.num_classes,
             manifest.target_type,
             {name: split.node_type for name, split in manifest.splits.items()},
+            manifest.num_categories,
         )
 
     @classmethod
@@ -48,4 +52,5 @@ class GraphFacts:
             source.num_classes,
             source.target_type,
             {name: node_type for name, (node_type, _) in source.splits.items()},
+            categories_of(source),
         )

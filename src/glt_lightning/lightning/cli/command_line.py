@@ -36,6 +36,7 @@ _EPILOG = (
 _LINKS = {
     "num_features": "in_channels",
     "num_classes": "out_channels",
+    "num_categories": "num_categories",
     "metadata": "metadata",
     "num_nodes": "num_nodes",
     "target_type": "target_type",

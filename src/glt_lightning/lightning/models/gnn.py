@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.utils import trim_to_layer
 
 from glt_lightning.errors import DataError, OptionError
+from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
 from glt_lightning.types import EdgeType, NodeType
 
 Metadata = tuple[list[NodeType], list[EdgeType]]
@@ -30,6 +31,7 @@ class HomogeneousGNN(nn.Module):
     """Logits of a batch's seeds by a PyG model; nodes without features get a learned embedding.
 
     in_channels: width of ``x``; None learns an embedding for each of ``num_nodes`` nodes.
+    num_categories: number of codes of each column of ``x_codes``; their vectors are added to the projected features.
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class HomogeneousGNN(nn.Module):
         dropout: float,
         num_nodes: int | None,
         options: Mapping[str, Any],
+        num_categories: NumCategories = None,
     ) -> None:
         super().__init__()
-        self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=False)
-        width = hidden_channels if in_channels is None else in_channels
+        codes = categories_of(num_categories, "node")
+        self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), num_categories=codes)
+        width = hidden_channels if in_channels is None or codes else in_channels
         self.gnn = gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
         self.trims = _may_trim(name, options)
         self.num_layers = num_layers
@@ -84,6 +88,7 @@ class HeterogeneousGNN(nn.Module):
         num_nodes: Mapping[NodeType, int],
         target_type: NodeType,
         options: Mapping[str, Any],
+        num_categories: NumCategories = None,
     ) -> None:
         super().__init__()
         self.target_type = target_type
@@ -95,7 +100,15 @@ class HeterogeneousGNN(nn.Module):
             needed |= {src for src, _, _ in layer.relations}
         self.relations = layer.relations  # of the first layer: all that is ever used
         self.encoders = nn.ModuleDict(
-            {t: NodeEncoder(in_channels.get(t), num_nodes.get(t), hidden_channels) for t in sorted(needed)}
+            {
+                t: NodeEncoder(
+                    in_channels.get(t),
+                    num_nodes.get(t),
+                    hidden_channels,
+                    num_categories=categories_of(num_categories, t),
+                )
+                for t in sorted(needed)
+            }
         )
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_channels, out_channels)
@@ -135,22 +148,41 @@ class RelationLayer(nn.Module):
 
 
 class NodeEncoder(nn.Module):
-    """From what a batch holds of a node type to float [N, width]: its features, projected or not, or an embedding."""
+    """From what a batch holds of a node type to float [N, width]: its features, projected or not, plus the vectors of
+    its codes; an embedding of each node where it has neither."""
 
-    def __init__(self, in_channels: int | None, num_nodes: int | None, width: int, *, project: bool = True) -> None:
+    def __init__(
+        self,
+        in_channels: int | None,
+        num_nodes: int | None,
+        width: int,
+        *,
+        project: bool = True,
+        num_categories: Sequence[int] = (),
+    ) -> None:
         super().__init__()
+        self.codes = CodeEmbedding(num_categories, width) if num_categories else None
         self.like: Tensor
         self.in_channels = in_channels
         self.register_buffer("like", torch.empty(0), persistent=False)  # has the dtype that the model is cast to
-        self.layer: nn.Module
+        self.layer: nn.Module | None = None
         if in_channels is not None:
             self.layer = nn.Linear(in_channels, width) if project else nn.Identity()
+        elif self.codes is not None:
+            pass  # the codes say what a node is, also of nodes that come later
         elif num_nodes is not None:
             self.layer = nn.Embedding(num_nodes, width)
         else:
             raise OptionError("num_nodes: needed to learn embeddings for nodes without features; got None.")
 
     def forward(self, node_type: NodeType, store: Any) -> Tensor:
+        if self.codes is None:
+            return self._features(node_type, store)
+        codes = self.codes(node_type, store)
+        return codes if self.layer is None else self._features(node_type, store) + codes
+
+    def _features(self, node_type: NodeType, store: Any) -> Tensor:
+        assert self.layer is not None
         if self.in_channels is None:
             return self.layer(store.n_id)
         x = store.x.flatten(1) if store.x.dim() > 1 else store.x[:, None]

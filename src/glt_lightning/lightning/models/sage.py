@@ -13,6 +13,7 @@ from torchmetrics import Accuracy, MeanMetric
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.lightning.models.code_embedding import NumCategories
 from glt_lightning.lightning.models.gnn import HeterogeneousGNN, HomogeneousGNN, Metadata
 
 Batch: TypeAlias = Data | HeteroData
@@ -38,6 +39,8 @@ class GraphSAGE(LightningModule):
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
         target_type: Node type of the seeds in a heterogeneous graph.
+        num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
+            learned vector, added to the projected features.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class GraphSAGE(LightningModule):
         metadata: Metadata | None = None,
         num_nodes: int | dict[str, int] | None = None,
         target_type: str | None = None,
+        num_categories: list[int] | dict[str, list[int]] | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -63,8 +67,10 @@ class GraphSAGE(LightningModule):
         for name, value in shape.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name}: expected an integer >= 1, got {value!r}.")
-        self.gnn = _build(model, in_channels, metadata, num_nodes, target_type, dropout, model_kwargs or {}, shape)
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.gnn = _build(
+            model, in_channels, metadata, num_nodes, target_type, dropout, model_kwargs or {}, shape, num_categories
+        )
+        self.in_channels, self.out_channels, self.num_categories = in_channels, out_channels, num_categories
         self.target_type = target_type if metadata is not None else None
         self.lr, self.weight_decay = lr, weight_decay
         # not a logged number with sync_dist, whose sum of seeds Lightning divides by the ranks and rounds down
@@ -140,15 +146,28 @@ def _build(
     dropout: float,
     options: dict[str, Any],
     shape: dict[str, int],
+    num_categories: NumCategories,
 ) -> torch.nn.Module:
     if metadata is None:
-        if isinstance(in_channels, dict) or isinstance(num_nodes, dict):
-            raise OptionError("metadata: needed when in_channels or num_nodes are given per node type; got None.")
-        return HomogeneousGNN(model, in_channels, **shape, dropout=dropout, num_nodes=num_nodes, options=options)
+        if isinstance(in_channels, dict) or isinstance(num_nodes, dict) or isinstance(num_categories, dict):
+            raise OptionError(
+                "metadata: needed when in_channels, num_nodes or num_categories are given per node type; got None."
+            )
+        return HomogeneousGNN(
+            model,
+            in_channels,
+            **shape,
+            dropout=dropout,
+            num_nodes=num_nodes,
+            options=options,
+            num_categories=num_categories,
+        )
     if not isinstance(in_channels, dict) or not isinstance(num_nodes, dict):
         raise OptionError(
             f"in_channels, num_nodes: expected one entry per node type {metadata[0]}; got {in_channels}, {num_nodes}."
         )
+    if isinstance(num_categories, list):
+        raise OptionError(f"num_categories: expected an entry per node type {metadata[0]}; got {num_categories}.")
     if target_type not in metadata[0]:
         raise OptionError(f"target_type: expected one of {', '.join(metadata[0])}; got {target_type!r}.")
     return HeterogeneousGNN(
@@ -160,6 +179,7 @@ def _build(
         num_nodes=num_nodes,
         target_type=target_type,
         options=options,
+        num_categories=num_categories,
     )
 
 
@@ -168,6 +188,10 @@ def _check_fits(model: GraphSAGE, data: GLTDataModule) -> None:
     if model.in_channels != data.num_features:
         raise DataError(
             f"the model was built for in_channels {model.in_channels}, but the graph has {data.num_features} features."
+        )
+    if (model.num_categories or None) != data.num_categories:
+        raise DataError(
+            f"the model was built for num_categories {model.num_categories}, but the graph has {data.num_categories}."
         )
     if data.num_classes is not None and data.num_classes > model.out_channels:
         raise DataError(

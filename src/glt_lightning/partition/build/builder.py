@@ -33,7 +33,7 @@ from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import Topology
 from glt_lightning.partition.hotness.hot_lists import hot_arrays
 from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
-from glt_lightning.partition.sources.base import Rows
+from glt_lightning.partition.sources.base import Rows, categories_of
 from glt_lightning.types import NodeType
 
 _INT32_MAX = 2**31 - 1
@@ -218,6 +218,7 @@ class Builder:
             made_by=self._made,
             hotness=hotness,
             encodings=self._encodings(),
+            num_categories=categories_of(source),
         )
 
     def _encodings(self) -> dict[str, EncodingEntry]:

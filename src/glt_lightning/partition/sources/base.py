@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -146,6 +146,7 @@ class ArraySource:
     splits: Splits = field(default_factory=dict)
     target_type: NodeType | None = None
     num_classes: int | None = None
+    num_categories: Mapping[NodeType, Sequence[int]] = field(default_factory=dict)
 
     @property
     def num_features(self) -> dict[NodeType, int | None]:
@@ -176,6 +177,15 @@ def classes_of(y: np.ndarray) -> int | None:
         return None
     count = max(0, int(y.max()) + 1) if y.size else 0
     return count if count <= MOST_CLASSES else None
+
+
+def categories_of(source: GraphSource) -> dict[NodeType, tuple[int, ...]]:
+    """``num_categories`` of a source that has it: number of codes of each column of ``x_codes``, by node type.
+
+    Not a property of `GraphSource`: few sources have codes.
+    """
+    given: Mapping[NodeType, Sequence[int]] = getattr(source, "num_categories", None) or {}
+    return {t: tuple(map(int, counts)) for t, counts in sorted(given.items())}
 
 
 def pick_target(labelled: list[NodeType], split_types: set[NodeType], name: str) -> NodeType | None:
