@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from glt_lightning.lightning.cli.command_line import GLTCLI, main, main as cli
+from glt_lightning.lightning.cli.command_line import GLTCLI, main
 from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
@@ -225,7 +225,7 @@ def test_errors_while_training_get_one_line(config: str, capsys: pytest.CaptureF
 
 
 def test_bugs_of_the_user_keep_their_traceback(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.GLTCLI, "_run_subcommand", lambda *_: 1 / 0)
+    monkeypatch.setattr(GLTCLI, "_run_subcommand", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["fit", "--config", config])
 

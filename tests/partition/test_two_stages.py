@@ -36,7 +36,8 @@ WRITER = """
     from pathlib import Path
     import numpy as np
     from glt_lightning.options import PartitionOptions
-    from glt_lightning.partition import builder, partition_parts, run
+    from glt_lightning.partition import partition_parts, run
+    from glt_lightning.partition.build import builder
     from tests.helpers.partition_truth import random_source
 
     target, algorithm, parts, flag, when = sys.argv[1:]

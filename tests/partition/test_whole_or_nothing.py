@@ -29,7 +29,8 @@ PARTITION = """
     import numpy as np
     from glt_lightning.errors import GLTError
     from glt_lightning.options import PartitionOptions
-    from glt_lightning.partition import builder, partition_graph
+    from glt_lightning.partition import partition_graph
+    from glt_lightning.partition.build import builder
     from tests.helpers.partition_truth import random_source
 
     target, how = Path(sys.argv[1]), sys.argv[2]
