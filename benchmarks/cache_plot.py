@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.partition.report.plots import Series, lines
+from glt_lightning.page.plots import Series, lines
 
 _POLICIES = ("presample", "degree", "vip", "best")  # the last one is drawn thicker
 _WIDTH, _HEIGHT, _HEAD, _GAP = 440, 240, 26, 20

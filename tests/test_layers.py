@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "glt_lightning"
 # A layer imports itself and what stands before it; layers on one line may import each other.
 LAYERS = [
     {"types", "options", "errors", "progress", "lazy"},
+    {"page"},
     {"ops"},
     {"data"},
     {"sampler"},

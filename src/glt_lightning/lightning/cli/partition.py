@@ -19,8 +19,8 @@ from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.cli.parts import assign_only, part_numbers, write_parts
 from glt_lightning.lightning.cli.report import add_report_arguments, page_path, show_report
 from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.page.numbers import size
 from glt_lightning.partition.report import TrafficOptions
-from glt_lightning.partition.report.numbers import size
 from glt_lightning.partition.verify import verify_partition
 from glt_lightning.progress import Progress
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from glt_lightning.partition.report import numbers
+from glt_lightning.page import numbers
+from glt_lightning.page.table import Table
 from glt_lightning.partition.report.contents import Contents
 from glt_lightning.partition.report.estimate import Estimate
 from glt_lightning.partition.report.report import Report
@@ -23,16 +23,6 @@ _PLACEMENTS = {
     "owner": "seed_placement owner: a rank's batches come from the seeds of its own part",
     "global": "seed_placement global: a rank's batches come from all seeds",
 }
-
-
-@dataclass(frozen=True)
-class Table:
-    """title; head and rows of texts, the first of each names the row; note: a line below."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
