@@ -24,5 +24,7 @@ class Progress:
             return
         from tqdm import tqdm
 
-        with tqdm(total=total, desc=title, unit=unit, unit_scale=True, dynamic_ncols=True, file=sys.stderr) as bar:
+        with tqdm(
+            total=total, desc=title, unit=f" {unit}", unit_scale=True, dynamic_ncols=True, file=sys.stderr
+        ) as bar:
             yield bar.update

@@ -131,7 +131,12 @@ def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: 
         return {type(callback).__name__ for callback in built.pop().trainer.callbacks}
 
     main(["fit", "--config", config])
-    assert names() >= {"SamplingMonitor", "BestCheckpoint"}
+    assert not names() & {"SeedProgressBar", "TQDMProgressBar"}  # the configuration wants no bar
+    main(["fit", "--config", config, "--trainer.enable_progress_bar", "true"])
+    assert names() >= {"SamplingMonitor", "BestCheckpoint", "SeedProgressBar"}
+    bar = ["--trainer.enable_progress_bar", "true", "--trainer.callbacks+=TQDMProgressBar"]
+    main(["fit", "--config", config, *bar])
+    assert "SeedProgressBar" not in names()
     main(["fit", "--config", config, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks+=SamplingMonitor"])
     chosen = names()
     assert "ModelCheckpoint" in chosen

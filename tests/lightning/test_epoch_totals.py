@@ -51,7 +51,7 @@ def test_no_hit_rate_where_all_rows_are_of_this_host() -> None:
 def test_nothing_is_divided_by_zero() -> None:
     found = EpochTotals(ranks=1, elapsed_s=1.0)
     assert set(found.metrics().values()) == {0.0}
-    assert found.line().startswith("0 batches, 0.0 batches/s; rows 0% local")
+    assert found.line() == "0 seeds/s, 0% waiting for batches, bound by compute"
 
 
 @pytest.mark.parametrize(
@@ -60,27 +60,20 @@ def test_nothing_is_divided_by_zero() -> None:
         (
             MIXED,
             4.0,
-            "20 batches, 4.0 batches/s; rows 60% local, 25% cached (hit rate 0.62), 15% remote; 2.0 MB remote per "
-            "batch; 38% of draws deduplicated; trainer waited 40% of the time. Bound by: network (75% of sampler time).",
+            "40 seeds/s, 40% waiting for batches, bound by network (75% of sampler time); "
+            "rows: 60% local, 25% cached (hit rate 0.62), 15% remote (2.0 MB per batch)",
         ),
         (
             Counters(local_rows=1000, disk_rows=3, disk_s=2.0, gather_s=2.0),
             5.0,
-            "20 batches, 4.0 batches/s; rows 100% local, <1% disk; 38% of draws deduplicated; trainer waited 50% of the time. "
-            "Bound by: disk (50% of sampler time).",
+            "40 seeds/s, 50% waiting for batches, bound by disk (50% of sampler time); rows: 100% local, <1% disk",
         ),
         (
             Counters(local_rows=400, device_rows=600, gather_s=1.0),
             0.3,
-            "20 batches, 4.0 batches/s; rows 40% local, 60% on the GPU; 38% of draws deduplicated; trainer waited 3% of the "
-            "time. Bound by: compute.",
+            "40 seeds/s, 3% waiting for batches, bound by compute; rows: 40% local, 60% on the GPU",
         ),
-        (
-            LOCAL,
-            0.3,
-            "20 batches, 4.0 batches/s; rows 100% local; 38% of "
-            "draws deduplicated; trainer waited 3% of the time. Bound by: compute.",
-        ),
+        (LOCAL, 0.3, "40 seeds/s, 3% waiting for batches, bound by compute"),
     ],
 )
 def test_line(counters: Counters, wait_s: float, said: str) -> None:
@@ -91,7 +84,14 @@ def test_line(counters: Counters, wait_s: float, said: str) -> None:
     ("nbytes", "said"), [(0, "0.0"), (20 * 1234, "0.0012"), (20 * 560_000, "0.56"), (20e9, "1000.0")]
 )
 def test_small_amounts_do_not_vanish(nbytes: float, said: str) -> None:
-    assert f"; {said} MB remote per batch" in totals(Counters(remote_rows=1, remote_bytes=int(nbytes)), 0.0).line()
+    line = totals(Counters(remote_rows=1, remote_bytes=int(nbytes)), 0.0).line()
+    assert f" remote ({said} MB per batch)" in line
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(0, "0"), (3, "0.6"), (60, "12"), (6_172_839, "1,234,568")])
+def test_the_rate_is_of_all_ranks(seeds: int, said: str) -> None:
+    """Two ranks of five seconds each."""
+    assert EpochTotals(2, 20, seeds, 0, 0, 0.0, elapsed_s=10.0).line().startswith(f"{said} seeds/s, ")
 
 
 def test_sums_over_loaders_epochs_and_ranks() -> None:
@@ -105,5 +105,6 @@ def test_sums_over_loaders_epochs_and_ranks() -> None:
     ranks = np.array([epoch.to_list(), totals(LOCAL, 1.5).to_list()], dtype=np.float64)
     summed = EpochTotals.from_list(ranks.sum(axis=0).tolist())
     assert (summed.ranks, summed.batches, summed.edges, summed.wait_s, summed.elapsed_s) == (2, 22, 1490, 2.0, 10.0)
+    assert EpochTotals.from_list(EpochTotals(validation_s=1.5).to_list()).validation_s == 1.5
     assert summed.counters.local_rows == 1600
     assert summed.counters.sample_s == 4.0

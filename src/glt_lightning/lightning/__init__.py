@@ -6,6 +6,7 @@ from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter, read_predictions
+from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.sage import GraphSAGE
 from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
@@ -19,6 +20,7 @@ __all__ = [
     "GraphSAGE",
     "PredictionWriter",
     "SamplingMonitor",
+    "SeedProgressBar",
     "WholeCheckpointIO",
     "read_predictions",
 ]

@@ -13,6 +13,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
+def rate(per_second: float) -> str:
+    """``10547.3`` -> ``10,547``; below 10, two digits."""
+    return f"{per_second:,.0f}" if per_second >= 10 or not per_second else f"{per_second:.2g}"
+
+
 def size(num_bytes: float) -> str:
     """``1234567`` -> ``1.23 MB``."""
     value = float(num_bytes)

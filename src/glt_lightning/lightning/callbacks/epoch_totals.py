@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from glt_lightning.lightning.callbacks.verdict import stages, verdict
 from glt_lightning.loader import LoaderStats
+from glt_lightning.page import numbers
 from glt_lightning.sampler.counters import Counters
 
 _MB = 1e6
@@ -16,8 +17,8 @@ _MB = 1e6
 class EpochTotals:
     """Sums over the loaders of a rank, or over ranks.
 
-    ranks: those that trained with loaders of ours.  elapsed_s: of training, without validation; one rank's after the
-    other's.
+    ranks: those that trained with loaders of ours.  elapsed_s: of training, without validation; validation_s: of that.
+    Seconds of ranks are added up, as if one had followed the other.
     """
 
     ranks: int = 0
@@ -27,6 +28,7 @@ class EpochTotals:
     edges: int = 0
     wait_s: float = 0.0
     elapsed_s: float = 0.0
+    validation_s: float = 0.0
     counters: Counters = field(default_factory=Counters)
 
     def add(self, stats: LoaderStats) -> None:
@@ -44,15 +46,15 @@ class EpochTotals:
 
     def to_list(self) -> list[int | float]:
         """All numbers in order: what ranks add up."""
-        own = [self.ranks, self.batches, self.seeds, self.nodes, self.edges, self.wait_s, self.elapsed_s]
-        return [*own, *self.counters.to_list()]
+        counts = [self.ranks, self.batches, self.seeds, self.nodes, self.edges]
+        return [*counts, self.wait_s, self.elapsed_s, self.validation_s, *self.counters.to_list()]
 
     @classmethod
     def from_list(cls, values: Sequence[int | float]) -> EpochTotals:
         """What `to_list` gave, or a sum of such."""
         ranks, batches, seeds, nodes, edges = (int(n) for n in values[:5])
-        counters = Counters(*values[7:])  # type: ignore[arg-type]
-        return cls(ranks, batches, seeds, nodes, edges, values[5], values[6], counters)
+        counters = Counters(*values[8:])  # type: ignore[arg-type]
+        return cls(ranks, batches, seeds, nodes, edges, values[5], values[6], values[7], counters)
 
     @property
     def wait_share(self) -> float:
@@ -77,31 +79,28 @@ class EpochTotals:
         return found | ({"cache_hit_rate": counters.cached_rows / others} if others else {})
 
     def line(self) -> str:
-        """The same for people, with what the epoch was bound by. Where no row came from is left out."""
+        """The same for people, with what the epoch was bound by. Rows are left out where all of them are local."""
         metrics = self.metrics()
-        parts = [
-            f"{self.batches} batches, {metrics['batches_per_s']:.1f} batches/s",
-            f"rows {self._sources(metrics.get('cache_hit_rate', 0.0))}",
-            f"{metrics['deduplicated_share']:.0%} of draws deduplicated",
-            f"trainer waited {self.wait_share:.0%} of the time",
-        ]
-        if self.counters.remote_rows:
-            parts.insert(2, f"{_amount(metrics['remote_mb_per_batch'])} MB remote per batch")
-        return f"{'; '.join(parts)}. Bound by: {self._bound()}."
+        waited = f"{self.wait_share:.0%} waiting for batches"
+        line = f"{numbers.rate(metrics['seeds_per_s'])} seeds/s, {waited}, bound by {self.bound()}"
+        if self.counters.rows == self.counters.local_rows:
+            return line
+        return f"{line}; rows: {self._sources(metrics)}"
 
-    def _sources(self, hit_rate: float) -> str:
+    def _sources(self, metrics: dict[str, float]) -> str:
         counters = self.counters
         rows = {
             "local": counters.local_rows,
-            f"cached (hit rate {hit_rate:.2f})": counters.cached_rows,
-            "remote": counters.remote_rows,
+            f"cached (hit rate {metrics.get('cache_hit_rate', 0.0):.2f})": counters.cached_rows,
+            f"remote ({_amount(metrics['remote_mb_per_batch'])} MB per batch)": counters.remote_rows,
             "disk": counters.disk_rows,
             "on the GPU": counters.device_rows,
         }
         found = [f"{_percent(n, counters.rows)} {source}" for source, n in rows.items() if n or source == "local"]
         return ", ".join(found)
 
-    def _bound(self) -> str:
+    def bound(self) -> str:
+        """The verdict, and the share of the samplers' time that went into it."""
         found, spent = verdict(self.wait_share, self.counters), stages(self.counters)
         return f"{found} ({_share(spent[found], sum(spent.values())):.0%} of sampler time)" if found in spent else found
 

@@ -30,8 +30,8 @@ class SamplingMonitor(Callback):
 
     def __init__(self, line: bool = True) -> None:
         self.line = line
-        self._elapsed_s = 0.0
-        self._since = 0.0
+        self.totals: EpochTotals | None = None  # of the latest epoch that ended, over all ranks
+        self._elapsed_s, self._validation_s, self._since = 0.0, 0.0, 0.0
         self._before = EpochTotals()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -47,11 +47,14 @@ class SamplingMonitor(Callback):
         self._lap()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._since = time.perf_counter()
+        now = time.perf_counter()
+        self._validation_s += now - self._since
+        self._since = now
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         totals = _over_ranks(trainer, self._mine(trainer))
-        if not totals.ranks or not totals.elapsed_s:
+        self.totals = totals if totals.ranks and totals.elapsed_s else None
+        if self.totals is None:
             return
         # the same on all ranks by now; `sync_dist` is what Lightning asks for, and the largest of equal numbers is exact
         options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
@@ -61,7 +64,7 @@ class SamplingMonitor(Callback):
             _say(f"glt: epoch {trainer.current_epoch}: {totals.line()}")
 
     def _begin(self, trainer: Trainer) -> None:
-        self._elapsed_s, self._since = 0.0, time.perf_counter()
+        self._elapsed_s, self._validation_s, self._since = 0.0, 0.0, time.perf_counter()
         self._before = _so_far(trainer)
 
     def _lap(self) -> None:
@@ -73,7 +76,7 @@ class SamplingMonitor(Callback):
         """What this rank did in the epoch; nothing without a loader of ours."""
         totals = _so_far(trainer).since(self._before)
         if any(True for _ in _loaders(trainer)):
-            totals.ranks, totals.elapsed_s = 1, self._elapsed_s
+            totals.ranks, totals.elapsed_s, totals.validation_s = 1, self._elapsed_s, self._validation_s
         return totals
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -19,6 +19,7 @@ from glt_lightning.errors import GLTError, OptionError
 from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint, find_best
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
+from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.peers import RankError
@@ -92,7 +93,7 @@ class GLTCLI(LightningCLI):
         given = chosen.callbacks or []
         given = list(given) if isinstance(given, list) else [given]
         if not chosen.barebones:
-            given += _default_callbacks(self.subcommand, given, chosen.enable_checkpointing is not False)
+            given += _default_callbacks(self.subcommand, given, chosen)
         try:
             return super().instantiate_trainer(**{"callbacks": given, **kwargs})
         except (TypeError, ValueError) as error:  # how Lightning's Trainer refuses some of its options
@@ -221,9 +222,13 @@ def _is_ours(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, GLTStrategy)
 
 
-def _default_callbacks(subcommand: str, given: list[Callback], checkpoints: bool) -> list[Callback]:
-    """What the user has not chosen otherwise."""
-    wanted: dict[type, type[Callback]] = {Checkpoint: BestCheckpoint} if checkpoints else {}
+def _default_callbacks(subcommand: str, given: list[Callback], trainer: Any) -> list[Callback]:
+    """What the user has not chosen otherwise. trainer: its options."""
+    wanted: dict[type, type[Callback]] = {}
+    if trainer.enable_checkpointing is not False:
+        wanted[Checkpoint] = BestCheckpoint
+    if trainer.enable_progress_bar is not False:
+        wanted[ProgressBar] = SeedProgressBar
     if subcommand == "fit":
         wanted[SamplingMonitor] = SamplingMonitor
     if subcommand == "predict":
