@@ -18,7 +18,7 @@ import pytest
 from glt_lightning import ops, types
 from glt_lightning.ops import assign, build, disk, dynamic_cache, encoding, file_map, native
 from glt_lightning.ops.cuda import khop_batch, native as cuda_native
-from glt_lightning.server import question
+from glt_lightning.producer import request_codec
 
 INCLUDE = Path(__file__).parents[2] / "cuda" / "include" / "glt"
 HEADERS = sorted(path.name for path in INCLUDE.glob("*.h"))
@@ -38,7 +38,7 @@ STRUCTS = {
 }
 CONSTANTS = {
     "GLT_ABI_VERSION": native.ABI_VERSION,
-    "GLT_MAX_HOPS": question._MOST_HOPS,
+    "GLT_MAX_HOPS": request_codec.MOST_HOPS,
     "GLT_MAX_FANOUT": types.MAX_FANOUT,
     **{
         f"GLT_{name}": getattr(native, name)

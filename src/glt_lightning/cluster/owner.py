@@ -21,7 +21,7 @@ from glt_lightning.ops.gather import Shards
 from glt_lightning.sampler.sample import Draft, Field
 from glt_lightning.sampler.source import wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
-from glt_lightning.transport.message import Message, unpack
+from glt_lightning.transport.message import Message, layout_entries, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
 
 _SLOTS = 16  # replies on their way at once that are gathered into warm memory
@@ -57,10 +57,10 @@ class Owner:
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, view = message.header, self._partition.view
         fanouts = _integers(ask, "fanouts", view.num_relations, -1, MAX_FANOUT)
-        key, hop = _integer(ask, "key", 0, 2**64 - 1), _integer(ask, "hop", 0, 15)
+        key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
         replace, with_edge = bool(ask.get("replace")), bool(ask.get("with_edge"))
         rows = {_index(name, view.num_types): _ids(ids) for name, ids in unpack(message).items()}
-        first = _integer({"first": 0} | dict(ask), "first", 0, 2**62)
+        first = read_integer({"first": 0} | dict(ask), "first", 0, 2**62)
         question = Expansion(key, hop, fanouts, replace, with_edge, rows, first)
         return question.answer(view, self._wire, self._reply_bytes)
 
@@ -94,8 +94,7 @@ class Owner:
             slot.reserve(draft.nbytes)
             memory = self._slots.lend(slot, draft.nbytes)  # comes back when the transport has sent it
         draft.write(memory)
-        layout = [[p.name, p.dtype, list(p.shape), p.offset] for p in draft.layout]
-        return Message({"arrays": layout}, memory)
+        return Message({"arrays": layout_entries(draft.layout)}, memory)
 
     def _open_shards(self, kind: str, index: int, name: str) -> Shards:
         open_ = self._partition.node_shards if kind == "node" else self._partition.edge_shards
@@ -130,15 +129,8 @@ def _index(name: str, count: int) -> int:
     return int(name)
 
 
-def _integer(header: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    value = header.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise DataError(f"{name}: expected an integer from {least} to {most}, got {value!r:.50}.")
-    return value
-
-
 def _integers(header: Mapping[str, Any], name: str, count: int, least: int, most: int) -> list[int]:
     values = header.get(name)
     if not isinstance(values, list) or len(values) != count:
         raise DataError(f"{name}: expected {count} integers, got {values!r:.100}.")
-    return [_integer({name: value}, name, least, most) for value in values]
+    return [read_integer({name: value}, name, least, most) for value in values]

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from glt_lightning.channel.slots import SharedSlot
@@ -17,6 +17,7 @@ from glt_lightning.channel.wire import ClosedError, send
 from glt_lightning.cluster.member import Holder
 from glt_lightning.errors import SamplerError
 from glt_lightning.producer.child import Starter
+from glt_lightning.producer.request_codec import write_config, write_request
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
@@ -101,24 +102,17 @@ class SamplerProcess:
         if not self.tasks:
             self.heard_s = time.monotonic()
         self.tasks[task.key] = task
-        request, slot = task.request, task.slot
-        header: dict[str, Any] = {
-            "op": "make",
-            "run": task.run,
-            "number": request.number,
-            "key": request.key,
-            "seeds": len(request.seeds),
-            "slot": slot.index,
-            "once": task.once,
-        }
+        slot = task.slot
+        header, body = write_request(task.request)
+        header |= {"op": "make", "run": task.run, "slot": slot.index, "once": task.once}
         if task.config not in self._configs:
             self._configs[task.config] = len(self._configs)
-            header["config"] = asdict(task.config)
+            header["config"] = write_config(task.config)
         header["config_id"] = self._configs[task.config]
         fds = [] if slot.index in self._known_slots else [slot.fd]
         if not task.once:
             self._known_slots.add(slot.index)
-        send(self.sock, header, request.seeds.tobytes() + request.input_id.tobytes(), fds)
+        send(self.sock, header, body.data, fds)
 
     def join(self, holders: Sequence[Holder]) -> None:
         """Tells the process who has the parts that it does not map."""

@@ -23,7 +23,8 @@ from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.standstill import STEP_S, StandStill
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Placed, Sample
+from glt_lightning.sampler.sample import Sample
+from glt_lightning.transport.message import own_layout
 
 
 @dataclass
@@ -234,7 +235,7 @@ class SubprocessProducer:
         run.largest = self._sizes[run.config]
         self._in_flight.log_once(run.largest)
         memory = self._slots.lend(task.slot, nbytes)
-        layout = [Placed(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in reply["layout"]]
+        layout = own_layout(reply["layout"])
         counters = Counters.from_list(reply["counters"])
         return Sample(task.request.number, {p.name: p.view(memory) for p in layout}, counters)
 

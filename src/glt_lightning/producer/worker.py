@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from glt_lightning.channel.slots import SlotWriter
 from glt_lightning.channel.wire import ClosedError, receive, send
 from glt_lightning.cluster.member import Holder
+from glt_lightning.producer.request_codec import read_config, read_request
 from glt_lightning.producer.samplers import Sampler, Samplers, SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.transport.message import Message, as_body, layout_entries
 
 _MOST_SAMPLERS = 32  # of one thread; each has working memory of its own
 
@@ -60,7 +60,7 @@ class Worker:
                 SamplerSource.from_json(header["source"]), header["index"], works_for=os.getppid()
             )
         except Exception as error:
-            self._answer({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+            self._answer(_fault(error))
             raise ClosedError from None
         self._answer({"opened": True, "address": self._samplers.address})
         for _ in range(header["threads"]):
@@ -75,20 +75,16 @@ class Worker:
         try:
             self._samplers.keep(header["ticket"])
         except Exception as error:
-            self._answer({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+            self._answer(_fault(error))
             raise ClosedError from None
 
     def _on_make(self, header: dict[str, Any], body: bytes, fds: list[int]) -> None:
         if "config" in header:
-            given = header["config"]
-            self._configs[header["config_id"]] = SamplerConfig(
-                **given | {"fanouts": tuple(map(tuple, given["fanouts"]))}
-            )
+            self._configs[header["config_id"]] = read_config(header["config"])
         slot = SlotWriter(fds[0]) if fds else self._slots[header["slot"]]
         if not header["once"]:
             self._slots[header["slot"]] = slot
-        seeds, input_id = np.frombuffer(body, dtype=np.int64).reshape(2, header["seeds"])
-        request = BatchRequest(header["number"], header["key"], seeds, input_id)
+        request = read_request(Message(header, as_body(body)))
         self._jobs.put(_Job(header["run"], self._configs[header["config_id"]], request, slot, header["once"]))
 
     def _on_drop(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
@@ -111,7 +107,7 @@ class Worker:
             try:
                 answer = name | ({} if job.run in self._dropped else self._make(samplers, job))
             except BaseException as error:
-                answer = name | {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+                answer = name | _fault(error)
             finally:
                 if job.once:
                     job.slot.close()
@@ -126,13 +122,17 @@ class Worker:
             sampler = samplers[job.config] = self._samplers.make(job.config)
         draft = sampler.draft(job.request)
         draft.write(job.slot.memory(draft.nbytes))
-        layout = [[p.name, p.dtype, p.shape, p.offset] for p in draft.layout]
+        layout = layout_entries(draft.layout)
         return {"nbytes": draft.nbytes, "layout": layout, "counters": draft.counters.to_list()}
 
     def _answer(self, header: dict[str, Any]) -> None:
         # a trainer that is gone is noticed by the reading thread
         with self._send_lock, suppress(ClosedError, OSError):
             send(self._sock, header)
+
+
+def _fault(error: BaseException) -> dict[str, Any]:
+    return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
 
 
 def main(fd: int) -> None:

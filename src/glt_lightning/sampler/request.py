@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,13 +43,30 @@ class BatchRequest:
     """One batch to make: a pure function of this, the config and the graph.
 
     number: position in the rank's epoch.  key: 64-bit key of all draws.
-    seeds: int64 [S] gids.  input_id: int64 [S] positions of the seeds in the loader's seed array.
+    seeds: int64 [S] gids of the config's ``seed_type``.  input_id: int64 [S] positions of the seeds in the loader's seed
+    array.  more_seeds: gids of further node types, by node type.  extras: arrays that no sampler reads (labels, times, ids of
+    edges): the batch has them as they are, for `loader.collate`.
     """
 
     number: int
     key: int
     seeds: np.ndarray
     input_id: np.ndarray
+    more_seeds: Mapping[int, np.ndarray] = field(default_factory=dict)
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its arrays."""
+        return sum(a.nbytes for a in (self.seeds, self.input_id, *self.more_seeds.values(), *self.extras.values()))
+
+    def require_one_type(self) -> None:
+        """Raises `DataError` for seeds of several node types; to be asked by a sampler that takes one."""
+        if self.more_seeds:
+            raise DataError(
+                f"batch {self.number} has seeds of node types {sorted(self.more_seeds)} beside those of the loader's own "
+                "node type; this sampler takes seeds of one node type. Make a loader for each node type."
+            )
 
 
 def batch_key(seed: int, loader: str, epoch: int, position: int) -> int:

@@ -13,11 +13,11 @@ from glt_lightning.errors import DataError
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.server.handover import HandoverDesk
-from glt_lightning.server.question import read_integer, read_question
+from glt_lightning.server.question import read_question
 from glt_lightning.server.scheduler import Scheduler
 from glt_lightning.server.sessions import Finished, Session, SessionLostError
 from glt_lightning.transport.base import Caller, CallHandler, Service, Transport
-from glt_lightning.transport.message import Message
+from glt_lightning.transport.message import Message, read_integer
 
 _PAUSE_S = 0.5  # between looks at whether the reader of a stream is still there
 _MOST_FAILURES = 10  # of one batch, whatever a client asks for

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import PeerError
+from glt_lightning.errors import DataError, PeerError
 from glt_lightning.sampler.sample import Placed
 
 EMPTY = np.empty(0, dtype=np.uint8)
@@ -122,6 +122,14 @@ def _check_texts(texts: Iterable[str]) -> None:
                 raise WireError("header: a string is no text.") from None
 
 
+def read_integer(header: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """An integer of a header. Raises `DataError`."""
+    value = header.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise DataError(f"{name}: expected an integer from {least} to {most}, got {value!r:.50}.")
+    return value
+
+
 def as_body(body: Any) -> np.ndarray:
     """uint8 [n] of any contiguous buffer, not copied."""
     if isinstance(body, np.ndarray) and body.dtype == np.uint8 and body.ndim == 1 and body.flags.c_contiguous:
@@ -152,7 +160,8 @@ def lay_out(shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> tuple[lis
 
 
 def layout_entries(layout: Sequence[Placed]) -> list[list[Any]]:
-    """What the header says as ``arrays`` about a body that is already laid out, as a `sampler.sample.Draft` is."""
+    """The form of a layout in every header, of messages and of sampler processes: the header's ``arrays`` for a body that is
+    laid out already, as that of a `sampler.sample.Draft` is. Raises `WireError` for a dtype that does not travel."""
     for place in layout:
         if place.dtype not in _DTYPES:
             raise WireError(f"array {place.name!r}: dtype {place.dtype} does not travel; allowed: {', '.join(DTYPES)}.")
@@ -165,8 +174,13 @@ def unpack(message: Message) -> dict[str, np.ndarray]:
     return {place.name: place.view(message.body) for place in layout}
 
 
+def own_layout(entries: Sequence[Sequence[Any]]) -> list[Placed]:
+    """What `layout_entries` wrote in another process of this job: not checked, and of any size."""
+    return [Placed(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in entries]
+
+
 def parse_layout(entries: Any, nbytes: int) -> list[Placed]:
-    """The header's ``arrays``, for a body of ``nbytes``, checked. Raises `WireError`."""
+    """What `layout_entries` wrote, for a body of ``nbytes``, checked. Raises `WireError`."""
     if not isinstance(entries, list) or len(entries) > MOST_ARRAYS:
         raise WireError(f"arrays: expected a list of at most {MOST_ARRAYS} entries.")
     layout = [_placed(entry, nbytes) for entry in entries]

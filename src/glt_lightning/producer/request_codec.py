@@ -1,0 +1,116 @@
+"""A request for a batch as a header and a body: the one form in which sampler processes and graph servers are asked.
+
+docs/wire-format.md has its fields (``make``). What can be wrong about them whatever the graph is checked here;
+`server.question` checks the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import MISSING, fields
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.transport.message import Message, pack, read_integer, unpack
+from glt_lightning.types import MAX_FANOUT
+
+MOST_HOPS = 16  # GLT_MAX_HOPS of glt/api.h
+_SEEDS, _EXTRA = "seeds/", "extra/"  # + node type, + name: arrays that most requests do not have
+
+_FIELDS = {field.name: field for field in fields(SamplerConfig)}
+# Sent whatever they are. The other fields are sent where they are not at their default: servers of older releases, which
+# know none of them, then serve every request that they can.
+_ALWAYS = {"replace", "with_edge", "threads"} | {name for name, field in _FIELDS.items() if field.default is MISSING}
+_RANGES = {"seed_type": (0, 2**31 - 1), "threads": (1, 1 << 16), "most_bytes": (0, 2**62)}
+
+
+def write_config(config: SamplerConfig) -> dict[str, Any]:
+    """A configuration, as `read_config` takes it."""
+    values = {name: getattr(config, name) for name in _FIELDS}
+    return {name: value for name, value in values.items() if name in _ALWAYS or value != _FIELDS[name].default}
+
+
+def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:
+    """A configuration from another process. Raises `DataError`.
+
+    num_edge_types: of the graph; None: the sender is trusted to know it.
+    """
+    if not isinstance(given, Mapping) or not _ALWAYS <= set(given) <= set(_FIELDS):
+        raise wrong_fields("config", _ALWAYS, given, optional=set(_FIELDS) - _ALWAYS)
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "fanouts":
+            values[name] = _read_fanouts(value, num_edge_types)
+        elif name in _RANGES:
+            values[name] = read_integer(given, name, *_RANGES[name])
+        elif isinstance(value, bool):
+            values[name] = value
+        else:
+            raise DataError(f"{name}: expected true or false, got {value!r:.50}.")
+    return SamplerConfig(**values)
+
+
+def write_request(request: BatchRequest) -> tuple[dict[str, Any], np.ndarray]:
+    """(header, body uint8 [n]) of a request, as `read_request` takes them."""
+    further = {f"{_SEEDS}{node_type}": gids for node_type, gids in request.more_seeds.items()}
+    extras = {f"{_EXTRA}{name}": values for name, values in request.extras.items()}
+    arrays, body = pack({"seeds": request.seeds, "input_id": request.input_id, **further, **extras})
+    return {"number": request.number, "key": request.key, "arrays": arrays}, body
+
+
+def read_request(message: Message) -> BatchRequest:
+    """A request from another process; its arrays are views of the body. Raises `DataError`, or `WireError` for no message."""
+    arrays = unpack(message)
+    extras = {name.removeprefix(_EXTRA): arrays[name] for name in list(arrays) if name.startswith(_EXTRA)}
+    more = {name.removeprefix(_SEEDS): arrays[name] for name in arrays if name.startswith(_SEEDS)}
+    plain = {name for name in arrays if not name.startswith((_EXTRA, _SEEDS))}
+    named = all(name.isidentifier() for name in extras) and all(_is_number(name) for name in more)
+    if plain != {"seeds", "input_id"} or not named:
+        raise wrong_fields(
+            "arrays", {"seeds", "input_id"}, arrays, optional={f"{_SEEDS}<node type>", f"{_EXTRA}<name>"}
+        )
+    seeds, input_id = (_read_ids(name, arrays[name]) for name in ("seeds", "input_id"))
+    if len(seeds) != len(input_id):
+        raise DataError(f"make: {len(seeds)} seeds, but {len(input_id)} positions in input_id.")
+    return BatchRequest(
+        read_integer(message.header, "number", 0, 2**62),
+        read_integer(message.header, "key", 0, 2**64 - 1),
+        seeds,
+        input_id,
+        {int(name): _read_ids(f"{_SEEDS}{name}", gids) for name, gids in more.items()},
+        extras,
+    )
+
+
+def wrong_fields(what: str, known: Set[str], given: Any, optional: Set[str] = frozenset()) -> DataError:
+    """The error for an object with other fields than those that are known."""
+    got = sorted(given) if isinstance(given, Mapping) else given
+    more = f" (and, where wanted, {', '.join(sorted(optional))})" if optional else ""
+    return DataError(f"{what}: expected the fields {', '.join(sorted(known))}{more}; got {got!r:.200}.")
+
+
+def _read_fanouts(given: Any, num_edge_types: int | None) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(given, list) or (num_edge_types is not None and len(given) > MOST_HOPS):
+        raise DataError(f"fanouts: expected a list of at most {MOST_HOPS} hops, got {given!r:.100}.")
+    for hop in given:
+        whole = isinstance(hop, list) and num_edge_types in (None, len(hop))
+        if not whole or not all(type(k) is int and -1 <= k <= MAX_FANOUT for k in hop):
+            count = "" if num_edge_types is None else f"{num_edge_types} "
+            raise DataError(
+                f"fanouts: expected {count}integers per hop, one per edge type, each -1 (all) or 0 to {MAX_FANOUT}; "
+                f"got {hop!r:.100}."
+            )
+    return tuple(tuple(hop) for hop in given)
+
+
+def _read_ids(name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype != np.int64 or array.ndim != 1:
+        raise DataError(f"{name}: expected int64 [S], got {array.dtype} {list(array.shape)}.")
+    return array
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and str(int(name)) == name

@@ -1,0 +1,104 @@
+"""The one form of a request, for sampler processes and graph servers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from glt_lightning.errors import DataError
+from glt_lightning.producer.request_codec import read_config, read_request, write_config, write_request
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.server.question import Question
+from glt_lightning.transport.message import Message, pack
+
+PLAIN = BatchRequest(3, 2**64 - 5, np.arange(5, 8), np.arange(3))
+FULL = replace(
+    PLAIN,
+    more_seeds={2: np.array([90]), 0: np.zeros(0, dtype=np.int64)},
+    extras={
+        "label": np.array([[1.5, 0.0]], dtype=np.float32),
+        "time": np.array([7, 8, 9]),
+        "flags": np.array([True]),
+        "half": np.array(1, dtype=np.float16),
+    },
+)
+
+
+def arrays_of(request: BatchRequest) -> dict[str, np.ndarray]:
+    more = {f"seeds/{t}": gids for t, gids in request.more_seeds.items()}
+    return {"seeds": request.seeds, "input_id": request.input_id, **more, **request.extras}
+
+
+@pytest.mark.parametrize("request_", [PLAIN, FULL], ids=["plain", "full"])
+def test_a_request_comes_back_as_it_was(request_):
+    header, body = write_request(request_)
+    found = read_request(Message(json.loads(json.dumps(header)), body))
+    assert (found.number, found.key) == (request_.number, request_.key)
+    got, want = arrays_of(found), arrays_of(request_)
+    assert list(got) == list(want)
+    for name, array in want.items():
+        assert got[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(got[name], array, name)
+    assert found.nbytes == sum(array.nbytes for array in want.values())
+
+
+@pytest.mark.parametrize("field", fields(SamplerConfig), ids=lambda field: field.name)
+def test_every_field_of_a_configuration_comes_back(field):
+    """Also one that is added: it has to be sent, and only where it is not at its default."""
+    plain = SamplerConfig(1, ((3, -1), (0, 2)))
+    other = {"seed_type": 2, "fanouts": ((1,),), "threads": 4, "most_bytes": 10**12}
+    changed = replace(plain, **{field.name: other.get(field.name, True)})
+    for config in (plain, changed):
+        assert read_config(json.loads(json.dumps(write_config(config)))) == config
+    assert write_config(changed) != write_config(plain)
+
+
+def test_a_question_is_what_older_servers_read():
+    """Names and bytes of release 0.1: only what they have not is an additional field."""
+    config = SamplerConfig(0, ((3, -1),), replace=True, threads=2)
+    message = Question(7, config, PLAIN).to_message("s" * 20, 4)
+    assert json.loads(json.dumps(message.header)) == {
+        "session": "s" * 20,
+        "talk": 4,
+        "run": 7,
+        "number": 3,
+        "key": 2**64 - 5,
+        "config": {"seed_type": 0, "fanouts": [[3, -1]], "replace": True, "with_edge": False, "threads": 2},
+        "arrays": [["seeds", "<i8", [3], 0], ["input_id", "<i8", [3], 64]],
+    }
+    want = np.zeros(16, dtype=np.int64)
+    want[:3], want[8:11] = PLAIN.seeds, PLAIN.input_id
+    assert message.body.tobytes() == want.tobytes()
+    stored = Question(7, replace(config, stored=True), PLAIN).to_message("s" * 20, 4)
+    assert stored.header["config"] == message.header["config"] | {"stored": True}
+
+
+IDS = np.arange(3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"seeds": IDS},
+            r"arrays: expected the fields input_id, seeds \(and, where wanted, extra/<name>, seeds/<node type>\)",
+        ),
+        ({"seeds": IDS, "input_id": IDS, "time": IDS}, r"got \['input_id', 'seeds', 'time'\]"),
+        ({"seeds": IDS, "input_id": IDS, "seeds/x": IDS}, "got .*'seeds/x'"),
+        ({"seeds": IDS, "input_id": IDS, "seeds/01": IDS}, "got .*'seeds/01'"),
+        ({"seeds": IDS, "input_id": IDS, "extra/a b": IDS}, "got .*'extra/a b'"),
+        ({"seeds": IDS, "input_id": IDS[:2]}, "3 seeds, but 2 positions in input_id"),
+        (
+            {"seeds": IDS, "input_id": IDS, "seeds/1": IDS[:, None]},
+            r"seeds/1: expected int64 \[S\], got int64 \[3, 1\]",
+        ),
+        ({"seeds": IDS.astype(np.int32), "input_id": IDS}, r"seeds: expected int64 \[S\], got int32 \[3\]"),
+    ],
+)
+def test_other_arrays_are_refused(arrays, message):
+    entries, body = pack(arrays)
+    with pytest.raises(DataError, match=message):
+        read_request(Message({"number": 0, "key": 0, "arrays": entries}, body))
