@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,12 +10,22 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.sampler.sample import Sample, edge_key, node_key
+from glt_lightning.sampler.sample import Sample, edge_key, node_key, seed_key
 
 Batch: TypeAlias = Data | HeteroData
 
 # Of nodes, int32 [n]: the row on the training device, -1 for those whose attributes are in the batch. Until it is completed.
 DEVICE_ROWS = "device_rows"
+_ALWAYS = {
+    "n_id",
+    "e_id",
+    "edge_index",
+    "input_id",
+    "batch_size",
+    "num_nodes",
+    "num_sampled_nodes",
+    "num_sampled_edges",
+}
 
 
 class Collate:
@@ -31,6 +41,12 @@ class Collate:
         edge_attrs = [("edges", edge_key(r, n), r, n) for r, names in enumerate(self._edge_attrs) for n in names]
         attrs = [*node_attrs, *edge_attrs]
         self._bfloat16 = {key for kind, key, index, name in attrs if manifest.is_bfloat16(kind, index, name)}
+
+    @property
+    def names(self) -> set[str]:
+        """Names that batches use beside the seeds; an extra must have another one."""
+        edge_attrs = self._edge_attrs[0] if self._schema.homogeneous else ()
+        return {*_ALWAYS, DEVICE_ROWS, *self._node_attrs[self._seed_type], *edge_attrs}
 
     def __call__(self, sample: Sample) -> Batch:
         return self._homogeneous(sample) if self._schema.homogeneous else self._heterogeneous(sample)
@@ -55,6 +71,8 @@ class Collate:
         data.num_sampled_edges = a["num_sampled_edges"][0].tolist()
         data.input_id = _on_its_device(a["input_id"])
         data.batch_size = len(a["input_id"])
+        for name, values in _extras(a):
+            data[name] = values
         if (rows := a.get(node_key(0, DEVICE_ROWS))) is not None:
             data[DEVICE_ROWS] = _on_its_device(rows)
         return data
@@ -83,6 +101,8 @@ class Collate:
         seeds = data[self._schema.node_types[self._seed_type]]
         seeds.input_id = _on_its_device(a["input_id"])
         seeds.batch_size = len(a["input_id"])
+        for name, values in _extras(a):
+            seeds[name] = values
         return data
 
     def _tensor(self, arrays: Mapping[str, Any], key: str) -> torch.Tensor:
@@ -103,6 +123,14 @@ def to_tensor(array: np.ndarray, bfloat16: bool) -> torch.Tensor:
 
 def _on_its_device(value: np.ndarray | torch.Tensor) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
+
+
+def _extras(arrays: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """What travelled with the seeds."""
+    prefix = seed_key("")
+    for key in arrays:
+        if key.startswith(prefix):
+            yield key.removeprefix(prefix), _on_its_device(arrays[key])
 
 
 def _num_nodes(arrays: Mapping[str, Any], node_type: int) -> int:

@@ -173,6 +173,10 @@ class LoaderContext:
         plan = self._own_plan(spec, seeds) if spec.per_rank else self._shared_plan(spec, seeds)
         manifest = self.graph.manifest.as_stored if config.stored else self.graph.manifest
         collate = Collate(manifest, seeds.node_type, with_edge=with_edge)
+        if taken := set(plan.extras) & collate.names:
+            raise OptionError(
+                f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
+            )
         identity: dict[str, Any] = {"graph": graph_identity(self.graph.manifest), "world_size": self.world_size}
         if not spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
             identity |= seeds_identity(spec, self.graph.manifest, seeds.node_type, plan)
@@ -205,6 +209,7 @@ class LoaderContext:
             world_size=self.world_size,
             shuffle=spec.shuffle,
             exact=spec.exact,
+            extras=spec.find_extras(seeds),
             owner=self._owners(seeds) if self.sampling.seed_placement == "owner" else None,
         )
 
@@ -219,6 +224,7 @@ class LoaderContext:
             loader=f"{spec.name}/{self.rank}",
             shuffle=spec.shuffle,
             exact=spec.exact,
+            extras=spec.find_extras(seeds),
         )
         counts = [len(plan)] if self._gather_counts is None else self._gather_counts(len(plan))
         if min(counts) == 0 and not spec.exact:

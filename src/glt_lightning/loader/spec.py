@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.errors import OptionError
 from glt_lightning.options import Fanouts
+from glt_lightning.transport.message import DTYPES
 from glt_lightning.types import GraphSchema
 
 
@@ -26,6 +28,8 @@ class LoaderSpec:
         per_rank: ``seeds`` are this rank's own. Their numbers are agreed when the loader is made, by all ranks together;
             in training a rank with fewer starts over, in evaluation it ends earlier.
         node_type: Node type of the seeds; needed in a heterogeneous graph unless ``split`` says it.
+        extras: Arrays [S, ...] in the order of the seeds, by the name that they get in a batch: labels, times, ids. No sampler
+            reads them. A batch has the rows of its own seeds, beside ``input_id``.
         shuffle: A new order in every epoch.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
@@ -38,6 +42,7 @@ class LoaderSpec:
     seeds: np.ndarray | None = None
     per_rank: bool = False
     node_type: str | None = None
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     shuffle: bool = False
     exact: bool = False
 
@@ -46,6 +51,26 @@ class LoaderSpec:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
         if self.per_rank and self.seeds is None:
             raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids that are this rank's own.")
+
+        for name in self.extras:
+            if not name.isidentifier():
+                raise OptionError(f"loader {self.name!r}: extras: expected names that Python can say, got {name!r}.")
+
+    def find_extras(self, seeds: Seeds) -> dict[str, np.ndarray]:
+        """``extras`` as arrays. Raises `OptionError` for those that do not fit the seeds or cannot be sent."""
+        found = {name: np.asarray(values) for name, values in self.extras.items()}
+        for name, array in found.items():
+            if array.dtype.str not in DTYPES:
+                raise OptionError(
+                    f"loader {self.name!r}: extras: {name} has dtype {array.dtype}; expected numbers or booleans of at most 8 "
+                    "bytes, little-endian."
+                )
+            if array.ndim == 0 or len(array) != len(seeds.gids):
+                raise OptionError(
+                    f"loader {self.name!r}: extras: {name} has the shape {list(array.shape)}; expected one row for each of the "
+                    f"{len(seeds.gids)} seeds, in their order."
+                )
+        return found
 
     def find_seeds(self, graph: Graph) -> Seeds:
         if self.split is not None:

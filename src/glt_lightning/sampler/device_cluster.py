@@ -22,7 +22,7 @@ from glt_lightning.sampler.device_sampler import DeviceRowsOf
 from glt_lightning.sampler.device_store import DeviceStore
 from glt_lightning.sampler.foreign import ForeignRows
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Sample, edge_key, node_key
+from glt_lightning.sampler.sample import Sample, edge_key, node_key, seed_key
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.sampler.table import Table
 
@@ -61,6 +61,7 @@ class DeviceClusterSampler:
 
         Raises `PeerError`, naming an owner that does not answer, and else as `device_sampler.DeviceSampler`.
         """
+        request.require_one_type()
         begin, foreign = time.perf_counter(), self._foreign
         hops = self._sample(request)
         raise_if(self._said.tolist(), "gather")  # of the batch before, which the device has done by now
@@ -71,6 +72,7 @@ class DeviceClusterSampler:
         counters.sample_s = sampled - begin - counters.remote_s
         arrays: dict[str, Any] = {
             "input_id": self._kernels.put(request.input_id),
+            **{seed_key(name): self._kernels.put(values) for name, values in request.extras.items()},
             "num_sampled_nodes": nodes.T,
             "num_sampled_edges": edges.T,
         }

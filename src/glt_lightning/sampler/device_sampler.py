@@ -19,7 +19,7 @@ from glt_lightning.sampler import fields
 from glt_lightning.sampler.counters import Counters, DiskUse
 from glt_lightning.sampler.device_store import DeviceStore
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Sample, edge_key, node_key
+from glt_lightning.sampler.sample import Sample, edge_key, node_key, seed_key
 
 
 class DeviceRowsOf:
@@ -102,6 +102,7 @@ class DeviceSampler:
 
         Raises as `ops.cuda_khop.CudaKHopOp`, and `DataError` in the batch behind one whose edges lead out of the graph.
         """
+        request.require_one_type()
         begin, put = time.perf_counter(), self._kernels.put
         found = self._khop(put(request.seeds), self._config.seed_type, request.key)
         raise_if(self._said.tolist(), "gather")  # of the batch before, which the device has done by now
@@ -109,6 +110,7 @@ class DeviceSampler:
         counters = Counters(sample_s=sampled - begin, frontier_rows=int(found.nodes_per_hop[:, :-1].sum()))
         arrays: dict[str, Any] = {
             "input_id": put(request.input_id),
+            **{seed_key(name): put(values) for name, values in request.extras.items()},
             "num_sampled_nodes": found.nodes_per_hop,
             "num_sampled_edges": found.edges_per_hop,
         }

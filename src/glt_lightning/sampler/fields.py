@@ -11,7 +11,7 @@ from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.khop import Subgraph, widen
 from glt_lightning.ops.tiered import OnDisk, TieredShards
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Field, edge_key
+from glt_lightning.sampler.sample import Field, edge_key, seed_key
 
 _INT64 = np.dtype(np.int64)
 
@@ -30,8 +30,10 @@ def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]
 
 
 def counts(request: BatchRequest, found: Subgraph) -> list[Field]:
-    """``input_id`` and the numbers of nodes and edges of each hop."""
+    """``input_id`` and the numbers of nodes and edges of each hop, and the request's extras."""
+    request.require_one_type()
     return [
+        *(copied(seed_key(name), values) for name, values in request.extras.items()),
         copied("input_id", request.input_id),
         copied("num_sampled_nodes", found.nodes_per_hop),
         copied("num_sampled_edges", found.edges_per_hop),

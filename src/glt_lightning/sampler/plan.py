@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -35,6 +35,7 @@ class EpochPlan:
     exact: for evaluation: every seed exactly once, a rank may end a step earlier, and all epochs draw as epoch 0 does.
         Else all ranks have equally many steps.
     owner: int64 [S], the rank that owns each seed, for ``owner`` placement; None deals all seeds out.
+    extras: arrays [S, ...], by name; a batch has those rows of them that belong to its seeds.
 
     steps: yield this many batches, starting over with new draws where the seeds are used up; for ranks whose seeds
         differ (each then plans as if alone). None: as many as the seeds make.
@@ -54,6 +55,7 @@ class EpochPlan:
     exact: bool = False
     owner: np.ndarray | None = None
     steps: int | None = None
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -89,7 +91,8 @@ class EpochPlan:
             begin = first[step]
             positions = np.ascontiguousarray(order[begin : begin + sizes[step]])
             key = batch_key(self.seed, self.loader, epoch, begin + again * len(order))
-            yield BatchRequest(number, key, np.ascontiguousarray(self.seeds[positions]), positions)
+            extras = {name: values[positions] for name, values in self.extras.items()}
+            yield BatchRequest(number, key, np.ascontiguousarray(self.seeds[positions]), positions, extras=extras)
 
     def _order(self, epoch: int) -> np.ndarray:
         n = len(self.seeds)

@@ -24,11 +24,16 @@ def edge_key(edge_type: int, name: str) -> str:
     return f"edge/{edge_type}/{name}"
 
 
+def seed_key(name: str) -> str:
+    """Name of an array of `BatchRequest.extras` in a Sample."""
+    return f"seed/{name}"
+
+
 @dataclass(frozen=True)
 class Sample:
     """One batch between a producer and `loader.collate`.
 
-    arrays: by `node_key`, `edge_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
+    arrays: by `node_key`, `edge_key`, `seed_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
     ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its pool when
     the last of them is gone; or, all but those numbers, torch tensors on a device.  counters: what it took to make them.
     """
