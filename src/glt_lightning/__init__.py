@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         GLTServerClientStrategy as GLTServerClientStrategy,
         GLTWorkerStrategy as GLTWorkerStrategy,
         GraphSAGE as GraphSAGE,
+        NodePredictor as NodePredictor,
         PredictionWriter as PredictionWriter,
         SamplingMonitor as SamplingMonitor,
     )
@@ -45,6 +46,7 @@ _HOMES = {
     "LoaderContext": "glt_lightning.loader",
     "LoaderSpec": "glt_lightning.loader",
     "LocalPartition": "glt_lightning.data",
+    "NodePredictor": "glt_lightning.lightning",
     "PartitionOptions": "glt_lightning.options",
     "PredictionWriter": "glt_lightning.lightning",
     "SamplingMonitor": "glt_lightning.lightning",

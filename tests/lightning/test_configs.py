@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from glt_lightning import ClusterOptions, GLTDataModule, GraphSAGE, PartitionOptions, SamplingOptions
+from glt_lightning import ClusterOptions, GLTDataModule, GraphSAGE, NodePredictor, PartitionOptions, SamplingOptions
 from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.options import CacheOptions, DeadlineOptions, RetryOptions, SecurityOptions
 
@@ -48,7 +48,7 @@ GROUPS = [
     RetryOptions,
     SecurityOptions,
 ]
-OPTIONS = [*GROUPS, GLTDataModule, GraphSAGE]
+OPTIONS = [*GROUPS, GLTDataModule, GraphSAGE, NodePredictor]
 
 
 @pytest.mark.parametrize("kind", OPTIONS, ids=lambda kind: kind.__name__)

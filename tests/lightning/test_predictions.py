@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
 from glt_lightning.errors import DataError, PeerError, WriteError
 from glt_lightning.lightning import read_predictions
+from glt_lightning.lightning.callbacks.prediction_files import write_manifest, write_rows
 from tests.helpers.disks import SIZE, full_soon
 from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
 
@@ -46,7 +48,7 @@ def test_order_of_the_user_is_not_the_order_on_disk(make_data, make_model, make_
 
 def test_second_run_replaces_the_first(make_data, make_model, make_trainer, tmp_path: Path) -> None:
     make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
-    (tmp_path / "predictions" / "rank7.npz").write_bytes(b"left by more ranks")
+    (tmp_path / "predictions" / "rank7.parquet").write_bytes(b"left by more ranks")
     make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(predict_split="val"))
     assert len(read_predictions(tmp_path / "predictions")["n_id"]) == 50
     assert sorted(p.name for p in tmp_path.iterdir()) == ["predictions", "root"]
@@ -78,7 +80,7 @@ def test_full_disk_leaves_the_earlier_predictions(make_data, make_model, make_tr
         class Wide(Noting):
             def predict_step(self, batch: Any, batch_idx: int) -> Any:
                 n_id = batch.n_id[: batch.batch_size].clone()
-                return {"n_id": n_id, "wide": torch.zeros(len(n_id), SIZE // 4)}
+                return {"n_id": n_id, "wide": torch.rand(len(n_id), SIZE // 4)}
 
         said = rf"{folder}/out: the predictions of rank 0 cannot be written \(.*\): they take [\d,]+ bytes, and [\d,]+ were free"
         with pytest.raises(WriteError, match=said):
@@ -117,6 +119,40 @@ def test_other_outputs_are_refused(outputs: Any, keys: list[str] | None, said: s
     writer = PredictionWriter(keys=keys)
     with pytest.raises(DataError, match=said):
         writer.on_predict_batch_end(None, None, outputs, None, 0)
+
+
+def test_files_of_earlier_releases_are_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rank0.npz", n_id=np.array([4, 0]), pred=np.array([1, 2]))
+    np.savez(tmp_path / "rank1.npz")  # of a rank without seeds
+    read = read_predictions(tmp_path)
+    assert (read["n_id"].tolist(), read["pred"].tolist()) == ([0, 4], [2, 1])
+
+
+def test_every_kind_of_column_comes_back(tmp_path: Path) -> None:
+    rows = {
+        "n_id": np.array([3, 1, 2]),
+        "id": np.array(["c", "a", "ü"], dtype=object),
+        "wide": np.arange(12, dtype=np.float32).reshape(3, 2, 2),
+        "half": np.zeros((3, 4), np.float16),
+        "pred": np.array([[True, False], [False, False], [True, True]]),
+        "classes": [["x"], [], ["x", "y"]],
+    }
+    write_manifest(tmp_path, {"rank0.parquet": write_rows(tmp_path / "rank0.parquet", rows, {"graph": "abc"})}, {})
+    schema = pq.read_schema(tmp_path / "rank0.parquet")
+    assert schema.metadata == {b"glt_lightning.graph": b"abc"}
+    assert str(schema.field("half").type) == "fixed_size_list<element: halffloat>[4]"
+    read = read_predictions(tmp_path)
+    assert read["id"].tolist() == ["a", "ü", "c"]
+    assert read["classes"].tolist() == [[], ["x", "y"], ["x"]]
+    for name in ("n_id", "wide", "half", "pred"):
+        assert read[name].dtype == rows[name].dtype
+        assert np.array_equal(read[name], rows[name][[1, 2, 0]])
+    (tmp_path / "rank0.parquet").rename(tmp_path / "gone")
+    with pytest.raises(DataError, match=r"rank0.parquet: cannot be read as Parquet .* Predict again"):
+        read_predictions(tmp_path)
+    write_manifest(tmp_path, {"gone": 4}, {})
+    with pytest.raises(DataError, match=r"gone: has 3 rows, manifest.json says 4"):
+        read_predictions(tmp_path)
 
 
 def test_reading_nothing_says_so(tmp_path: Path) -> None:

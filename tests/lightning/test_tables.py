@@ -38,9 +38,8 @@ def test_example_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: 
     field = dict(zip(papers["paper_id"], papers["field"], strict=True))
     dataset = yaml.safe_load(config.read_text())["data"]["init_args"]["dataset"]
     source = open_source(dataset, "data")
-    names = source.class_names  # type: ignore[attr-defined]
     ids = user_ids(source.folder, predictions["n_id"])  # type: ignore[attr-defined]
     assert sorted(ids) == sorted(field)
-    predicted = [names[each] for each in predictions["pred"].tolist()]
-    right = sum(field[paper] == name for paper, name in zip(ids, predicted, strict=True))
+    assert predictions["id"].tolist() == ids.tolist()
+    right = sum(field[paper] == name for paper, name in zip(ids, predictions["class"], strict=True))
     assert right / len(ids) > 0.6

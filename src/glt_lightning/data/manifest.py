@@ -124,6 +124,7 @@ class Manifest:
         hotness: Ranking (``vip``, ``presample``, ``degree``) -> what it was worked out for; the first orders the rows.
         encodings: `attr_key` of each attribute that is not stored as it is given -> how it is.
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
+        class_names: Names of the classes, ``None`` where the data has none.
     """
 
     schema: GraphSchema
@@ -141,6 +142,7 @@ class Manifest:
     hotness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
     num_categories: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
+    class_names: tuple[str, ...] | None = None
 
     @property
     def options_hash(self) -> str:
@@ -243,6 +245,7 @@ class Manifest:
             "hotness": {k: dict(v) for k, v in self.hotness.items()},
             **({"encodings": {k: asdict(e) for k, e in sorted(self.encodings.items())}} if self.encodings else {}),
             **({"num_categories": {t: list(c) for t, c in self.num_categories.items()}} if self.num_categories else {}),
+            **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             "options_hash": self.options_hash,
         }
 
@@ -298,6 +301,7 @@ class Manifest:
             hotness=raw["hotness"],
             encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},
             num_categories={t: tuple(counts) for t, counts in raw.get("num_categories", {}).items()},
+            class_names=None if raw.get("class_names") is None else tuple(raw["class_names"]),
         )
 
 

@@ -39,6 +39,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_hot(raw, folders)
     _check_encodings(raw, folders)
     _check_categories(raw, folders)
+    _check_class_names(raw)
 
 
 def _count(value: object) -> bool:
@@ -240,3 +241,13 @@ def _product(shape: list[int]) -> int:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _check_class_names(raw: Mapping[str, Any]) -> None:
+    names = raw.get("class_names")
+    good = names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))
+    require(good, f"class_names: expected a list of names, found {_short(names)}")
+    require(
+        names is None or len(names) == raw["num_classes"],
+        f"class_names: not one for each of {raw['num_classes']} classes",
+    )

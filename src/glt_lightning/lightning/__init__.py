@@ -8,6 +8,7 @@ from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter, read_predictions
 from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.lightning.models.node_predictor import NodePredictor
 from glt_lightning.lightning.models.sage import GraphSAGE
 from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
 from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
@@ -18,6 +19,7 @@ __all__ = [
     "GLTServerClientStrategy",
     "GLTWorkerStrategy",
     "GraphSAGE",
+    "NodePredictor",
     "PredictionWriter",
     "SamplingMonitor",
     "SeedProgressBar",

@@ -22,7 +22,9 @@ from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.lightning.callbacks.monitor import add_monitor
 from glt_lightning.lightning.eval_fanouts import eval_fanouts
 from glt_lightning.lightning.graph_facts import GraphFacts
+from glt_lightning.lightning.label_facts import LabelFacts
 from glt_lightning.lightning.log import show_log
+from glt_lightning.lightning.own_ids import own_ids
 from glt_lightning.lightning.own_splits import read_split
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
@@ -127,6 +129,7 @@ class GLTDataModule(LightningDataModule):
         self._seed: int | None = self.sampling.seed
         self._graph: Graph | None = None
         self._loaders: dict[str, DistNeighborLoader] = {}
+        self._train_labels: np.ndarray | None = None
         self._standalone = Standalone()
         self._in_flight = InFlight()
 
@@ -173,6 +176,17 @@ class GLTDataModule(LightningDataModule):
     def num_classes(self) -> int | None:
         """Number of classes of the labels, None if there are none."""
         return self._facts.num_classes
+
+    @property
+    def label_facts(self) -> LabelFacts | None:
+        """What the labels are: kind, width, number and names of classes; None if there are none."""
+        return self._facts.labels
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes 0, 1, ...; None where the data names none."""
+        labels = self._facts.labels
+        return None if labels is None else labels["class_names"]
 
     @property
     def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]] | None:
@@ -318,11 +332,18 @@ class GLTDataModule(LightningDataModule):
 
     def _make_loader(self, name: str, split: str | None, *, shuffle: bool = False) -> DistNeighborLoader:
         """A loader over a split, or over all nodes; the one it replaces is closed."""
-        train = name == "train"
         if (old := self._loaders.pop(name, None)) is not None:
             old.close()
+        loader = self._open_host().make_loader(self._spec(name, split, shuffle=shuffle))
+        if not len(loader.plan.seeds):
+            raise DataError(f"loader {name!r}: no seeds, so there is nothing to evaluate. Give some as data.splits.")
+        self._loaders[name] = loader
+        return loader
+
+    def _spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec:
+        train = name == "train"
         seeds, split = self._find_seeds(split)
-        spec = LoaderSpec(
+        return LoaderSpec(
             name=name,
             split=split,
             seeds=seeds,
@@ -332,11 +353,28 @@ class GLTDataModule(LightningDataModule):
             shuffle=shuffle,
             exact=not train,
         )
-        loader = self._open_host().make_loader(spec)
-        if not len(loader.plan.seeds):
-            raise DataError(f"loader {name!r}: no seeds, so there is nothing to evaluate. Give some as data.splits.")
-        self._loaders[name] = loader
-        return loader
+
+    def user_ids(self, n_id: np.ndarray) -> np.ndarray | None:
+        """What the user's table calls the nodes that were predicted, int64 or text [K]; None where ``n_id`` is all there is."""
+        manifest = self._opened().manifest
+        split = manifest.splits.get(self.predict_split)
+        stored = split is not None and self.predict_split not in self.splits
+        node_type = (
+            split.node_type if stored and split is not None else self._node_type() or manifest.schema.node_types[0]
+        )
+        return own_ids(manifest, self.root, n_id, node_type)
+
+    @property
+    def graph_hash(self) -> str | None:
+        """Of what the partition was made of and how; None before the graph is open."""
+        return None if self._graph is None else self._graph.manifest.options_hash
+
+    def train_labels(self) -> np.ndarray:
+        """Labels [S] or [S, D] of the training seeds, in the user's order; the same on every rank, whoever has the graph.
+        A collective call before the first loader is made."""
+        if self._train_labels is None:
+            self._train_labels = self._open_host().read_seeds(self._spec("train", "train"), "y")
+        return self._train_labels
 
     def _find_seeds(self, split: str | None) -> tuple[np.ndarray | None, str | None]:
         """(the user's own seeds, name of a stored split); neither for all nodes."""
@@ -393,6 +431,7 @@ class GLTDataModule(LightningDataModule):
 
     def _close(self) -> None:
         self._loaders.clear()
+        self._train_labels = None
         self._standalone.close()
         self._in_flight.clear()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.lightning.label_facts import LabelFacts, labels_of_manifest, labels_of_source
 from glt_lightning.partition import GraphSource
 from glt_lightning.partition.build.relations import stored_relations
 from glt_lightning.partition.sources.base import categories_of
@@ -19,6 +20,7 @@ class GraphFacts:
     num_features: width of ``x`` per node type, None without it.
     num_categories: number of codes of each column of ``x_codes``, for the node types that have them.
     splits: node type of each split.
+    labels: what the labels of ``target_type`` are, None without.
     """
 
     schema: GraphSchema
@@ -28,6 +30,7 @@ class GraphFacts:
     target_type: NodeType | None
     splits: Mapping[str, NodeType]
     num_categories: Mapping[NodeType, Sequence[int]] = field(default_factory=dict)
+    labels: LabelFacts | None = None
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> GraphFacts:
@@ -40,6 +43,7 @@ class GraphFacts:
             manifest.target_type,
             {name: split.node_type for name, split in manifest.splits.items()},
             manifest.num_categories,
+            labels_of_manifest(manifest),
         )
 
     @classmethod
@@ -53,4 +57,5 @@ class GraphFacts:
             source.target_type,
             {name: node_type for name, (node_type, _) in source.splits.items()},
             categories_of(source),
+            labels_of_source(source),
         )

@@ -21,7 +21,7 @@ from glt_lightning.data.graph import Graph, Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.memory_tier import MemoryTier
-from glt_lightning.errors import OptionError, SamplerError
+from glt_lightning.errors import DataError, OptionError, SamplerError
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
@@ -157,8 +157,7 @@ class LoaderContext:
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
-        if self._producer is None:
-            raise SamplerError("this LoaderContext is closed; open a new one.")
+        producer = self._open()
         options, schema = self.sampling, self.graph.schema
         seeds = spec.find_seeds(self.graph)
         with_edge = batches_have_edges(options, self.graph.manifest)
@@ -184,9 +183,39 @@ class LoaderContext:
                 _log.info(_NO_HASH, spec.name)
             if spec.exact and 0 < len(plan.seeds) < self.world_size and self.rank == 0:
                 _log.warning(_FEW_SEEDS, spec.name, len(plan.seeds), self.world_size)
-        loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
+        loader = DistNeighborLoader(plan, config, producer, collate, identity)
         self._loaders.add(loader)
         return loader
+
+    def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:
+        """A node attribute [S, ...] of all seeds of ``spec``, in their order, on every rank: wherever their rows are, batches of
+        seeds alone bring them. Raises `DataError` for an attribute that their type does not have."""
+        seeds = spec.find_seeds(self.graph)
+        node_type = self.graph.schema.node_types[seeds.node_type]
+        if name not in (known := self.graph.manifest.node_attrs(seeds.node_type)):
+            raise DataError(
+                f"nodes of type {node_type!r} have no attribute {name!r}; they have {', '.join(known) or 'none'}."
+            )
+        no_neighbours = ((0,) * len(self.graph.schema.edge_types),)
+        config = SamplerConfig(seed_type=seeds.node_type, fanouts=no_neighbours, threads=self.sampling.num_threads)
+        plan = EpochPlan(
+            seeds=seeds.gids, batch_size=spec.batch_size, seed=self.seed, loader=f"{spec.name}/{name}", exact=True
+        )
+        collate = Collate(self.graph.manifest, seeds.node_type, with_edge=False)
+        loader = DistNeighborLoader(plan, config, self._open(), collate, {})
+        found = []
+        for batch in loader:
+            whole = self.to_device(batch)
+            store = whole if self.graph.schema.homogeneous else whole[node_type]
+            rows = store[name][: store.batch_size]
+            found.append((rows.float() if rows.dtype == torch.bfloat16 else rows).cpu().numpy().copy())
+        loader.close()
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    def _open(self) -> Producer:
+        if self._producer is None:
+            raise SamplerError("this LoaderContext is closed; open a new one.")
+        return self._producer
 
     def to_device(self, batch: Batch, device: torch.device | None = None) -> Batch:
         """The batch on ``device`` (None: the context's), whole: also with the attributes that the device keeps.

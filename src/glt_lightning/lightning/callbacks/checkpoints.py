@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -18,15 +19,25 @@ class BestCheckpoint(ModelCheckpoint):
     """Keeps ``best.ckpt``, the epoch with the best ``monitor``, and ``last.ckpt``.
 
     If the module does not log ``monitor``, ``best.ckpt`` is the latest epoch.
+
+    Args:
+        monitor: What is compared. ``None``: the module's ``checkpoint_monitor``, a pair such as ``("val_auc", "max")``; for a
+            module without one the greatest ``val_acc``.
+        mode: ``max`` or ``min``, which of its values is best. ``None``: ``max``, or what the module says.
     """
 
     CHECKPOINT_NAME_LAST = _LAST
 
-    def __init__(self, monitor: str = "val_acc", mode: str = "max") -> None:
+    def __init__(self, monitor: str | None = None, mode: str | None = None) -> None:
+        self._asks_module = monitor is None and mode is None
         super().__init__(
-            filename=_BEST, monitor=monitor, mode=mode, save_top_k=1, save_last=True, enable_version_counter=False
+            filename=_BEST,
+            monitor=monitor or "val_acc",
+            mode=mode or "max",
+            save_top_k=1,
+            save_last=True,
+            enable_version_counter=False,
         )
-
         self._fits = False
 
     @property
@@ -36,6 +47,10 @@ class BestCheckpoint(ModelCheckpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         self._fits = stage == "fit"
+        if self._asks_module and (asked := getattr(pl_module, "checkpoint_monitor", None)) is not None:
+            self.monitor, self.mode = asked
+            # what ModelCheckpoint begins with for a mode, which it is told when it is made
+            self.kth_value = torch.tensor(float("inf") if self.mode == "min" else -float("inf"))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if self._fits:  # else the run only reads a checkpoint, and the warnings of what is not restored would mislead

@@ -38,6 +38,7 @@ _LINKS = {
     "num_features": "in_channels",
     "num_classes": "out_channels",
     "num_categories": "num_categories",
+    "label_facts": "label_facts",
     "metadata": "metadata",
     "num_nodes": "num_nodes",
     "target_type": "target_type",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,27 +68,27 @@ class HomogeneousGNN(nn.Module):
         return self.gnn(x, batch.edge_index, **hops)[: batch.batch_size]
 
 
-class HeterogeneousGNN(nn.Module):
-    """Logits of a batch's seeds by one convolution per layer and edge type.
+class HeterogeneousEncoder(nn.Module):
+    """Embeddings of a batch's seeds by layers over the edge types.
 
-    Each node type is projected to ``hidden_channels`` (or has a learned embedding); a node sums what its edge types
-    bring. A layer has convolutions only for the edge types that can still reach the seeds, so that every parameter gets
-    a gradient, as DDP wants it.
+    Each node type is projected to ``hidden_channels`` (or has a learned embedding). A layer is made for the edge types that
+    can still reach the seeds alone, so that every parameter gets a gradient, as DDP wants it.
+
+    make_layer: makes the layer of some edge types. A layer has ``relations``, those edge types, and ``activate``, whether
+        its outputs pass a ReLU; it maps (x by node type, edge_index by edge type) to outputs of the types that edges lead to.
     """
 
     def __init__(
         self,
-        name: str,
+        make_layer: Callable[[list[EdgeType]], Any],
         in_channels: Mapping[NodeType, int | None],
         hidden_channels: int,
         num_layers: int,
-        out_channels: int,
         *,
         dropout: float,
         metadata: Metadata,
         num_nodes: Mapping[NodeType, int],
         target_type: NodeType,
-        options: Mapping[str, Any],
         num_categories: NumCategories = None,
     ) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class HeterogeneousGNN(nn.Module):
         self.layers = nn.ModuleList()
         needed = {target_type}
         for _ in range(num_layers):
-            layer = RelationLayer(name, [e for e in metadata[1] if e[2] in needed], hidden_channels, dropout, options)
+            layer = make_layer([e for e in metadata[1] if e[2] in needed])
             self.layers.insert(0, layer)
             needed |= {src for src, _, _ in layer.relations}
         self.relations = layer.relations  # of the first layer: all that is ever used
@@ -111,10 +112,9 @@ class HeterogeneousGNN(nn.Module):
             }
         )
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(hidden_channels, out_channels)
 
     def forward(self, batch: HeteroData) -> Tensor:
-        """Logits [S, C] of the S seeds."""
+        """Embeddings [S, hidden_channels] of the S seeds."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
         edges = {e: batch[e].edge_index for e in self.relations}
         nodes_per_hop = {t: batch[t].num_sampled_nodes for t in x}
@@ -123,19 +123,48 @@ class HeterogeneousGNN(nn.Module):
         for i, layer in enumerate(self.layers):
             if trims:
                 x, edges, _ = trim_to_layer(i, nodes_per_hop, edges_per_hop, x, edges)
-            x |= {t: self.dropout(sums.relu()) for t, sums in layer(x, edges).items()}
-        return self.head(x[self.target_type][: batch[self.target_type].batch_size])
+            out = layer(x, edges)
+            x |= {t: self.dropout(rows.relu() if layer.activate else rows) for t, rows in out.items()}
+        return x[self.target_type][: batch[self.target_type].batch_size]
+
+
+class HeterogeneousGNN(HeterogeneousEncoder):
+    """Logits of a batch's seeds by one convolution per layer and edge type."""
+
+    def __init__(
+        self,
+        name: str,
+        in_channels: Mapping[NodeType, int | None],
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        *,
+        dropout: float,
+        options: Mapping[str, Any],
+        **graph: Any,
+    ) -> None:
+        make_conv = partial(_relation_conv, name, hidden_channels, dropout, options)
+        make_layer = partial(RelationLayer, make_conv)
+        super().__init__(make_layer, in_channels, hidden_channels, num_layers, dropout=dropout, **graph)
+        self.head = nn.Linear(hidden_channels, out_channels)
+
+    def forward(self, batch: HeteroData) -> Tensor:
+        """Logits [S, C] of the S seeds."""
+        return self.head(super().forward(batch))
 
 
 class RelationLayer(nn.Module):
-    """One convolution for each of some edge types; a node sums what they bring it."""
+    """One convolution for each of some edge types; a node sums what they bring it, as in PyG's ``to_hetero``.
 
-    def __init__(
-        self, name: str, relations: list[EdgeType], width: int, dropout: float, options: Mapping[str, Any]
-    ) -> None:
+    make_conv: makes a convolution between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width].
+    """
+
+    activate = True
+
+    def __init__(self, make_conv: Callable[[], nn.Module], relations: list[EdgeType]) -> None:
         super().__init__()
         self.relations = relations
-        self.convs = nn.ModuleList(_relation_conv(name, width, dropout, options) for _ in relations)
+        self.convs = nn.ModuleList(make_conv() for _ in relations)
 
     def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
         """x: float [N, width] per node type.  Returns the same for the types that any edge type leads to."""

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
@@ -191,6 +192,10 @@ class GLTStrategy(DDPStrategy):
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A loader of this rank's batches; `open_context` comes first."""
         return self._contexts.make_loader(spec)
+
+    def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:
+        """A node attribute of all seeds of a loader, on every rank; `open_context` comes first."""
+        return self._contexts.read_seeds(spec, name)
 
     def complete(self, batch: Batch) -> Batch:
         """Gives a batch that was moved to the training device the rows that are kept there."""

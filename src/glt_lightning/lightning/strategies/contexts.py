@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from glt_lightning.data.graph import Graph
@@ -60,9 +61,16 @@ class ContextOwner:
         self._closer = weakref.finalize(self, context.close)  # also when this owner is forgotten, and at exit
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
+        return self._opened(spec).make_loader(spec)
+
+    def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:
+        """As `LoaderContext.read_seeds`."""
+        return self._opened(spec).read_seeds(spec, name)
+
+    def _opened(self, spec: LoaderSpec) -> LoaderContext:
         if self._context is None:
             raise SamplerError(f"loader {spec.name!r}: no graph is open here; call setup() first.")
-        return self._context.make_loader(spec)
+        return self._context
 
     def complete(self, batch: Batch) -> Batch:
         """Gives a batch that was moved to the device what is kept there."""

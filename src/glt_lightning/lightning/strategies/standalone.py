@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from lightning.pytorch import Trainer
 
@@ -33,6 +34,8 @@ class GraphHost(Protocol):
     def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = ...) -> None: ...
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader: ...
+
+    def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray: ...
 
     def complete(self, batch: Batch) -> Batch: ...
 
@@ -86,6 +89,9 @@ class Standalone:
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         return self._contexts.make_loader(spec)
+
+    def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:
+        return self._contexts.read_seeds(spec, name)
 
     def complete(self, batch: Batch) -> Batch:
         """Gives a batch that was moved to the training device the rows that are kept there."""

@@ -33,7 +33,7 @@ from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import Topology
 from glt_lightning.partition.hotness.hot_lists import hot_arrays
 from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
-from glt_lightning.partition.sources.base import Rows, categories_of
+from glt_lightning.partition.sources.base import GraphSource, Rows, categories_of
 from glt_lightning.types import NodeType
 
 _INT32_MAX = 2**31 - 1
@@ -219,6 +219,7 @@ class Builder:
             hotness=hotness,
             encodings=self._encodings(),
             num_categories=categories_of(source),
+            class_names=_class_names(source),
         )
 
     def _encodings(self) -> dict[str, EncodingEntry]:
@@ -231,6 +232,12 @@ class Builder:
             for name, stored in each.items()
             if stored.entry is not None
         }
+
+
+def _class_names(source: GraphSource) -> tuple[str, ...] | None:
+    """Of a source that names its classes, which a source need not do."""
+    names = getattr(source, "class_names", None)
+    return None if names is None else tuple(str(name) for name in names)
 
 
 def _width(attrs: Mapping[str, Rows]) -> int:

@@ -233,6 +233,10 @@ class DelegatingSource:
         return self._graph.num_classes
 
     @property
+    def class_names(self) -> list[str] | None:
+        return getattr(self._graph, "class_names", None)
+
+    @property
     def target_type(self) -> NodeType | None:
         return self._graph.target_type
 

@@ -73,6 +73,16 @@ class NpzSource:
         return classes_of(self._read(key))
 
     @cached_property
+    def class_names(self) -> list[str] | None:
+        """An array of text named ``class_names`` with a name for each class."""
+        prefix = "" if self.target_type is None else self._node_prefix[self.target_type]
+        key = prefix + "class_names" if prefix + "class_names" in self._shapes else "class_names"
+        shape, dtype = self._shapes.get(key, ((), np.dtype(bool)))
+        if dtype.kind != "U" or self.num_classes is None or shape != (self.num_classes,):
+            return None  # arrays of text may be there for other readers of the file
+        return [str(name) for name in self._read(key)]
+
+    @cached_property
     def target_type(self) -> NodeType | None:
         labelled = [t for t in self.schema.node_types if self._node_prefix[t] + "y" in self._shapes]
         return pick_target(labelled, {t for t, _ in self._split_keys().values()}, self.name)

@@ -49,6 +49,16 @@ class OgbSource(DelegatingSource):
     def num_classes(self) -> int | None:
         return self._layout.num_outputs
 
+    @property
+    def class_names(self) -> list[str] | None:
+        return None
+
+    @property
+    def label_form(self) -> tuple[str, tuple[int, ...]] | None:
+        """Kind and shape of a node's labels, known before the download; integers, because NaN becomes -1."""
+        tasks = 1 if self._layout.links else int(self._layout.meta["num tasks"])
+        return None if self._layout.links else ("int", () if tasks == 1 else (tasks,))
+
     @cached_property
     def _files(self) -> list[Path]:
         self._layout = fetched(self._layout, self._root)

@@ -54,6 +54,11 @@ def load_facts(folder: Path) -> dict[NodeType, NodeFacts]:
         ) from None
 
 
+def has_ids(folder: Path, node_type: NodeType) -> bool:
+    """Whether converted tables are there that name the nodes of a type otherwise than by their row."""
+    return any((node_folder(folder, node_type) / name).exists() for name in ("ids.npy", "ids_bytes.npy"))
+
+
 def user_ids(folder: str | Path, n_id: Any, node_type: NodeType | None = None) -> np.ndarray:
     """The ids that the user's table gives to nodes.
 

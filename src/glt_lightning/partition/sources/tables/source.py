@@ -37,6 +37,11 @@ _LOCK_S = 6 * 3600.0
 _NO_ATTRS = ("y", "source", "destination", "ids", "ids_offsets", "ids_bytes")
 
 
+def tables_folder(root: str | Path, name: str, fingerprint: str) -> Path:
+    """Where the tables of a data set are when they are converted."""
+    return Path(root) / "tables" / f"{name}-{fingerprint[:12]}"
+
+
 class TableSource:
     """A mapping of tables. They are converted when more than names and fingerprint is asked of them.
 
@@ -73,7 +78,7 @@ class TableSource:
     @cached_property
     def folder(self) -> Path:
         """Where the converted tables are; made when there is none yet."""
-        folder = self._root / "tables" / f"{self.name}-{self.fingerprint[:12]}"
+        folder = tables_folder(self._root, self.name, self.fingerprint)
         if not folder.exists():
             with exclusive(folder, _LOCK_S):
                 if not folder.exists():  # nobody made it while we waited

@@ -1,0 +1,184 @@
+"""From the name of a GNN of PyG to a module that embeds a batch's seeds."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import RGCNConv
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.lightning.models.code_embedding import NumCategories, categories_of
+from glt_lightning.lightning.models.gnn import (
+    _FAMILY,
+    HeterogeneousEncoder,
+    HomogeneousGNN,
+    Metadata,
+    NodeEncoder,
+    RelationLayer,
+    _relation_conv,
+)
+from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, _made, conv_names, make_conv
+
+_TYPED = ("HGT", "RGCN")
+_FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderShape:
+    """What every encoder is made of.
+
+    in_channels: width of ``x``, None for nodes without it; per node type in a heterogeneous graph, as is ``num_nodes``.
+    metadata: node and edge types of a heterogeneous graph.
+    num_categories: number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
+    """
+
+    in_channels: Any
+    hidden_channels: int
+    num_layers: int
+    dropout: float
+    metadata: Metadata | None = None
+    num_nodes: Any = None
+    target_type: str | None = None
+    num_categories: NumCategories = None
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_channels", "num_layers"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise OptionError(f"{name}: expected an integer >= 1, got {value!r}.")
+        if not 0 <= self.dropout < 1:
+            raise OptionError(f"dropout: expected a number from 0 to below 1, got {self.dropout!r}.")
+        per_type = isinstance(self.in_channels, dict), isinstance(self.num_nodes, dict)
+        if self.metadata is None:
+            if any(per_type) or isinstance(self.num_categories, dict):
+                raise OptionError(
+                    "metadata: needed when in_channels, num_nodes or num_categories are given per node type; got None."
+                )
+            return
+        if isinstance(self.num_categories, list):
+            raise OptionError(
+                f"num_categories: expected an entry per node type {self.metadata[0]}; got {self.num_categories}."
+            )
+        if not all(per_type):
+            raise OptionError(
+                f"in_channels, num_nodes: expected one entry per node type {self.metadata[0]}; got {self.in_channels}, "
+                f"{self.num_nodes}."
+            )
+        if self.target_type not in self.metadata[0]:
+            raise OptionError(f"target_type: expected one of {', '.join(self.metadata[0])}; got {self.target_type!r}.")
+
+
+def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
+    """A module that maps a batch to embeddings [S, hidden_channels] of its S seeds. Raises `OptionError` for a wrong name."""
+    known = [*sorted(_FAMILY), *_TYPED, *conv_names()]
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
+        raise OptionError(
+            f"encoder: expected one of {', '.join([*sorted(_FAMILY), *_TYPED])}, or a convolution of PyG such as GATv2Conv; "
+            f"got {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else "")
+        )
+    try:
+        return _homogeneous(name, options, shape) if shape.metadata is None else _heterogeneous(name, options, shape)
+    except TypeError as error:  # an unknown argument of PyG's class
+        raise OptionError(f"encoder: {name} with encoder_kwargs {dict(options)}: {error}.") from None
+
+
+def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
+    if name == "HGT":
+        raise OptionError("encoder: HGT is for graphs with several node or edge types; this one has one of each.")
+    if name in _FAMILY:
+        return FamilyEncoder(name, options, shape)
+    if name == "RGCN":
+        count = options.get("num_relations")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise OptionError(
+                "encoder: RGCN in a graph of one edge type reads the edge attribute edge_type; say how many kinds there are, as "
+                f"encoder_kwargs: {{num_relations: 26}}; got {count!r}."
+            )
+        convs = [_made(name, RGCNConv, *[shape.hidden_channels] * 2, **options) for _ in range(shape.num_layers)]
+        return ConvStack(convs, shape, with_type=True)
+    convs = [make_conv(name, shape.hidden_channels, options, two_types=False) for _ in range(shape.num_layers)]
+    return ConvStack(convs, shape)
+
+
+def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
+    width = shape.hidden_channels
+    assert shape.metadata is not None
+    assert shape.target_type is not None
+    if name == "HGT":
+        make_layer: Any = partial(HGTLayer, width, options)
+    elif name == "RGCN":
+        make_layer = partial(RGCNLayer, width, options)
+    elif name in _FAMILY:
+        if name not in _FOR_TWO_TYPES:
+            raise OptionError(
+                f"encoder: {name} has no form for edges between two node types; use {', '.join(_FOR_TWO_TYPES)}, HGT, RGCN, or "
+                "a convolution such as GATv2Conv."
+            )
+        make_layer = partial(RelationLayer, partial(_relation_conv, name, width, shape.dropout, options))
+    else:
+        make_layer = partial(RelationLayer, partial(make_conv, name, width, options, two_types=True))
+    return HeterogeneousEncoder(
+        make_layer,
+        shape.in_channels,
+        width,
+        shape.num_layers,
+        dropout=shape.dropout,
+        metadata=shape.metadata,
+        num_nodes=shape.num_nodes,
+        target_type=shape.target_type,
+        num_categories=shape.num_categories,
+    )
+
+
+class FamilyEncoder(HomogeneousGNN):
+    """A model of PyG's `BasicGNN` family."""
+
+    def __init__(self, name: str, options: Mapping[str, Any], shape: EncoderShape) -> None:
+        width = shape.hidden_channels
+        super().__init__(
+            name,
+            shape.in_channels,
+            width,
+            shape.num_layers,
+            width,
+            dropout=shape.dropout,
+            num_nodes=shape.num_nodes,
+            options=options,
+            num_categories=shape.num_categories,
+        )
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, batch: Data) -> Tensor:
+        return self.dropout(super().forward(batch).relu())
+
+
+class ConvStack(nn.Module):
+    """Convolutions one after another; ``with_type`` gives them the edge attribute ``edge_type`` as well."""
+
+    def __init__(self, convs: list[nn.Module], shape: EncoderShape, *, with_type: bool = False) -> None:
+        super().__init__()
+        codes = categories_of(shape.num_categories, "node")
+        self.encoder = NodeEncoder(shape.in_channels, shape.num_nodes, shape.hidden_channels, num_categories=codes)
+        self.convs = nn.ModuleList(convs)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.with_type = with_type
+
+    def forward(self, batch: Data) -> Tensor:
+        x = self.encoder("node", batch)
+        further: tuple[Tensor, ...] = ()
+        if self.with_type:
+            if "edge_type" not in batch:
+                raise DataError(
+                    "encoder: RGCN: the edges have no attribute edge_type that says of which kind they are."
+                )
+            further = (batch.edge_type.long(),)
+        for conv in self.convs:
+            x = self.dropout(conv(x, batch.edge_index, *further).relu())
+        return x[: batch.batch_size]

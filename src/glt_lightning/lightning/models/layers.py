@@ -1,0 +1,106 @@
+"""Layers over several edge types, and convolutions of PyG by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import HGTConv, MessagePassing, RGCNConv, conv as pyg_convs
+
+from glt_lightning.errors import OptionError
+from glt_lightning.types import EdgeType, NodeType
+
+
+class HGTLayer(nn.Module):
+    """PyG's `HGTConv` over some edge types: attention with matrices for each node type and edge type."""
+
+    activate = False  # the convolution has its own
+
+    def __init__(self, width: int, options: Mapping[str, Any], relations: list[EdgeType]) -> None:
+        super().__init__()
+        self.relations = relations
+        destinations = {dst for _, _, dst in relations}
+        self.types = sorted(destinations | {src for src, _, _ in relations})
+        self.conv = _made("HGT", HGTConv, width, width, (self.types, relations), **options)
+        for node_type in set(self.types) - destinations:  # sources alone have no output, and DDP wants every gradient
+            del self.conv.out_lin.lins[node_type], self.conv.skip[node_type]
+
+    def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
+        return self.conv({t: x[t] for t in self.types}, {e: edges[e] for e in self.relations})
+
+
+class RGCNLayer(nn.Module):
+    """PyG's `RGCNConv` over some edge types: a matrix for each, and one for a node itself."""
+
+    activate = True
+
+    def __init__(self, width: int, options: Mapping[str, Any], relations: list[EdgeType]) -> None:
+        super().__init__()
+        self.relations = relations
+        self.destinations = sorted({dst for _, _, dst in relations})
+        self.types = sorted({*self.destinations, *(src for src, _, _ in relations)})
+        self.conv = _made("RGCN", RGCNConv, width, width, len(relations), **options)
+
+    def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
+        first, total = {}, 0
+        for t in self.types:
+            first[t], total = total, total + len(x[t])
+        shift = {(src, dst): torch.tensor([[first[src]], [first[dst]]]) for src, _, dst in self.relations}
+        found = [edges[e] + shift[e[0], e[2]].to(edges[e].device) for e in self.relations]
+        kinds = [torch.full((part.size(1),), r, device=part.device) for r, part in enumerate(found)]
+        out = self.conv(torch.cat([x[t] for t in self.types]), torch.cat(found, dim=1), torch.cat(kinds))
+        return {t: out[first[t] : first[t] + len(x[t])] for t in self.destinations}
+
+
+def conv_names() -> list[str]:
+    """The convolutions of PyG that can be made by name."""
+    return [name for name in pyg_convs.__all__ if name.endswith("Conv")]
+
+
+def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: bool) -> nn.Module:
+    """A convolution of PyG, [N, width] -> [N, width]; with ``two_types`` from nodes [N_src, width] to others [N_dst, width].
+
+    Raises `OptionError` for one that wants more than x and edge_index, which is found by running it once.
+    """
+    kind = getattr(pyg_convs, name)
+    known = inspect.signature(kind.__init__).parameters
+    options = dict(options)
+    if "heads" in known and "concat" in known:
+        options.setdefault("concat", False)  # heads are averaged, so that the width stays
+    if two_types and "add_self_loops" in known:
+        options.setdefault("add_self_loops", False)
+    made, reason = None, ""
+    for width_in in ((width, width), width) if two_types else (width,):
+        try:
+            made = kind(width_in, width, **options)
+            _try(made, width, two_types)
+            return made
+        except Exception as error:  # what a class of PyG raises is not said anywhere
+            reason = (
+                reason or f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            )
+    what = "edges between two node types" if two_types else "x and edge_index"
+    raise OptionError(
+        f"encoder: {name} cannot be used here: with {what} alone, width {width} and encoder_kwargs {dict(options)} it raises "
+        f"{reason[:200]}. Choose another encoder, or correct encoder_kwargs."
+    )
+
+
+def _try(conv: nn.Module, width: int, two_types: bool) -> None:
+    edge_index = torch.tensor([[0, 1, 2], [1, 0, 1]])
+    x: Any = (torch.zeros(3, width), torch.zeros(2, width)) if two_types else torch.zeros(3, width)
+    with torch.no_grad():
+        out = conv.eval()(x, edge_index)
+    conv.train()
+    if not isinstance(out, Tensor) or out.shape != (2 if two_types else 3, width):
+        raise ValueError(f"its output is {list(out.shape) if isinstance(out, Tensor) else type(out).__name__}")
+
+
+def _made(name: str, kind: type[MessagePassing], *arguments: Any, **options: Any) -> Any:
+    try:
+        return kind(*arguments, **options)
+    except (TypeError, ValueError, AssertionError, ZeroDivisionError) as error:
+        raise OptionError(f"encoder: {name} with encoder_kwargs {options}: {error or type(error).__name__}.") from None

@@ -1,0 +1,92 @@
+"""Metrics by name for each task, from torchmetrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torchmetrics
+from torch import Tensor, nn
+
+from glt_lightning.errors import OptionError
+
+# Name -> (class of torchmetrics, how classes or labels are averaged; None: the class has no such argument).
+_CLASSES: dict[str, tuple[str, str | None]] = {
+    "acc": ("Accuracy", "micro"),
+    "macro_acc": ("Accuracy", "macro"),
+    "f1": ("F1Score", "macro"),
+    "micro_f1": ("F1Score", "micro"),
+    "auc": ("AUROC", "macro"),
+    "ap": ("AveragePrecision", "macro"),
+    "precision": ("Precision", "macro"),
+    "recall": ("Recall", "macro"),
+    "mcc": ("MatthewsCorrCoef", None),
+}
+_NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mae": ("MeanAbsoluteError", {}),
+    "mse": ("MeanSquaredError", {}),
+    "rmse": ("MeanSquaredError", {"squared": False}),
+    "r2": ("R2Score", {}),
+}
+_DEFAULT = {
+    "multiclass": ("acc",),
+    "binary": ("acc", "auc"),
+    "multilabel": ("micro_f1", "auc"),
+    "regression": ("mae", "rmse", "r2"),
+}
+_LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
+
+
+def metric_names(task: str, given: Sequence[str] | None) -> list[str]:
+    """Those that are given, else those of the task. Raises `OptionError` for an unknown one."""
+    known = _NUMBERS if task == "regression" else _CLASSES
+    names = list(_DEFAULT[task]) if given is None else [given] if isinstance(given, str) else list(given)
+    if unknown := [name for name in names if name not in known]:
+        raise OptionError(f"metrics: expected any of {', '.join(known)} for task {task}; got {unknown[0]!r}.")
+    return list(dict.fromkeys(names))
+
+
+def make_metrics(task: str, out_channels: int, names: Sequence[str]) -> nn.ModuleDict:
+    """By name. They take scores between 0 and 1, or numbers, from `update_metric`."""
+    return nn.ModuleDict({name: _make(task, out_channels, name) for name in names})
+
+
+def monitor_of(val_metric: str | None, names: Sequence[str]) -> tuple[str, str]:
+    """(name that is logged, ``min`` or ``max``) of the metric that chooses the best checkpoint; None: the first of ``names``."""
+    known = [*names, "loss"]
+    name = known[0] if val_metric is None else str(val_metric).removeprefix("val_")
+    if name not in known:
+        raise OptionError(
+            f"val_metric: expected one of {', '.join(f'val_{each}' for each in known)}; got {val_metric!r}. Add it to metrics."
+        )
+    return f"val_{name}", "min" if name in _LOWER_IS_BETTER else "max"
+
+
+def update_metric(metric: Any, scores: Tensor, targets: Tensor) -> None:
+    """Adds rows, of which a rank without seeds has none.
+
+    torchmetrics cannot add none. A metric that keeps all rows (``auc``, ``ap``) gathers them from every rank all the same, and
+    a rank whose list is empty would put in a tensor of another shape, over which the others wait or fail.
+    """
+    if len(scores):
+        metric.update(scores, targets)
+    elif isinstance(getattr(metric, "preds", None), list):
+        metric.preds.append(scores)
+        metric.target.append(targets)
+
+
+def _make(task: str, out_channels: int, name: str) -> nn.Module:
+    kind, options = _NUMBERS[name] if task == "regression" else _classes_options(task, out_channels, name)
+    return getattr(torchmetrics, kind)(**options)
+
+
+def _classes_options(task: str, out_channels: int, name: str) -> tuple[str, dict[str, Any]]:
+    kind, average = _CLASSES[name]
+    options: dict[str, Any] = {"task": task}
+    if task == "multiclass":
+        options |= {"num_classes": out_channels}
+    if task == "multilabel":
+        options |= {"num_labels": out_channels, "ignore_index": -1}
+    if average is not None and task != "binary":
+        options |= {"average": average}
+    return kind, options

@@ -1,0 +1,21 @@
+"""What a user's tables call the nodes of a partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.partition.sources.tables.lookup import has_ids, user_ids
+from glt_lightning.partition.sources.tables.source import tables_folder
+
+
+def own_ids(manifest: Manifest, root: str | Path, n_id: np.ndarray, node_type: str) -> np.ndarray | None:
+    """int64 or text [K]; None for a graph that is not of tables, or of tables without ids, or whose converted tables are not
+    below ``root``."""
+    made = manifest.made_by
+    folder = tables_folder(root, str(made.get("source")), str(made.get("fingerprint")))
+    if not has_ids(folder, node_type):
+        return None
+    return user_ids(folder, n_id, node_type)
