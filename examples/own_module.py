@@ -29,6 +29,7 @@ class NodeClassifier(LightningModule):
         self.gnn = GraphSAGE(in_channels, hidden_channels, num_layers=2, out_channels=out_channels, norm="layer")
         self.lr = lr
         self.val_acc = Accuracy(task="multiclass", num_classes=out_channels)
+        self.test_acc = Accuracy(task="multiclass", num_classes=out_channels)
 
     def forward(self, batch: Data) -> Tensor:
         """The seeds come first among the nodes of a batch."""
@@ -43,6 +44,10 @@ class NodeClassifier(LightningModule):
     def validation_step(self, batch: Data, batch_idx: int) -> None:
         self.val_acc(self(batch), batch.y[: batch.batch_size])
         self.log("val_acc", self.val_acc, prog_bar=True, batch_size=batch.batch_size)
+
+    def test_step(self, batch: Data, batch_idx: int) -> None:
+        self.test_acc(self(batch), batch.y[: batch.batch_size])
+        self.log("test_acc", self.test_acc, batch_size=batch.batch_size)
 
     def predict_step(self, batch: Data, batch_idx: int) -> dict[str, Tensor]:
         # clone: a view that is kept would keep the memory of the whole batch

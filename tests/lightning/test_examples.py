@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from glt_lightning.lightning import read_predictions
+from glt_lightning.lightning.cli.command_line import main
 from tests.helpers import started
+from tests.lightning.tiny import NODES
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,12 +27,36 @@ def test_example_runs(script: str, tmp_path: Path) -> None:
         assert run.wait(200) == 0, run.output
 
 
-def test_module_of_the_page_trains(make_data, make_trainer) -> None:
+def _module_of_the_page() -> str:
     page = (ROOT / "docs/lightning.md").read_text()
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "class NodeClassifier" in block]
-    names: dict = {}
-    exec(code, names)
-    data = make_data()
-    trainer = make_trainer(max_epochs=5)
-    trainer.fit(names["NodeClassifier"](data.num_features, data.num_classes), data)
-    assert trainer.callback_metrics["val_acc"] > 0.5
+    return code
+
+
+@pytest.mark.parametrize("home", ["my_module", "own_module"])
+def test_own_module_from_fit_to_predictions(
+    home: str, graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the page says: the file in the current folder, and its class named on the command line."""
+    code = _module_of_the_page() if home == "my_module" else (ROOT / "examples/own_module.py").read_text()
+    (tmp_path / f"{home}.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    quiet = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.enable_progress_bar=false"]
+    data = ["--data=GLTDataModule", f"--data.dataset={graph_npz}", "--data.num_neighbors=[5,5]", "--data.batch_size=20"]
+    own = [f"--model={home}.NodeClassifier", *data, *quiet]
+    main(["fit", *own, "--trainer.max_epochs=5"])
+    assert yaml.safe_load(Path("lightning_logs/version_0/hparams.yaml").read_text()).keys() == {
+        "_instantiator",
+        "hidden_channels",
+        "in_channels",
+        "lr",
+        "out_channels",
+    }
+    capsys.readouterr()
+    main(["test", *own, "--ckpt_path=best"])
+    (accuracy,) = re.findall(r"test_acc\W+([\d.]+)", capsys.readouterr().out)
+    assert float(accuracy) > 0.5
+    main(["predict", *own, "--ckpt_path=best"])
+    (written,) = Path("lightning_logs").glob("*/predictions")
+    assert read_predictions(written)["n_id"].tolist() == list(range(NODES))

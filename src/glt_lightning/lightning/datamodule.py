@@ -28,6 +28,7 @@ from glt_lightning.lightning.own_ids import own_ids
 from glt_lightning.lightning.own_splits import read_split
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
+from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.lightning.strategies.server_facts import ask_manifest
 from glt_lightning.lightning.strategies.standalone import GraphHost, Standalone
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
@@ -250,6 +251,8 @@ class GLTDataModule(LightningDataModule):
 
     def prepare_data(self) -> None:
         """Partitions the graph if that is not done yet. Lightning calls it in one process per host."""
+        if self.trainer is not None:
+            check_ranks(self.trainer.world_size)
         if self.dataset is None or self._servers:
             return
         if not self._is_partitioned():

@@ -20,6 +20,7 @@ from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint, find_b
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
+from glt_lightning.lightning.cli.links import give_taken_links, link_graph
 from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.peers import RankError
@@ -33,16 +34,6 @@ _EPILOG = (
     f"serve (runs a graph server for trainers with strategy glt_server_client; {PROG} serve --help) "
     f"and certs (makes the certificates of a job; {PROG} certs --help)."
 )
-# What the data module knows of the graph goes to the arguments of a model that has them.
-_LINKS = {
-    "num_features": "in_channels",
-    "num_classes": "out_channels",
-    "num_categories": "num_categories",
-    "label_facts": "label_facts",
-    "metadata": "metadata",
-    "num_nodes": "num_nodes",
-    "target_type": "target_type",
-}
 _CLUSTER = ClusterOptions()
 _CHECKPOINT_WORDS = ("best", "last", "hpc", "registry")
 
@@ -57,9 +48,11 @@ class GLTCLI(LightningCLI):
             default=_CLUSTER,
             help="Where the processes of the job run; for glt strategies.",
         )
-        parser.link_arguments(("cluster", "trainer.strategy"), "data.init_args.cluster", compute_fn=_cluster_of_data)
-        for source, target in _LINKS.items():
-            parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
+        if self.subclass_mode_data:
+            parser.link_arguments(
+                ("cluster", "trainer.strategy"), "data.init_args.cluster", compute_fn=_cluster_of_data
+            )
+        link_graph(self, parser)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         super().parse_arguments(parser, args)
@@ -73,18 +66,8 @@ class GLTCLI(LightningCLI):
             rank_zero_info(f"the best checkpoint of the newest run: {config['ckpt_path']}")
 
     def instantiate_classes(self) -> None:
-        """As Lightning's, without the links that the model has no parameter for, which Lightning keeps in the model's
-        hyperparameters: a checkpoint with those could not be loaded again."""
-        assert self.subcommand is not None
-        model = self.config[self.subcommand].get("model")
-        unknown = [] if model is None else [name for name in _LINKS.values() if name not in model.init_args]
-        for name in unknown:  # in checkpoints of earlier releases
-            (model.get("dict_kwargs") or {}).pop(name, None)
+        give_taken_links(self, self._get(self.config, "model"))
         super().instantiate_classes()
-        hparams: Any = getattr(self.model, "hparams", None)
-        if isinstance(hparams, dict):
-            for name in unknown:
-                hparams.pop(name, None)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         assert self.subcommand is not None

@@ -30,6 +30,7 @@ from glt_lightning.lightning.strategies.contexts import ContextOwner
 from glt_lightning.lightning.strategies.ddp_arguments import VARIANTS, check_ddp_arguments, unused_parameters
 from glt_lightning.lightning.strategies.dry_run import give_shapes
 from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_store
+from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
 from glt_lightning.lightning.strategies.sigterm import handle_sigterm, set_exit_status
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
@@ -110,6 +111,13 @@ class GLTStrategy(DDPStrategy):
     @abstractmethod
     def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
         """Who makes batches of a graph; None for this rank alone."""
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        if in_notebook() and not self.cluster_environment.creates_processes_externally:
+            check_ranks(self.num_processes * self.num_nodes)
+            return  # the only rank is this process; Lightning refuses strategies with a launcher there
+        super()._configure_launcher()
 
     def setup_environment(self) -> None:
         super().setup_environment()
