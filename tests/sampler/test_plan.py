@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import OptionError
-from glt_lightning.sampler.plan import EpochPlan, permutation
+from glt_lightning.sampler.plan import EpochPlan, draws_by_weight, permutation
 from glt_lightning.sampler.request import batch_key
 
 SIZES = {"n": st.integers(1, 200), "batch": st.integers(1, 40), "world": st.integers(1, 7)}
@@ -117,6 +117,63 @@ def test_epochs_loaders_and_seeds_shuffle_differently():
     orders = [order(), order(epoch=1), order(seed=1), order(loader="b"), order(shuffle=False)]
     assert len({tuple(o) for o in orders}) == 5
     assert order() == orders[0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(**SIZES, shuffle=st.booleans(), owned=st.booleans(), start=st.integers(0, 9))
+def test_weighted_plan_has_the_steps_of_the_plain_one(n, batch, world, shuffle, owned, start):
+    if n < world:
+        return
+    rng = np.random.default_rng(n)
+    owner = rng.integers(0, world, n) if owned else None
+    weights = rng.random(n) * (rng.random(n) < 0.5)
+    weights[0] = 1.0
+    plain = plans(n, batch, world, shuffle=shuffle, owner=owner)
+    ranks = plans(n, batch, world, shuffle=shuffle, owner=owner, weights=weights)
+    requests = [list(p.requests(2)) for p in ranks]
+    sizes = [[len(b.seeds) for b in r] for r in requests]
+    assert sizes == [[len(b.seeds) for b in p.requests(2)] for p in plain]
+    drawn = np.concatenate([b.input_id for r in requests for b in r])
+    assert (weights[drawn] > 0).all()
+    one = plans(n, batch, 1, shuffle=shuffle, weights=weights)[0]
+    alone = np.concatenate([b.input_id for b in one.requests(2)])
+    assert sorted(drawn.tolist()) == sorted(alone.tolist())  # the same draws, however many ranks share them
+    rest = list(ranks[0].requests(2, start))
+    assert [(b.key, b.seeds.tolist()) for b in rest] == [(b.key, b.seeds.tolist()) for b in requests[0][start:]]
+
+
+def test_seeds_are_drawn_as_often_as_their_weight_says():
+    weights = np.array([1.0, 0.0, 2.0, 5.0] * 500)
+
+    def shares(epoch, **changes):
+        (plan,) = plans(2000, 64, 1, weights=weights, **{"shuffle": True} | changes)
+        drawn = np.concatenate([b.input_id for b in plan.requests(epoch)])
+        return drawn.tolist(), np.bincount(drawn % 4, minlength=4) / 2000
+
+    drawn, found = shares(0)
+    np.testing.assert_allclose(found, [1 / 8, 0, 2 / 8, 5 / 8], atol=0.03)
+    assert shares(1)[0] != drawn
+    assert shares(0, shuffle=False)[0] == shares(5, shuffle=False)[0]
+
+
+def test_weighted_draws_are_fixed_for_ever():
+    """Resuming a checkpoint of an older release depends on these numbers."""
+    assert draws_by_weight(np.arange(8.0), 12345).tolist() == [3, 3, 3, 3, 5, 4, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("weights", "changes", "message"),
+    [
+        (np.ones(3), {}, r"expected one for each of the 4 seeds, got \[3\]"),
+        (np.array([1, -1, 1, 1.0]), {}, "got -1.0 for the seed at position 1"),
+        (np.array([1, np.nan, 1, 1.0]), {}, "got nan for the seed at position 1"),
+        (np.zeros(4), {}, "expected a finite sum above zero, got 0.0"),
+        (np.ones(4), {"exact": True}, "an evaluation sees every seed exactly once"),
+    ],
+)
+def test_bad_weights(weights, changes, message):
+    with pytest.raises(OptionError, match=message):
+        plans(4, 2, 1, weights=weights, **changes)
 
 
 def test_permutation_is_fixed_for_ever():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from glt_lightning.lightning.label_facts import LabelFacts
 from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.own_ids import own_ids
 from glt_lightning.lightning.own_splits import read_split
+from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.notebook import check_ranks
@@ -84,6 +86,9 @@ class GLTDataModule(LightningDataModule):
             ``.pt`` (a tensor) or ``.txt`` file, a list, an array, of node ids or a mask over all nodes.
         input_type: Node type of own splits and of ``predict_split: all`` in a heterogeneous graph. ``None``: the type that
             has the labels.
+        seed_weights: How often the seeds of training are drawn: ``balanced``, all classes equally often, or the name of a node
+            attribute that holds their weights. Each epoch then draws as many as there are, with replacement. ``None``: every seed
+            once in each epoch. Evaluation sees every seed once.
         predict_split: Nodes to predict: all of ``input_type``, or those of a split.
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
             ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
@@ -112,6 +117,7 @@ class GLTDataModule(LightningDataModule):
         predict_split: PredictSplit = "all",
         cluster: ClusterOptions | None = None,
         cache: CacheOptions = _CACHE,
+        seed_weights: str | None = None,
     ) -> None:
         super().__init__()
         show_log()
@@ -125,6 +131,7 @@ class GLTDataModule(LightningDataModule):
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.splits, self.input_type, self.predict_split = splits or {}, input_type, predict_split
         self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
+        self.seed_weights = seed_weights
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
@@ -135,6 +142,7 @@ class GLTDataModule(LightningDataModule):
         self._in_flight = InFlight()
 
     def _check_options(self) -> None:
+        check_seed_weights(self.seed_weights)
         if self.dataset is None and self.partition.dir is None and not self._servers:
             raise OptionError(_NO_GRAPH)
         for name in ("batch_size", "eval_batch_size"):
@@ -337,7 +345,12 @@ class GLTDataModule(LightningDataModule):
         """A loader over a split, or over all nodes; the one it replaces is closed."""
         if (old := self._loaders.pop(name, None)) is not None:
             old.close()
-        loader = self._open_host().make_loader(self._spec(name, split, shuffle=shuffle))
+        host, spec = self._open_host(), self._spec(name, split, shuffle=shuffle)
+        if name == "train" and self.seed_weights is not None:
+            balanced = self.seed_weights == BALANCED
+            values = self.train_labels() if balanced else host.read_seeds(spec, self.seed_weights)
+            spec = replace(spec, seed_weights=weights_of(self.seed_weights, values))
+        loader = host.make_loader(spec)
         if not len(loader.plan.seeds):
             raise DataError(f"loader {name!r}: no seeds, so there is nothing to evaluate. Give some as data.splits.")
         self._loaders[name] = loader

@@ -239,6 +239,7 @@ class LoaderContext:
             shuffle=spec.shuffle,
             exact=spec.exact,
             extras=spec.find_extras(seeds),
+            weights=spec.weights,
             owner=self._owners(seeds) if self.sampling.seed_placement == "owner" else None,
         )
 
@@ -254,6 +255,7 @@ class LoaderContext:
             shuffle=spec.shuffle,
             exact=spec.exact,
             extras=spec.find_extras(seeds),
+            weights=spec.weights,
         )
         counts = [len(plan)] if self._gather_counts is None else self._gather_counts(len(plan))
         if min(counts) == 0 and not spec.exact:

@@ -14,7 +14,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.sampler.plan import EpochPlan
 
-_CRC, _HASH, _PARTS = "seeds_crc32", "seeds_hash", "parts"
+_CRC, _HASH, _PARTS, _WEIGHTS = "seeds_crc32", "seeds_hash", "parts", "seed_weights"
 
 
 def graph_identity(manifest: Manifest) -> list[Any]:
@@ -29,7 +29,9 @@ def seeds_identity(spec: LoaderSpec, manifest: Manifest, node_type: int, plan: E
     A folder of an earlier release has no hash of its splits; there it is a checksum of the gids, which differ with the
     parts. So does the plan with ``owner`` placement.
     """
-    identity: dict[str, Any] = {"num_seeds": len(plan.seeds)}
+    # states of earlier releases do not name the weights, which they had none of
+    weights = None if plan.weights is None else f"{zlib.crc32(plan.weights):08x}"
+    identity: dict[str, Any] = {"num_seeds": len(plan.seeds), _WEIGHTS: weights}
     found = _hash_of(spec, manifest)
     if found is None:
         identity[_CRC] = zlib.crc32(plan.seeds)

@@ -31,6 +31,8 @@ class LoaderSpec:
         extras: Arrays [S, ...] in the order of the seeds, by the name that they get in a batch: labels, times, ids. No sampler
             reads them. A batch has the rows of its own seeds, beside ``input_id``.
         shuffle: A new order in every epoch.
+        seed_weights: float [S], one for each seed in the user's order: every epoch draws S seeds with replacement, each as often
+            as its weight says. None: every seed once.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
     """
@@ -45,16 +47,25 @@ class LoaderSpec:
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     shuffle: bool = False
     exact: bool = False
+    seed_weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
         if self.per_rank and self.seeds is None:
             raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids that are this rank's own.")
-
+        if self.seed_weights is not None and np.asarray(self.seed_weights).dtype.kind not in "iufb":
+            raise OptionError(
+                f"loader {self.name!r}: seed_weights: expected numbers, got {np.asarray(self.seed_weights).dtype}."
+            )
         for name in self.extras:
             if not name.isidentifier():
                 raise OptionError(f"loader {self.name!r}: extras: expected names that Python can say, got {name!r}.")
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """float64 [S] for the epoch plan."""
+        return None if self.seed_weights is None else np.ascontiguousarray(self.seed_weights, np.float64)
 
     def find_extras(self, seeds: Seeds) -> dict[str, np.ndarray]:
         """``extras`` as arrays. Raises `OptionError` for those that do not fit the seeds or cannot be sent."""

@@ -26,6 +26,21 @@ def permutation(n: int, key: int) -> np.ndarray:
     return np.argsort(mix64(counter + np.uint64(key)), kind="stable")
 
 
+def draws_by_weight(weights: np.ndarray, key: int) -> np.ndarray:
+    """int64 [n]: n positions of the n weights, drawn with replacement, each as often as its weight says; keyed as `permutation`.
+
+    weights: float64 [n], finite, none negative, one above zero.
+    """
+    n = len(weights)
+    ends = np.cumsum(weights)
+    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    fractions = (mix64(counter + np.uint64(key)) >> np.uint64(11)) * 2.0**-53
+    drawn = np.searchsorted(ends, fractions * ends[-1], side="right")
+    return np.minimum(
+        drawn, np.flatnonzero(weights)[-1]
+    )  # a product that is rounded up to the sum lies behind the last
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpochPlan:
     """Which seeds a rank's batches hold, epoch by epoch.
@@ -36,6 +51,8 @@ class EpochPlan:
         Else all ranks have equally many steps.
     owner: int64 [S], the rank that owns each seed, for ``owner`` placement; None deals all seeds out.
     extras: arrays [S, ...], by name; a batch has those rows of them that belong to its seeds.
+    weights: float64 [S]: each epoch draws S seeds with replacement, a seed as often as its weight says, in place of a new
+        order; without ``shuffle`` every epoch draws the same. For training alone. None: every seed once.
 
     steps: yield this many batches, starting over with new draws where the seeds are used up; for ranks whose seeds
         differ (each then plans as if alone). None: as many as the seeds make.
@@ -56,6 +73,7 @@ class EpochPlan:
     owner: np.ndarray | None = None
     steps: int | None = None
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+    weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -67,6 +85,24 @@ class EpochPlan:
                 f"loader {self.loader!r}: {len(self.seeds)} seeds cannot be shared by {self.world_size} ranks. "
                 "Use fewer devices or more seeds."
             )
+        if self.weights is not None:
+            self._check_weights(self.weights)
+
+    def _check_weights(self, weights: np.ndarray) -> None:
+        where = f"loader {self.loader!r}: seed_weights:"
+        if self.exact:
+            raise OptionError(f"{where} an evaluation sees every seed exactly once; leave the weights out.")
+        if weights.shape != self.seeds.shape:
+            raise OptionError(
+                f"{where} expected one for each of the {len(self.seeds)} seeds, got {list(weights.shape)}."
+            )
+        bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+        if len(bad):
+            raise OptionError(
+                f"{where} expected numbers >= 0, got {weights[bad[0]]} for the seed at position {bad[0]}."
+            )
+        if not np.isfinite(weights.sum()) or not weights.any():
+            raise OptionError(f"{where} expected a finite sum above zero, got {weights.sum()}.")
 
     def __len__(self) -> int:
         """Batches of this rank in an epoch."""
@@ -97,7 +133,10 @@ class EpochPlan:
     def _order(self, epoch: int) -> np.ndarray:
         n = len(self.seeds)
         key = shuffle_key(self.seed, self.loader, epoch)
-        order = permutation(n, key) if self.shuffle else np.arange(n, dtype=np.int64)
+        if self.weights is not None:
+            order = draws_by_weight(self.weights, key if self.shuffle else shuffle_key(self.seed, self.loader, 0))
+        else:
+            order = permutation(n, key) if self.shuffle else np.arange(n, dtype=np.int64)
         return order if self.owner is None else order[_by_owner(self.owner[order], self.world_size)]
 
     @property
