@@ -85,3 +85,15 @@ def test_a_sweep(fit, tmp_path: Path) -> None:
     for _ in range(300):
         fit("glt_worker")
     assert held(tmp_path) == before
+
+
+@pytest.mark.parametrize("strategy", ["auto", "glt_worker"])
+def test_data_by_hand_after_a_run(make_data, make_model, make_trainer, tmp_path: Path, strategy: str) -> None:
+    data = make_data(partition=PartitionOptions(num_parts=3))
+    make_trainer(strategy=strategy, fast_dev_run=1).fit(make_model(), data)
+    for _ in range(2):
+        data.setup("fit")
+        seeds = sum(batch.batch_size for batch in data.train_dataloader())
+        assert seeds == 100
+        data.teardown()
+        assert held(tmp_path)[0] == []

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
 
@@ -225,7 +226,8 @@ class GLTDataModule(LightningDataModule):
     @property
     def _servers(self) -> list[str]:
         """Who has the graph, if not this host."""
-        strategy = None if self.trainer is None else self.trainer.strategy
+        trainer = self._running_trainer()
+        strategy = None if trainer is None else trainer.strategy
         if isinstance(strategy, GLTStrategy):
             return strategy.servers
         return [] if self.cluster is None or strategy is not None else self.cluster.servers
@@ -246,7 +248,8 @@ class GLTDataModule(LightningDataModule):
 
     @property
     def _cluster(self) -> ClusterOptions:
-        strategy = None if self.trainer is None else self.trainer.strategy
+        trainer = self._running_trainer()
+        strategy = None if trainer is None else trainer.strategy
         return strategy.options if isinstance(strategy, GLTStrategy) else self.cluster or ClusterOptions()
 
     def _per_type(self, values: Mapping[str, Any]) -> Any:
@@ -430,7 +433,12 @@ class GLTDataModule(LightningDataModule):
 
     def _host(self) -> GraphHost:
         """Who opens the graph and makes loaders: the strategy if it is ours, else this object."""
-        return self._standalone.under(self.trainer)
+        return self._standalone.under(self._running_trainer())
+
+    def _running_trainer(self) -> Trainer | None:
+        """None after a Trainer's run: its strategy is closed, and who calls `setup` by hand (a notebook) samples alone."""
+        ended = (TrainerStatus.FINISHED, TrainerStatus.INTERRUPTED)
+        return None if self.trainer is None or self.trainer.state.status in ended else self.trainer
 
     def _open_host(self) -> GraphHost:
         """The same, sampling the graph."""
