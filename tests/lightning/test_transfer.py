@@ -8,7 +8,7 @@ import torch
 from glt_lightning import SamplingOptions
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.strategies.contexts import wants_pinned
-from glt_lightning.loader.transfer import InFlight
+from glt_lightning.loader.transfer import CopiesInFlight
 from tests.lightning.tiny import Noting
 
 
@@ -31,7 +31,7 @@ def test_pinning_without_a_gpu_is_refused(make_data) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_copies_are_right_while_slots_are_used_again(make_data, workers: int) -> None:
     """The GPU is kept busy, so that copies run long after the call that starts them."""
-    device, flight = torch.device("cuda", 0), InFlight()
+    device, flight = torch.device("cuda", 0), CopiesInFlight()
     sampling = SamplingOptions(num_workers=workers, concurrency=1, pin_memory=True, seed=0)
     data = make_data(sampling=sampling, batch_size=2)
     data.prepare_data()

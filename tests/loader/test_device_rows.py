@@ -15,7 +15,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.loader.device_rows import _complete, device_rows
-from glt_lightning.loader.transfer import InFlight
+from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
 from tests.helpers.contents import contents
@@ -208,7 +208,7 @@ def test_no_number_of_bytes(given):
 
 @pytest.mark.gpu
 def test_nothing_waits_for_a_gpu(tmp_path):
-    graph, device, flight = partitioned(every_dtype(), tmp_path), torch.device("cuda", 0), InFlight()
+    graph, device, flight = partitioned(every_dtype(), tmp_path), torch.device("cuda", 0), CopiesInFlight()
     found = []
     cache = CacheOptions(device=20_000)
     on_cpu = SamplingOptions(topology="cpu")

@@ -15,7 +15,7 @@ from glt_lightning.errors import PartitionError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import assign_graph, partition_graph, partition_parts
 from glt_lightning.partition.build.scratch import Scratch
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.sources import GraphSource
 from glt_lightning.partition.sources.folder import FolderSource
 from tests.helpers.partition_truth import HETERO, random_source
@@ -64,7 +64,7 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk(tmp_path / "out")
-    for kind, name in ((Scratch, "close"), (Topology, "__exit__")):
+    for kind, name in ((Scratch, "close"), (GraphTopology, "__exit__")):
         original = getattr(kind, name)
 
         def closing(self: object, *args: object, _original: object = original) -> None:

@@ -19,7 +19,7 @@ from glt_lightning.partition.assign import GraphToPartition
 from glt_lightning.partition.assign.metis import fill
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.relations import Relation, stored_relations
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE
@@ -28,12 +28,12 @@ from tests.helpers.partition_truth import HETERO, random_source, stored_edges
 Rows = dict[int, list[int]]
 
 
-def topology_of(source: ArraySource, undirected: bool, folder: Path) -> Topology:
+def topology_of(source: ArraySource, undirected: bool, folder: Path) -> GraphTopology:
     schema, relations = stored_relations(source.schema, undirected)
     edges = {e: source.edges(e) for e in source.schema.edge_types}
     num_nodes = {t: source.num_nodes[t] for t in schema.node_types}
     degrees = count_degrees(edges, num_nodes, lambda _: None)
-    return Topology(folder, edges, relations, num_nodes, degrees, 1 << 20, Progress(False))
+    return GraphTopology(folder, edges, relations, num_nodes, degrees, 1 << 20, Progress(False))
 
 
 def listed(chunks: Iterable[NeighborRows]) -> Rows:
@@ -118,7 +118,7 @@ def test_symmetric_edges_are_sorted_once(tmp_path: Path, edges, sorts: int, samp
         assert rows == {v: sorted(u for u, w in reverse if w == v) for v in rows}
 
 
-def _check_sampled(source: ArraySource, undirected: bool, topology: Topology) -> None:
+def _check_sampled(source: ArraySource, undirected: bool, topology: GraphTopology) -> None:
     for relation in topology.relations:
         src, _, dst = relation.edge_type
         edges = Counter((u, v) for u, v, _ in stored_edges(source, undirected)[relation.edge_type])

@@ -13,7 +13,7 @@ from glt_lightning.partition.build import edges as edges_module
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import EdgeJob
 from glt_lightning.partition.build.relations import stored_relations
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import single
@@ -27,7 +27,7 @@ def rows(folder: Path) -> list[list[int]]:
     degrees = count_degrees(edges, source.num_nodes, lambda n: None)
     _, relations = stored_relations(source.schema, False)
     folder.mkdir()
-    with Topology(folder, edges, relations, source.num_nodes, degrees, 1 << 20, Progress(False)) as topology:
+    with GraphTopology(folder, edges, relations, source.num_nodes, degrees, 1 << 20, Progress(False)) as topology:
         pieces = [(p.indptr, p.neighbors.copy()) for p in topology.neighbors()]
     return [n[a:b].tolist() for ptr, n in pieces for a, b in pairwise(ptr)]
 

@@ -15,7 +15,7 @@ import pytest
 from glt_lightning.errors import PeerError, PeerLostError, RemoteError, SamplerError
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.process import SamplerProcess, Task
+from glt_lightning.producer.process import BatchTask, SamplerProcess
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server import scheduler
 from glt_lightning.server.question import Question
@@ -48,7 +48,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> int:
     """The number of a batch that ends whatever process begins to make it."""
     submit, number = SamplerProcess.submit, 777
 
-    def poisoned(process: SamplerProcess, task: Task) -> None:
+    def poisoned(process: SamplerProcess, task: BatchTask) -> None:
         if task.request.number == number:
             os.kill(process.pid, signal.SIGSTOP)  # so that it does not answer before its end
             submit(process, task)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.graph import Graph, Seeds, choose
+from glt_lightning.data.graph import AnyGraph, Seeds, choose
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.regular_file import parse_json
@@ -25,7 +25,7 @@ _CHUNK = 1 << 20  # user ids asked for at once
 
 
 class ClusterGraph:
-    """`data.graph.Graph` over the parts that are mapped here and, where it takes them all, those of ``remote``.
+    """`data.graph.AnyGraph` over the parts that are mapped here and, where it takes them all, those of ``remote``.
 
     remote: who has the other parts; set once that is known.
     """
@@ -61,7 +61,7 @@ class ClusterGraph:
 class GraphDesk:
     """What a server tells clients that have no graph: ``info`` (the manifest), ``split`` and ``seeds``."""
 
-    def __init__(self, graph: Graph, parts: tuple[int, ...]) -> None:
+    def __init__(self, graph: AnyGraph, parts: tuple[int, ...]) -> None:
         self._graph, self._parts = graph, parts
 
     @property
@@ -90,7 +90,7 @@ def _told(seeds: Seeds) -> Message:
 
 
 class RemoteGraph:
-    """`data.graph.Graph` asked of a server. Raises `PeerError`, naming the server, where that does not answer."""
+    """`data.graph.AnyGraph` asked of a server. Raises `PeerError`, naming the server, where that does not answer."""
 
     def __init__(self, server: Peer) -> None:
         self._server = server

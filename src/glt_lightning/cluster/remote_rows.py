@@ -12,7 +12,7 @@ from glt_lightning.errors import GLTError, PeerError
 from glt_lightning.ops.merge import Picks
 from glt_lightning.sampler.source import Expand, Gathered, Picked, Rows
 from glt_lightning.transport.message import Message, pack, unpack
-from glt_lightning.transport.peer import Answer, Peer
+from glt_lightning.transport.peer import Peer, PendingAnswer
 
 
 @dataclass
@@ -138,7 +138,7 @@ def _num_picks(piece: Mapping[str, np.ndarray]) -> int:
     return sum(len(array) for name, array in piece.items() if name.endswith("/neighbors"))
 
 
-def _ask_rows(peer: Peer, request: Sequence[Rows]) -> Answer:
+def _ask_rows(peer: Peer, request: Sequence[Rows]) -> PendingAnswer:
     arrays, body = pack({str(number): rows.ids for number, rows in enumerate(request)})
     tables = [[rows.kind, rows.type, list(rows.names)] for rows in request]
     return peer.ask("gather", {"tables": tables, "arrays": arrays}, body, bulk=True)

@@ -21,7 +21,7 @@ class Seeds:
     gids: np.ndarray
 
 
-class Graph(Protocol):
+class AnyGraph(Protocol):
     """A partitioned graph: mapped here (`LocalPartition`) or held by servers."""
 
     @property

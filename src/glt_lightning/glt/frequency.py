@@ -13,7 +13,7 @@ from glt_lightning.glt.partitioners import PartitionerBase
 from glt_lightning.options import parse_bytes
 from glt_lightning.partition.assign.base import Assignment, GraphToPartition
 from glt_lightning.partition.assign.frequency import FrequencyAssigner, frequency_parts
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.sources.arrays import host_array
 from glt_lightning.partition.sources.fingerprint import array_fingerprint
@@ -67,7 +67,7 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
             return super().assign(graph)
         return {t: frequency_parts(np.stack(parts, axis=1), self.chunk_size) for t, parts in self._probs.items()}
 
-    def hotness(self, topology: Topology) -> Hotness | None:
+    def hotness(self, topology: GraphTopology) -> Hotness | None:
         if self._probs is None:
             return None
         parts = range(self.options.num_parts)

@@ -15,7 +15,7 @@ from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.options import Fanouts
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.relations import Relation
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.vip import inclusion, seed_probabilities
 from glt_lightning.partition.sources.arrays import host_array
 from glt_lightning.partition.sources.tensors import reverse_edge_type
@@ -116,8 +116,8 @@ class NeighborSampler:
         return node_type, ids.astype(np.int64)
 
 
-class _MemoryTopology(Topology):
-    """Rows in memory: what `inclusion` reads of a `Topology`."""
+class _MemoryTopology(GraphTopology):
+    """Rows in memory: what `inclusion` reads of a `GraphTopology`."""
 
     def __init__(self, graphs: Mapping[EdgeType, Graph], num_nodes: Mapping[NodeType, int]) -> None:
         indptr = {e: _padded(e, graph, num_nodes) for e, graph in graphs.items()}

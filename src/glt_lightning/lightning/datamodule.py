@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.data.graph import Graph
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.lightning.callbacks.monitor import add_monitor
@@ -35,7 +35,7 @@ from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.lightning.strategies.server_facts import ask_manifest
 from glt_lightning.lightning.strategies.standalone import GraphHost, Standalone
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
-from glt_lightning.loader.transfer import InFlight
+from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import (
     CacheOptions,
     ClusterOptions,
@@ -136,11 +136,11 @@ class GLTDataModule(LightningDataModule):
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
-        self._graph: Graph | None = None
+        self._graph: AnyGraph | None = None
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None
         self._standalone = Standalone()
-        self._in_flight = InFlight()
+        self._in_flight = CopiesInFlight()
 
     def _check_options(self) -> None:
         check_seed_weights(self.seed_weights)
@@ -448,7 +448,7 @@ class GLTDataModule(LightningDataModule):
             host.open_context(graph, self.sampling, self._seed, self.cache)
         return host
 
-    def _opened(self) -> Graph:
+    def _opened(self) -> AnyGraph:
         if self._graph is None:
             raise OptionError("the graph is not open: call prepare_data() and setup() before asking for a loader.")
         return self._graph

@@ -17,7 +17,7 @@ from glt_lightning.channel.slots import PinMemory
 from glt_lightning.cluster.cache import NOTHING_TO_KEEP
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.device_members import DeviceMembers
-from glt_lightning.data.graph import Graph, Seeds
+from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.memory_tier import MemoryTier
@@ -29,7 +29,7 @@ from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.transfer import InFlight
+from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.host_cache import host_memory
@@ -89,7 +89,7 @@ class LoaderContext:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: AnyGraph,
         sampling: SamplingOptions | None = None,
         *,
         seed: int = 0,
@@ -110,7 +110,7 @@ class LoaderContext:
         self._gather_counts = gather_counts
         self._memory: MemoryTier | None = None
         self.device_rows: DeviceRows | None = None
-        self._device, self._in_flight = device or torch.device("cpu"), InFlight()
+        self._device, self._in_flight = device or torch.device("cpu"), CopiesInFlight()
         self._producer: Producer | None = None
         self._gpus: HostGpus | None = None
         try:
@@ -129,7 +129,7 @@ class LoaderContext:
         self._loaders: WeakSet[DistNeighborLoader] = WeakSet()  # a reloaded one may go before the context does
 
     def _open_producer(
-        self, graph: Graph, make_producer: MakeProducer | None, exchange: Exchange, device: torch.device
+        self, graph: AnyGraph, make_producer: MakeProducer | None, exchange: Exchange, device: torch.device
     ) -> None:
         sampling, cache, name = self.sampling, self.cache, f"rank {self.rank}"
         kernels = gpu_kernels(graph, sampling, device, exchange, name)

@@ -13,7 +13,7 @@ from glt_lightning.cluster.device_fill import read_rows
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.device_choice import choose_rows, device_row_bytes
 from glt_lightning.data.device_members import DeviceMembers
-from glt_lightning.data.graph import Graph
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
@@ -116,7 +116,7 @@ class DeviceRows:
 
 
 def device_rows(
-    graph: Graph, options: CacheOptions, device: torch.device, *, stored: bool = False
+    graph: AnyGraph, options: CacheOptions, device: torch.device, *, stored: bool = False
 ) -> DeviceRows | None:
     """What the options ask to keep on the device that trains; None for nothing. stored: as `Manifest.as_stored` gives
     attributes. Raises as `DeviceRows`."""

@@ -8,7 +8,7 @@ import logging
 import torch
 
 from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.data.graph import Graph
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import NativeError
 from glt_lightning.loader.device_producer import DeviceProducer
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def gpu_kernels(
-    graph: Graph, sampling: SamplingOptions, device: torch.device, exchange: Exchange, name: str
+    graph: AnyGraph, sampling: SamplingOptions, device: torch.device, exchange: Exchange, name: str
 ) -> Kernels | None:
     """The kernels of ``device`` if it is a GPU that shall sample the graph; None where the CPU does. All ranks call it, and
     get the same. exchange: gives every rank the texts of all.  name: of this rank.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from glt_lightning.data.graph import Graph, Seeds
+from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.errors import OptionError
 from glt_lightning.options import Fanouts
 from glt_lightning.transport.message import DTYPES
@@ -83,7 +83,7 @@ class LoaderSpec:
                 )
         return found
 
-    def find_seeds(self, graph: Graph) -> Seeds:
+    def find_seeds(self, graph: AnyGraph) -> Seeds:
         if self.split is not None:
             return graph.split(self.split)
         return graph.seeds(self._type_index(graph.schema), self.seeds)

@@ -10,7 +10,7 @@ import torch
 from glt_lightning.loader.collate import Batch
 
 
-class InFlight:
+class CopiesInFlight:
     """Keeps batches alive until the copies from their memory are done.
 
     A batch's memory is used again as soon as the batch is gone, and an asynchronous copy reads it later than the call

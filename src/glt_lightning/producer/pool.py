@@ -14,7 +14,7 @@ from glt_lightning.channel.wire import ClosedError, receive
 from glt_lightning.cluster.member import Holder
 from glt_lightning.errors import SamplerError
 from glt_lightning.producer.child import Starter
-from glt_lightning.producer.process import LEAVE_S, SamplerProcess, Task
+from glt_lightning.producer.process import LEAVE_S, BatchTask, SamplerProcess
 from glt_lightning.producer.samplers import SamplerSource
 
 _FIRST_PAUSE_S = 0.1  # before a process is started for the third time in a row without having made anything
@@ -33,8 +33,8 @@ class Failure:
 
     said: str
     traceback: str
-    tasks: list[Task]
-    culprit: Task | None = None
+    tasks: list[BatchTask]
+    culprit: BatchTask | None = None
     kind: str = ""
     final: bool = False
     in_vain: int = 1
@@ -44,7 +44,7 @@ class Failure:
 
 
 # Returns which of the failure's tasks shall be made again. Raises to end it all.
-Judge = Callable[[Failure], Iterable[Task]]
+Judge = Callable[[Failure], Iterable[BatchTask]]
 
 
 class SamplerPool:
@@ -75,7 +75,7 @@ class SamplerPool:
         self._opened: set[int] = set()
         self._holders: Sequence[Holder] = ()
         self._ticket: Mapping[str, Any] | None = None
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[BatchTask] = deque()
         self._reserved: SamplerProcess | None = None  # gets nothing new, so that a task can be made alone
         self._in_vain = [0] * num_workers  # processes in a row that ended without having made anything
         self._due_s: dict[int, float] = {}  # when to start the process of an index
@@ -128,7 +128,7 @@ class SamplerPool:
         for process in self.processes:
             process.keep(ticket)
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: BatchTask) -> None:
         """Gives a task to the least busy process."""
         self._waiting.append(task)
         self._spread()
@@ -144,7 +144,7 @@ class SamplerPool:
         for process in self.processes:
             process.forget(slot)
 
-    def poll(self, timeout_s: float, also: int | None = None) -> Iterator[tuple[Task, dict[str, Any]]]:
+    def poll(self, timeout_s: float, also: int | None = None) -> Iterator[tuple[BatchTask, dict[str, Any]]]:
         """Tasks that are done, with what the process said. Waits for at least one message or death, or for the file
         descriptor ``also`` to become readable."""
         poll = select.poll()
@@ -193,7 +193,7 @@ class SamplerPool:
             except TimeoutError as error:
                 self._replace(process, f"does not take requests ({error})")
 
-    def _next(self) -> tuple[SamplerProcess, Task] | None:
+    def _next(self) -> tuple[SamplerProcess, BatchTask] | None:
         free = [p for p in self.processes if not any(task.alone for task in p.tasks.values())]
         if not free or not self._waiting:
             return None
@@ -209,7 +209,7 @@ class SamplerPool:
         task = next((task for task in self._waiting if not task.alone), None)
         return None if task is None or not others else (min(others, key=lambda p: len(p.tasks)), task)
 
-    def _take(self, process: SamplerProcess, header: dict[str, Any]) -> tuple[Task, dict[str, Any]] | None:
+    def _take(self, process: SamplerProcess, header: dict[str, Any]) -> tuple[BatchTask, dict[str, Any]] | None:
         if "opened" in header:
             self._opened.add(process.index)
             if header["address"] is not None:
@@ -239,7 +239,7 @@ class SamplerPool:
         process: SamplerProcess,
         reason: str,
         traceback: str = "",
-        culprit: Task | None = None,
+        culprit: BatchTask | None = None,
         kind: str = "",
         final: bool = False,
     ) -> None:

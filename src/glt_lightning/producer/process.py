@@ -46,7 +46,7 @@ def epitaph(process: subprocess.Popen[bytes], wait_s: float) -> str:
 
 
 @dataclass(eq=False)
-class Task:
+class BatchTask:
     """One batch asked for: where it shall be written and, later, what the sampler said."""
 
     run: int
@@ -68,7 +68,7 @@ class SamplerProcess:
 
     def __init__(self, index: int, source: SamplerSource, threads: int, timeout_s: float, starter: Starter) -> None:
         self.index = index
-        self.tasks: dict[tuple[int, int], Task] = {}
+        self.tasks: dict[tuple[int, int], BatchTask] = {}
         self._configs: dict[SamplerConfig, int] = {}
         self._known_slots: set[int] = set()
         self.heard_s = time.monotonic()  # when anything last came from it while it had a task
@@ -97,7 +97,7 @@ class SamplerProcess:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: BatchTask) -> None:
         """Asks for one batch. Raises `ClosedError` if the process is gone; the task stays in ``tasks`` then, too."""
         if not self.tasks:
             self.heard_s = time.monotonic()

@@ -18,7 +18,7 @@ from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.in_flight import LEAST, InFlight
 from glt_lightning.producer.pool import Failure, SamplerPool
-from glt_lightning.producer.process import Task, batches_at_once
+from glt_lightning.producer.process import BatchTask, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.standstill import STEP_S, StandStill
 from glt_lightning.sampler.counters import Counters
@@ -34,11 +34,11 @@ class _Run:
     id: int
     config: SamplerConfig
     requests: Iterator[BatchRequest]
-    tasks: OrderedDict[int, Task] = field(default_factory=OrderedDict)
+    tasks: OrderedDict[int, BatchTask] = field(default_factory=OrderedDict)
     largest: int = 0  # bytes of its largest batch so far
 
 
-class _Patience:
+class _SamplerPatience:
     """With samplers. It begins again when this process stood still."""
 
     def __init__(self, seconds: float) -> None:
@@ -80,7 +80,7 @@ class SubprocessProducer:
         self._closed = False
         self._failure: SamplerError | None = None
         self._turn = threading.RLock()  # the trainer's, but for `tend`
-        self._pool = SamplerPool(source, options.num_workers, threads, options.timeout_s, _Judge(self))
+        self._pool = SamplerPool(source, options.num_workers, threads, options.timeout_s, _TrainerPolicy(self))
 
     @property
     def fresh_slots(self) -> int:
@@ -168,7 +168,7 @@ class SubprocessProducer:
         self._slots.limit = allowed + sum(max(LEAST, len(each.tasks)) for each in others) + 2
         while len(run.tasks) < allowed:
             slot = self._slots.take()
-            patience = _Patience(self._options.timeout_s)
+            patience = _SamplerPatience(self._options.timeout_s)
             while slot is None and not run.tasks and self._abandoned:
                 self._read_replies(patience)  # an ended run's slots come back first
                 slot = self._slots.take()
@@ -181,16 +181,16 @@ class SubprocessProducer:
                 return
             chosen = slot or self._slots.take_fresh()
             assert isinstance(chosen, SharedSlot)
-            task = Task(run.id, run.config, request, chosen, once=not self._slots.owns(chosen))
+            task = BatchTask(run.id, run.config, request, chosen, once=not self._slots.owns(chosen))
             run.tasks[request.number] = task
             self._pool.submit(task)
 
-    def _wait_for(self, task: Task) -> None:
-        patience = _Patience(self._options.timeout_s)
+    def _wait_for(self, task: BatchTask) -> None:
+        patience = _SamplerPatience(self._options.timeout_s)
         while task.reply is None:
             self._read_replies(patience, task)
 
-    def _read_replies(self, patience: _Patience, task: Task | None = None) -> None:
+    def _read_replies(self, patience: _SamplerPatience, task: BatchTask | None = None) -> None:
         """Handles what the samplers sent; waits for a message or a death, but not for long."""
         left_s = patience.left_s()
         if left_s <= 0:
@@ -201,17 +201,17 @@ class SubprocessProducer:
         for done, header in self._pool.poll(min(left_s, STEP_S)):
             self._note(done, header)
 
-    def _note(self, task: Task, header: dict[str, Any]) -> None:
+    def _note(self, task: BatchTask, header: dict[str, Any]) -> None:
         if task.run in self._runs:
             task.reply = header
         else:
             self._forget(task)
 
-    def _forget(self, task: Task) -> None:
+    def _forget(self, task: BatchTask) -> None:
         self._abandoned -= 1
         self._slots.give_back(task.slot)
 
-    def judge(self, failure: Failure) -> list[Task]:
+    def judge(self, failure: Failure) -> list[BatchTask]:
         """The tasks of a failed process that are still wanted; raises `SamplerError` after too many failures."""
         # Counted for each batch, and for processes that make nothing: a job of a week survives a death a day.
         for task in failure.tasks if failure.culprit is None else [failure.culprit]:
@@ -226,7 +226,7 @@ class SubprocessProducer:
                 self._forget(task)
         return [task for task in failure.tasks if task.run in self._runs]
 
-    def _deliver(self, run: _Run, task: Task) -> Sample:
+    def _deliver(self, run: _Run, task: BatchTask) -> Sample:
         reply = task.reply
         assert reply is not None
         task.slot.attach()
@@ -258,13 +258,13 @@ class SubprocessProducer:
             raise SamplerError("the loader's context is closed; make a new loader.")
 
 
-class _Judge:
+class _TrainerPolicy:
     """Asks the producer, without keeping it alive: dropping it ends the processes."""
 
     def __init__(self, producer: SubprocessProducer) -> None:
         self._producer = weakref.ref(producer)
 
-    def __call__(self, failure: Failure) -> list[Task]:
+    def __call__(self, failure: Failure) -> list[BatchTask]:
         producer = self._producer()
         assert producer is not None
         return producer.judge(failure)

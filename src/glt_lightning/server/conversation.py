@@ -19,7 +19,7 @@ from glt_lightning.server.outage import Outage
 from glt_lightning.server.question import Question
 from glt_lightning.transport.base import MessageStream
 from glt_lightning.transport.message import Message
-from glt_lightning.transport.peer import Answer, Peer
+from glt_lightning.transport.peer import Peer, PendingAnswer
 
 _LOST = "SessionLostError"
 _FIRST_PAUSE_S = 0.02  # between streams that break before anything has come
@@ -312,7 +312,7 @@ class Conversation:
             questions = [self._unanswered[k] for k in waiting if isinstance(k, tuple) and k in self._unanswered]
         if not session or self._over:
             return  # there is nobody to talk to; what is not answered is asked again later
-        sent: list[tuple[Question | None, Answer]] = []
+        sent: list[tuple[Question | None, PendingAnswer]] = []
         for each in questions:
             message = each.to_message(session, talk)
             sent.append((each, self._peer.ask("make", message.header, message.body)))

@@ -29,7 +29,7 @@ _SLOTS = 3  # of pinned memory: the batch in use, the one just left, and one to 
 
 
 @dataclass(eq=False)
-class _Run:
+class _AskedRun:
     """One iteration of a loader: the numbers that were asked for and not yet delivered, in plan order."""
 
     id: int
@@ -70,7 +70,7 @@ class RemoteProducer:
         most = options.prefetch_size
         self._in_flight = InFlight.of(sampling, most, f"cluster.prefetch_size {most}")
         self._sizes: dict[SamplerConfig, int] = {}  # bytes of the largest batch so far, for the runs to come
-        self._runs: WeakSet[_Run] = WeakSet()
+        self._runs: WeakSet[_AskedRun] = WeakSet()
         self._conversation = Conversation(
             server, options.deadlines, sampling.max_restarts, sampling.timeout_s, pin, handover
         )
@@ -90,7 +90,7 @@ class RemoteProducer:
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         self._check_open()
-        run = _Run(next(self._ids), config, requests, largest=self._sizes.get(config, 0))
+        run = _AskedRun(next(self._ids), config, requests, largest=self._sizes.get(config, 0))
         self._runs.add(run)
         try:
             self._top_up(run)
@@ -114,7 +114,7 @@ class RemoteProducer:
         if self._slots is not None:
             self._slots.close()
 
-    def _top_up(self, run: _Run) -> None:
+    def _top_up(self, run: _AskedRun) -> None:
         others = sum(len(each.asked) * each.largest for each in list(self._runs) if each is not run)
         allowed = self._in_flight.allowed(run.largest, others)
         while len(run.asked) < allowed:
@@ -124,7 +124,7 @@ class RemoteProducer:
             run.asked.append(request.number)
             self._conversation.ask(Question(run.id, run.config, request))
 
-    def _note_size(self, run: _Run, nbytes: int) -> None:
+    def _note_size(self, run: _AskedRun, nbytes: int) -> None:
         self._sizes[run.config] = max(nbytes, self._sizes.get(run.config, 0))
         run.largest = self._sizes[run.config]
         self._in_flight.log_once(run.largest)

@@ -18,7 +18,7 @@ from glt_lightning.errors import DataError, FullError, PeerError, SamplerError
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.in_flight import memory_for_batches
 from glt_lightning.producer.pool import Failure, SamplerPool
-from glt_lightning.producer.process import Task, batches_at_once
+from glt_lightning.producer.process import BatchTask, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.server.mailbox import Mailbox
 from glt_lightning.server.question import Question
@@ -62,7 +62,7 @@ class Scheduler:
         self._closing = self._serving = False
         self._failure: BaseException | None = None
         threads, start_s = batches_at_once(source, options.num_workers, options.concurrency), options.deadlines.start_s
-        self._pool = SamplerPool(source, options.num_workers, threads, start_s, _Judge(self), lasting=True)
+        self._pool = SamplerPool(source, options.num_workers, threads, start_s, _ServerPolicy(self), lasting=True)
         self._mailbox = Mailbox()
         try:
             if not self._pool.wait_open(start_s):
@@ -301,7 +301,7 @@ class Scheduler:
         for run in {job.run for job in jobs}:
             self._pool.drop(run)
 
-    def judge(self, failure: Failure) -> list[Task]:
+    def judge(self, failure: Failure) -> list[BatchTask]:
         """A process failed. What it had is made again, unless it failed too often.
 
         Where one of several batches may be what ended the process, each is made again by a process that has no other:
@@ -316,7 +316,7 @@ class Scheduler:
             job.alone = job.alone or not clear
             job.failures += clear
         hopeless = failure.kind in _HOPELESS
-        again: list[Task] = []
+        again: list[BatchTask] = []
         for job in jobs:
             if job.wanted and job.failures <= job.session.most_failures and not hopeless:
                 again.append(job)
@@ -336,7 +336,7 @@ def _sessions(options: ClusterOptions) -> Sessions:
     return Sessions(shared, shared=True)
 
 
-def _job(task: Task) -> Job:
+def _job(task: BatchTask) -> Job:
     assert isinstance(task, Job)
     return task
 
@@ -346,13 +346,13 @@ def _no_batch(key: Key, error: str, traceback: str = "") -> Finished:
     return Finished(key, header)
 
 
-class _Judge:
+class _ServerPolicy:
     """Asks the scheduler, without keeping it alive."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = weakref.ref(scheduler)
 
-    def __call__(self, failure: Failure) -> list[Task]:
+    def __call__(self, failure: Failure) -> list[BatchTask]:
         scheduler = self._scheduler()
         assert scheduler is not None
         return scheduler.judge(failure)

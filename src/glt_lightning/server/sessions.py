@@ -15,7 +15,7 @@ import numpy as np
 from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.producer.in_flight import LEAST
-from glt_lightning.producer.process import Task
+from glt_lightning.producer.process import BatchTask
 from glt_lightning.server.question import Question
 from glt_lightning.transport.message import EMPTY
 
@@ -106,7 +106,7 @@ class Talk:
 
 
 @dataclass(eq=False, kw_only=True)
-class Job(Task):
+class Job(BatchTask):
     """A question that a sampler works on."""
 
     session: Session

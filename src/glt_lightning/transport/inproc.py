@@ -182,7 +182,7 @@ class _Connection:
         self._ids = itertools.count()
         self._state = threading.Condition()
         self._pending: list[dict[int, Waiting]] = [{}, {}]  # of each lane
-        self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[_InProcessStream] = weakref.WeakSet()
         self._error: PeerError | None = None
 
     def is_gone(self) -> bool:
@@ -219,12 +219,12 @@ class _Connection:
         if waiting is not None:  # else it is the second of two
             waiting.resolve(failed, header, body)
 
-    def stream(self, op: str, header: Mapping[str, Any]) -> _Stream:
+    def stream(self, op: str, header: Mapping[str, Any]) -> _InProcessStream:
         copy = decode_header(encode_header(header))
         with self._state:
             if self._error is not None:
                 raise again(self._error)
-            stream = _Stream(self._network, self._server, op, copy, self._caller.hello)
+            stream = _InProcessStream(self._network, self._server, op, copy, self._caller.hello)
             self._streams.add(stream)
         return stream
 
@@ -261,7 +261,7 @@ def _encoded(reply: Message) -> tuple[bytes, np.ndarray]:
     return encode_header(reply.header), reply.body.copy()
 
 
-class _Stream:
+class _InProcessStream:
     """A thread makes the messages, a few ahead of who reads them."""
 
     def __init__(

@@ -71,12 +71,14 @@ class Peer:
             except PeerError as error:
                 patience.after(error)
 
-    def ask(self, op: str, header: Mapping[str, Any] | None = None, body: Any = EMPTY, *, bulk: bool = False) -> Answer:
+    def ask(
+        self, op: str, header: Mapping[str, Any] | None = None, body: Any = EMPTY, *, bulk: bool = False
+    ) -> PendingAnswer:
         """Sends a question, at once if the peer is not known to be away. Never raises for a lost peer: the answer does.
 
         ``body`` must not change until the answer is there.
         """
-        answer = Answer(self, op, {} if header is None else header, body, bulk)
+        answer = PendingAnswer(self, op, {} if header is None else header, body, bulk)
         with self._state:
             self.stats.calls += 1
             away = self._lost_s is not None and self._connection is None
@@ -213,7 +215,7 @@ class Peer:
         return type(error)(f"{self.name} ({', '.join(self._addresses)}){verb}: {error}{more}")
 
 
-class Answer:
+class PendingAnswer:
     """What a peer will say. Made by `Peer.ask`."""
 
     def __init__(self, peer: Peer, op: str, header: Mapping[str, Any], body: Any, bulk: bool) -> None:

@@ -22,7 +22,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.cluster.context import DistContext
 from glt_lightning.cluster.link import Link
-from glt_lightning.data.graph import Graph
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.errors import DataError, GLTError, OptionError, PeerError, PeerLostError
 from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.strategies.collectives import gather_counts, gather_text
@@ -105,11 +105,11 @@ class GLTStrategy(DDPStrategy):
         """This process among the others of the job."""
 
     @abstractmethod
-    def open_graph(self, folder: str | Path | None) -> Graph:
+    def open_graph(self, folder: str | Path | None) -> AnyGraph:
         """The graph as this rank sees it. ``folder``: of its partition; None where servers have it. A collective call."""
 
     @abstractmethod
-    def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
+    def _maker(self, graph: AnyGraph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
         """Who makes batches of a graph; None for this rank alone."""
 
     def _configure_launcher(self) -> None:
@@ -178,7 +178,7 @@ class GLTStrategy(DDPStrategy):
     def has_context(self) -> bool:
         return self._contexts.is_open
 
-    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
+    def open_context(self, graph: AnyGraph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
         """Starts sampling from ``graph`` on this rank; ``seed`` must be the same on all ranks. A collective call.
 
         cache: which rows of other parts are kept on this host.

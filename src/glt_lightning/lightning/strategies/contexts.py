@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from glt_lightning.data.graph import Graph
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.collate import Batch
@@ -30,7 +30,7 @@ class ContextOwner:
 
     def open(
         self,
-        graph: Graph,
+        graph: AnyGraph,
         sampling: SamplingOptions,
         *,
         seed: int,

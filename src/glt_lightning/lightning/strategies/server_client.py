@@ -10,7 +10,7 @@ from pathlib import Path
 
 from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.cluster.graph import RemoteGraph
-from glt_lightning.data.graph import Graph
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.loader.context import MakeProducer
@@ -56,7 +56,7 @@ class GLTServerClientStrategy(GLTStrategy):
             peers=servers,
         )
 
-    def open_graph(self, folder: str | Path | None) -> Graph:
+    def open_graph(self, folder: str | Path | None) -> AnyGraph:
         """The graph as the server of this rank tells it. ``folder``: of the partition, for a server that rank 0 starts.
         Raises `PartitionError` where the servers of two ranks have another partition."""
         self._close_graph()
@@ -77,7 +77,7 @@ class GLTServerClientStrategy(GLTStrategy):
                 )
         return found[0]
 
-    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
+    def open_context(self, graph: AnyGraph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
         """As `GLTStrategy`. Where servers have GPUs, ``cache.device`` is the budget on those."""
         if self.options.worker_devices:
             cache = replace(cache, device=None)
@@ -148,7 +148,7 @@ class GLTServerClientStrategy(GLTStrategy):
         if peer is not None:
             peer.close()
 
-    def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer:
+    def _maker(self, graph: AnyGraph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer:
         if self._peer is None or not isinstance(graph, RemoteGraph):
             raise OptionError(
                 "strategy glt_server_client: batches are made from the graph that strategy.open_graph() gives, got "

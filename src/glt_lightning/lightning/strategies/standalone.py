@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from lightning.pytorch import Trainer
 
-from glt_lightning.data.graph import Graph
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.strategies.base import GLTStrategy
@@ -29,9 +29,11 @@ class GraphHost(Protocol):
     @property
     def has_context(self) -> bool: ...
 
-    def open_graph(self, folder: str | Path | None) -> Graph: ...
+    def open_graph(self, folder: str | Path | None) -> AnyGraph: ...
 
-    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = ...) -> None: ...
+    def open_context(
+        self, graph: AnyGraph, sampling: SamplingOptions, seed: int, cache: CacheOptions = ...
+    ) -> None: ...
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader: ...
 
@@ -61,7 +63,7 @@ class Standalone:
     def has_context(self) -> bool:
         return self._contexts.is_open
 
-    def open_graph(self, folder: str | Path | None) -> Graph:
+    def open_graph(self, folder: str | Path | None) -> AnyGraph:
         if folder is None:
             raise OptionError(
                 "cluster.servers: their graph is sampled by strategy glt_server_client alone. Choose it, or give "
@@ -70,7 +72,7 @@ class Standalone:
         self._opened.append(LocalPartition.open(folder))
         return self._opened[-1]
 
-    def open_context(self, graph: Graph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
+    def open_context(self, graph: AnyGraph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
         trainer = self._trainer
         ranks = 1 if trainer is None else getattr(trainer.strategy, "num_processes", 1)
         self._contexts.open(

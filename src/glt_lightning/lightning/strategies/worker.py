@@ -12,7 +12,7 @@ from pathlib import Path
 from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.data.graph import Graph
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, PartitionError
@@ -49,7 +49,7 @@ class GLTWorkerStrategy(GLTStrategy):
             peers=tuple(f"rank {rank}" for rank in others),
         )
 
-    def open_graph(self, folder: str | Path | None) -> Graph:
+    def open_graph(self, folder: str | Path | None) -> AnyGraph:
         """Maps the parts that ``cluster.placement`` gives to this rank. Raises `PartitionError`, on all ranks, where one
         of them misses a file or has another partition."""
         if folder is None:
@@ -94,7 +94,7 @@ class GLTWorkerStrategy(GLTStrategy):
                     "folder to all hosts, or partition with the same options and seed."
                 )
 
-    def _maker(self, graph: Graph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
+    def _maker(self, graph: AnyGraph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
         if isinstance(graph, LocalPartition):
             graph = _seen_whole(graph)
         self._serves = isinstance(graph, ClusterGraph)
@@ -156,6 +156,6 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _seen_whole(partition: LocalPartition) -> Graph:
+def _seen_whole(partition: LocalPartition) -> AnyGraph:
     """A graph with the parts of others, where some are not mapped here."""
     return partition if len(partition.parts) == partition.manifest.num_parts else ClusterGraph(partition)

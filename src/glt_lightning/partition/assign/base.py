@@ -11,7 +11,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.progress import Progress
@@ -33,7 +33,7 @@ class GraphToPartition:
     """
 
     source: GraphSource
-    topology: Topology
+    topology: GraphTopology
     splits: Mapping[str, tuple[NodeType, np.ndarray]]
     options: PartitionOptions
     progress: Progress
@@ -116,7 +116,7 @@ class Assigner(ABC):
         """What the partition depends on besides options and data: values of JSON for the manifest's ``made_by``."""
         return {}
 
-    def hotness(self, topology: Topology) -> Hotness | None:
+    def hotness(self, topology: GraphTopology) -> Hotness | None:
         """How often each part reads each node, where the assigner was told; None: it is worked out."""
         return None
 

@@ -30,7 +30,7 @@ from glt_lightning.partition.build.relations import Relation
 from glt_lightning.partition.build.rows import write_rows
 from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space
 from glt_lightning.partition.build.stored_graph import StoredGraph
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.hot_lists import hot_arrays
 from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
 from glt_lightning.partition.sources.base import GraphSource, Rows, categories_of
@@ -129,7 +129,7 @@ class Builder:
         return layouts, {hotness.policy: hotness.made_by}
 
     def _layouts(
-        self, topology: Topology, parts: dict[NodeType, np.ndarray], hotness: Hotness
+        self, topology: GraphTopology, parts: dict[NodeType, np.ndarray], hotness: Hotness
     ) -> dict[NodeType, NodeLayout]:
         owners = [*parts.values()]
         own = topology.split(hotness.of_owner(owners[0] if len(owners) == 1 else np.concatenate(owners)))

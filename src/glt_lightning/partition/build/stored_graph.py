@@ -14,7 +14,7 @@ from glt_lightning.partition.assign import Assigner, GraphToPartition, built_in,
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
 from glt_lightning.partition.build.relations import stored_relations
 from glt_lightning.partition.build.storage import Storage
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.checks import check_graph
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.progress import Progress
@@ -75,16 +75,16 @@ class StoredGraph:
         with self.progress.phase("reading edges", total, "edges") as done:
             return count_degrees(self.edges, self.num_nodes, done)
 
-    def topology(self, folder: Path, degrees: Degrees) -> Topology:
+    def topology(self, folder: Path, degrees: Degrees) -> GraphTopology:
         """Its rows, in files of ``folder`` while the ``with`` block lasts."""
         memory = self.options.memory_bytes
-        return Topology(folder, self.edges, self.relations, self.num_nodes, degrees, memory, self.progress)
+        return GraphTopology(folder, self.edges, self.relations, self.num_nodes, degrees, memory, self.progress)
 
     def is_trivial(self, assigner: Assigner) -> bool:
         """Whether there is one part, and the assigner is ours, so that its answer is known."""
         return self.options.num_parts == 1 and built_in(assigner) is not None
 
-    def assign(self, assigner: Assigner, topology: Topology) -> dict[NodeType, np.ndarray]:
+    def assign(self, assigner: Assigner, topology: GraphTopology) -> dict[NodeType, np.ndarray]:
         """Node type -> int32 [N], the part of each node.
 
         What the user has brought is asked for one part as well: a wrong array or class shows at once, not with the second.

@@ -26,7 +26,7 @@ _MOST_EDGES = 1 << 22  # of a chunk
 _CACHED_EDGES = 1 << 15  # of a chunk that stays in the cache while it is looked at
 
 
-class Topology:
+class GraphTopology:
     """Rows of the stored edge types, and of all of them in both directions. Use it in a ``with`` block.
 
     Attributes:
@@ -156,7 +156,7 @@ class Topology:
             write_edges(folder, job, self._memory, done)
         return _RowFiles(folder)
 
-    def __enter__(self) -> Topology:
+    def __enter__(self) -> GraphTopology:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import hot_path, node_path
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.types import NodeType
 
@@ -16,7 +16,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 def hot_arrays(
-    part: int, topology: Topology, layouts: Mapping[NodeType, NodeLayout], hotness: Hotness, id_dtype: np.dtype
+    part: int, topology: GraphTopology, layouts: Mapping[NodeType, NodeLayout], hotness: Hotness, id_dtype: np.dtype
 ) -> Iterator[tuple[str, np.ndarray, np.dtype]]:
     """(path, values, dtype on disk) of one part's hotness, and of its lists of the rows of others, hottest first."""
     by_type = topology.split(hotness.of_part(part))

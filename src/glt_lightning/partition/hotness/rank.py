@@ -12,7 +12,7 @@ from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.build.scratch import float_matrix
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.vip import inclusion_of_each
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.fanouts import fanout_table
@@ -48,7 +48,7 @@ class Hotness:
 
 
 def rank_nodes(
-    topology: Topology,
+    topology: GraphTopology,
     parts: Mapping[NodeType, np.ndarray],
     train: tuple[NodeType, np.ndarray] | None,
     options: PartitionOptions,
@@ -82,7 +82,7 @@ def _policy(options: PartitionOptions) -> Policy:
 
 
 def _count_accesses(
-    topology: Topology,
+    topology: GraphTopology,
     seeds: list[tuple[NodeType, np.ndarray]],
     options: PartitionOptions,
     values: np.ndarray,
@@ -103,7 +103,7 @@ def _count_accesses(
                 done(1)
 
 
-def _view(topology: Topology, schema: GraphSchema) -> GraphView:
+def _view(topology: GraphTopology, schema: GraphSchema) -> GraphView:
     """The graph by user ids, as one part."""
     offsets = np.array([*(topology.offset(t) for t in schema.node_types), topology.total], np.int64)
     arrays = [RelationArrays(*topology.sampled_arrays(r)) for r in topology.relations]

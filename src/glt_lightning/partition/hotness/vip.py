@@ -16,7 +16,7 @@ import numpy as np
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.options import Fanouts, PartitionOptions
 from glt_lightning.partition.build.scratch import float_matrix
-from glt_lightning.partition.build.topology import Topology
+from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType
@@ -47,7 +47,9 @@ def sums_on(device: str) -> Callable[[int, int], Sums]:
     return lambda num_nodes, width: CudaNeighborSums(num_nodes, width, kernels)
 
 
-def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int) -> np.ndarray:
+def seed_probabilities(
+    topology: GraphTopology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int
+) -> np.ndarray:
     """float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids).
 
     A seed that is listed several times is in a batch as soon as one of its places is.
@@ -74,7 +76,7 @@ def _count_repeats(column: np.ndarray, ids: np.ndarray, batch_size: int) -> None
 
 
 def inclusion_of_each(
-    topology: Topology,
+    topology: GraphTopology,
     seeds: Sequence[tuple[NodeType, np.ndarray]],
     options: PartitionOptions,
     folder: Path,
@@ -95,7 +97,7 @@ def inclusion_of_each(
 
 
 def inclusion(
-    topology: Topology, first: np.ndarray, num_neighbors: Fanouts, progress: Progress, device: str = "cpu"
+    topology: GraphTopology, first: np.ndarray, num_neighbors: Fanouts, progress: Progress, device: str = "cpu"
 ) -> np.ndarray:
     """float32 [nodes of all types, K]: probability that a node is in a batch.
 

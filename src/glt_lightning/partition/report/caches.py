@@ -13,7 +13,7 @@ from glt_lightning.data.manifest import Manifest
 PRESAMPLED = "presampled"
 
 
-class HotLists:
+class RemoteRanking:
     """Of one part, for each node type: which nodes of other parts to cache, hottest first.
 
     lists: T arrays of gids [K_t].
@@ -50,13 +50,13 @@ def cache_rows(num_nodes: int, ratio: float) -> int:
     return int(ratio * num_nodes)
 
 
-def stored_lists(partition: LocalPartition, policy: str, part: int) -> HotLists:
+def stored_lists(partition: LocalPartition, policy: str, part: int) -> RemoteRanking:
     """The lists that the partitioner wrote."""
     types = range(len(partition.manifest.num_nodes))
-    return HotLists(partition.manifest, [hot_list(partition, policy, part, t)[0] for t in types])
+    return RemoteRanking(partition.manifest, [hot_list(partition, policy, part, t)[0] for t in types])
 
 
-def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray], ratio: float) -> HotLists:
+def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray], ratio: float) -> RemoteRanking:
     """Ranks the nodes of other parts by how many batches they were in, then as their parts rank them.
 
     counts: T arrays int32 [N_t], batches by number in the type.  ratio: the lists are long enough for such a cache.
@@ -68,4 +68,4 @@ def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray]
         others = np.delete(nodes, slice(bounds[part], bounds[part + 1]))
         hottest = np.lexsort((row[others], -seen[others]))[: cache_rows(len(seen), ratio)]
         lists.append(others[hottest] + offset)
-    return HotLists(manifest, lists)
+    return RemoteRanking(manifest, lists)

@@ -14,7 +14,7 @@ from glt_lightning.partition.report.tables import (
     mean_hit_rate,
     traffic_table,
 )
-from glt_lightning.partition.report.traffic import Traffic
+from glt_lightning.partition.report.traffic import ExpectedTraffic
 
 _MANY = 6  # parts from which on a plot shows the means alone
 
@@ -45,7 +45,7 @@ def _contents_plots(contents: Contents) -> str:
     )
 
 
-def _traffic_plots(traffic: Traffic) -> str:
+def _traffic_plots(traffic: ExpectedTraffic) -> str:
     labels = [str(part.part) for part in traffic.parts]
     asked = [Series("bytes per batch", tuple(part.bytes.mean / 1e6 for part in traffic.parts))]
     figures = {"Bytes per batch of the rank of each part": bars(labels, asked, "MB")}

@@ -11,7 +11,7 @@ from glt_lightning.partition.report.caches import PRESAMPLED
 from glt_lightning.partition.report.contents import Contents, collect_contents
 from glt_lightning.partition.report.options import TrafficOptions
 from glt_lightning.partition.report.traffic import (
-    Traffic,
+    ExpectedTraffic,
     count_batches,
     predict_traffic,
     why_no_traffic,
@@ -29,7 +29,7 @@ class Report:
     contents: Contents
     options: TrafficOptions
     policies: tuple[str, ...]
-    traffic: tuple[Traffic, ...]
+    traffic: tuple[ExpectedTraffic, ...]
     no_traffic: str | None
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def make_report(partition: LocalPartition, options: TrafficOptions, progress: Pr
     with progress.phase("reading edges", sum(manifest.num_edges), "edges") as done:
         contents = collect_contents(partition, done)
     no_traffic = why_no_traffic(partition)
-    traffic: tuple[Traffic, ...] = ()
+    traffic: tuple[ExpectedTraffic, ...] = ()
     if no_traffic is None:
         with progress.phase("sampling", count_batches(partition, options), "batches") as done:
             traffic = predict_traffic(partition, options, done)

@@ -9,7 +9,7 @@ from glt_lightning.page.table import Table
 from glt_lightning.partition.report.contents import Contents
 from glt_lightning.partition.report.estimate import Estimate
 from glt_lightning.partition.report.report import Report
-from glt_lightning.partition.report.traffic import PartTraffic, Traffic
+from glt_lightning.partition.report.traffic import ExpectedTraffic, PartTraffic
 
 _NAMES = {
     "topology": "topology and ids",
@@ -85,7 +85,7 @@ def contents_tables(contents: Contents) -> list[Table]:
 _TRAFFIC = ("part", "nodes", "remote nodes", "share", "remote rows", "", "questions", "bytes", "", "out", "in")
 
 
-def traffic_table(traffic: Traffic) -> Table:
+def traffic_table(traffic: ExpectedTraffic) -> Table:
     rows = [(str(part.part), *_cells(part)) for part in traffic.parts]
     note = f"{traffic.steps} batches per rank and epoch; remote rows: node and edge attributes that are asked for"
     return Table(_PLACEMENTS[traffic.placement], _TRAFFIC, (*rows, ("mean", *_mean_cells(traffic))), note)
@@ -97,7 +97,7 @@ def _cells(part: PartTraffic) -> tuple[str, ...]:
     )
 
 
-def _mean_cells(traffic: Traffic) -> tuple[str, ...]:
+def _mean_cells(traffic: ExpectedTraffic) -> tuple[str, ...]:
     names = ("nodes", "remote_nodes", "remote_rows", "questions", "bytes", "bytes_out", "bytes_in")
     return _traffic_cells(*(Estimate.mean_of([getattr(part, name) for part in traffic.parts]) for name in names))
 
@@ -125,13 +125,13 @@ def _traffic_cells(
     )
 
 
-def cache_tables(traffic: Traffic) -> list[Table]:
+def cache_tables(traffic: ExpectedTraffic) -> list[Table]:
     """For each policy the hit rates per part, and what is left to ask for."""
     policies = dict.fromkeys(cache.policy for cache in traffic.parts[0].caches)
     return [_cache_table(traffic, policy) for policy in policies]
 
 
-def _cache_table(traffic: Traffic, policy: str) -> Table:
+def _cache_table(traffic: ExpectedTraffic, policy: str) -> Table:
     per_part = [[cache for cache in part.caches if cache.policy == policy] for part in traffic.parts]
     per_ratio = list(zip(*per_part, strict=True))
     head = ("part", *(numbers.ratio(each[0].ratio) for each in per_ratio))

@@ -12,7 +12,7 @@ from glt_lightning.data.hot_lists import stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import SeedPlacement
-from glt_lightning.partition.report.caches import PRESAMPLED, HotLists, presampled_lists, stored_lists
+from glt_lightning.partition.report.caches import PRESAMPLED, RemoteRanking, presampled_lists, stored_lists
 from glt_lightning.partition.report.contents import part_of
 from glt_lightning.partition.report.estimate import Estimate
 from glt_lightning.partition.report.options import TrafficOptions
@@ -67,7 +67,7 @@ class PartTraffic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class ExpectedTraffic:
     """Of a seed placement, part after part. steps: batches of a rank in an epoch."""
 
     placement: SeedPlacement
@@ -93,7 +93,7 @@ def why_no_traffic(partition: LocalPartition) -> str | None:
 
 def predict_traffic(
     partition: LocalPartition, options: TrafficOptions, done: Callable[[int], object] = lambda n: None
-) -> tuple[Traffic, ...]:
+) -> tuple[ExpectedTraffic, ...]:
     """Samples the first batches of an epoch of each rank, where rank p has part p. ``done`` hears of batches.
 
     Raises `OptionError` for fan-outs that do not fit the graph.
@@ -123,10 +123,10 @@ class _Prediction:
         self._owner = part_of(manifest, self._seeds.node_type, self._seeds.gids)
         self._policies = _policies(partition)
 
-    def of_placement(self, placement: SeedPlacement) -> Traffic:
+    def of_placement(self, placement: SeedPlacement) -> ExpectedTraffic:
         plans = [self._plan(placement, part) for part in range(self._partition.manifest.num_parts)]
         parts = tuple(self._of_part(part, plan) for part, plan in enumerate(plans))
-        return Traffic(placement=placement, steps=max(map(len, plans)), parts=parts)
+        return ExpectedTraffic(placement=placement, steps=max(map(len, plans)), parts=parts)
 
     def _plan(self, placement: SeedPlacement, part: int) -> EpochPlan:
         """As a loader of worker mode makes it."""
@@ -170,7 +170,7 @@ class _Prediction:
         )
 
     def _with_cache(
-        self, plain: list[Asked], cached: list[Asked], policy: str, lists: HotLists, ratio: float
+        self, plain: list[Asked], cached: list[Asked], policy: str, lists: RemoteRanking, ratio: float
     ) -> CachedTraffic:
         rows, missed = sum(a.node_rows for a in plain), sum(a.node_rows for a in cached)
         widths = [sum(each) for each in self._questions.node_widths]
@@ -183,7 +183,7 @@ class _Prediction:
             cache_bytes=sum(n * width for n, width in zip(lists.sizes(ratio), widths, strict=True)),
         )
 
-    def _lists(self, part: int, plan: EpochPlan) -> list[tuple[str, HotLists]]:
+    def _lists(self, part: int, plan: EpochPlan) -> list[tuple[str, RemoteRanking]]:
         """The lists in the folder; in a folder without any, one made from batches of another epoch."""
         if not self._options.cache or self._partition.manifest.num_parts == 1:
             return []

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.tables.files import Piece, TableFiles
+from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _NONE = ("", "none")
@@ -62,12 +62,12 @@ class Features:
         self._columns = list(types)
         self._widths = {name: kind.list_size for name, kind in types.items() if pa.types.is_fixed_size_list(kind)}
 
-    def read(self, piece: Piece) -> np.ndarray:
+    def read(self, piece: TablePiece) -> np.ndarray:
         """float32 [rows, D]."""
         blocks = [self._block(piece, name) for name in self._columns]
         return np.concatenate(blocks, axis=1, dtype=np.float32)
 
-    def _block(self, piece: Piece, name: str) -> np.ndarray:
+    def _block(self, piece: TablePiece, name: str) -> np.ndarray:
         """[rows, width of the column]"""
         array = piece.column(name)
         if not is_list(array.type) and not is_number(array.type):
@@ -86,7 +86,7 @@ class Features:
             raise piece.error(name, row, f"{block[row, at]}{where} is no feature; replace it by a finite float32.")
         return block
 
-    def _width(self, piece: Piece, name: str, array: pa.Array) -> int:
+    def _width(self, piece: TablePiece, name: str, array: pa.Array) -> int:
         if not len(array):
             return self._widths.get(name, 0)
         lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
@@ -97,7 +97,7 @@ class Features:
         return width
 
 
-def values(piece: Piece, name: str) -> np.ndarray:
+def values(piece: TablePiece, name: str) -> np.ndarray:
     """An attribute: numbers and booleans as they are, times as int64 microseconds since 1970."""
     array = piece.column(name)
     kind = array.type
@@ -112,7 +112,7 @@ def values(piece: Piece, name: str) -> np.ndarray:
     return array.to_numpy(zero_copy_only=False)
 
 
-def times(piece: Piece, name: str) -> np.ndarray:
+def times(piece: TablePiece, name: str) -> np.ndarray:
     """int64 [rows]."""
     found = values(piece, name)
     if found.dtype.kind not in "iu":
@@ -120,7 +120,7 @@ def times(piece: Piece, name: str) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def weights(piece: Piece, name: str) -> np.ndarray:
+def weights(piece: TablePiece, name: str) -> np.ndarray:
     """float32 [rows], finite."""
     with np.errstate(over="ignore"):  # what overflows is found below
         found = values(piece, name).astype(np.float32)
@@ -130,7 +130,7 @@ def weights(piece: Piece, name: str) -> np.ndarray:
     return found
 
 
-def split_codes(piece: Piece, name: str) -> np.ndarray:
+def split_codes(piece: TablePiece, name: str) -> np.ndarray:
     """int8 [rows]: position in train, val, test; -1 for none."""
     array = piece.column(name)
     if not pa.types.is_large_string(array.type):
@@ -146,7 +146,7 @@ def split_codes(piece: Piece, name: str) -> np.ndarray:
     return np.array(codes, np.int8)[words.indices.to_numpy()]
 
 
-class Labels:
+class LabelColumn:
     """Gathers a column of labels: text gives classes in sorted order, integers stay, floats are a regression."""
 
     def __init__(self, name: str, kind: pa.DataType) -> None:
@@ -154,7 +154,7 @@ class Labels:
         self._texts: list[pa.Array] = []
         self._numbers: list[np.ndarray] = []
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: TablePiece) -> None:
         array = piece.column(self._name)
         if self._is_text:
             self._texts.append(array.dictionary_encode())
@@ -186,6 +186,6 @@ class Labels:
         return np.concatenate(codes), [names[i] for i in order]
 
 
-def _no_null(piece: Piece, name: str, array: pa.Array, advice: str) -> None:
+def _no_null(piece: TablePiece, name: str, array: pa.Array, advice: str) -> None:
     if array.null_count:
         raise piece.error(name, int(pc.index(pc.is_null(array), True).as_py()), f"there is no value; {advice}.")

@@ -25,7 +25,7 @@ _BUFFER = 64 << 10  # per column: a row group may be larger than memory
 
 
 @dataclass(frozen=True)
-class Piece:
+class TablePiece:
     """A record batch and where it came from. ``begin``: its first row in the table."""
 
     table: TableFiles
@@ -84,7 +84,7 @@ class TableFiles:
                 raise DataError(f"{path}: a column has another type than in {self.paths[0].name} ({error}).") from None
         return {name: found[0].field(name).type for name in wanted}
 
-    def pieces(self, types: Mapping[str, pa.DataType]) -> Iterator[Piece]:
+    def pieces(self, types: Mapping[str, pa.DataType]) -> Iterator[TablePiece]:
         """All rows of the named columns, converted to these types, some megabytes at a time."""
         self._check_columns(types)
         self._starts = []
@@ -93,11 +93,11 @@ class TableFiles:
             self._starts.append(begin)
             with reading(path):
                 for batch in self._batches(path, list(types)):
-                    piece = Piece(self, begin, batch)
-                    yield Piece(self, begin, _converted(piece, types))
+                    piece = TablePiece(self, begin, batch)
+                    yield TablePiece(self, begin, _converted(piece, types))
                     begin += len(piece)
         if begin == 0:  # types and widths are told all the same
-            yield Piece(self, 0, pa.record_batch([pa.array([], kind) for kind in types.values()], list(types)))
+            yield TablePiece(self, 0, pa.record_batch([pa.array([], kind) for kind in types.values()], list(types)))
 
     def place(self, row: int) -> str:
         """File and row (counted from 0) of a row that was read."""
@@ -176,7 +176,7 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_decimal(kind) else kind
 
 
-def _converted(piece: Piece, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+def _converted(piece: TablePiece, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
     arrays = []
     for name, kind in types.items():
         array = piece.column(name)
@@ -186,7 +186,7 @@ def _converted(piece: Piece, types: Mapping[str, pa.DataType]) -> pa.RecordBatch
     return pa.record_batch(arrays, list(types))
 
 
-def _cast(piece: Piece, name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(piece: TablePiece, name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_large_string(array.type) and not pa.types.is_large_string(kind):
         array = pc.utf8_trim_whitespace(array)
     try:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.tables.files import Piece, TableFiles
+from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 
 _MOST = str(2**63 - 1)
 # Numbers of 19 digits that fit in an int64: the first i digits are those of the greatest, the next is less.
@@ -21,7 +21,7 @@ _NUMBER = rf"^(0|-?([1-9][0-9]{{0,17}}|{'|'.join(_WIDE)}|{_MOST}))$"
 _LEAST_CHUNK = 1 << 20
 
 
-def ids_of(piece: Piece, column: str) -> pa.Array:
+def ids_of(piece: TablePiece, column: str) -> pa.Array:
     """Ids as int64 or text; raises `DataError` for null and for other types."""
     array = piece.column(column)
     if array.null_count:

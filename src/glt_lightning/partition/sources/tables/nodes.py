@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.tables.columns import SPLITS, Labels, split_codes
-from glt_lightning.partition.sources.tables.files import Piece, TableFiles
+from glt_lightning.partition.sources.tables.columns import SPLITS, LabelColumn, split_codes
+from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, id_types, ids_of
 from glt_lightning.partition.sources.tables.lookup import NodeFacts
 from glt_lightning.partition.sources.tables.mapping import NodeTable
@@ -27,7 +27,7 @@ def convert_nodes(nodes: NodeTable, what: str, folder: Path, progress: Progress)
     types |= table.types(column for column in (nodes.label, nodes.split) if column)
     if nodes.id:
         types |= id_types(table, [nodes.id])
-    labels = Labels(nodes.label, types[nodes.label]) if nodes.label else None
+    labels = LabelColumn(nodes.label, types[nodes.label]) if nodes.label else None
     keys: list[pa.Array] = []
     splits: list[np.ndarray] = []
     count = 0
@@ -66,12 +66,12 @@ def _node_ids(
     return ids
 
 
-def _pieces(table: TableFiles, types: Mapping[str, pa.DataType]) -> Iterator[Piece]:
+def _pieces(table: TableFiles, types: Mapping[str, pa.DataType]) -> Iterator[TablePiece]:
     """All rows; of a table of which nothing is asked but its length, the first column is read."""
     return table.pieces(types or table.types(table.columns[:1]))
 
 
-def _write_labels(folder: Path, labels: Labels) -> list[str] | None:
+def _write_labels(folder: Path, labels: LabelColumn) -> list[str] | None:
     y, classes = labels.finish()
     with ArrayWriter(folder, "y.npy", y.dtype) as writer:
         writer.write(y)

@@ -19,7 +19,7 @@ from glt_lightning.partition.sources.tables.columns import (
     values,
     weights,
 )
-from glt_lightning.partition.sources.tables.files import Piece, TableFiles
+from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable
 
 Read = Callable[..., np.ndarray]
@@ -54,7 +54,7 @@ class ColumnWriters:
         self._stack = ExitStack()
         self._writers: dict[str, ArrayWriter] = {}
 
-    def write(self, piece: Piece) -> None:
+    def write(self, piece: TablePiece) -> None:
         for name, read in self._read.items():
             rows = read(piece)
             if name not in self._writers:
