@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import lightning
 import pytest
 import torch
 import yaml
 
+import glt_lightning
 from glt_lightning.lightning.cli.command_line import GLTCLI, main
 from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
+
+SUBCOMMANDS = "fit, validate, test, predict, partition, report, serve, certs, completion"
 
 MODULE = '''
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -24,6 +29,18 @@ class Plain(LightningModule):
         super().__init__()
         self.layer = torch.nn.Linear(width, 1)
         print("width", width)
+
+class Trained(LightningModule):
+    def __init__(self, in_channels: int, out_channels: int, width: int):
+        super().__init__()
+        self.layer = torch.nn.Linear(in_channels, width)
+        self.head = torch.nn.Linear(width, out_channels)
+    def training_step(self, batch, batch_idx):
+        return torch.nn.functional.cross_entropy(self.head(self.layer(batch.x)), batch.y)
+    def test_step(self, batch, batch_idx):
+        pass
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 class Wide(LightningModule):
     def __init__(self, in_channels: int, num_nodes: int):
@@ -196,6 +213,7 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
             ["--trainer.strategy", "nccl"],
             "expected auto, glt_worker, glt_server_client, ddp or another strategy of Lightning; got 'nccl'.",
         ),
+        (["--trainer.accelerator", "gpu"], "finds no GPU that it can use. Choose --trainer.accelerator cpu"),
         (["--trainer.max_epocs", "2"], "Did you mean --trainer.max_epochs?"),
         (["--trainer.devices", "x"], "trainer: `devices` selected with `CPUAccelerator` should be an int > 0."),
         (["--model", "Sage"], "model: no class Sage is known"),
@@ -212,7 +230,13 @@ def test_wrong_options_get_one_line(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["ft"], "invalid choice: 'ft' (choose from 'fit', 'validate', 'test', 'predict')"),
+        ([], f"no subcommand is given; expected one of {SUBCOMMANDS}."),
+        (["ft"], f"there is no subcommand 'ft'; expected one of {SUBCOMMANDS}. Did you mean fit?"),
+        (["status"], f"expected one of {SUBCOMMANDS}. Did you mean serve --status host:port?"),
+        (
+            ["--config", "empty.yaml", "partition"],
+            "partition: expected as the first word: python -m lightning partition",
+        ),
         (["fit"], "the following arguments are required: fit.data, fit.model"),
         (["fit", "--config", "none.yaml"], "File does not exist"),
     ],
@@ -221,7 +245,33 @@ def test_wrong_commands_get_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("empty.yaml").write_text("{}")
     assert said in refused(capsys, *args)
+
+
+def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert re.findall(r"^    (\w+)  ", shown, re.MULTILINE) == SUBCOMMANDS.split(", ")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith(f"glt_lightning {glt_lightning.__version__} (lightning {lightning.__version__}, torch ")
+
+
+@pytest.mark.parametrize("command", ["fit", "serve", "partition"])
+def test_help_of_a_group_without_a_class_names_the_ready_ones(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([command, "--data.help"])
+    assert f"python -m lightning {command} --data.help GLTDataModule" in capsys.readouterr().out
+    main([command, "--model.help", "--trainer.devices", "1"])
+    said = capsys.readouterr().out
+    assert "  GraphSAGE  Classifies nodes" in said
+    assert "my_module.MyModel" in said
 
 
 def test_errors_while_training_get_one_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,17 +294,62 @@ def test_traceback_on_request(config: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_fit_then_test_then_predict(
     config: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    def last_line() -> str:
+        lines = [line for line in caplog.messages if line.startswith("run: ")]
+        caplog.clear()
+        return lines[-1]
+
     assert "there is no checkpoints/best.ckpt of an earlier fit" in refused(
         capsys, "test", "--config", config, "--ckpt_path", "best"
     )
     main(["fit", "--config", config, "--trainer.max_epochs", "3"])
-    main(["fit", "--config", config, "--trainer.max_epochs", "2"])  # writes its config again, into another version
+    number = r"\d\.\d{4}"
+    outputs = "checkpoints/best.ckpt, metrics.csv, config.yaml"
+    assert re.fullmatch(rf"run: lightning_logs/version_0: best val_acc {number}; {outputs}", last_line())
+    # other runs in the same folder: a newer one of another model, and one of the same model with another option
+    own = ["--model", "usermodule.Plain", "--trainer.limit_train_batches", "0", "--trainer.limit_val_batches", "0"]
+    main(["fit", "--config", config, "--trainer.max_epochs", "2", "--model.dropout", "0.1"])
+    best = Path("lightning_logs/version_7/checkpoints/best.ckpt")
+    best.parent.mkdir(parents=True)
+    torch.save({"glt_run": {"model": {"class_path": "other.Model"}, "data": {}}}, best)
     main(["test", "--config", config, "--ckpt_path", "best"])
     assert "test_acc" in capsys.readouterr().out
-    (found,) = [line for line in caplog.messages if "newest run" in line]
-    assert found.endswith("version_1/checkpoints/best.ckpt")
-    main(["predict", "--config", config, "--ckpt_path", "lightning_logs/version_0/checkpoints/best.ckpt"])
-    assert len(list(Path("lightning_logs").glob("*/predictions/rank0.npz"))) == 1
+    (found,) = [line for line in caplog.messages if line.startswith("ckpt_path best: ")]
+    assert found.endswith("version_0/checkpoints/best.ckpt")
+    assert last_line().endswith("metrics.csv, config.yaml; from lightning_logs/version_0/checkpoints/best.ckpt")
+    main(["predict", "--config", config, "--ckpt_path", "best", "--model.dropout", "0.2"])
+    (found,) = [line for line in caplog.messages if line.startswith("ckpt_path best: ")]
+    assert found.endswith("version_1/checkpoints/best.ckpt, whose model has dropout 0.1 (here 0.2)")
+    assert "predictions, config.yaml; from" in last_line()
+    assert len(list(Path("lightning_logs").glob("*/predictions"))) == 1
+    said = refused(capsys, "test", "--config", config, "--ckpt_path", "best", "--data.normalize", "rows")
+    assert "is of this graph and model" in said
+    said = refused(capsys, "test", "--config", config, *own, "--ckpt_path", "best")
+    assert "has model other.Model (here usermodule.Plain)" in said
+
+
+def test_checkpoint_that_does_not_fit_the_model_is_one_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--config", config, "--model", "usermodule.Trained"]
+    main(["fit", *own, "--model.width", "3"])
+    path = "lightning_logs/version_0/checkpoints/best.ckpt"
+    said = refused(capsys, "test", *own, "--model.width", "4", "--ckpt_path", path)
+    assert f"ckpt_path: {path} is of another model or graph: size mismatch for layer.weight" in said
+    assert "config.yaml in the folder of its run" in said
+
+
+def test_last_resumes_the_run_of_the_configuration(config: str) -> None:
+    main(["fit", "--config", config, "--ckpt_path", "last"])  # there is nothing to resume
+    main(["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_epochs", "2"])
+    checkpoint = torch.load("lightning_logs/version_1/checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["epoch"] == 1
+    assert checkpoint["global_step"] == 10
+
+
+def test_lines_of_dependencies_are_left_out(config: str, built: list[GLTCLI], caplog, recwarn) -> None:
+    main(["fit", "--config", config])
+    said = "\n".join(caplog.messages) + "\n".join(str(warning.message) for warning in recwarn)
+    assert "GPU available" in said
+    assert not [noise for noise in ("TPU available", "litlogger", "tensorboardX") if noise in said]
 
 
 def test_own_module_resumes_and_predicts(config: str, monkeypatch: pytest.MonkeyPatch) -> None:

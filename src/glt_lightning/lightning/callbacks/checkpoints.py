@@ -1,16 +1,13 @@
-"""The checkpoint that the command line keeps by default, and where a later command finds it."""
+"""The checkpoint that the command line keeps by default."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-
-from glt_lightning.errors import OptionError
 
 _BEST, _LAST = "best", "last"
 
@@ -77,15 +74,3 @@ class BestCheckpoint(ModelCheckpoint):
         if self.monitor is not None and not trainer.sanity_checking and self.monitor not in trainer.callback_metrics:
             rank_zero_info(f"{self.monitor!r} is not logged: {_BEST}.ckpt is the latest epoch.")
             self.monitor = None
-
-
-def find_best(root: str | Path) -> Path:
-    """The ``best.ckpt`` that was written last below a ``default_root_dir``. Raises `OptionError` if there is none."""
-    root = Path(root)
-    found = [*root.glob(f"*/*/checkpoints/{_BEST}.ckpt"), *root.glob(f"checkpoints/{_BEST}.ckpt")]
-    if not found:
-        raise OptionError(
-            f"ckpt_path: best: there is no checkpoints/{_BEST}.ckpt of an earlier fit below {root.resolve()}. "
-            "Run fit first, or give the path of a checkpoint."
-        )
-    return max(found, key=lambda path: path.stat().st_mtime_ns)

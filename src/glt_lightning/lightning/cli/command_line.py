@@ -5,41 +5,58 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from glt_lightning import __version__
 from glt_lightning.errors import GLTError, OptionError
-from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint, find_best
+from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from glt_lightning.lightning.cli.links import give_taken_links, link_graph
-from glt_lightning.lightning.cli.messages import OneLineParser
+from glt_lightning.lightning.cli.messages import OneLineParser, misfit
+from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, find_past_run
+from glt_lightning.lightning.cli.quiet import without_noise
+from glt_lightning.lightning.cli.ready_classes import asked_for_classes, ready_classes
+from glt_lightning.lightning.cli.run_line import run_line
+from glt_lightning.lightning.cli.subcommands import TOOLS, list_tools
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.peers import RankError
 from glt_lightning.options import ClusterOptions
 
 PROG = "python -m lightning"
 _DESCRIPTION = "Trains graph neural networks on partitioned graphs."
-_EPILOG = (
-    f"Further subcommands: partition (makes the partition of a configuration, or verifies one; {PROG} partition --help), "
-    f"report (shows what a partition holds and what training on it will cost; {PROG} report --help), "
-    f"serve (runs a graph server for trainers with strategy glt_server_client; {PROG} serve --help) "
-    f"and certs (makes the certificates of a job; {PROG} certs --help)."
-)
+_EPILOG = f"Each has options of its own: {PROG} fit --help. A wrong option is an error of one line."
 _CLUSTER = ClusterOptions()
-_CHECKPOINT_WORDS = ("best", "last", "hpc", "registry")
+_PAST_RUN = ("best", "last")
+_CHECKPOINT_WORDS = (*_PAST_RUN, "hpc", "registry")
+_NO_GPU = (
+    f"accelerator is gpu, and torch {version('torch')} finds no GPU that it can use. Choose --trainer.accelerator cpu, or "
+    "install a torch that is built for this machine's GPU and driver."
+)
+_MISFIT = "Error(s) in loading state_dict for"  # torch's
 
 
 class GLTCLI(LightningCLI):
     """LightningCLI with the group ``cluster``, the links from data to model, and our default callbacks."""
+
+    def setup_parser(
+        self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
+    ) -> None:
+        super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+        self.parser.add_argument("--version", action="version", version=_versions(), help="Print versions and exit.")
+        if add_subcommands:
+            list_tools(self.parser)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
@@ -57,13 +74,23 @@ class GLTCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         super().parse_arguments(parser, args)
         name = self.config["subcommand"]
+        if name in TOOLS:
+            raise OptionError(f"{name}: expected as the first word: {PROG} {name} --help.")
         config = self.config[name]
         _check_strategy(config.trainer.strategy)
         _check_checkpoint(config.get("ckpt_path"))
-        if name != "fit" and config.get("ckpt_path") == "best":
-            # "best" is Lightning's word for the best checkpoint of the same process; here it outlives the process.
-            config["ckpt_path"] = str(find_best(config.trainer.default_root_dir or os.getcwd()))
-            rank_zero_info(f"the best checkpoint of the newest run: {config['ckpt_path']}")
+        if config.get("ckpt_path") in _PAST_RUN:
+            self._take_past_run(name, config)
+
+    def _take_past_run(self, name: str, config: Any) -> None:
+        """``best`` and ``last`` are Lightning's words for checkpoints of the same process; here they outlive the process."""
+        word, root = config["ckpt_path"], config.trainer.default_root_dir or os.getcwd()
+        if name == "fit" and word == "last" and not checkpoints_below(root, word):
+            return  # Lightning's: a job that is started again and again resumes where there is something
+        past = find_past_run(word, root, yaml.safe_load(self._parser(name).dump(config, skip_none=False)))
+        config["ckpt_path"] = str(past.path)
+        other = f", whose model has {'; '.join(past.differences)}" if past.differences else ""
+        rank_zero_info(f"ckpt_path {word}: {past.path}{other}")
 
     def instantiate_classes(self) -> None:
         give_taken_links(self, self._get(self.config, "model"))
@@ -80,15 +107,19 @@ class GLTCLI(LightningCLI):
             given += _default_callbacks(self.subcommand, given, chosen)
         try:
             return super().instantiate_trainer(**{"callbacks": given, **kwargs})
-        except (TypeError, ValueError) as error:  # how Lightning's Trainer refuses some of its options
-            raise OptionError(f"trainer: {error}") from error
+        except (TypeError, ValueError, MisconfigurationException) as error:  # how Lightning's Trainer refuses options
+            raise OptionError(f"trainer: {_NO_GPU if 'No supported gpu backend' in str(error) else error}") from error
 
-    def after_fit(self) -> None:
-        checkpoint = self.trainer.checkpoint_callback
-        if isinstance(checkpoint, ModelCheckpoint) and checkpoint.best_model_path:
-            score = checkpoint.best_model_score
-            said = "" if score is None else f" ({checkpoint.monitor} {score:.4f})"
-            rank_zero_info(f"the best checkpoint: {checkpoint.best_model_path}{said}")
+    def _run_subcommand(self, subcommand: str) -> None:
+        path = self.config_init[subcommand].get("ckpt_path")
+        try:
+            super()._run_subcommand(subcommand)
+        except RuntimeError as error:
+            if path is None or _MISFIT not in str(error):
+                raise
+            raise OptionError(f"ckpt_path: {path} {misfit(str(error))}") from error
+        if self.trainer.is_global_zero and not self.config_init[subcommand].trainer.fast_dev_run:
+            rank_zero_info(run_line(self.trainer, subcommand, path))
 
 
 def main(args: ArgsType = None) -> None:
@@ -97,10 +128,8 @@ def main(args: ArgsType = None) -> None:
         sys.path.insert(0, os.getcwd())  # a console script does not put it there, and user modules are named in YAML
     try:
         argv = sys.argv[1:] if args is None else args if isinstance(args, list) else []
-        if argv and argv[0] in _TOOLS:
-            _TOOLS[argv[0]](argv[1:])
-        else:
-            _train(args)
+        with without_noise():
+            _run(argv, args)
     except Exception as error:
         known = _known(error)
         if known is None or os.environ.get("GLT_TRACEBACK"):
@@ -111,10 +140,22 @@ def main(args: ArgsType = None) -> None:
         sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
 
 
-def _train(args: ArgsType) -> None:
+def _run(argv: list[str], args: ArgsType) -> None:
+    group = asked_for_classes(argv)
+    if group is not None:
+        print(ready_classes(group, f"{PROG} {argv[0]}"))
+    elif argv and argv[0] in TOOLS:
+        TOOLS[argv[0]].run(argv[1:], f"{PROG} {argv[0]}")
+    else:
+        run_trainer(args)
+
+
+def run_trainer(args: ArgsType = None) -> None:
+    """Runs a subcommand of Lightning's Trainer to its end, or shows help."""
     GLTCLI(
         LightningModule,
         LightningDataModule,
+        save_config_callback=RunConfig,
         subclass_mode_model=True,
         subclass_mode_data=True,
         save_config_kwargs={"overwrite": True},
@@ -124,37 +165,9 @@ def _train(args: ArgsType) -> None:
     )
 
 
-def _serve(argv: Sequence[str]) -> None:
-    from glt_lightning.lightning.cli.serve import run_serve
-
-    run_serve(argv, f"{PROG} serve")
-
-
-def _certs(argv: Sequence[str]) -> None:
-    from glt_lightning.transport.certs import run_certs
-
-    run_certs(list(argv))
-
-
-def _partition(argv: Sequence[str]) -> None:
-    from glt_lightning.lightning.cli.partition import run_partition
-
-    run_partition(argv, f"{PROG} partition")
-
-
-def _report(argv: Sequence[str]) -> None:
-    from glt_lightning.lightning.cli.report import run_report
-
-    run_report(argv, f"{PROG} report")
-
-
-# Subcommands that do not run a Trainer.
-_TOOLS: dict[str, Callable[[Sequence[str]], None]] = {
-    "partition": _partition,
-    "report": _report,
-    "serve": _serve,
-    "certs": _certs,
-}
+def _versions() -> str:
+    others = ", ".join(f"{name} {version(name)}" for name in ("lightning", "torch", "torch_geometric"))
+    return f"glt_lightning {__version__} ({others}, Python {sys.version.split()[0]})"
 
 
 def _cluster_of_data(cluster: Any, strategy: Any) -> Any:

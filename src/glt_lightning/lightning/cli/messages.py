@@ -6,7 +6,7 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -25,6 +25,8 @@ _WORDING = (
     (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
     (r"init_args\.", ""),
 )
+_NO_SUBCOMMAND = 'expected "subcommand" to be one of'
+_OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "status": "serve --status host:port"}
 
 
 class OneLineParser(LightningArgumentParser):
@@ -36,7 +38,8 @@ class OneLineParser(LightningArgumentParser):
         parser = getattr(ex, "subcommand_parser", None) or self
         prog = parser.prog.replace(" [options]", "")
         known = [option for action in parser._actions for option in action.option_strings]
-        sys.stderr.write(f"error: {one_line(message)}{did_you_mean(message, known)} Options: {prog} {_help(message)}\n")
+        said = wrong_subcommand(message, _subcommands(parser)) or f"{one_line(message)}{did_you_mean(message, known)}"
+        sys.stderr.write(f"error: {said} Options: {prog} {_help(message)}\n")
         self.exit(2)
 
 
@@ -49,6 +52,33 @@ def one_line(message: str) -> str:
     for pattern, replacement in _WORDING:
         text = re.sub(pattern, replacement, text)
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def wrong_subcommand(message: str, known: Sequence[str]) -> str:
+    """What to say where no subcommand, or a wrong one, is given; empty for another message."""
+    given = re.search(r"invalid choice: '([^']*)'", message)
+    if not known or (given is None and _NO_SUBCOMMAND not in message):
+        return ""
+    what = "no subcommand is given" if given is None else f"there is no subcommand {given.group(1)!r}"
+    near = [] if given is None else difflib.get_close_matches(given.group(1), known, n=1)
+    hint = near[0] if near else "" if given is None else _OTHER_WORDS.get(given.group(1), "")
+    return f"{what}; expected one of {', '.join(known)}.{f' Did you mean {hint}?' if hint else ''}"
+
+
+def _subcommands(parser: LightningArgumentParser) -> list[str]:
+    action = parser._subcommands_action
+    return [] if action is None else list(action.choices)
+
+
+def misfit(message: str) -> str:
+    """What torch's error about a checkpoint for another model says, in one line behind the path."""
+    lines = [line.strip() for line in message.splitlines()[1:] if line.strip()]
+    first = re.sub(r"torch\.Size\((\[.*?\])\)", r"\1", lines[0]).rstrip(".")
+    more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return (
+        f"is of another model or graph: {first}{more}. Give the options of the model that it was trained with; config.yaml "
+        "in the folder of its run has them."
+    )
 
 
 def did_you_mean(message: str, options: Iterable[str]) -> str:

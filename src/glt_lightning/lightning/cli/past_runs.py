@@ -1,0 +1,121 @@
+"""``--ckpt_path best`` and ``last``: the checkpoint of an earlier run of the same configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml  # type: ignore[import-untyped]
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import SaveConfigCallback
+
+from glt_lightning.errors import OptionError
+
+_KEY = "glt_run"  # in a checkpoint: the configuration of its run
+_GRAPH = ("dataset", "undirected", "normalize")  # what says which graph it is
+_MOST_NAMED = 3
+
+
+class RunConfig(SaveConfigCallback):
+    """Keeps the configuration of a run also in its checkpoints. The file beside them may be another command's."""
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        config = yaml.safe_load(self.parser.dump(self.config, skip_none=False))
+        checkpoint[_KEY] = {name: config.get(name) for name in ("model", "data", "cluster")}
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A checkpoint, and how the configuration of its run differs from the present one. differences: of the model."""
+
+    path: Path
+    differences: tuple[str, ...] = ()
+
+
+def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> PastRun:
+    """The newest ``best.ckpt`` (or ``last.ckpt``: word) below a ``default_root_dir`` that is of this configuration, else
+    the newest whose model has other options. Raises `OptionError` if each is of another graph or another model."""
+    found = checkpoints_below(root, word)
+    if not found:
+        raise OptionError(
+            f"ckpt_path: {word}: there is no checkpoints/{word}.ckpt of an earlier fit below {Path(root).resolve()}. "
+            "Run fit first, or give the path of a checkpoint."
+        )
+    others: list[PastRun] = []
+    for path in found:
+        past = _config_of(path)
+        if past is None or _of_another(past, config):
+            continue
+        differences = _differences(_model(past), _model(config))
+        if not differences:
+            return PastRun(path)
+        others.append(PastRun(path, tuple(differences)))
+    if others:
+        return others[0]
+    past = _config_of(found[0])
+    why = "does not say of which configuration it is" if past is None else f"has {_of_another(past, config)}"
+    raise OptionError(
+        f"ckpt_path: {word}: no {word}.ckpt below {Path(root).resolve()} is of this graph and model. The newest, "
+        f"{found[0]}, {why}. Run fit first, or give the path of a checkpoint."
+    )
+
+
+def checkpoints_below(root: str | Path, word: str) -> list[Path]:
+    """Each run's, newest first."""
+    root = Path(root)
+    found = [*root.glob(f"*/*/checkpoints/{word}.ckpt"), *root.glob(f"checkpoints/{word}.ckpt")]
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def _config_of(checkpoint: Path) -> Mapping[str, Any] | None:
+    """The configuration of its run; of earlier releases the one in the folder of the run. None if there is none."""
+    try:
+        found = torch.load(checkpoint, weights_only=True, mmap=True, map_location="cpu").get(_KEY)
+    except Exception:  # a file that torch cannot read, or with classes that it does not know: any of a dozen errors
+        found = None
+    if found is None:
+        try:
+            found = yaml.safe_load((checkpoint.parent.parent / "config.yaml").read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            return None
+    known = isinstance(found, Mapping) and all(isinstance(found.get(name), Mapping) for name in ("model", "data"))
+    return found if known else None
+
+
+def _of_another(past: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How the graph or the kind of model differs; empty if they are the same."""
+    then_model, now_model = _model(past).get("class_path"), _model(now).get("class_path")
+    if then_model != now_model:
+        return f"model {then_model} (here {now_model})"
+    differences = _differences(_graph(past), _graph(now))
+    return f"data.{'; data.'.join(differences)}" if differences else ""
+
+
+def _model(config: Mapping[str, Any]) -> dict[str, Any]:
+    model = config["model"]
+    return {"class_path": model.get("class_path"), **(model.get("init_args") or {})}
+
+
+def _graph(config: Mapping[str, Any]) -> dict[str, Any]:
+    data = config["data"]
+    given = data.get("init_args") or {}
+    graph = {"class_path": data.get("class_path"), **{name: given.get(name) or None for name in _GRAPH}}
+    if graph["dataset"] is None:  # then a finished partition, or servers have it
+        graph["partition.dir"] = (given.get("partition") or {}).get("dir")
+        graph["servers"] = (config.get("cluster") or {}).get("servers") or None
+    return graph
+
+
+def _differences(past: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """``name then (here now)`` of what both have and is different. An option of another release is in one alone."""
+    names = [name for name in past if name in now and past[name] != now[name]]
+    said = [f"{name} {_short(past[name])} (here {_short(now[name])})" for name in names[:_MOST_NAMED]]
+    return said + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

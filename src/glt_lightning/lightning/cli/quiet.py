@@ -1,0 +1,34 @@
+"""Lines of dependencies that a user of the command line can do nothing about."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LIGHTNING = "lightning.pytorch.utilities.rank_zero"
+# Beginnings of log lines: hardware that nobody asked for, and other packages of Lightning's makers.
+_LINES = ("TPU available: False", "💡 Tip: For seamless cloud")
+_WARNINGS = (
+    r".*`tensorboardX` has been removed as a dependency",  # the default logger; docs/configuration.md says which it is
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning's use of torch
+)
+
+
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Leaves out these lines and warnings in its block, and nothing else."""
+    log = logging.getLogger(_LIGHTNING)
+    log.addFilter(_is_wanted)
+    try:
+        with warnings.catch_warnings():
+            for message in _WARNINGS:
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        log.removeFilter(_is_wanted)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_LINES)
