@@ -362,6 +362,7 @@ class DeadlineOptions:
         reconnect_s: How long a peer that does not answer is tried again before the run fails.
         lease_s: How long a server keeps what a client holds that has not been heard of.
         start_s: Until the processes that a rank starts itself are ready.
+        join_s: Until the ranks of all hosts of a job have met.
     """
 
     connect_s: float = 10.0
@@ -369,9 +370,10 @@ class DeadlineOptions:
     reconnect_s: float = 120.0
     lease_s: float = 15.0
     start_s: float = 60.0
+    join_s: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("connect_s", "call_s", "reconnect_s", "lease_s", "start_s"):
+        for name in ("connect_s", "call_s", "reconnect_s", "lease_s", "start_s", "join_s"):
             _above_zero(f"cluster.deadlines.{name}", getattr(self, name))
 
 

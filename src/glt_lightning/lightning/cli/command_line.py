@@ -112,6 +112,7 @@ class GLTCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         path = self.config_init[subcommand].get("ckpt_path")
+        _say_where_hosts_meet(self.trainer)
         try:
             super()._run_subcommand(subcommand)
         except RuntimeError as error:
@@ -213,6 +214,14 @@ def _with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:
     if isinstance(strategy, GLTStrategy) and strategy.cluster is None:
         strategy.cluster = cluster
     return strategy
+
+
+def _say_where_hosts_meet(trainer: Trainer) -> None:
+    """Strategies of ours say it when somebody is late, and have a deadline; Lightning's wait without a word."""
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    if trainer.num_nodes > 1 and environment is not None and not isinstance(trainer.strategy, GLTStrategy):
+        where = f"{environment.main_address}:{environment.main_port} (MASTER_ADDR, MASTER_PORT)"
+        rank_zero_info(f"host {trainer.node_rank} of {trainer.num_nodes}: all ranks meet at {where}")
 
 
 def _is_ours(kind: Any) -> bool:

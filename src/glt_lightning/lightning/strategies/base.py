@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch.distributed
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
@@ -29,6 +30,7 @@ from glt_lightning.lightning.strategies.collectives import gather_counts, gather
 from glt_lightning.lightning.strategies.contexts import ContextOwner
 from glt_lightning.lightning.strategies.ddp_arguments import VARIANTS, check_ddp_arguments, unused_parameters
 from glt_lightning.lightning.strategies.dry_run import give_shapes
+from glt_lightning.lightning.strategies.hosts import Meeting, meet
 from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_store
 from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
@@ -147,13 +149,38 @@ class GLTStrategy(DDPStrategy):
 
     def setup_distributed(self) -> None:
         """Initialises torch's process group; on one host nothing of it listens beyond loopback."""
-        if self.num_nodes > 1:
-            return super().setup_distributed()
         assert self.cluster_environment is not None
+        if self.num_nodes > 1:
+            met = self._meet_hosts()
+            super().setup_distributed()
+            del met  # the group has it now
+            return
         self._gloo.open()
         store = open_store(self.cluster_environment, self.local_rank == 0, self.num_processes)
         super().setup_distributed()
         del store  # the group has it now
+
+    def _meet_hosts(self) -> object:
+        """Waits for the ranks of the other hosts, unless torchrun has done so. Keep what it returns until there is a group."""
+        if torch.distributed.is_initialized() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            return None
+        self._adopt_cluster()
+        self.set_world_ranks()
+        assert self.cluster_environment is not None
+        meeting = Meeting(
+            address=self.cluster_environment.main_address,
+            port=self.cluster_environment.main_port,
+            rank=self.global_rank,
+            hosts=self.num_nodes,
+            per_host=self.num_processes,
+            deadline_s=self.options.deadlines.join_s,
+        )
+        if self.local_rank == 0:
+            return meet(meeting, _say)
+        try:
+            return meet(meeting, lambda _: None)
+        except PeerError as error:  # the first rank of this host says the same
+            raise RankError(str(error)) from None
 
     def _adopt_cluster(self) -> None:
         """Takes the options of the data module. Raises `OptionError` if there are others here."""
@@ -338,6 +365,10 @@ class GLTStrategy(DDPStrategy):
 
     def _close_graph(self) -> None:
         """Ends what `open_graph` started. Safe to call twice."""
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _is_lost_connection(exception: BaseException) -> bool:

@@ -1,0 +1,167 @@
+"""The ranks of several hosts meet before torch's process group is made: it would wait for them without a word."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import torch.distributed
+
+from glt_lightning.errors import OptionError, PeerError
+
+_QUIET_S = 3.0  # hosts that start together need no line
+_PAUSE_S = 0.1
+_CALL_S = 10.0  # one call to a store that answers
+_KEY = "glt/joined/"
+
+
+class Store(Protocol):
+    """What is used of torch's store."""
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def check(self, keys: list[str]) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the ranks of a job meet, and which one this is. Each host has ``per_host`` ranks."""
+
+    address: str
+    port: int
+    rank: int
+    hosts: int
+    per_host: int
+    deadline_s: float
+
+    @property
+    def host(self) -> int:
+        return self.rank // self.per_host
+
+    def ranks_of(self, host: int) -> range:
+        return range(host * self.per_host, (host + 1) * self.per_host)
+
+
+def meet(
+    meeting: Meeting,
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> torch.distributed.TCPStore:
+    """Waits until the ranks of all hosts are there. Returns the store, which torch uses again as long as it is kept.
+
+    say: is told after a few seconds whom this rank waits for. Raises `PeerError` when ``deadline_s`` is over.
+    """
+    end = clock() + meeting.deadline_s
+    if meeting.rank == 0:
+        store = _open_store(meeting)
+    else:
+        _wait(meeting, lambda: [] if _answers(meeting) else [0], say, end, clock, pause)
+        store = _store(meeting, is_master=False)
+    wait_for_ranks(meeting, store, say, end, clock, pause)
+    return store
+
+
+def wait_for_ranks(
+    meeting: Meeting,
+    store: Store,
+    say: Callable[[str], None],
+    end: float,
+    clock: Callable[[], float],
+    pause: Callable[[float], None],
+) -> None:
+    """Signs in and waits for the others, by the clock's time ``end``."""
+    store.set(f"{_KEY}{meeting.rank}", socket.gethostname())
+    _wait(meeting, lambda: _missing(meeting, store), say, end, clock, pause)
+
+
+def _missing(meeting: Meeting, store: Store) -> list[int]:
+    """Hosts of which ranks are not there yet."""
+    return [
+        host for host in range(meeting.hosts) if not store.check([f"{_KEY}{rank}" for rank in meeting.ranks_of(host)])
+    ]
+
+
+def _wait(
+    meeting: Meeting,
+    missing: Callable[[], list[int]],
+    say: Callable[[str], None],
+    end: float,
+    clock: Callable[[], float],
+    pause: Callable[[float], None],
+) -> None:
+    begin, said = clock(), False
+    while hosts := missing():
+        now = clock()
+        if now >= end:
+            raise PeerError(_given_up(meeting, hosts))
+        if not said and now - begin >= _QUIET_S:
+            said = True
+            say(
+                f"host {meeting.host} of {meeting.hosts} waits for {_named(meeting, hosts)} at {meeting.address}:{meeting.port}, "
+                f"up to {meeting.deadline_s:g} s (cluster.deadlines.join_s). {_remedy(meeting, hosts[0])}"
+            )
+        pause(_PAUSE_S)
+
+
+def _given_up(meeting: Meeting, hosts: Sequence[int]) -> str:
+    return (
+        f"{_named(meeting, hosts)} did not come to {meeting.address}:{meeting.port} within {meeting.deadline_s:g} s "
+        f"(cluster.deadlines.join_s). {_remedy(meeting, hosts[0])} Or set trainer.num_nodes to the hosts there are."
+    )
+
+
+def _remedy(meeting: Meeting, host: int) -> str:
+    if meeting.address.startswith("127.") or meeting.address == "localhost":
+        return (
+            f"No other host reaches {meeting.address}: on all hosts set MASTER_ADDR to the name of host 0 and MASTER_PORT to "
+            f"one free port of it, and on host {host} NODE_RANK={host}."
+        )
+    return (
+        f"Start the same command on host {host} with NODE_RANK={host} MASTER_ADDR={meeting.address} "
+        f"MASTER_PORT={meeting.port}, and see that it reaches this port."
+    )
+
+
+def _named(meeting: Meeting, hosts: Sequence[int]) -> str:
+    said = []
+    for host in hosts:
+        ranks = meeting.ranks_of(host)
+        which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        said.append(f"host {host} ({which})")
+    return " and ".join(said) if len(said) < 3 else f"{', '.join(said[:-1])} and {said[-1]}"
+
+
+def _answers(meeting: Meeting) -> bool:
+    """Whether something listens where rank 0 has its store."""
+    with suppress(OSError), socket.create_connection((meeting.address, meeting.port), timeout=_CALL_S):
+        return True
+    return False
+
+
+def _open_store(meeting: Meeting) -> torch.distributed.TCPStore:
+    try:
+        return _store(meeting, is_master=True)
+    except torch.distributed.DistError as error:
+        raise OptionError(
+            f"MASTER_PORT: rank 0 cannot listen at port {meeting.port} of this host ({str(error).splitlines()[0]}). End what "
+            "uses it, or choose another port, the same on all hosts."
+        ) from error
+
+
+def _store(meeting: Meeting, *, is_master: bool) -> torch.distributed.TCPStore:
+    # multi_tenant: torch's process group takes over the store of this process at the same port
+    return torch.distributed.TCPStore(
+        meeting.address,
+        meeting.port,
+        meeting.hosts * meeting.per_host,
+        is_master=is_master,
+        timeout=timedelta(seconds=_CALL_S),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
