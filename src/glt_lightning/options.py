@@ -62,6 +62,7 @@ HOTNESS = ("auto", "vip", "degree", "presample")
 CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
 BALANCE = ("nodes", "seeds", "edges")
 STORAGE = ("float16", "bfloat16", "int8")
+ALLOWED = ("nonfinite_features", "nonfinite_labels", "overlapping_splits", "sparse_labels", "unlabelled_seeds")
 MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
 _NUM_NEIGHBORS = [15, 10, 5]
 _LEAST_REPLY, _MOST_REPLY = 64 << 10, 2047 << 20
@@ -95,6 +96,10 @@ class PartitionOptions:
             ``{x: float16}``, ``bfloat16``, or ``int8`` with a scale per row.
         device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that works out ``vip`` and ``frequency``: the same
             numbers, sooner.
+        allow: Doubtful data that is refused otherwise. ``nonfinite_labels``: NaN or infinite values in ``y``, where NaN
+            marks an unknown label; ``nonfinite_features``: the same in other attributes; ``overlapping_splits``: training
+            nodes that are also in ``val`` or ``test``; ``unlabelled_seeds``: training nodes without a label;
+            ``sparse_labels``: more than ten times as many classes as labels that occur.
     """
 
     num_parts: int = 1
@@ -111,6 +116,7 @@ class PartitionOptions:
     batch_size: int = 1024
     storage: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
+    allow: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _at_least("partition.num_parts", self.num_parts, 1)
@@ -124,6 +130,9 @@ class PartitionOptions:
         _one_of("partition.hotness", self.hotness, HOTNESS)
         for name, kind in self.storage.items():
             _one_of(f"partition.storage.{name}", kind, STORAGE)
+        allow: Any = self.allow
+        for name in [allow] if isinstance(allow, str) else allow:
+            _one_of("partition.allow", name, ALLOWED)
         if isinstance(self.imbalance, bool) or not isinstance(self.imbalance, (int, float)) or not self.imbalance > 0:
             raise OptionError(f"partition.imbalance: expected a fraction > 0 such as 0.05, got {self.imbalance!r}.")
         if re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)) is None:

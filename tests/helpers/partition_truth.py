@@ -29,7 +29,10 @@ def random_source(rng: np.random.Generator, edge_types: tuple[EdgeType, ...] = (
     node = {t: {"x": rng.random((n, 3), np.float32), "age": rng.integers(0, 99, n)} for t, n in num_nodes.items()}
     target = schema.node_types[0]
     node[target]["y"] = rng.integers(0, 4, num_nodes[target])
-    splits = {s: (target, rng.integers(0, num_nodes[target], 7)) for s in ("train", "val", "test")}
+    order = rng.permutation(num_nodes[target])
+    splits = {
+        s: (target, rng.choice(order[i::3], 7 * (i < len(order)))) for i, s in enumerate(("train", "val", "test"))
+    }
     return ArraySource(
         name="random",
         fingerprint=str(rng.integers(1 << 40)),

@@ -193,7 +193,7 @@ def test_bad_options_are_refused_at_once(make_data, options: dict[str, Any], sai
         (["a"], "expected node ids or a mask"),
         ([[1, 2]], "expected node ids or a mask in one dimension"),
         ([NODES], f"seeds: {NODES} at position 0 is not a node"),
-        ("none.npy", "cannot be read"),
+        ("none.npy", "there is no file .none.npy."),
         ("ids.mat", "expected an .npy file"),
         ([], "0 seeds cannot be shared by 1 ranks"),
     ],

@@ -104,6 +104,7 @@ def test_data_module_learns_all_from_a_server(make_data, tmp_path: Path) -> None
 
 def test_own_seeds_and_predictions_of_servers(make_data, make_model, make_trainer, folder: Path) -> None:
     own = {"splits": {"train": list(range(0, 60, 2)), "val": [5, 3]}, "predict_split": "test"}
+    own["partition"] = {"allow": ["overlapping_splits"]}
     with serving(folder, servers=2) as (where, _):
         model, trainer = make_model(Noting), make_trainer(strategy="glt_server_client", max_epochs=1)
         data = client_data(where, **own)

@@ -136,7 +136,8 @@ def test_good_splits(tmp_path: Path) -> None:
     """Duplicates, masks and empty splits are fine; order is kept."""
     source = single([(0, 1)], 4)
     splits = {"train": np.array([3, 0, 3]), "val": np.array([True, False, False, True]), "test": []}
-    manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=2), splits=splits)
+    options = PartitionOptions(num_parts=2, allow=["overlapping_splits"])
+    manifest = partition_graph(source, tmp_path / "p", options, splits=splits)
     assert {name: split.count for name, split in manifest.splits.items()} == {"train": 3, "val": 2, "test": 0}
     user = np.concatenate([np.load(tmp_path / "p" / f"part{p}/nodes/0/n_id.npy") for p in range(2)])
     assert user[np.load(tmp_path / "p/splits/train.npy")].tolist() == [3, 0, 3]

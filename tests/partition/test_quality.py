@@ -26,6 +26,7 @@ def source() -> ArraySource:
     """Communities; seeds that lie unevenly over them."""
     rng = np.random.default_rng(0)
     edges = community_graph(NODES)
+    train = np.unique(edges[1])[:900]
     return ArraySource(
         name="communities",
         fingerprint="0",
@@ -34,7 +35,7 @@ def source() -> ArraySource:
         edge_index={EDGE: edges},
         node={NODE: {"score": rng.random(NODES), "debt": -np.arange(NODES)}},
         edge={EDGE: {}},
-        splits={"train": (NODE, np.unique(edges[1])[:900]), "test": (NODE, np.arange(0, NODES, 7))},
+        splits={"train": (NODE, train), "test": (NODE, np.setdiff1d(np.arange(0, NODES, 7), train))},
         target_type=NODE,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +25,10 @@ from glt_lightning.lightning.callbacks.monitor import add_monitor
 from glt_lightning.lightning.eval_fanouts import eval_fanouts
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.lightning.label_facts import LabelFacts
+from glt_lightning.lightning.layers import warn_of_hops
 from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.own_ids import own_ids
-from glt_lightning.lightning.own_splits import read_split
+from glt_lightning.lightning.own_splits import SPLIT_OF, read_split, require_split
 from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
@@ -47,6 +48,7 @@ from glt_lightning.options import (
     parse_fanouts,
 )
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
+from glt_lightning.partition.splits import check_overlap
 
 PredictSplit = Literal["all", "train", "val", "test"]
 
@@ -244,7 +246,7 @@ class GLTDataModule(LightningDataModule):
             raise PartitionError(
                 f"{self.partition_dir}: no finished partition is there, and no dataset is given to make it."
             )
-        return GraphFacts.of_source(self._source, bool(self.undirected))
+        return GraphFacts.of_source(self._source, bool(self.undirected), self.partition.allow)
 
     @property
     def _cluster(self) -> ClusterOptions:
@@ -266,6 +268,7 @@ class GLTDataModule(LightningDataModule):
             check_ranks(self.trainer.world_size)
         if self.dataset is None or self._servers:
             return
+        self._require_split(None if self.trainer is None else self.trainer.state.fn, self._facts.splits)
         if not self._is_partitioned():
             self._check_may_partition()
             rank_zero_info(
@@ -290,15 +293,27 @@ class GLTDataModule(LightningDataModule):
         """Opens the graph. Who samples it starts with the first loader."""
         host = self._host()
         self._graph = host.open_graph(None if self._servers else self.partition_dir)
+        if self.trainer is not None:
+            self._require_split(stage, self._graph.manifest.splits)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if stage == "fit" and self.trainer is not None:
             add_monitor(self.trainer)
             give_shapes_early(self.trainer)
+            for name in ("num_neighbors", "eval_num_neighbors"):
+                warn_of_hops(name, getattr(self, name), self.trainer.lightning_module)
+
+    def _require_split(self, stage: str | None, stored: Collection[str]) -> None:
+        """Raises `DataError` unless there are seeds for a stage of the Trainer: before hours of partitioning, not after."""
+        wanted = self.predict_split if stage == "predict" else SPLIT_OF.get(stage or "", "all")
+        if wanted != "all":
+            require_split(wanted, {*stored, *self.splits})
 
     def train_dataloader(self) -> DistNeighborLoader:
         # Lightning says that it turns shuffling off when overfitting, but can only do so for torch's DataLoader.
         overfit = bool(getattr(self.trainer, "overfit_batches", 0))
-        return self._make_loader("train", "train", shuffle=not overfit)
+        loader = self._make_loader("train", "train", shuffle=not overfit)
+        self._check_own_overlap()
+        return loader
 
     def val_dataloader(self) -> DistNeighborLoader | list[Any]:
         fitting = self.trainer is not None and self.trainer.state.fn == "fit"
@@ -401,12 +416,18 @@ class GLTDataModule(LightningDataModule):
             return None, None
         if split in self.splits:
             return read_split(split, self.splits[split]), None
-        if split not in self._split_names():
-            known = ", ".join(sorted(self._split_names())) or "none"
-            raise DataError(
-                f"split {split!r}: not in the data set, which has {known}. Give its node ids as data.splits.{split}."
-            )
+        require_split(split, self._split_names())
         return None, split
+
+    def _check_own_overlap(self) -> None:
+        """Splits that are stored were compared when they were; here those of ``splits`` with each other and with these."""
+        graph = self._opened()
+        for other in ("val", "test"):
+            pair = ("train", other)
+            if other in self._split_names() and set(pair) & set(self.splits):
+                seeds = {name: self._spec(name, name).find_seeds(graph) for name in pair}
+                typed = {name: (graph.schema.node_types[s.node_type], s.gids) for name, s in seeds.items()}
+                check_overlap(typed, self.partition.allow, by_id=False)
 
     @cached_property
     def _eval_num_neighbors(self) -> Fanouts:

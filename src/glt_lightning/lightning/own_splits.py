@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,18 @@ import torch
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 
+# The split that a stage of the Trainer takes its seeds from.
+SPLIT_OF = {"fit": "train", "validate": "val", "test": "test"}
 _SUFFIXES = (".npy", ".txt", ".csv", ".pt")
+
+
+def require_split(name: str, known: Collection[str]) -> None:
+    """Raises `DataError` unless the split is one of those there are."""
+    if name not in known:
+        raise DataError(
+            f"split {name!r}: not in the data set, which has {', '.join(sorted(known)) or 'none'}. Give its node ids as "
+            f"data.splits.{name}."
+        )
 
 
 def read_split(name: str, given: Any) -> np.ndarray:
@@ -40,10 +52,13 @@ def _read_file(name: str, path: Path) -> np.ndarray:
                 f"splits.{name}: {path}: expected an .npy file, a .pt file with a tensor, or a .txt file with one id "
                 "per line."
             )
+    except FileNotFoundError:
+        raise DataError(f"splits.{name}: there is no file {str(path)!r} (in {Path.cwd()}).") from None
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"splits.{name}: {path}: cannot be read ({error}).") from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"splits.{name}: {path}: cannot be read ({reason}).") from None
     return _checked(name, ids)
 
 

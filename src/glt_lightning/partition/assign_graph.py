@@ -16,10 +16,10 @@ from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import Assigner, assigner_of
 from glt_lightning.partition.build.space import bytes_to_assign, require_space
 from glt_lightning.partition.build.stored_graph import StoredGraph
-from glt_lightning.partition.checks import resolve_splits
 from glt_lightning.partition.folder import exclusive, folder_beside
 from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
 from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.splits import resolve_splits
 from glt_lightning.progress import Progress
 from glt_lightning.types import NodeType
 

@@ -15,10 +15,10 @@ from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import Assigner
 from glt_lightning.partition.build.builder import Builder, Built
 from glt_lightning.partition.build.stored_graph import StoredGraph
-from glt_lightning.partition.checks import resolve_splits
 from glt_lightning.partition.folder import exclusive, folder_beside, whole_folder
 from glt_lightning.partition.parts_folder import compose, finished_parts, place, require_fresh, save_parts
 from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.splits import resolve_splits
 from glt_lightning.progress import Progress
 
 _log = logging.getLogger(__name__)

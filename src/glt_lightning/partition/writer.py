@@ -12,11 +12,11 @@ from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
 from glt_lightning.errors import OptionError
 from glt_lightning.options import Normalize, PartitionOptions
 from glt_lightning.partition.assign import Assigner, assigner_of
-from glt_lightning.partition.checks import resolve_splits
 from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S, is_begun
 from glt_lightning.partition.run import Run, reuse
 from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.splits import resolve_splits
 
 
 def made_by(

@@ -103,11 +103,12 @@ def test_binary(tmp_path: Path, graph: RawGraph, compressed: bool, saved_split: 
     folder = lay_out_papers(tmp_path, graph, compressed=compressed)
     if saved_split:
         torch.save(graph.splits, folder / "split" / "time" / "split_dict.pt")
+    options = PartitionOptions(num_parts=2, allow=["unlabelled_seeds"])
     for _ in range(2):  # the second finds what the first unpacked
         source = open_source("ogbn-papers100M", tmp_path)
         assert source.num_features == {NODE: 7}
         assert source.num_classes == 172
-        manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=2))
+        manifest = partition_graph(source, tmp_path / "p", options)
     assert edges_of(tmp_path / "p")[EDGE] == sorted((u, v, k) for k, (u, v) in enumerate(graph.edges.T.tolist()))
     assert manifest.node_attrs(0) == ("node_year", "x", "y")
     arrays = read_folder(tmp_path / "p")

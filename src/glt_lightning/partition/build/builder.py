@@ -148,7 +148,9 @@ class Builder:
                 for part, (start, stop) in zip(self._parts, self._ranges(layout), strict=True):
                     self._write(node_path(part, index, "n_id"), layout.user_ids[start:stop], self._id_dtype)
                 for name, rows in attrs.pop(node_type).items():
-                    transform = transform_for(self._made["normalize"], rows) if name == "x" else None
+                    stored = self._graph.storage.nodes[node_type][name]
+                    mode = self._made["normalize"] if name == "x" else "none"
+                    transform = transform_for(mode, rows, stored.require_finite)
                     self._arrays |= write_rows(
                         self._folder,
                         index,
@@ -157,7 +159,7 @@ class Builder:
                         layout,
                         self._parts,
                         transform,
-                        self._graph.storage.nodes[node_type][name],
+                        stored,
                         self._options.memory_bytes,
                         done,
                     )

@@ -54,17 +54,27 @@ class Degrees:
 
 
 def count_degrees(
-    edges: Mapping[EdgeType, EdgeList], num_nodes: Mapping[NodeType, int], done: Callable[[int], object]
+    edges: Mapping[EdgeType, EdgeList],
+    num_nodes: Mapping[NodeType, int],
+    done: Callable[[int], object],
+    counted_by: Callable[[NodeType], str] = lambda node_type: "",
 ) -> Degrees:
-    """Reads each edge type of the user once. Raises `DataError` for an edge whose node does not exist."""
+    """Reads each edge type of the user once. Raises `DataError` for an edge whose node does not exist.
+
+    counted_by: who says how many nodes of a type there are, for that error.
+    """
     degrees = Degrees({}, {})
     for edge_type, edge_list in edges.items():
-        degrees.out[edge_type], degrees.into[edge_type] = _count(edge_type, edge_list, num_nodes, done)
+        degrees.out[edge_type], degrees.into[edge_type] = _count(edge_type, edge_list, num_nodes, done, counted_by)
     return degrees
 
 
 def _count(
-    edge_type: EdgeType, edges: EdgeList, num_nodes: Mapping[NodeType, int], done: Callable[[int], object]
+    edge_type: EdgeType,
+    edges: EdgeList,
+    num_nodes: Mapping[NodeType, int],
+    done: Callable[[int], object],
+    counted_by: Callable[[NodeType], str],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Integers [N of the sources] and [N of the destinations]: edges by end."""
     ends = [
@@ -78,7 +88,8 @@ def _count(
             if bad is not None:
                 raise DataError(
                     f"edges of type {edge_type_str(edge_type)}: column {column + bad} has {name} {ids[bad]}, but "
-                    f"node type {node_type!r} has {num_nodes[node_type]} nodes (0..{num_nodes[node_type] - 1})."
+                    f"node type {node_type!r} has {num_nodes[node_type]} nodes (0..{num_nodes[node_type] - 1})"
+                    f"{counted_by(node_type)}."
                 )
         column += len(chunk[0])
         done(len(chunk[0]))

@@ -11,6 +11,7 @@ from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16, to_bfloat16
 from glt_lightning.partition.sources.base import Rows
 
 Transform = Callable[[np.ndarray], np.ndarray]
+Check = Callable[[np.ndarray, np.ndarray], object]
 
 # Fixed, so that sums round alike whatever memory the partitioner has.
 _CHUNK_BYTES = 4 << 20
@@ -27,19 +28,29 @@ def row_bytes(rows: Rows) -> int:
     return rows.dtype.itemsize * math.prod(rows.shape[1:])
 
 
-def transform_for(mode: str, rows: Rows) -> Transform | None:
+def transform_for(mode: str, rows: Rows, check: Check = lambda chunk, ids: None) -> Transform | None:
     """What to do with each row of floats [N, D] for ``normalize: mode``; None for nothing.
 
     Half precision is worked with as float32, and comes back as it was.
+    check: is shown all rows, and the user's numbers of them, before they enter the statistics: one NaN would spoil all rows.
     """
     if mode == "none" or len(rows) == 0:
         return None
-    return _rows(rows) if mode == "rows" else _standardize(rows)
+    chunks = _checked(rows, check)
+    return _rows(chunks) if mode == "rows" else _standardize(chunks, rows.shape[1])
 
 
-def _rows(rows: Rows) -> Transform:
+def _checked(rows: Rows, check: Check) -> Iterator[np.ndarray]:
+    begin = 0
+    for chunk in row_chunks(rows):
+        check(chunk, np.arange(begin, begin + len(chunk)))
+        yield chunk
+        begin += len(chunk)
+
+
+def _rows(chunks: Iterator[np.ndarray]) -> Transform:
     """As PyG's ``NormalizeFeatures``: the least value becomes 0, then each row is divided by its sum (at least 1)."""
-    least = min((_wide(chunk).min() for chunk in row_chunks(rows) if chunk.size), default=np.float32(0))
+    least = min((_wide(chunk).min() for chunk in chunks if chunk.size), default=np.float32(0))
 
     def apply(chunk: np.ndarray) -> np.ndarray:
         values = _wide(chunk) - least
@@ -48,10 +59,10 @@ def _rows(rows: Rows) -> Transform:
     return apply
 
 
-def _standardize(rows: Rows) -> Transform:
+def _standardize(chunks: Iterator[np.ndarray], columns: int) -> Transform:
     """Columns get mean 0 and standard deviation 1; constant columns become 0."""
-    count, mean, square = 0, np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
-    for chunk in row_chunks(rows):  # Chan, Golub, LeVeque (1979): merge (count, mean, sum of squared deviations)
+    count, mean, square = 0, np.zeros(columns), np.zeros(columns)
+    for chunk in chunks:  # Chan, Golub, LeVeque (1979): merge (count, mean, sum of squared deviations)
         wide = _wide(chunk).astype(np.float64)
         total = count + len(chunk)
         delta = wide.mean(axis=0) - mean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from glt_lightning.data.manifest import EncodingEntry
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16
+from glt_lightning.partition.build.finite import first_nonfinite
 from glt_lightning.partition.sources.base import GraphSource, Rows
 from glt_lightning.types import edge_type_str
 
@@ -21,12 +22,14 @@ class StoredAs:
     """How one attribute is stored: numbers of ``dtype`` in rows of ``row_shape``.
 
     what: the attribute, for people.  entry: what the manifest says of it; None: it is stored as it is.
+    allow: the option (``partition.allow``) under which it may hold NaN and infinite values; None: it is on.
     """
 
     what: str
     dtype: np.dtype
     row_shape: tuple[int, ...]
     entry: EncodingEntry | None = None
+    allow: str | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -37,6 +40,8 @@ class StoredAs:
 
         Raises `DataError`, naming the first row that cannot be stored so.
         """
+        if self.allow is not None:
+            self.require_finite(rows, ids, f", or allow it: partition.allow: [{self.allow}]")
         if self.entry is None:
             return rows
         if self.entry.given == "bfloat16":
@@ -53,6 +58,17 @@ class StoredAs:
             self._require(stored & 0x7F80 != 0x7F80, rows, "bfloat16", ids)
         return stored
 
+    def require_finite(self, rows: np.ndarray, ids: np.ndarray, remedy: str = "") -> None:
+        """Raises `DataError`, naming the user's number of the row, where a value is NaN or infinite."""
+        at = first_nonfinite(rows)
+        if at is not None:
+            value = from_bfloat16(rows[at].view("<u2")) if rows.dtype == BFLOAT16 else rows[at]
+            column = f", column {', '.join(map(str, at[1:]))}" if len(at) > 1 else ""
+            raise DataError(
+                f"{self.what}: row {ids[at[0]]}{column} holds {value}. Training on it gives NaN. Replace such values, by "
+                f"numpy.nan_to_num for instance{remedy}."
+            )
+
     def _require(self, good: np.ndarray, rows: np.ndarray, kind: str, ids: np.ndarray) -> None:
         if good.all():
             return
@@ -67,10 +83,10 @@ class StoredAs:
 
 
 class Storage:
-    """How all attributes of a source are stored. wanted: attribute -> name of an encoding."""
+    """How all attributes of a source are stored. wanted: attribute -> name of an encoding; allow: ``partition.allow``."""
 
-    def __init__(self, source: GraphSource, wanted: Mapping[str, str]) -> None:
-        self._wanted = dict(wanted)
+    def __init__(self, source: GraphSource, wanted: Mapping[str, str], allow: Collection[str] = ()) -> None:
+        self._wanted, self._allow = dict(wanted), allow
         self.nodes = {t: self._all(source.node_attrs(t), f"node type {t!r}") for t in source.schema.node_types}
         self.edges = {
             e: self._all(source.edge_attrs(e), f"edge type {edge_type_str(e)}") for e in source.schema.edge_types
@@ -90,10 +106,14 @@ class Storage:
     def _one(self, name: str, rows: Rows, what: str) -> StoredAs:
         row_shape = tuple(rows.shape[1:])
         kind = self._wanted.get(name)
+        nonfinite: str | None = "nonfinite_labels" if name == "y" else "nonfinite_features"
+        if nonfinite in self._allow:
+            nonfinite = None
         if kind is None:
             if rows.dtype == BFLOAT16:
-                return StoredAs(what, ENCODINGS["bfloat16"].dtype, row_shape, EncodingEntry("bfloat16", "bfloat16"))
-            return StoredAs(what, rows.dtype, row_shape)
+                entry = EncodingEntry("bfloat16", "bfloat16")
+                return StoredAs(what, ENCODINGS["bfloat16"].dtype, row_shape, entry, nonfinite)
+            return StoredAs(what, rows.dtype, row_shape, None, nonfinite)
         encoding = ENCODINGS[kind]
         if rows.dtype.kind != "f" and rows.dtype != BFLOAT16:
             raise OptionError(

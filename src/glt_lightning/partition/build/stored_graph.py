@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,15 @@ from glt_lightning.partition.build.relations import stored_relations
 from glt_lightning.partition.build.storage import Storage
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.checks import check_graph
-from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.labels import check_seed_labels
+from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of
+from glt_lightning.partition.splits import check_overlap
 from glt_lightning.progress import Progress
 from glt_lightning.types import NodeType
 
+_log = logging.getLogger(__name__)
+
+_FEW_NODES = 10  # of a part
 ResolvedSplits = Mapping[str, tuple[NodeType, np.ndarray]]
 
 
@@ -61,19 +67,35 @@ class StoredGraph:
     @cached_property
     def storage(self) -> Storage:
         """As what attributes are stored. Raises `OptionError` for a wish that does not fit them."""
-        return Storage(self.source, self.options.storage)
+        return Storage(self.source, self.options.storage, self.options.allow)
 
     def check(self, assigner: Assigner) -> None:
         """Raises `DataError` for attributes that cannot be stored, `OptionError` for too many nodes for the assigner."""
         if not self.is_trivial(assigner):
             require_countable(assigner, self.total_nodes, self.options.algorithm_name)
-        check_graph(self.source, self.edges, self._normalize)
+        self._consider_parts()
+        allow = self.options.allow
+        check_graph(self.source, self.edges, self._normalize, allow)
+        check_overlap(self.splits, allow, file_of(self.source))
+        check_seed_labels(self.source, self.splits, allow)
         _ = self.storage
+
+    def _consider_parts(self) -> None:
+        parts, nodes = self.options.num_parts, self.total_nodes
+        if parts > 1 and nodes < _FEW_NODES * parts:
+            empty = f", so {parts - nodes:,} of them are empty" if parts > nodes else ""
+            _log.warning(
+                "partition.num_parts: %s parts of a graph of %s nodes%s. Each part is a folder of files, and most neighbours "
+                "of a node are remote. One part per host, or per process that samples, is enough.",
+                f"{parts:,}",
+                f"{nodes:,}",
+                empty,
+            )
 
     def count(self) -> Degrees:
         total = sum(e.num_edges for e in self.edges.values())
         with self.progress.phase("reading edges", total, "edges") as done:
-            return count_degrees(self.edges, self.num_nodes, done)
+            return count_degrees(self.edges, self.num_nodes, done, partial(counted_by, self.source))
 
     def topology(self, folder: Path, degrees: Degrees) -> GraphTopology:
         """Its rows, in files of ``folder`` while the ``with`` block lasts."""

@@ -163,6 +163,21 @@ class ArraySource:
         return self.edge.get(edge_type, {})
 
 
+def file_of(source: GraphSource) -> str:
+    """What an error about a source begins with: its file or folder, where it has one."""
+    path = getattr(source, "path", None)
+    return "" if path is None else f"{path}: "
+
+
+def counted_by(source: GraphSource, node_type: NodeType) -> str:
+    """Which arrays say how many nodes there are: what to look at when an id seems too large."""
+    attrs = source.node_attrs(node_type)
+    rows = {name: attrs[name].shape[0] for name in ("x", "y") if name in attrs and attrs[name].shape}
+    same = [name for name, count in rows.items() if count == source.num_nodes[node_type]]
+    others = "".join(f" ({name} has {count})" for name, count in rows.items() if name not in same)
+    return f", as many as {' and '.join(same)} {'has' if len(same) == 1 else 'have'} rows{others}" if same else ""
+
+
 def width(shape: tuple[int, ...]) -> int:
     """Features per node of an ``x`` of this shape."""
     return shape[1] if len(shape) > 1 else 1

@@ -13,10 +13,12 @@ from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes
 from glt_lightning.partition.sources.files import FileEdges, NpyFile
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
 from glt_lightning.partition.sources.npz import CHECKED
+from glt_lightning.partition.sources.split_arrays import MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
 from glt_lightning.types import NODE, EdgeType, GraphSchema, NodeType
 
 _X, _Y = ("x", "feat"), ("y", "label")
 _SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}
+_LATER_SPLITS = (*SPLIT_KEYS, *MASK_KEYS)  # node attributes, or nothing, in releases before
 _STRUCTURE = ("indptr", "indices", "edge_index", "num_nodes")
 
 
@@ -39,7 +41,8 @@ class FolderSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        return file_fingerprint(*(file.path for _, file in sorted(self._files.items())))
+        found = file_fingerprint(*(file.path for _, file in sorted(self._files.items())))
+        return f"{found}-splits" if any(key in self._files for key in _LATER_SPLITS) else found
 
     @cached_property
     def num_nodes(self) -> dict[NodeType, int]:
@@ -62,7 +65,14 @@ class FolderSource:
 
     @property
     def splits(self) -> Splits:
-        return {name: (NODE, f[: len(f)]) for key, name in _SPLITS.items() if (f := self._files.get(key)) is not None}
+        keys = split_keys(self._files, _SPLITS)
+        return {
+            name: (NODE, split_ids(f"{self.path}: ", each, self._read, self.num_nodes[NODE]))
+            for name, each in keys.items()
+        }
+
+    def _read(self, key: str) -> np.ndarray:
+        return self._files[key][:]
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         if "indptr" in self._files:
@@ -71,7 +81,7 @@ class FolderSource:
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         named = {"x": self._first(_X), "y": self._first(_Y)}
-        taken = {*_X, *_Y, *_SPLITS, *_STRUCTURE}
+        taken = {*_X, *_Y, *_SPLITS, *_LATER_SPLITS, *_STRUCTURE}
         for key, file in self._files.items():
             fits = key in CHECKED or len(file) == self.num_nodes[NODE]
             if key not in taken and not key.startswith("edge_") and fits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,8 @@ from glt_lightning.partition.sources.base import (
 )
 from glt_lightning.partition.sources.files import FileEdges, NpyFile, read_npy_header
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
+from glt_lightning.partition.sources.split_arrays import MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
-
-SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_idx": "test"}
 
 _NAME_LENGTH_AT = 26  # in the header that precedes a member of a zip file
 
@@ -55,7 +54,9 @@ class NpzSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        return file_fingerprint(self.path)
+        found = file_fingerprint(self.path)
+        # Masks were node attributes once, and a partition with those has no splits.
+        return f"{found}-masks" if any(key in MASK_KEYS for _, _, keys in self._splits for key in keys) else found
 
     @cached_property
     def num_nodes(self) -> dict[NodeType, int]:
@@ -85,11 +86,17 @@ class NpzSource:
     @cached_property
     def target_type(self) -> NodeType | None:
         labelled = [t for t in self.schema.node_types if self._node_prefix[t] + "y" in self._shapes]
-        return pick_target(labelled, {t for t, _ in self._split_keys().values()}, self.name)
+        return pick_target(labelled, {t for _, t, _ in self._splits}, self.name)
 
     @cached_property
     def splits(self) -> Splits:
-        return {name: (t, self._read(key)) for name, (t, key) in self._split_keys().items()}
+        found: dict[str, tuple[NodeType, np.ndarray]] = {}
+        for name, node_type, keys in self._splits:
+            prefix = self._node_prefix[node_type]
+            read = partial(self._read_below, prefix)
+            ids = split_ids(f"{self.path}: {prefix}", keys, read, self.num_nodes[node_type])
+            found[name] = (node_type, ids)
+        return found
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         key = self._edge_prefix[edge_type] + "edge_index"
@@ -118,7 +125,7 @@ class NpzSource:
     def _members(self, prefix: str) -> dict[str, str]:
         """Name -> key of the numeric arrays below a prefix that are neither structure, splits nor names."""
         names = {key.removeprefix(prefix): key for key in sorted(self._shapes) if key.startswith(prefix)}
-        skip = {"edge_index", "num_nodes", *SPLIT_KEYS}
+        skip = {"edge_index", "num_nodes", *SPLIT_KEYS, *MASK_KEYS}
         return {
             name: key
             for name, key in names.items()
@@ -130,13 +137,14 @@ class NpzSource:
         shape, _ = self._shapes[key]
         return shape[0] if shape else None
 
-    def _split_keys(self) -> dict[str, tuple[NodeType, str]]:
-        return {
-            name: (t, prefix + key)
+    @cached_property
+    def _splits(self) -> list[tuple[str, NodeType, list[str]]]:
+        """(split, node type, keys below its prefix) of each split of the file."""
+        return [
+            (name, t, keys)
             for t, prefix in sorted(self._node_prefix.items())
-            for key, name in SPLIT_KEYS.items()
-            if prefix + key in self._shapes
-        }
+            for name, keys in split_keys({k.removeprefix(prefix) for k in self._shapes if k.startswith(prefix)}).items()
+        ]
 
     def _edge_type(self, key: str) -> EdgeType:
         if key == "edge_index":
@@ -170,6 +178,9 @@ class NpzSource:
     @cached_property
     def _stored(self) -> dict[str, tuple[int, int]]:
         return stored_members(self.path)
+
+    def _read_below(self, prefix: str, key: str) -> np.ndarray:
+        return self._read(prefix + key)
 
     def _read(self, key: str) -> np.ndarray:
         try:

@@ -52,11 +52,18 @@ def open_source(dataset: Any, root: str | Path) -> GraphSource:
     raise DataError(f"dataset: got an object of type {type(dataset).__name__}; expected {_ACCEPTED}.")
 
 
+def _near_files(path: Path) -> str:
+    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")], n=1)
+    return f" Did you mean {path.parent / near[0]}?" if near else ""
+
+
 def _open_text(text: str, root: Path) -> GraphSource:
     path = Path(text).expanduser()
     if text == "demo":
         return open_demo(root)
     if path.suffix == ".npz":
+        if not path.exists():
+            raise DataError(f"dataset: there is no file {text!r} (in {Path.cwd()}).{_near_files(path)}")
         return MatrixSource(path) if is_matrix_file(path) else NpzSource(path)
     if text.startswith(("ogbn-", "ogbl-")):
         from glt_lightning.partition.sources.ogb.source import OgbSource

@@ -19,14 +19,13 @@ from glt_lightning.errors import DataError
 from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, classes_of, pick_target
 from glt_lightning.partition.sources.fingerprint import array_fingerprint, folder_name
-from glt_lightning.partition.sources.npz import SPLIT_KEYS
+from glt_lightning.partition.sources.split_arrays import MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
 from glt_lightning.partition.sources.torch_arrays import array_of
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
 _LOCK_S = 3600.0
 # Of another length they are mistakes; other tensors are then left out.
 _EDGE_ATTRS = ("edge_attr", "edge_weight", "edge_time")
-_MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
 
 
 def is_pyg(dataset: object) -> bool:
@@ -139,7 +138,7 @@ def _edge_index(store: Any, edge_type: EdgeType) -> np.ndarray:
 def _node_attrs(store: Any, num_nodes: int) -> dict[str, np.ndarray]:
     attrs = {}
     for key, value in store.items():
-        if key in SPLIT_KEYS or key in _MASKS or not isinstance(value, torch.Tensor) or value.dim() == 0:
+        if key in SPLIT_KEYS or key in MASK_KEYS or not isinstance(value, torch.Tensor) or value.dim() == 0:
             continue
         if not isinstance(store, EdgeStorage):  # that of a Data is for nodes and for edges
             wanted = key in ("x", "y", "time") or value.size(0) == num_nodes
@@ -168,12 +167,9 @@ def _edge_attrs(store: Any, num_edges: int) -> dict[str, np.ndarray]:
 
 def _splits(store: Any, num_nodes: int) -> Iterator[tuple[str, np.ndarray]]:
     """Masks [N] or [N, S] (the first of S splits) and id tensors."""
-    for key, name in _MASKS.items():
-        if isinstance(mask := store.get(key), torch.Tensor) and mask.size(0) == num_nodes:
-            yield name, np.flatnonzero(to_numpy(mask if mask.dim() == 1 else mask[:, 0], key))
-    for key, name in SPLIT_KEYS.items():
-        if isinstance(ids := store.get(key), torch.Tensor) and ids.dim() == 1 and ids.dtype == torch.long:
-            yield name, to_numpy(ids, key)
+    tensors = {key: value for key, value in store.items() if isinstance(value, torch.Tensor)}
+    for name, keys in split_keys(tensors).items():
+        yield name, split_ids("dataset: ", keys, lambda key: to_numpy(tensors[key], key), num_nodes)
 
 
 def to_numpy(tensor: torch.Tensor, name: str) -> np.ndarray:

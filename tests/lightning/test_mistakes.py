@@ -1,0 +1,91 @@
+"""Mistakes that are said before a run has cost anything, or in the terminal where it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.nn import GraphSAGE as PygSAGE
+
+from glt_lightning import GLTDataModule, PartitionOptions
+from glt_lightning.errors import DataError
+from glt_lightning.lightning.layers import layers_of, warn_of_hops
+from glt_lightning.lightning.own_splits import read_split
+from tests.lightning.tiny import learnable_graph, save_graph
+
+SPLIT_KEYS = ("train_idx", "valid_idx", "test_idx")
+
+
+@pytest.mark.parametrize(
+    ("stage", "split"), [("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "val")]
+)
+def test_no_split_is_said_before_the_graph_is_partitioned(
+    make_data, make_model, make_trainer, tmp_path: Path, stage: str, split: str
+) -> None:
+    data = make_data(dataset=str(save_graph(tmp_path / "g.npz", drop=SPLIT_KEYS)), predict_split="val")
+    with pytest.raises(DataError, match=f"split '{split}': not in the data set, which has none. Give its node ids as"):
+        getattr(make_trainer(), stage)(make_model(), data)
+    assert not (tmp_path / "root").exists()
+
+
+def test_labels_that_are_no_classes_are_said_before_a_model_is_made(make_data, tmp_path: Path) -> None:
+    arrays = learnable_graph()
+    for y, said in (
+        (np.where(np.arange(len(arrays["y"])) == 3, 1_000_000, arrays["y"]), "the largest label is 1,000,000"),
+        (arrays["y"].astype(str), "the labels are text"),
+    ):
+        np.savez(tmp_path / "g.npz", **(arrays | {"y": y}))
+        with pytest.raises(DataError, match=f"g.npz: y of node type 'node': {said}"):
+            _ = make_data(dataset=str(tmp_path / "g.npz")).num_classes
+    np.savez(tmp_path / "g.npz", **(arrays | {"y": np.where(np.arange(len(arrays["y"])) == 3, 5000, arrays["y"])}))
+    allowed = make_data(dataset=str(tmp_path / "g.npz"), partition=PartitionOptions(allow=["sparse_labels"]))
+    assert allowed.num_classes == 5001
+
+
+@pytest.mark.parametrize("own", [("train",), ("val",), ("train", "test")])
+def test_own_splits_that_overlap(make_data, make_model, make_trainer, own: tuple[str, ...]) -> None:
+    ids = learnable_graph()["train_idx" if own == ("val",) else "test_idx"][:4]
+    given: dict[str, Any] = {name: ids.tolist() for name in own}
+    other = "val" if own == ("val",) else "test"
+    with pytest.raises(DataError, match=f"splits: 4 nodes of train are also in {other}. A model is then judged by"):
+        make_trainer().fit(make_model(), make_data(splits=given))
+    allowed = PartitionOptions(allow=["overlapping_splits"])
+    make_trainer(fast_dev_run=True).fit(make_model(), make_data(splits=given, partition=allowed))
+
+
+@pytest.mark.parametrize(("fanouts", "layers"), [([5], 2), ([5, 5, 5], 2), ({"a__to__b": [5]}, 2)])
+def test_hops_and_layers_that_differ_are_said(fanouts: Any, layers: int) -> None:
+    class OwnAttribute(torch.nn.Module):
+        num_layers = layers
+
+    class Inside(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gnn = PygSAGE(3, 4, layers, 2)
+
+    hops = len(fanouts) if isinstance(fanouts, list) else 1
+    harm = "costs accuracy" if hops < layers else "costs time"
+    for model in (OwnAttribute(), Inside()):
+        with pytest.warns(UserWarning, match=rf"data.num_neighbors has {hops} hops? and the model 2 layers: .*{harm}"):
+            warn_of_hops("num_neighbors", fanouts, model)
+
+
+def test_hops_and_layers_of_a_run(make_data, make_model, make_trainer) -> None:
+    with pytest.warns(UserWarning, match="data.num_neighbors has 1 hop and the model 2 layers"):
+        make_trainer(fast_dev_run=True).fit(make_model(), make_data(num_neighbors=[5]))
+    assert layers_of(make_model()) == 2
+    assert layers_of(torch.nn.Linear(1, 1)) is None
+
+
+def test_missing_files_are_named_once_with_the_folder_they_were_looked_for(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_graph(tmp_path / "graph.npz")
+    with pytest.raises(
+        DataError, match=rf"dataset: there is no file 'grap.npz' \(in {tmp_path}\). Did you mean graph.npz\?"
+    ):
+        _ = GLTDataModule("grap.npz").num_features
+    with pytest.raises(DataError, match=rf"^splits.train: there is no file 'ids.npy' \(in {tmp_path}\)\.$"):
+        read_split("train", "ids.npy")

@@ -1,0 +1,212 @@
+"""Mistakes in data that training would take without a word: each is said before the graph is partitioned, or allowed."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.ops.encoding import BFLOAT16, to_bfloat16
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.types import EDGE, NODE
+from tests.helpers.partition_truth import single
+
+NODES = 40
+RING = np.stack([np.arange(NODES), (np.arange(NODES) + 1) % NODES])
+
+
+def with_bad(value: float, dtype: Any = np.float32) -> np.ndarray:
+    x = np.ones((NODES, 3), np.float32)
+    x[17, 2] = value
+    return to_bfloat16(x).view(BFLOAT16) if dtype is BFLOAT16 else x.astype(dtype)
+
+
+def save(path: Path, **arrays: Any) -> str:
+    np.savez(path / "g.npz", **({"edge_index": RING, "x": np.ones((NODES, 3), np.float32)} | arrays))
+    return str(path / "g.npz")
+
+
+def partition(dataset: Any, folder: Path, **options: Any) -> Any:
+    normalize = options.pop("normalize", "none")
+    source = open_source(dataset, folder) if isinstance(dataset, str) else dataset
+    return partition_graph(source, folder / "out" / "p", PartitionOptions(**options), normalize=normalize)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, BFLOAT16])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_feature_that_is_not_finite(tmp_path: Path, dtype: Any, value: float) -> None:
+    source = single(RING.T, NODES, x=with_bad(value, dtype))
+    said = f"x of node type 'node': row 17, column 2 holds {value}. Training on it gives NaN. Replace"
+    with pytest.raises(DataError, match=re.escape(said)):
+        partition(source, tmp_path, num_parts=3)
+    assert list((tmp_path / "out").iterdir()) == []
+    partition(source, tmp_path, num_parts=3, allow=["nonfinite_features"])
+
+
+@pytest.mark.parametrize("mode", ["rows", "standardize"])
+def test_one_nan_would_spoil_all_that_is_normalised(tmp_path: Path, mode: str) -> None:
+    with pytest.raises(DataError, match="x of node type 'node': row 17, column 2 holds nan"):
+        partition(single(RING.T, NODES, x=with_bad(np.nan)), tmp_path, normalize=mode, allow=["nonfinite_features"])
+
+
+def test_edge_attribute_that_is_not_finite(tmp_path: Path) -> None:
+    weight = np.ones(NODES, np.float32)
+    weight[5] = np.inf
+    with pytest.raises(DataError, match="edge_weight of edge type node__to__node: row 5 holds inf"):
+        partition(save(tmp_path, edge_weight=weight), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("y", "kind"), [(np.where(np.arange(NODES) == 9, np.nan, 1.0), "a NaN"), (np.full(NODES, np.inf), "an infinite")]
+)
+def test_label_that_is_not_finite(tmp_path: Path, y: np.ndarray, kind: str) -> None:
+    dataset = save(tmp_path, y=y)
+    with pytest.raises(DataError, match=rf"g.npz: y of node type 'node': node \d has {kind} label.*nonfinite_labels"):
+        partition(dataset, tmp_path)
+    partition(dataset, tmp_path, allow=["nonfinite_labels"])
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (
+            np.where(np.arange(NODES) == 9, 1_000_000, 1),
+            "the largest label is 1,000,000 (node 9), which makes 1,000,001",
+        ),
+        (np.where(np.arange(NODES) == 9, 2**31 - 2, -1), "the largest label is 2,147,483,646 (node 9)"),
+        (
+            1990 + np.arange(NODES) % 20,
+            "the largest label is 2,009 (node 19), which makes 2,010 classes, of which at most",
+        ),
+        (np.array(["a", "b"] * (NODES // 2)), "the labels are text (<U1). Classes are integers from 0: names, y ="),
+    ],
+)
+def test_labels_that_are_no_classes(tmp_path: Path, y: np.ndarray, said: str) -> None:
+    dataset = save(tmp_path, y=y)
+    with pytest.raises(DataError, match=re.escape(f"g.npz: y of node type 'node': {said}")):
+        partition(dataset, tmp_path)
+    if y.dtype.kind == "i":
+        partition(dataset, tmp_path, allow=["sparse_labels"])
+
+
+def test_many_classes_that_occur_are_fine(tmp_path: Path) -> None:
+    many = np.arange(3000)
+    edges = np.stack([many, many[::-1]])
+    assert partition(save(tmp_path, edge_index=edges, x=np.ones((3000, 1)), y=many), tmp_path).num_classes == 3000
+
+
+def test_training_nodes_without_a_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    y = np.where(np.arange(NODES) < 3, -1, 1)
+    dataset = save(tmp_path, y=y, train_idx=np.arange(2, 10), test_idx=np.arange(2))
+    said = "splits: train: 1 of 8 nodes have no label (y of node 2 is -1). Leave them out"
+    with pytest.raises(DataError, match=re.escape(said)):
+        partition(dataset, tmp_path)
+    with caplog.at_level(logging.WARNING):
+        partition(dataset, tmp_path, allow=["unlabelled_seeds"])
+    assert "splits: test: 2 of 2 nodes have no label" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["val", "test"])
+def test_training_nodes_that_evaluation_sees_again(tmp_path: Path, other: str) -> None:
+    dataset = save(tmp_path, train_idx=np.arange(9), **{f"{other}_idx": np.array([20, 7, 8])})
+    said = f"splits: 2 nodes of train are also in {other} (node 7 is one). A model is then judged by nodes that it was"
+    with pytest.raises(DataError, match=re.escape(said)):
+        partition(dataset, tmp_path)
+    partition(dataset, tmp_path, allow=["overlapping_splits"])
+
+
+def test_nodes_of_val_and_test_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        partition(
+            save(tmp_path, train_idx=np.arange(9), val_idx=np.arange(9, 12), test_idx=np.arange(11, 20)), tmp_path
+        )
+    assert "splits: 1 nodes of val are also in test (node 11 is one)." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, "column 31 has source 31, but node type 'node' has 31 nodes (0..30), as many as x has rows."),
+        (
+            {"y": np.zeros(NODES, int)},
+            "y of node type 'node': has 40 rows, but there are 31 nodes, as many as x has rows",
+        ),
+        (
+            {"test_idx": np.array([31])},
+            "splits: test: position 0 holds 31, but node type 'node' has nodes 0..30, as many as x has rows.",
+        ),
+    ],
+)
+def test_x_that_is_too_short_is_named(tmp_path: Path, change: dict[str, np.ndarray], said: str) -> None:
+    with pytest.raises(DataError, match=re.escape(said)):
+        partition(save(tmp_path, x=np.ones((31, 2)), **change), tmp_path)
+
+
+def test_parts_without_nodes_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        partition(save(tmp_path), tmp_path, num_parts=42)
+    assert "42 parts of a graph of 40 nodes, so 2 of them are empty." in caplog.text
+
+
+def test_allowing_what_does_not_exist() -> None:
+    with pytest.raises(
+        OptionError, match=r"partition.allow: expected nonfinite_features, .* got 'overlaping_splits'. Did"
+    ):
+        PartitionOptions(allow=["overlaping_splits"])
+    with pytest.raises(OptionError, match=r"partition.allow: expected .* got 'nan'"):
+        PartitionOptions(allow="nan")  # type: ignore[arg-type]
+
+
+def masks(width: int | None = None, dtype: Any = bool) -> dict[str, np.ndarray]:
+    each = {"train_mask": np.arange(NODES) < 9, "val_mask": np.arange(NODES) == 9, "test_mask": np.arange(NODES) > 30}
+    return {k: (m if width is None else np.stack([m, ~m], 1)).astype(dtype) for k, m in each.items()}
+
+
+@pytest.mark.parametrize("given", [masks(), masks(2), masks(dtype=np.uint8), masks() | {"train_idx": np.arange(9)}])
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_masks_are_splits(tmp_path: Path, given: dict[str, np.ndarray], as_folder: bool) -> None:
+    dataset = save(tmp_path, **given)
+    plain = open_source(save(tmp_path), tmp_path).fingerprint
+    if as_folder:
+        (tmp_path / "g").mkdir()
+        for name, array in {"edge_index": RING, "x": np.ones((NODES, 3))}.items():
+            np.save(tmp_path / "g" / f"{name}.npy", array)
+        plain = open_source(tmp_path / "g", tmp_path).fingerprint
+        for name, array in given.items():
+            np.save(tmp_path / "g" / f"{name}.npy", array)
+        dataset = str(tmp_path / "g")
+    else:
+        save(tmp_path, **given)
+    source = open_source(dataset, tmp_path)
+    assert source.fingerprint != plain
+    assert source.fingerprint.count("-") == 1  # a partition of before, with masks as attributes, is not taken for it
+    assert {name: ids.tolist() for name, (_, ids) in source.splits.items()} == {
+        "train": list(range(9)),
+        "val": [9],
+        "test": list(range(31, NODES)),
+    }
+    assert set(source.node_attrs(NODE)) == {"x"}
+    assert source.edge_attrs(EDGE) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"train_mask": np.arange(9)},
+            r"g.npz: train_mask: expected a mask \[40\] of booleans .* got int64 \[9\]. Ids",
+        ),
+        ({"train_mask": np.arange(NODES)}, r"expected a mask \[40\] of booleans or of 0 and 1, got int64 \[40\]"),
+        (masks() | {"train_idx": np.arange(8)}, "g.npz: train_idx and train_mask name different nodes"),
+        ({"val_idx": np.arange(3), "valid_idx": np.arange(4)}, "valid_idx and val_idx name different nodes"),
+    ],
+)
+def test_bad_masks(tmp_path: Path, given: dict[str, np.ndarray], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        _ = open_source(save(tmp_path, **given), tmp_path).splits
