@@ -25,6 +25,7 @@ from glt_lightning.types import EdgeType, GraphSchema, NodeType
 FORMAT = "glt_lightning.partition"
 VERSION = 2
 MANIFEST = "manifest.json"
+TABLE_ENCODING = "tables/encoding.npy"  # uint8 [bytes]: JSON, how columns of tables became features
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import ENCODINGS
 
-_ARRAY_PATH = re.compile(r"(splits|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
+_ARRAY_PATH = re.compile(r"(splits|tables|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
 _Folders = dict[str, dict[str, Any]]
 _STRUCTURE = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
 MOST_CLASSES = 2**31 - 1  # greater labels are ids or times rather than classes
@@ -40,6 +40,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_encodings(raw, folders)
     _check_categories(raw, folders)
     _check_class_names(raw)
+    _check_tables(folders.get("tables", {}))
 
 
 def _count(value: object) -> bool:
@@ -201,6 +202,12 @@ def _check_categories(raw: Mapping[str, Any], arrays: _Folders) -> None:
         codes = arrays[f"part0/nodes/{raw['node_types'].index(node_type)}"].get("x_codes", {})
         good = bool(codes) and np.dtype(codes["dtype"]).kind in "iu" and codes["shape"][1:] == [len(counts)]
         require(good, f"num_categories: of {node_type!r}: x_codes is not an array of integers [rows, {len(counts)}]")
+
+
+def _check_tables(arrays: dict[str, Any]) -> None:
+    require(set(arrays) <= {"encoding"}, f"arrays: tables/ has {sorted(arrays)}, expected encoding")
+    for entry in arrays.values():
+        _check_vector("tables/encoding.npy", entry, "|u1", _product(entry["shape"]))
 
 
 def _by_folder(arrays: dict[str, Any]) -> _Folders:

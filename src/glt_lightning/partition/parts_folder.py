@@ -15,13 +15,14 @@ from glt_lightning.partition.build.part_files import PartFile, require_same
 from glt_lightning.partition.folder import exclusive, remove_part_folders
 
 LOCK_TIMEOUT_S = 3600.0
+_WHOLE = ("splits", "tables")  # folders that belong to no part
 
 
 def is_begun(target: Path) -> bool:
     """Whether it has parts, or what comes before them, and no manifest yet."""
     if not target.is_dir() or (target / MANIFEST).exists():
         return False
-    return bool(finished_parts(target)) or {p.name for p in target.iterdir()} == {"splits"}
+    return bool(finished_parts(target)) or {p.name for p in target.iterdir()} in ({"splits"}, {"tables"}, set(_WHOLE))
 
 
 def finished_parts(target: Path) -> list[int]:
@@ -58,8 +59,9 @@ def place(folder: Path, target: Path, parts: Sequence[int]) -> None:
     for found in finished_parts(target):
         PartFile.load(folder, parts[0]).require_fits(PartFile.load(target, found), target)
     target.mkdir(exist_ok=True)
-    if (folder / "splits").exists() and not (target / "splits").exists():
-        os.rename(folder / "splits", target / "splits")
+    for name in _WHOLE:
+        if (folder / name).exists() and not (target / name).exists():
+            os.rename(folder / name, target / name)
     for part in parts:
         os.rename(folder / f"part{part}", target / f"part{part}")
 
@@ -76,7 +78,9 @@ def compose(target: Path) -> Manifest | None:
         arrays |= file.arrays
     for path in files[0].head.arrays:
         if not (target / path).is_file():
-            raise PartitionError(f"{target / path}: not found. Copy splits/ from where any of the parts was made.")
+            raise PartitionError(
+                f"{target / path}: not found. Copy {path.split('/')[0]}/ from where any of the parts was made."
+            )
     manifest = Manifest.parse(files[0].head.with_parts(arrays).to_json(), str(target))
     manifest.save(target)
     for file in files:
@@ -88,8 +92,9 @@ def compose(target: Path) -> Manifest | None:
 def complete_partition(folder: str | Path, timeout_s: float = LOCK_TIMEOUT_S) -> Manifest:
     """Writes the manifest of a folder whose parts were brought together, and returns it.
 
-    Of the parts only ``part<p>/part.json`` need be there, and the folder ``splits``: a host that keeps some of the parts
-    takes these small files of the others. Raises `PartitionError` that names the parts that are missing, or differ.
+    Of the parts only ``part<p>/part.json`` need be there, and the folders ``splits`` and ``tables``: a host that keeps some
+    of the parts takes these small files of the others. Raises `PartitionError` that names the parts that are missing, or
+    differ.
     """
     target = Path(folder)
     with exclusive(target, timeout_s):

@@ -35,7 +35,7 @@ def fails(dataset: dict[str, Any], folder: Path, said: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"nods": {}}, "unknown key 'nods'; allowed: nodes, edges, name. Did you mean nodes"),
+        ({"nods": {}}, "unknown key 'nods'; allowed: nodes, edges, name, encoding. Did you mean nodes"),
         ({"nodes": None}, "nodes missing"),
         ({"nodes": {"id": "id"}}, r"nodes: id: expected one table .* or a table for each node type"),
         ({"nodes": {"path": "n.csv", "lable": "y"}}, "nodes: unknown key 'lable'; allowed: path, id, .*mean label"),

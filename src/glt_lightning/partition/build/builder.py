@@ -13,6 +13,7 @@ import numpy as np
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.data.graph import seeds_hash
 from glt_lightning.data.manifest import (
+    TABLE_ENCODING,
     ArrayEntry,
     EncodingEntry,
     Manifest,
@@ -44,7 +45,7 @@ class Built:
     """What a run has written.
 
     Attributes:
-        head: The manifest but for the parts: it lists the splits alone, and counts no edges.
+        head: The manifest but for the parts: it lists the arrays that belong to none, and counts no edges.
         arrays: Those of the parts.
         numbering: Hash of the numbers of all nodes. Parts fit together only when they agree on it.
     """
@@ -82,7 +83,7 @@ class Builder:
         self._write_nodes(layouts)
         self._write_edges(layouts, in_degrees)
         arrays, self._arrays = self._arrays, {}
-        self._write_splits(layouts)
+        self._write_whole(layouts)
         return Built(self._manifest(layouts, hotness), arrays, _digest(layouts))
 
     @property
@@ -193,10 +194,14 @@ class Builder:
                 )
                 self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
 
-    def _write_splits(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
+    def _write_whole(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
+        """What belongs to no part: the splits, and how tables were encoded."""
         for name, (node_type, ids) in self._graph.splits.items():
             gids = layouts[node_type].new[ids].astype(np.int64) + self._graph.offsets[node_type]
             self._write(split_path(name), gids, np.dtype(np.int64))
+        encoding: bytes | None = getattr(self._graph.source, "table_encoding", None)
+        if encoding is not None:
+            self._write(TABLE_ENCODING, np.frombuffer(encoding, np.uint8), np.dtype(np.uint8))
 
     def _write(self, path: str, array: np.ndarray, dtype: np.dtype) -> None:
         with ArrayWriter(self._folder, path, dtype) as writer:

@@ -3,6 +3,7 @@
 from glt_lightning.partition.sources.base import ArraySource, EdgeList, GraphSource, Rows, Splits
 from glt_lightning.partition.sources.ogb.edges import read_edge_splits
 from glt_lightning.partition.sources.open import open_source
+from glt_lightning.partition.sources.tables.encode_rows import encode_rows
 from glt_lightning.partition.sources.tables.lookup import user_ids
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "GraphSource",
     "Rows",
     "Splits",
+    "encode_rows",
     "open_source",
     "read_edge_splits",
     "user_ids",

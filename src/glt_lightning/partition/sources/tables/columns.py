@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
+from glt_lightning.partition.sources.tables.raw_values import Columns, is_list, is_number, is_time
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _NONE = ("", "none")
@@ -42,42 +43,36 @@ def feature_types(table: TableFiles, columns: list[str]) -> dict[str, pa.DataTyp
         if not (is_list(kind) and is_number(kind.value_type)) and not is_number(kind):
             raise DataError(
                 f"{table.paths[0]}: column {name!r} is {kind}; features are numbers, or lists of numbers of one "
-                "length. Leave it out or convert it."
+                f"length. {_remedy(name, kind)}"
             )
     return {name: kind if is_list(kind) else pa.float64() for name, kind in types.items()}
 
 
-def is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+def _remedy(name: str, kind: pa.DataType) -> str:
+    if is_time(kind):
+        return f"Say encode: {{{name}: date}} for days since 1970, or leave it out."
+    if is_list(kind) or pa.types.is_nested(kind):
+        return "Leave it out or convert it."
+    return f"If it holds categories, say encode: {{{name}: category}}; else leave it out or convert it."
 
 
-def is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+class PlainColumn:
+    """Numbers, or lists of numbers, as they are; lists must have the length of the first one.
 
+    width: of the rows, where it is known.
+    """
 
-class Features:
-    """Turns pieces into rows of features; lists must have the length of the first one."""
+    def __init__(self, name: str, width: int | None = None) -> None:
+        self._name, self.width = name, width
 
-    def __init__(self, types: Mapping[str, pa.DataType]) -> None:
-        self._columns = list(types)
-        self._widths = {name: kind.list_size for name, kind in types.items() if pa.types.is_fixed_size_list(kind)}
-
-    def read(self, piece: TablePiece) -> np.ndarray:
-        """float32 [rows, D]."""
-        blocks = [self._block(piece, name) for name in self._columns]
-        return np.concatenate(blocks, axis=1, dtype=np.float32)
-
-    def _block(self, piece: TablePiece, name: str) -> np.ndarray:
-        """[rows, width of the column]"""
-        array = piece.column(name)
+    def read(self, piece: Columns) -> np.ndarray:
+        """float32 [rows, width]."""
+        name, array = self._name, piece.column(self._name)
         if not is_list(array.type) and not is_number(array.type):
-            raise piece.error(name, 0, f"{array.type}: features are numbers; leave this column out of them.")
-        _no_null(piece, name, array, "give it a value or leave the row out")
-        if is_list(array.type):
-            width = self._width(piece, name, array)
-            values = array.flatten()
-        else:
-            width, values = 1, array
+            raise piece.error(name, 0, f"{array.type}: features are numbers. {_remedy(name, array.type)}")
+        _no_null(piece, name, array, f"give it a value, or say encode: {{{name}: number}}, which fills it")
+        width = self._width_of(piece, array)
+        values = array.flatten() if is_list(array.type) else array
         # A null in a list becomes NaN here.
         block = pc.cast(values, pa.float32(), safe=False).to_numpy(zero_copy_only=False).reshape(len(piece), width)
         if not np.isfinite(block).all():
@@ -86,28 +81,34 @@ class Features:
             raise piece.error(name, row, f"{block[row, at]}{where} is no feature; replace it by a finite float32.")
         return block
 
-    def _width(self, piece: TablePiece, name: str, array: pa.Array) -> int:
-        if not len(array):
-            return self._widths.get(name, 0)
-        lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
-        width = self._widths.setdefault(name, int(lengths[0]))
-        if (other := lengths != width).any():
+    def _width_of(self, piece: Columns, array: pa.Array) -> int:
+        if not is_list(array.type):
+            lengths = np.ones(len(array), np.int64)
+        elif len(array):
+            lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+        else:
+            return self.width or (array.type.list_size if pa.types.is_fixed_size_list(array.type) else 0)
+        if self.width is None:
+            self.width = int(lengths[0]) if len(lengths) else 1
+        if (other := lengths != self.width).any():
             row = int(other.argmax())
-            raise piece.error(name, row, f"{lengths[row]} features, but {width} in the rows before; make all equal.")
-        return width
+            said = f"{lengths[row]} features, but {self.width} in the rows before; make all equal."
+            raise piece.error(self._name, row, said)
+        return self.width
 
 
 def values(piece: TablePiece, name: str) -> np.ndarray:
     """An attribute: numbers and booleans as they are, times as int64 microseconds since 1970."""
     array = piece.column(name)
     kind = array.type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+    if is_time(kind):
         _no_null(piece, name, array, "give it a time or leave the row out")
         return pc.cast(array, pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
     if not is_number(kind):
         row = int(pc.is_valid(array).index(True).as_py())
         said = repr(array[row].as_py()) if row >= 0 else "the column"
-        raise piece.error(name, max(row, 0), f"{said} is {kind}; attributes are numbers, booleans or times.")
+        advice = f"A category is a feature: features: {name}, encode: {{{name}: category}}."
+        raise piece.error(name, max(row, 0), f"{said} is {kind}; attributes are numbers, booleans or times. {advice}")
     _no_null(piece, name, array, "give it a value or leave the row out")
     return array.to_numpy(zero_copy_only=False)
 
@@ -186,6 +187,6 @@ class LabelColumn:
         return np.concatenate(codes), [names[i] for i in order]
 
 
-def _no_null(piece: TablePiece, name: str, array: pa.Array, advice: str) -> None:
+def _no_null(piece: Columns, name: str, array: pa.Array, advice: str) -> None:
     if array.null_count:
         raise piece.error(name, int(pc.index(pc.is_null(array), True).as_py()), f"there is no value; {advice}.")

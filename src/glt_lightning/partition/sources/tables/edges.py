@@ -12,6 +12,7 @@ import pyarrow as pa
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.scipy_sparse import read_sparse
+from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles
 from glt_lightning.partition.sources.tables.ids import NodeIds, chunk_of, id_types, ids_of
 from glt_lightning.partition.sources.tables.mapping import EdgeTable
@@ -32,20 +33,22 @@ class EdgeConverter:
         edge_type: EdgeType,
         ids: Mapping[NodeType, NodeIds],
         keys: Mapping[NodeType, str],
+        fitted: TableEncoding | None,
     ) -> None:
         self._edges = edges
         self._table = TableFiles(what, edges.path)
         assert edges.source is not None
         assert edges.destination is not None
         self._ends = [(edges.source, edge_type[0], "source"), (edges.destination, edge_type[2], "destination")]
-        self._ids, self._keys = ids, keys
+        self._ids, self._keys, self._fitted = ids, keys, fitted
         self._chunk = chunk_of(ids[edge_type[0]], ids[edge_type[2]])
         self._begin = 0
         self._held: list[list[pa.Array]] = [[], []]
 
-    def run(self, folder: Path, progress: Progress) -> None:
+    def run(self, folder: Path, progress: Progress) -> TableEncoding:
+        """Returns the features of the edges."""
         table, ends = self._table, [column for column, _, _ in self._ends]
-        read, types = readers(table, self._edges, list(ends))
+        read, types, encoding = readers(table, self._edges, list(ends), self._fitted, progress)
         types |= id_types(table, ends)
         with ExitStack() as stack:
             columns = stack.enter_context(ColumnWriters(folder, read))
@@ -65,6 +68,7 @@ class EdgeConverter:
                     held = 0
                 done(len(piece))
             self._flush(writers)
+        return encoding
 
     def _flush(self, writers: list[ArrayWriter]) -> None:
         """Looks up what was gathered."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import glob
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +66,16 @@ class TableFiles:
         """Rows of all files; 0 when only reading them would tell."""
         return 0 if self.is_text else sum(_metadata(path).num_rows for path in self.paths)
 
-    def types(self, columns: Iterable[str]) -> dict[str, pa.DataType]:
-        """Type of each column over all files; in text it is the narrowest that fits all values."""
+    def types(self, columns: Iterable[str], missing: Sequence[str] = ()) -> dict[str, pa.DataType]:
+        """Type of each column over all files; in text it is the narrowest that fits all values.
+
+        missing: words of text files that mean "no value".
+        """
         wanted = list(dict.fromkeys(columns))
         self._check_columns(wanted)
         if self.is_text:
             with reading(self.paths[0]):
-                return infer_types(self.paths, wanted)
+                return infer_types(self.paths, wanted, missing)
         found: list[pa.Schema] = []
         for path in self.paths:
             with reading(path):
@@ -193,7 +196,10 @@ def _cast(piece: TablePiece, name: str, array: pa.Array, kind: pa.DataType) -> p
         return pc.cast(array, kind, safe=not pa.types.is_timestamp(kind))
     except pa.ArrowException:
         row = first_failure(array, kind)
-        raise piece.error(name, row, f"{array[row].as_py()!r} is no {kind}; correct the value.") from None
+        advice = ""
+        if pa.types.is_float32(kind):  # of text files, only features are read as these
+            advice = f", or say encode: {{{name}: category}} for categories, {{{name}: number}} for numbers with missing values"
+        raise piece.error(name, row, f"{array[row].as_py()!r} is no {kind}; correct the value{advice}.") from None
 
 
 def first_failure(array: pa.Array, kind: pa.DataType) -> int:

@@ -11,6 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from glt_lightning.errors import DataError
+from glt_lightning.partition.sources.tables.encode_options import (
+    Choices,
+    changed,
+    parse_encode,
+    parse_fit_on,
+    parse_missing,
+)
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
 _TYPE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]|_(?!_))*")
@@ -18,6 +25,7 @@ _TYPE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]|_(?!_))*")
 _TAKEN = {"x", "y", "n_id", "e_id", "input_id", "batch", "batch_size", "ptr", "num_nodes", "hotness", "node", "edge"}
 _TAKEN |= {"edge_index", "edge_attr", "edge_weight", "edge_time", "edge_ids", "indptr", "indices"}
 _TAKEN |= {"num_sampled_nodes", "num_sampled_edges", "source", "destination", "ids", "ids_offsets", "ids_bytes"}
+_TAKEN |= {"x_codes", "edge_codes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +38,9 @@ class NodeTable:
         label, split: Columns of ``y`` and of the words train, val, test.
         features: Columns of ``x``: names, patterns, columns of lists.
         attrs: Attribute -> column.
+        encode: How columns of ``features`` are encoded, by column or pattern; others are numbers as they are.
+        missing: Words that mean "no value"; None: those of `encode_options.MISSING` where a column is numbers or dates.
+        fit_on: Rows that means, deviations and fills are taken of: train or all. None: train if there is ``split``.
     """
 
     path: tuple[str, ...]
@@ -38,6 +49,9 @@ class NodeTable:
     split: str | None = None
     features: tuple[str, ...] = ()
     attrs: Mapping[str, str] = field(default_factory=dict)
+    encode: Choices = ()
+    missing: tuple[str, ...] | None = None
+    fit_on: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +64,7 @@ class EdgeTable:
         weight, time: Columns of ``edge_weight`` and ``edge_time``.
         features: Columns of ``edge_attr``, as those of nodes.
         attrs: Attribute -> column.
+        encode, missing: As of nodes; means, deviations and fills are those of all edges.
     """
 
     path: tuple[str, ...]
@@ -59,6 +74,8 @@ class EdgeTable:
     time: str | None = None
     features: tuple[str, ...] = ()
     attrs: Mapping[str, str] = field(default_factory=dict)
+    encode: Choices = ()
+    missing: tuple[str, ...] | None = None
 
     @property
     def is_matrix(self) -> bool:
@@ -67,12 +84,16 @@ class EdgeTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """All tables of a graph."""
+    """All tables of a graph.
+
+    encoding: folder whose fitted encoding is applied to these tables; None: one is fitted to them.
+    """
 
     nodes: Mapping[NodeType, NodeTable]
     edges: Mapping[EdgeType, EdgeTable]
     homogeneous: bool
     name: str | None = None
+    encoding: str | None = None
 
     @property
     def schema(self) -> GraphSchema:
@@ -82,14 +103,30 @@ class Tables:
         """Which column becomes what, without paths."""
         tables: list[tuple[str, NodeTable | EdgeTable]] = [*sorted(self.nodes.items())]
         tables += sorted((edge_type_str(e), table) for e, table in self.edges.items())
-        said = [(name, {k: v for k, v in asdict(table).items() if k != "path"}) for name, table in tables]
-        return json.dumps([self.homogeneous, said])
+        return json.dumps([self.homogeneous, [(name, _columns_of(table)) for name, table in tables]])
+
+
+def _columns_of(table: NodeTable | EdgeTable) -> dict[str, Any]:
+    """Keys of later releases are there only when they are given: folders of earlier ones keep their name."""
+    said = {name: value for name, value in asdict(table).items() if name != "path"}
+    for name in ("encode", "missing", "fit_on"):
+        if said.get(name) in (None, ()):
+            said.pop(name, None)
+    return said
+
+
+def features_asked(table: NodeTable | EdgeTable) -> dict[str, Any]:
+    """The keys of a table that say what its features are, as they are stored with the fitted encoding."""
+    encode = {name: changed(how) for name, how in table.encode}
+    asked: dict[str, Any] = {"features": table.features, "encode": encode, "missing": table.missing}
+    asked |= {"fit_on": table.fit_on} if isinstance(table, NodeTable) else {}
+    return json.loads(json.dumps(asked))
 
 
 def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
     """Raises `DataError` that names the key for anything unknown, missing or of another kind."""
     plain = _plain(given)
-    _check_keys("dataset", plain, ("nodes", "edges", "name"), ("nodes", "edges"))
+    _check_keys("dataset", plain, ("nodes", "edges", "name", "encoding"), ("nodes", "edges"))
     nodes, edges = _mapping("nodes", plain["nodes"]), plain["edges"]
     homogeneous = "path" in nodes and not isinstance(nodes["path"], Mapping)
     if homogeneous:
@@ -98,6 +135,7 @@ def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
             edges={EDGE: _edge_table("edges", edges)},
             homogeneous=True,
             name=_column("name", plain.get("name")),
+            encoding=_column("encoding", plain.get("encoding")),
         )
         if both := set(tables.nodes[NODE].attrs) & set(tables.edges[EDGE].attrs):
             raise DataError(f"dataset: attrs: {min(both)!r} is given for nodes and for edges; rename one.")
@@ -113,7 +151,13 @@ def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
         _edge_type(name, node_tables): _edge_table(f"edges: {name}", value)
         for name, value in _mapping("edges", edges).items()
     }
-    return Tables(nodes=node_tables, edges=edge_tables, homogeneous=False, name=_column("name", plain.get("name")))
+    return Tables(
+        nodes=node_tables,
+        edges=edge_tables,
+        homogeneous=False,
+        name=_column("name", plain.get("name")),
+        encoding=_column("encoding", plain.get("encoding")),
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -131,7 +175,8 @@ def _node_table(where: str, given: Any) -> NodeTable:
     table = _mapping(where, given)
     _check_keys(where, table, _keys(NodeTable), ("path",))
     columns = {key: _column(f"{where}: {key}", table.get(key)) for key in ("id", "label", "split")}
-    return NodeTable(path=_paths(where, table["path"]), **columns, **_many(where, table))
+    fit_on = parse_fit_on(f"{where}: fit_on", table.get("fit_on"), columns["split"] is not None)
+    return NodeTable(path=_paths(where, table["path"]), **columns, **_many(where, table), fit_on=fit_on)
 
 
 def _edge_table(where: str, given: Any) -> EdgeTable:
@@ -154,7 +199,17 @@ def _many(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
         _attr_name(where, name): _column(f"{where}: attrs: {name}", column, needed=True)
         for name, column in _mapping(f"{where}: attrs", table.get("attrs") or {}).items()
     }
-    return {"features": _texts(f"{where}: features", table.get("features") or []), "attrs": attrs}
+    many = {"features": _texts(f"{where}: features", table.get("features") or []), "attrs": attrs}
+    encode = parse_encode(f"{where}: encode", table.get("encode"))
+    for key in ("encode", "missing"):
+        if table.get(key) is not None and not (many["features"] if key == "encode" else encode):
+            needs = (
+                "features: it says how they are encoded"
+                if key == "encode"
+                else "encode: missing values are filled by it"
+            )
+            raise DataError(f"dataset: {where}: {key} needs {needs}.")
+    return many | {"encode": encode, "missing": parse_missing(f"{where}: missing", table.get("missing"))}
 
 
 def _mapping(where: str, value: Any) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.tables.columns import SPLITS, LabelColumn, split_codes
+from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, id_types, ids_of
 from glt_lightning.partition.sources.tables.lookup import NodeFacts
@@ -21,9 +23,11 @@ from glt_lightning.progress import Progress
 _INT32_MAX = 2**31 - 1
 
 
-def convert_nodes(nodes: NodeTable, what: str, folder: Path, progress: Progress) -> tuple[NodeFacts, NodeIds]:
+def convert_nodes(
+    nodes: NodeTable, what: str, folder: Path, progress: Progress, fitted: TableEncoding | None
+) -> tuple[NodeFacts, NodeIds, TableEncoding]:
     table = TableFiles(what, nodes.path)
-    read, types = readers(table, nodes, [nodes.id, nodes.label, nodes.split])
+    read, types, encoding = readers(table, nodes, [nodes.id, nodes.label, nodes.split], fitted, progress)
     types |= table.types(column for column in (nodes.label, nodes.split) if column)
     if nodes.id:
         types |= id_types(table, [nodes.id])
@@ -45,11 +49,12 @@ def convert_nodes(nodes: NodeTable, what: str, folder: Path, progress: Progress)
     ids = _node_ids(nodes, table, keys, types, count)
     if isinstance(ids, KeyIds):
         ids.write(folder)
-    classes = _write_labels(folder, labels) if labels else None
+    known = None if fitted is None else fitted.classes
+    classes = _write_labels(folder, labels, what, known) if labels else known
     if nodes.split:
         _write_splits(folder, np.concatenate(splits) if splits else np.zeros(0, np.int8))
     folder.mkdir(parents=True, exist_ok=True)
-    return NodeFacts(num_nodes=count, classes=classes), ids
+    return NodeFacts(num_nodes=count, classes=classes), ids, replace(encoding, classes=classes)
 
 
 def _node_ids(
@@ -71,8 +76,17 @@ def _pieces(table: TableFiles, types: Mapping[str, pa.DataType]) -> Iterator[Tab
     return table.pieces(types or table.types(table.columns[:1]))
 
 
-def _write_labels(folder: Path, labels: LabelColumn) -> list[str] | None:
+def _write_labels(folder: Path, labels: LabelColumn, what: str, known: list[str] | None) -> list[str] | None:
+    """Returns the names of the classes. known: those of the encoding that is applied, whose numbers labels then get."""
     y, classes = labels.finish()
+    if known is not None:
+        if classes is None or not set(classes) <= set(known):
+            other = "numbers" if classes is None else repr(min(set(classes) - set(known)))
+            raise DataError(
+                f"dataset: {what}: label: expected the classes of the encoding, {', '.join(known[:20])}; found {other}."
+            )
+        y = np.array([*map(known.index, classes), -1], np.int64)[y]
+        classes = known
     with ArrayWriter(folder, "y.npy", y.dtype) as writer:
         writer.write(y)
     return classes

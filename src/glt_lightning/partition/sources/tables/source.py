@@ -7,6 +7,7 @@ import hashlib
 import logging
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, pick_target, width
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
+from glt_lightning.partition.sources.tables.encoding import FILE as ENCODING, GraphEncoding, encoding_bytes
 from glt_lightning.partition.sources.tables.lookup import (
     FACTS,
     NodeFacts,
@@ -26,9 +28,9 @@ from glt_lightning.partition.sources.tables.lookup import (
     node_folder,
     user_ids,
 )
-from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, parse_tables
+from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, features_asked, parse_tables
 from glt_lightning.progress import Progress
-from glt_lightning.types import EdgeType, NodeType
+from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +64,8 @@ class TableSource:
         from glt_lightning.partition.sources.tables.files import list_files
 
         digest = hashlib.blake2b(f"{_VERSION}:{self._tables.columns_text()}".encode(), digest_size=16)
+        if self._tables.encoding is not None:
+            digest.update(encoding_bytes(self._tables.encoding)[0])
         each: list[NodeTable | EdgeTable] = [table for _, table in sorted(self._tables.nodes.items())]
         each += [table for _, table in sorted(self._tables.edges.items())]
         for table in each:
@@ -90,10 +94,46 @@ class TableSource:
 
         _log.info("converting the tables of %s: %s", self.name, folder)
         with whole_folder(folder) as temporary:
-            convert_tables(self._tables, temporary, Progress(None))
+            used = convert_tables(self._tables, temporary, Progress(None), self._applied)
+            used = replace(used, target_type=self.target_type, num_classes=self._count_classes(temporary))
+            (temporary / ENCODING).write_bytes(used.to_bytes())
         for node_type, facts in load_facts(folder).items():
             if facts.classes is not None:
                 print(_classes_text(node_type, facts.classes, folder), file=sys.stderr)
+
+    @cached_property
+    def _applied(self) -> GraphEncoding | None:
+        """The encoding that the mapping names; raises `DataError` unless its features are those of these tables."""
+        folder = self._tables.encoding
+        if folder is None:
+            return None
+        fitted = GraphEncoding.load(folder)
+        tables: dict[str, NodeTable | EdgeTable] = {**self._tables.nodes}
+        stored = dict(fitted.nodes) | dict(fitted.edges)
+        tables |= {edge_type_str(e): table for e, table in self._tables.edges.items() if not table.is_matrix}
+        for name, table in tables.items():
+            there = stored[name].asked if name in stored else None
+            if there != (asked := features_asked(table)):
+                raise DataError(
+                    f"dataset: encoding: {folder} was made with {there} for {name}, these tables say {asked}. Give the same "
+                    "keys as there, or leave out encoding to fit anew."
+                )
+        return fitted
+
+    @cached_property
+    def _encoding(self) -> GraphEncoding | None:
+        """None in a folder of an earlier release."""
+        return GraphEncoding.load(self.folder) if (self.folder / ENCODING).exists() else None
+
+    @property
+    def num_categories(self) -> dict[NodeType, list[int]]:
+        """Number of codes of each column of ``x_codes``, for node types that have some."""
+        return {} if self._encoding is None else self._encoding.num_categories
+
+    @property
+    def table_encoding(self) -> bytes | None:
+        """What the partition keeps, so that it can be applied to other rows."""
+        return None if self._encoding is None else encoding_bytes(self.folder)[0]
 
     @cached_property
     def _facts(self) -> dict[NodeType, NodeFacts]:
@@ -112,7 +152,8 @@ class TableSource:
     def target_type(self) -> NodeType | None:
         tables = self._tables.nodes
         labelled = [t for t in self.schema.node_types if tables[t].label]
-        return pick_target(labelled, {t for t in tables if tables[t].split}, self.name)
+        found = pick_target(labelled, {t for t in tables if tables[t].split}, self.name)
+        return found if found is not None or self._applied is None else self._applied.target_type
 
     @property
     def class_names(self) -> list[str] | None:
@@ -121,9 +162,17 @@ class TableSource:
 
     @cached_property
     def num_classes(self) -> int | None:
-        if self.target_type is None or (y := self.node_attrs(self.target_type).get("y")) is None:
-            return None
-        return classes_of(y[: len(y)]) if self.class_names is None else len(self.class_names)
+        return self._count_classes(self.folder)
+
+    def _count_classes(self, folder: Path) -> int | None:
+        """Those of the labels in a folder of converted tables; at least as many as an encoding that was applied has."""
+        target, known = self.target_type, None if self._applied is None else self._applied.num_classes
+        if target is None or not (path := node_folder(folder, target) / "y.npy").exists():
+            return known
+        names = load_facts(folder)[target].classes
+        y = NpyFile(path)
+        found = classes_of(y[: len(y)]) if names is None else len(names)
+        return found if found is None or known is None else max(found, known)
 
     @property
     def splits(self) -> Splits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,14 +24,22 @@ def text_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     yield from _open(path, columns)
 
 
-def infer_types(paths: Iterable[Path], columns: list[str]) -> dict[str, pa.DataType]:
-    """The first of integer, float, bool, time that fits all values of a column, else text."""
+def infer_types(paths: Iterable[Path], columns: list[str], missing: Sequence[str] = ()) -> dict[str, pa.DataType]:
+    """The first of integer, float, bool, time that fits all values of a column, else text.
+
+    missing: words that mean "no value", besides an empty cell.
+    """
+    words = pa.array(["", *missing], pa.large_string())
     fitting = {name: list(_TYPES) for name in columns}
     if columns:
         for path in paths:
             for batch in text_batches(path, columns):
                 for name, types in fitting.items():
                     trimmed = pc.utf8_trim_whitespace(batch.column(name)) if types else None
+                    if types and missing:
+                        trimmed = pc.if_else(
+                            pc.is_in(trimmed, value_set=words), pa.scalar(None, pa.large_string()), trimmed
+                        )
                     while types and not _fits(trimmed, types[0]):
                         del types[0]
     return {name: types[0] if types else pa.large_string() for name, types in fitting.items()}

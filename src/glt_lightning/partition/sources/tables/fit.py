@@ -1,0 +1,225 @@
+"""Fitting the columns of a table in one pass: what is held are sums, and the categories of a column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from glt_lightning.errors import DataError
+from glt_lightning.partition.sources.tables.columns import SPLITS, split_codes
+from glt_lightning.partition.sources.tables.encode_options import AUTO, MISSING, ColumnEncoding
+from glt_lightning.partition.sources.tables.encoders import (
+    CodeEncoder,
+    DateEncoder,
+    Encoder,
+    NumberEncoder,
+    OneHotEncoder,
+    PlainEncoder,
+)
+from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
+from glt_lightning.partition.sources.tables.raw_values import (
+    categories,
+    dates,
+    days_of,
+    is_list,
+    is_number,
+    is_text,
+    is_time,
+    numbers,
+)
+from glt_lightning.progress import Progress
+
+_MOST_CATEGORIES = 1 << 20  # different values of a column that are held: some 100 MB
+_TRAIN = list(dict.fromkeys(SPLITS.values())).index("train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitting:
+    """What columns are fitted on.
+
+    Attributes:
+        columns: Each column and how it is encoded.
+        types: What `TableFiles.pieces` is to read them as.
+        missing: The words for "no value", where the user gave some.
+        split: Column of the splits if only training rows count for means, deviations and fills.
+    """
+
+    columns: Mapping[str, ColumnEncoding]
+    types: Mapping[str, pa.DataType]
+    missing: tuple[str, ...] | None
+    split: str | None
+
+
+def fit_columns(table: TableFiles, fitting: Fitting, progress: Progress) -> dict[str, Encoder]:
+    """Reads the table once. Raises `DataError` for values that are not of their column's kind."""
+    if not fitting.columns:
+        return {}
+    auto = [name for name, how in fitting.columns.items() if how.kind == AUTO]
+    found = table.types(auto, MISSING if fitting.missing is None else fitting.missing)
+    fits = {name: _fit_of(table, name, how, found.get(name), fitting.missing) for name, how in fitting.columns.items()}
+    types = {name: fitting.types[name] for name in fits} | (table.types([fitting.split]) if fitting.split else {})
+    with progress.phase(f"fitting {table.what}", table.num_rows, "rows") as done:
+        for piece in table.pieces(types):
+            counted = None if fitting.split is None else split_codes(piece, fitting.split) == _TRAIN
+            for fit in fits.values():
+                fit.add(piece, counted)
+            done(len(piece))
+    return {name: fit.finish(table) for name, fit in fits.items()}
+
+
+class _Fit(Protocol):
+    def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
+        """counted: bool [N], which rows count for statistics; None: all."""
+        ...
+
+    def finish(self, table: TableFiles) -> Encoder: ...
+
+
+def _fit_of(
+    table: TableFiles, name: str, how: ColumnEncoding, kind: pa.DataType | None, missing: tuple[str, ...] | None
+) -> _Fit:
+    """kind: what the values are, for a column whose encoding is auto."""
+    chosen = how.kind
+    if kind is not None:
+        if is_list(kind):
+            return _PlainFit(name)
+        chosen = "number" if is_number(kind) or pa.types.is_decimal(kind) else "date" if is_time(kind) else "category"
+        if chosen == "category" and not (is_text(kind) or pa.types.is_null(kind)):
+            raise DataError(
+                f"{table.paths[0]}: column {name!r} is {kind}, which encode: auto cannot take; leave it out."
+            )
+    if chosen == "number":
+        return _NumberFit(name, how, MISSING if missing is None else missing)
+    if chosen == "date":
+        return _DateFit(name, how, MISSING if missing is None else missing)
+    return _CategoryFit(name, how, missing or ())
+
+
+class _PlainFit:
+    """A column of lists: nothing is fitted."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
+        pass
+
+    def finish(self, table: TableFiles) -> Encoder:
+        return PlainEncoder(column=self._name)
+
+
+class _NumberFit:
+    """Count, mean, sum of squared deviations, least and greatest of what counts."""
+
+    def __init__(self, name: str, how: ColumnEncoding, missing: tuple[str, ...]) -> None:
+        self._name, self._how, self._missing = name, how, missing
+        self._gaps = False
+        self._count, self._mean, self._square = 0, 0.0, 0.0
+        self._least, self._most = np.inf, -np.inf
+
+    def _values(self, piece: TablePiece) -> np.ndarray:
+        return numbers(piece, self._name, self._missing)
+
+    def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
+        values = self._values(piece)
+        gaps = np.isnan(values)
+        self._gaps = self._gaps or bool(gaps.any())
+        values = values[~gaps if counted is None else ~gaps & counted]
+        if not len(values):
+            return
+        total = self._count + len(values)  # merged as in `build.normalize`
+        delta = float(values.mean()) - self._mean
+        self._square += float(values.var()) * len(values) + delta**2 * (self._count * len(values) / total)
+        self._mean += delta * (len(values) / total)
+        self._count = total
+        self._least, self._most = min(self._least, float(values.min())), max(self._most, float(values.max()))
+
+    def finish(self, table: TableFiles) -> Encoder:
+        return NumberEncoder(**self._fitted(table))
+
+    def _fitted(self, table: TableFiles) -> dict:
+        how = self._how
+        if not self._count and (how.scale != "none" or how.fill == "mean"):
+            raise DataError(
+                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has no value in the rows that its mean and "
+                "scale are taken of; leave it out, or set fit_on: all where only training rows count."
+            )
+        fill = self._mean if how.fill == "mean" else None if how.fill == "none" else float(how.fill)
+        shift, scale = self._shift_and_scale()
+        indicator = self._gaps if how.indicator == AUTO else bool(how.indicator)
+        return {
+            "column": self._name,
+            "missing": self._missing,
+            "fill": fill,
+            "indicator": indicator,
+            "shift": shift,
+            "scale": scale,
+        }
+
+    def _shift_and_scale(self) -> tuple[float, float]:
+        if self._how.scale == "none":
+            return 0.0, 1.0
+        if self._how.scale == "minmax":
+            return self._least, 0.0 if self._most == self._least else 1 / (self._most - self._least)
+        deviation = (self._square / self._count) ** 0.5
+        # A constant column has a deviation of rounding errors, not of 0; it becomes 0.
+        constant = deviation <= 1e-9 * max(abs(self._mean), 1e-30)
+        return self._mean, 0.0 if constant else 1 / deviation
+
+
+class _DateFit(_NumberFit):
+    def _values(self, piece: TablePiece) -> np.ndarray:
+        return days_of(dates(piece, self._name, self._missing, self._how.format))
+
+    def finish(self, table: TableFiles) -> Encoder:
+        return DateEncoder(**self._fitted(table), cyclic=self._how.cyclic, format=self._how.format)
+
+
+class _CategoryFit:
+    """How often each value occurs, in all rows: names of categories tell nothing of labels."""
+
+    def __init__(self, name: str, how: ColumnEncoding, missing: tuple[str, ...]) -> None:
+        self._name, self._how, self._missing = name, how, missing
+        self._found: Counter[str] = Counter()
+        self._gaps = 0
+
+    def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
+        found = categories(piece, self._name, self._missing)
+        self._gaps += found.null_count
+        counts = pc.value_counts(found.drop_null())
+        values, times = counts.field("values").to_pylist(), counts.field("counts").to_pylist()
+        self._found.update(dict(zip(values, times, strict=True)))
+        if len(self._found) > _MOST_CATEGORIES:
+            raise DataError(
+                f"{piece.table.paths[0]}: column {self._name!r} (dataset: {piece.table.what}) has more than {_MOST_CATEGORIES:,} "
+                "different values: an id or free text rather than a category. Leave it out of features."
+            )
+
+    def finish(self, table: TableFiles) -> Encoder:
+        how, most = self._how, self._how.max_categories
+        known = sorted(self._found)
+        if most is not None and len(known) > most:
+            known = sorted(sorted(known, key=lambda value: -self._found[value])[:most])
+        hot = how.kind == "one_hot" or (how.kind != "code" and len(known) <= how.max_one_hot)
+        if not hot and how.kind != "code" and most is None:
+            self._require_repeated(table)
+        if hot:
+            indicator = self._gaps > 0 if how.indicator == AUTO else bool(how.indicator)
+            return OneHotEncoder(column=self._name, missing=self._missing, categories=tuple(known), indicator=indicator)
+        return CodeEncoder(column=self._name, missing=self._missing, categories=tuple(known))
+
+    def _require_repeated(self, table: TableFiles) -> None:
+        """Raises `DataError` for what is different in most rows: a model would learn the rows by heart."""
+        rows, different = self._found.total(), len(self._found)
+        if 2 * different > rows:
+            raise DataError(
+                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has {different:,} different values in "
+                f"{rows:,} rows: an id or free text rather than a category. Leave it out of features, or say encode: "
+                f"{{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}."
+            )
