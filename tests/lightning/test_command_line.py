@@ -150,7 +150,7 @@ def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: 
     main(["fit", "--config", config])
     assert not names() & {"SeedProgressBar", "TQDMProgressBar"}  # the configuration wants no bar
     main(["fit", "--config", config, "--trainer.enable_progress_bar", "true"])
-    assert names() >= {"SamplingMonitor", "BestCheckpoint", "SeedProgressBar"}
+    assert names() >= {"SamplingMonitor", "BestCheckpoint", "SeedProgressBar", "RunReport"}
     bar = ["--trainer.enable_progress_bar", "true", "--trainer.callbacks+=TQDMProgressBar"]
     main(["fit", "--config", config, *bar])
     assert "SeedProgressBar" not in names()
@@ -304,8 +304,11 @@ def test_fit_then_test_then_predict(
     )
     main(["fit", "--config", config, "--trainer.max_epochs", "3"])
     number = r"\d\.\d{4}"
-    outputs = "checkpoints/best.ckpt, metrics.csv, config.yaml"
+    outputs = "checkpoints/best.ckpt, metrics.csv, report.html, config.yaml"
     assert re.fullmatch(rf"run: lightning_logs/version_0: best val_acc {number}; {outputs}", last_line())
+    page = Path("lightning_logs/version_0/report.html").read_text()
+    assert "finished after 3 epochs" in page
+    assert re.search(r"model:\n +class_path: \S*GraphSAGE\n", page)
     # other runs in the same folder: a newer one of another model, and one of the same model with another option
     own = ["--model", "usermodule.Plain", "--trainer.limit_train_batches", "0", "--trainer.limit_val_batches", "0"]
     main(["fit", "--config", config, "--trainer.max_epochs", "2", "--model.dropout", "0.1"])

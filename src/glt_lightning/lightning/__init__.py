@@ -7,6 +7,7 @@ from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter, read_predictions
 from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
+from glt_lightning.lightning.callbacks.run_report import RunReport
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.node_predictor import NodePredictor
 from glt_lightning.lightning.models.sage import GraphSAGE
@@ -21,6 +22,7 @@ __all__ = [
     "GraphSAGE",
     "NodePredictor",
     "PredictionWriter",
+    "RunReport",
     "SamplingMonitor",
     "SeedProgressBar",
     "WholeCheckpointIO",

@@ -22,6 +22,7 @@ from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.lightning.callbacks.monitor import add_monitor
+from glt_lightning.lightning.callbacks.run_report import add_report
 from glt_lightning.lightning.eval_fanouts import eval_fanouts
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.lightning.label_facts import LabelFacts
@@ -298,6 +299,7 @@ class GLTDataModule(LightningDataModule):
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if stage == "fit" and self.trainer is not None:
             add_monitor(self.trainer)
+            add_report(self.trainer)
             give_shapes_early(self.trainer)
             for name in ("num_neighbors", "eval_num_neighbors"):
                 warn_of_hops(name, getattr(self, name), self.trainer.lightning_module)

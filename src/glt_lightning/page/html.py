@@ -59,3 +59,13 @@ def plots_html(figures: Mapping[str, str]) -> str:
     """SVG plots by their captions, beside each other where there is room."""
     shown = [f"<figure>{svg}<figcaption>{escape(title)}</figcaption></figure>" for title, svg in figures.items()]
     return f'<div class="plots">{"".join(shown)}</div>'
+
+
+def note_html(text: str) -> str:
+    """A paragraph of explanation."""
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def text_html(title: str, text: str) -> str:
+    """A text as it stands, such as a file."""
+    return f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>"

@@ -18,6 +18,14 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 or not per_second else f"{per_second:.2g}"
 
 
+def duration(seconds: float) -> str:
+    """``0.234`` -> ``0.23 s``, ``75`` -> ``1 min 15 s``, ``7380`` -> ``2 h 3 min``."""
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def size(num_bytes: float) -> str:
     """``1234567`` -> ``1.23 MB``."""
     value = float(num_bytes)

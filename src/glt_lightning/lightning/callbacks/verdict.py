@@ -6,6 +6,18 @@ from glt_lightning.sampler.counters import Counters
 
 MOST_WAIT = 0.1  # share of training time; below it, faster samplers would hardly shorten an epoch
 
+# What may help, by verdict; docs/lightning.md says more.
+ADVICE = {
+    "compute": "Samplers keep up: a faster device or a smaller model would shorten an epoch.",
+    "sampling": "More sampling.num_workers (of graph servers: cluster.num_workers) or smaller num_neighbors may help.",
+    "network": (
+        "A larger cache.ratio, a partition.algorithm that cuts fewer edges (metis, streaming), fewer bytes per row "
+        "(partition.storage) or more sampling.concurrency may help."
+    ),
+    "disk": "A larger cache.memory, a faster disk or fewer bytes per row (partition.storage) may help.",
+    "copy": "Fewer bytes per row (partition.storage), more sampling.num_workers or more memory may help.",
+}
+
 
 def stages(counters: Counters) -> dict[str, float]:
     """Seconds that samplers spent, by what they spent them on."""

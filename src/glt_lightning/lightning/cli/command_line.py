@@ -23,6 +23,7 @@ from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
+from glt_lightning.lightning.callbacks.run_report import RunReport
 from glt_lightning.lightning.cli.links import give_taken_links, link_graph
 from glt_lightning.lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, find_past_run
@@ -236,7 +237,7 @@ def _default_callbacks(subcommand: str, given: list[Callback], trainer: Any) -> 
     if trainer.enable_progress_bar is not False:
         wanted[ProgressBar] = SeedProgressBar
     if subcommand == "fit":
-        wanted[SamplingMonitor] = SamplingMonitor
+        wanted |= {SamplingMonitor: SamplingMonitor, RunReport: RunReport}
     if subcommand == "predict":
         wanted[PredictionWriter] = PredictionWriter
     return [make() for kind, make in wanted.items() if not any(isinstance(callback, kind) for callback in given)]

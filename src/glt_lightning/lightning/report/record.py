@@ -1,0 +1,65 @@
+"""What is recorded of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
+
+_STAGE = re.compile(r"(train|training|val|valid|validation|test)[_/]")
+
+
+@dataclass
+class EpochRecord:
+    """An epoch that ended.
+
+    metrics: that the module logged in it, as they were at its end.  totals: of the sampling of all ranks; None without
+    loaders of ours.
+    """
+
+    epoch: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    totals: EpochTotals | None = None
+
+
+@dataclass
+class RunRecord:
+    """A run of ``fit`` so far.
+
+    outcome: how it ended.  facts: further (what, value).  seconds: since its beginning, on rank 0.  world_size: ranks.
+    epochs: by number; those of an earlier fit of the same Trainer are among them.  configuration: YAML.
+    """
+
+    title: str
+    world_size: int = 1
+    outcome: str = ""
+    seconds: float = 0.0
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    epochs: dict[int, EpochRecord] = field(default_factory=dict)
+    configuration: str = ""
+
+    @property
+    def totals(self) -> EpochTotals | None:
+        """Of all epochs; its seconds are those of each rank, added up."""
+        known = [each.totals for each in self.epochs.values() if each.totals is not None]
+        if not known:
+            return None
+        total = EpochTotals.from_list(
+            [sum(numbers) for numbers in zip(*(each.to_list() for each in known), strict=True)]
+        )
+        total.ranks = max(each.ranks for each in known)
+        return total
+
+    def metrics(self) -> list[str]:
+        """Names of the metrics, in the order in which they came."""
+        return list(dict.fromkeys(name for each in self.epochs.values() for name in each.metrics))
+
+
+def by_quantity(names: Iterable[str]) -> dict[str, list[str]]:
+    """``train_loss`` and ``val_loss`` are both ``loss``, and belong into one plot."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_STAGE.sub("", name, count=1) or name, []).append(name)
+    return groups
