@@ -57,7 +57,7 @@ def test_every_field_of_a_configuration_comes_back(field):
 
 
 def test_a_question_is_what_older_servers_read():
-    """Names and bytes of release 0.1: only what they have not is an additional field."""
+    """Names and bytes stay; what is new is an additional field, sent only where it is wanted."""
     config = SamplerConfig(0, ((3, -1),), replace=True, threads=2)
     message = Question(7, config, PLAIN).to_message("s" * 20, 4)
     assert json.loads(json.dumps(message.header)) == {

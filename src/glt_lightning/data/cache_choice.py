@@ -133,4 +133,5 @@ def hottest_within(ranked: Sequence[Ranked], sizes: Sequence[int], budget: int) 
     of_type = np.repeat(np.arange(len(ranked)), [len(r.gids) for r in ranked])
     order = np.argsort(-heat, kind="stable")  # keeps the order within a type
     fits = np.cumsum(np.asarray(sizes)[of_type[order]]) <= budget
-    return np.bincount(of_type[order[: np.count_nonzero(fits)]], minlength=len(ranked)).tolist()
+    counts: list[int] = np.bincount(of_type[order[: np.count_nonzero(fits)]], minlength=len(ranked)).tolist()
+    return counts

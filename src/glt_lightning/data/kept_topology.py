@@ -148,7 +148,8 @@ class KeptTopology:
         lists, first = self._lists[relation], self._first_edge[relation]
         assert first is not None
         counts = np.diff(lists.indptr)
-        return np.arange(len(lists.indices)) + np.repeat(first - lists.indptr[:-1], counts)
+        rows: np.ndarray = np.arange(len(lists.indices)) + np.repeat(first - lists.indptr[:-1], counts)
+        return rows
 
     def finish(self) -> None:
         """From now on other processes may open it."""

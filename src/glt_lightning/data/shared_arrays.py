@@ -156,7 +156,7 @@ def _remove(path: str) -> None:
 
 
 def _row_bytes(dtype: Any, shape: Sequence[int]) -> int:
-    return np.dtype(dtype).itemsize * math.prod(shape[1:])
+    return int(np.dtype(dtype).itemsize) * math.prod(shape[1:])
 
 
 def _size(dtype: Any, shape: Sequence[int], stride: int | None = None) -> int:

@@ -210,7 +210,8 @@ def _heaviest(keys: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
     least = np.partition(weights, len(weights) - count)[len(weights) - count]
     heavy, equal = weights > least, weights == least
     missing = count - int(np.count_nonzero(heavy))  # >= 1
-    return heavy | (equal & (keys <= np.partition(keys[equal], missing - 1)[missing - 1]))
+    chosen: np.ndarray = heavy | (equal & (keys <= np.partition(keys[equal], missing - 1)[missing - 1]))
+    return chosen
 
 
 class NeighborSums:

@@ -239,7 +239,7 @@ def address_of(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def lend(memory: mmap.mmap, nbytes: int) -> ctypes.Array:
+def lend(memory: mmap.mmap, nbytes: int) -> ctypes.Array[ctypes.c_ubyte]:
     """A new object that exports the first ``nbytes`` of a map as a buffer. Arrays made from it keep it alive and it can
     be weakly referenced, so its death tells that the last of them is gone."""
     return (ctypes.c_ubyte * nbytes).from_buffer(memory)

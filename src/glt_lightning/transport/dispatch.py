@@ -17,12 +17,14 @@ _MOST_TEXT = 5000  # characters of a message or traceback: both fit into a heade
 
 def find_call(service: Service, op: Any) -> CallHandler:
     """The handler of a call. Raises `WireError` for an operation that the service does not have."""
-    return _find(service.calls, op)
+    handler: CallHandler = _find(service.calls, op)
+    return handler
 
 
 def find_stream(service: Service, op: Any) -> StreamHandler:
     """The handler of a stream. Raises `WireError` for an operation that the service does not have."""
-    return _find(service.streams, op)
+    handler: StreamHandler = _find(service.streams, op)
+    return handler
 
 
 def _find(table: Mapping[str, Any], op: Any) -> Any:

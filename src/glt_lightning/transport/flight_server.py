@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from glt_lightning.errors import FullError, OptionError, PeerError, RefusedError
 from glt_lightning.options import LimitOptions, parse_address
@@ -25,7 +26,6 @@ from glt_lightning.transport.flight_common import (
     chunks,
     flight,
     open_chunk,
-    pa,
     read_json,
     refused,
     write_chunk,

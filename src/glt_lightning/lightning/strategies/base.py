@@ -197,7 +197,7 @@ class GLTStrategy(DDPStrategy):
     def _share_on_host(self, text: str | None) -> str:
         """What the first rank of this host gives. All ranks of the job call it."""
         given = [json.loads(each) for each in self._gather_text(json.dumps([self.node_rank, text]))]
-        return next(text for node, text in given if node == self.node_rank and text is not None)
+        return str(next(text for node, text in given if node == self.node_rank and text is not None))
 
     # Loaders
 

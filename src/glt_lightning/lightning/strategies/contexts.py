@@ -22,7 +22,7 @@ class ContextOwner:
 
     def __init__(self) -> None:
         self._context: LoaderContext | None = None
-        self._closer: weakref.finalize | None = None
+        self._closer: weakref.finalize[[], ContextOwner] | None = None
 
     @property
     def is_open(self) -> bool:

@@ -8,13 +8,14 @@ import sys
 
 import torch.distributed
 from lightning.pytorch.plugins.environments import ClusterEnvironment
+from torch.distributed import TCPStore
 
 _LOOPBACK = "127.0.0.1"
 _BACKLOG = 2048  # as torch's own store: the ranks of a host connect at the same moment
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
-def open_store(environment: ClusterEnvironment, first: bool, ranks: int) -> torch.distributed.TCPStore | None:
+def open_store(environment: ClusterEnvironment, first: bool, ranks: int) -> TCPStore | None:
     """Opens the store of a process group whose ranks are all on this host, before the group is initialised.
 
     Torch's own store listens on all interfaces. It takes over the store of this process at the same port (the meaning of
@@ -37,7 +38,7 @@ def open_store(environment: ClusterEnvironment, first: bool, ranks: int) -> torc
         # Taken: by the store of an earlier group of this process, which torch uses again, or else torch raises.
         listener.close()
         return None
-    return torch.distributed.TCPStore(
+    return TCPStore(
         address,
         environment.main_port,
         ranks,

@@ -98,7 +98,8 @@ class GraphToPartition:
     def capacity(self, weights: np.ndarray, parts: int, imbalance: float) -> np.ndarray:
         """int64 [C]: the most that each of ``parts`` parts may weigh; never less than its even share, rounded up."""
         total = weights.sum(axis=0, dtype=np.int64)
-        return np.maximum(-(-total // parts), (total * (1 + imbalance) / parts).astype(np.int64))
+        most: np.ndarray = np.maximum(-(-total // parts), (total * (1 + imbalance) / parts).astype(np.int64))
+        return most
 
 
 class Assigner(ABC):

@@ -31,7 +31,8 @@ class Degrees:
     def in_degree(self, relation: Relation) -> np.ndarray:
         """int32 or int64 [N]: stored edges by destination."""
         if relation.both:
-            return self.out[relation.source] + self.into[relation.source]
+            both: np.ndarray = self.out[relation.source] + self.into[relation.source]
+            return both
         return (self.out if relation.flip else self.into)[relation.source]
 
     def out_degree(self, relation: Relation) -> np.ndarray:

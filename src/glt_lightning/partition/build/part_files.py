@@ -98,7 +98,7 @@ def _facts(part: PartFile) -> dict[str, Any]:
 
 def _as_read(raw: Mapping[str, Any]) -> dict[str, Any]:
     """With lists for tuples, as JSON brings them back."""
-    return json.loads(json.dumps(raw))
+    return dict(json.loads(json.dumps(raw)))
 
 
 def _short(value: object) -> str:

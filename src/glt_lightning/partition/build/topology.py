@@ -56,7 +56,7 @@ class GraphTopology:
 
     def offset(self, node_type: NodeType) -> int:
         """Number of the first node of a type."""
-        return self._offsets[node_type]
+        return int(self._offsets[node_type])
 
     def split(self, values: np.ndarray) -> dict[NodeType, np.ndarray]:
         """Views of [total, ...] by node type."""

@@ -130,4 +130,5 @@ def _drawn(frontier: np.ndarray, begin: int, degree: np.ndarray, fanout: int) ->
     chance = frontier[begin : begin + len(degree)]
     if fanout >= 0:
         chance = chance * np.minimum(1, fanout / np.maximum(degree, 1)).astype(np.float32)[:, None]
-    return np.rint(np.log1p(-np.minimum(chance, _ALMOST_ONE)) / -_UNIT).astype(np.int64)
+    units: np.ndarray = np.rint(np.log1p(-np.minimum(chance, _ALMOST_ONE)) / -_UNIT).astype(np.int64)
+    return units

@@ -187,7 +187,7 @@ def classes_of(y: np.ndarray) -> int | None:
     """Number of classes in labels ``y`` [N] or [N, C]: negative labels mean "none"; floats [N], and integers too great for
     classes, are a regression."""
     if y.ndim > 1:
-        return y.shape[1]
+        return int(y.shape[1])
     if y.dtype.kind not in "iub":
         return None
     count = max(0, int(y.max()) + 1) if y.size else 0

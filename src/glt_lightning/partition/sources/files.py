@@ -60,7 +60,8 @@ class NpyFile:
 
     def __getitem__(self, index: slice | np.ndarray, /) -> np.ndarray:
         if not isinstance(index, slice):
-            return self.mapped()[index]
+            rows: np.ndarray = self.mapped()[index]
+            return rows
         begin, end, step = index.indices(len(self))
         out = np.empty((max(0, end - begin), *self.shape[1:]), self.dtype)
         with self._open() as stream:

@@ -185,7 +185,8 @@ class NpzSource:
     def _read(self, key: str) -> np.ndarray:
         try:
             with np.load(self.path, allow_pickle=False) as file:
-                return file[key]
+                array: np.ndarray = file[key]
+                return array
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{self.path}: cannot read {key!r} ({error}).") from None
 

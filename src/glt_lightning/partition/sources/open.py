@@ -43,7 +43,8 @@ def open_source(dataset: Any, root: str | Path) -> GraphSource:
     if isinstance(dataset, (Mapping, argparse.Namespace)):
         return TableSource(dataset, Path(root).expanduser())
     if all(hasattr(dataset, name) for name in ("fingerprint", "schema", "edges", "node_attrs")):
-        return dataset  # a source of the user's own
+        own: GraphSource = dataset  # a source of the user's own
+        return own
     if "torch_geometric" in sys.modules:  # whoever holds an object of PyG has imported it
         from glt_lightning.partition.sources.pyg import PygSource, is_pyg
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -143,7 +143,7 @@ class _NumberFit:
     def finish(self, table: TableFiles) -> Encoder:
         return NumberEncoder(**self._fitted(table))
 
-    def _fitted(self, table: TableFiles) -> dict:
+    def _fitted(self, table: TableFiles) -> dict[str, Any]:
         how = self._how
         if not self._count and (how.scale != "none" or how.fill == "mean"):
             raise DataError(
