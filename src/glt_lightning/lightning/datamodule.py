@@ -72,8 +72,10 @@ class GLTDataModule(LightningDataModule):
     Args:
         dataset: ``demo``, a path of an ``.npz`` file or a folder of ``.npy`` files, tables of nodes and edges
             (``{nodes: {path: ...}, edges: {path: ...}}``, see docs/data.md), an OGB name (``ogbn-products``,
-            ``ogbl-collab``), the class path of a PyG data set; in a script also a PyG ``Data``, ``HeteroData`` or data
-            set object. ``None`` uses the finished partition in ``partition.dir``.
+            ``ogbl-collab``), the class path of a PyG data set, alone or as ``{class_path: ..., init_args: {...}}``, a
+            ``.pt`` file of a saved PyG graph, a sparse matrix with what belongs to it
+            (``{matrix: a.npz, x: x.npy, y: y.npy, splits: {train: train.npy}}``); in a script also a PyG ``Data``,
+            ``HeteroData`` or data set object. ``None`` uses the finished partition in ``partition.dir``.
         root: Folder of downloads and partitions.
         undirected: ``true`` adds the reverse of every edge; ``null`` leaves the edges as the data set has them.
         normalize: ``rows`` makes each row of ``x`` sum to 1, as PyG does; ``standardize`` gives each column mean 0 and
@@ -106,7 +108,8 @@ class GLTDataModule(LightningDataModule):
 
     def __init__(
         self,
-        dataset: Any = None,
+        # With Any alone, the command line would make an object of class_path and init_args itself.
+        dataset: str | dict[str, Any] | Any = None,
         root: str = "data",
         undirected: bool | None = None,
         normalize: Normalize = "none",

@@ -31,9 +31,9 @@ def test_unknown(tmp_path: Path, dataset: object, said: str) -> None:
 
 
 def test_other_kinds_of_files(tmp_path: Path) -> None:
-    (tmp_path / "graph.pt").touch()
-    with pytest.raises(DataError, match=r"graph.pt' is of another kind"):
-        open_source(str(tmp_path / "graph.pt"), tmp_path)
+    (tmp_path / "graph.mat").touch()
+    with pytest.raises(DataError, match=r"graph.mat' is of another kind"):
+        open_source(str(tmp_path / "graph.mat"), tmp_path)
     with pytest.raises(DataError, match=r"expected indptr.npy and indices.npy"):
         open_source(tmp_path, tmp_path)
 

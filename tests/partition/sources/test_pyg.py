@@ -122,7 +122,7 @@ def test_dataset_object_and_class_with_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("torch_geometric.datasets.Planetoid", "needs name besides root"),
+        ("torch_geometric.datasets.Planetoid", "needs name"),
         ("torch_geometric.datasets.NoSuch", "cannot import"),
         ("no_such_package.Data", "cannot import"),
         ("torch.nn.Linear", "is not a PyG data set class"),

@@ -129,3 +129,54 @@ def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"absent.npz: cannot be read"):
         nodes = {"path": str(tmp_path / "n.csv")}
         _ = open_source({"nodes": nodes, "edges": str(tmp_path / "absent.npz")}, tmp_path).num_nodes
+
+
+@pytest.mark.parametrize("how", ["files", "arrays", "sparse x"])
+def test_features_labels_and_splits_beside_a_matrix(tmp_path: Path, how: str) -> None:
+    x = np.array([[1, 0], [0, 2], [0, 0], [3, 4]], np.float32)
+    given: dict[str, Any] = {"matrix": sp.csr_array(DENSE), "x": x, "y": np.array([0, 1, 1, 0])}
+    given |= {
+        "splits": {"train": [3, 0], "valid": np.array([False, True, False, False])},
+        "name": "m",
+        "attrs": {"age": [1, 2, 3, 4]},
+    }
+    if how == "sparse x":
+        given["x"] = sp.coo_array(x)
+    if how == "files":
+        sp.save_npz(tmp_path / "m.npz", given["matrix"])
+        sp.save_npz(tmp_path / "x.npz", sp.csr_array(x))
+        np.save(tmp_path / "y.npy", given["y"][:, None])
+        np.save(tmp_path / "train.npy", [3, 0])
+        given |= {"matrix": str(tmp_path / "m.npz"), "x": str(tmp_path / "x.npz"), "y": str(tmp_path / "y.npy")}
+        given["splits"] |= {"train": str(tmp_path / "train.npy")}
+    source = open_source(given, tmp_path)
+    assert (source.name, source.num_features, source.num_classes) == ("m", {NODE: 2}, 2)
+    assert weights_of(source) == WEIGHTS
+    partition_graph(source, tmp_path / "p", PartitionOptions())
+    ids = np.load(tmp_path / "p/part0/nodes/0/n_id.npy")
+    assert np.load(tmp_path / "p/part0/nodes/0/x.npy").tolist() == x[ids].tolist()
+    assert np.load(tmp_path / "p/part0/nodes/0/y.npy").tolist() == np.array([0, 1, 1, 0])[ids].tolist()
+    assert ids[np.load(tmp_path / "p/splits/train.npy")].tolist() == [3, 0]
+    assert ids[np.load(tmp_path / "p/splits/val.npy")].tolist() == [1]
+    first = source.fingerprint
+    assert first == open_source(given, tmp_path).fingerprint
+    assert first != open_source(given | {"y": np.array([1, 1, 1, 0])}, tmp_path).fingerprint
+    assert first != open_source(given | {"splits": {}}, tmp_path).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"labels": 1}, "unknown key 'labels' beside matrix; known: matrix, x, y"),
+        ({"y": "nowhere.npy"}, "dataset: y: there is no file 'nowhere.npy'"),
+        ({"splits": {"dev": [1]}}, "splits: 'dev': expected any of train, val"),
+        ({"splits": [1]}, "splits: expected {name: file}"),
+        ({"matrix": np.eye(4)}, "matrix: expected a file of scipy.sparse.save_npz or a matrix"),
+        ({"x": np.ones((3, 2))}, "x of node type 'node': has 3 rows, but there are 4 nodes"),
+    ],
+)
+def test_mistakes_beside_a_matrix(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        partition_graph(
+            open_source({"matrix": sp.csr_array(DENSE)} | change, tmp_path), tmp_path / "p", PartitionOptions()
+        )

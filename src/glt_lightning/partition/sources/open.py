@@ -14,6 +14,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
+from glt_lightning.partition.sources.matrix_graph import MatrixGraph
 from glt_lightning.partition.sources.npz import NpzSource
 from glt_lightning.partition.sources.scipy_sparse import MatrixSource, is_matrix, is_matrix_file
 from glt_lightning.partition.sources.tables.source import TableSource
@@ -25,9 +26,10 @@ _OGB = (
 )
 _NAMES = ("demo", *_OGB)
 _ACCEPTED = (
-    "'demo', a path of an .npz file, a folder of .npy files, a mapping of tables (nodes, edges), an OGB name "
-    "(ogbn-*, ogbl-*), the class path of a PyG data set (torch_geometric.datasets.KarateClub), a PyG Data, HeteroData or data "
-    "set object, or a sparse matrix of scipy"
+    "'demo', a path of an .npz file, of a .pt file of a PyG Data or HeteroData, a folder of .npy files, a mapping of tables "
+    "(nodes, edges) or of a matrix (matrix, x, y), an OGB name (ogbn-*, ogbl-*), the class path of a PyG data set "
+    "(torch_geometric.datasets.KarateClub), alone or with {class_path, init_args}, a PyG Data, HeteroData or data set object, or "
+    "a sparse matrix of scipy"
 )
 
 
@@ -41,6 +43,13 @@ def open_source(dataset: Any, root: str | Path) -> GraphSource:
     if is_matrix(dataset):  # one kind of them is a mapping too
         return MatrixSource(dataset)
     if isinstance(dataset, (Mapping, argparse.Namespace)):
+        keys = set(vars(dataset) if isinstance(dataset, argparse.Namespace) else dataset)
+        if "class_path" in keys:
+            from glt_lightning.partition.sources.pyg_dataset import open_class_path
+
+            return open_class_path(dataset, Path(root).expanduser())
+        if "matrix" in keys:
+            return MatrixGraph(dataset)
         return TableSource(dataset, Path(root).expanduser())
     if all(hasattr(dataset, name) for name in ("fingerprint", "schema", "edges", "node_attrs")):
         own: GraphSource = dataset  # a source of the user's own
@@ -62,10 +71,14 @@ def _open_text(text: str, root: Path) -> GraphSource:
     path = Path(text).expanduser()
     if text == "demo":
         return open_demo(root)
+    if path.suffix in (".npz", ".pt", ".pth") and not path.exists():
+        raise DataError(f"dataset: there is no file {text!r} (in {Path.cwd()}).{_near_files(path)}")
     if path.suffix == ".npz":
-        if not path.exists():
-            raise DataError(f"dataset: there is no file {text!r} (in {Path.cwd()}).{_near_files(path)}")
         return MatrixSource(path) if is_matrix_file(path) else NpzSource(path)
+    if path.suffix in (".pt", ".pth") and path.is_file():
+        from glt_lightning.partition.sources.pyg import PygFileSource
+
+        return PygFileSource(path)
     if text.startswith(("ogbn-", "ogbl-")):
         from glt_lightning.partition.sources.ogb.source import OgbSource
 
@@ -73,7 +86,7 @@ def _open_text(text: str, root: Path) -> GraphSource:
     if path.is_dir() and (is_graph_folder(path) or not _CLASS_PATH.fullmatch(text)):
         return FolderSource(path)
     if _CLASS_PATH.fullmatch(text) and not path.exists():
-        from glt_lightning.partition.sources.pyg import open_class_path
+        from glt_lightning.partition.sources.pyg_dataset import open_class_path
 
         return open_class_path(text, root)
     near = difflib.get_close_matches(text, _NAMES, n=2, cutoff=0.5)

@@ -1,12 +1,10 @@
-"""PyG objects: `Data`, `HeteroData`, data sets of one graph, and class paths of such data sets."""
+"""PyG objects: `Data`, `HeteroData`, data sets of one graph, and files of them."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,15 @@ import torch
 from torch_geometric.data import Data, Dataset, HeteroData
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
-from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, classes_of, pick_target
-from glt_lightning.partition.sources.fingerprint import array_fingerprint, folder_name
+from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint, folder_name
+from glt_lightning.partition.sources.saved import load_saved
 from glt_lightning.partition.sources.split_arrays import MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
 from glt_lightning.partition.sources.torch_arrays import array_of
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
-_LOCK_S = 3600.0
 # Of another length they are mistakes; other tensors are then left out.
 _EDGE_ATTRS = ("edge_attr", "edge_weight", "edge_time")
 
@@ -35,7 +33,7 @@ def is_pyg(dataset: object) -> bool:
 class PygSource(DelegatingSource):
     """A PyG graph, or a function that makes one when it is first needed."""
 
-    def __init__(self, data: object, name: str | None = None) -> None:
+    def __init__(self, data: Any, name: str | None = None) -> None:
         self._data = data
         self.name = folder_name(name or type(data).__name__).lower()
 
@@ -46,41 +44,31 @@ class PygSource(DelegatingSource):
         return array_fingerprint(_named_arrays(graph))
 
     def _load(self) -> ArraySource:
-        data = self._data() if inspect.isfunction(self._data) else self._data
+        data = self._data if is_pyg(self._data) else self._data()
         return convert(_only_graph(data), self.name)
 
 
-def open_class_path(path: str, root: str | Path) -> PygSource:
-    """``torch_geometric.datasets.KarateClub``: the class is imported now, its data is made when it is needed."""
-    module, _, name = path.rpartition(".")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise DataError(f"dataset: cannot import {path!r} ({error}).") from None
-    if not (inspect.isclass(cls) and issubclass(cls, Dataset)):
-        raise DataError(f"dataset: {path} is not a PyG data set class.")
-    return PygSource(_maker(cls, path, Path(root) / folder_name(name)), name)
+class PygFileSource(PygSource):
+    """A ``Data`` or ``HeteroData`` that ``torch.save`` wrote, read without trusting pickles."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(partial(_load_saved, path), path.stem)
+        self.path = path
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return file_fingerprint(self.path)
 
 
-def _maker(cls: type, path: str, folder: Path) -> Callable[[], object]:
-    parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
-    values = {"root": str(folder)} if "root" in parameters else {}
-    needed = [
-        p.name
-        for p in list(parameters.values())[1:]
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in values
-    ]
-    if needed:
+def _load_saved(path: Path) -> Data | HeteroData:
+    open_regular(path).close()  # a FIFO would be waited for
+    loaded = load_saved(path, "a Data or HeteroData of PyG that torch.save wrote")
+    if not isinstance(loaded, (Data, HeteroData)):
         raise DataError(
-            f"dataset: {path} needs {', '.join(needed)} besides root; "
-            "make the data set in a script and hand over the object."
+            f"{path}: expected a Data or HeteroData of PyG, found {type(loaded).__name__}. Save the graph itself: "
+            "torch.save(data, path)."
         )
-
-    def make() -> object:
-        with exclusive(folder, _LOCK_S):  # ranks that start together would download the same files
-            return cls(**values)
-
-    return make
+    return loaded
 
 
 def _only_graph(data: Any) -> Data | HeteroData:
@@ -90,6 +78,8 @@ def _only_graph(data: Any) -> Data | HeteroData:
                 f"dataset: {data!r} holds {len(data)} graphs; expected one. Hand over one of them, such as dataset[0]."
             )
         data = data[0]
+    if not isinstance(data, (Data, HeteroData)):
+        raise DataError(f"dataset: expected a Data or HeteroData, the data set gives {type(data).__name__}.")
     return data
 
 

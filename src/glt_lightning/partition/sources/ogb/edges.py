@@ -9,8 +9,8 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.ogb.layout import LINKS, OgbLayout
-from glt_lightning.partition.sources.ogb.saved import load_saved
 from glt_lightning.partition.sources.ogb.source import fetched
+from glt_lightning.partition.sources.saved import load_saved
 
 _EXPECTED = "a dictionary of arrays"
 _PARTS = {"train": "train", "val": "valid", "test": "test"}

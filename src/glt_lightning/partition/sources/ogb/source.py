@@ -17,7 +17,7 @@ from glt_lightning.partition.sources.download import fetch_zip
 from glt_lightning.partition.sources.fingerprint import file_fingerprint
 from glt_lightning.partition.sources.ogb.binary import OgbBinary, read_split
 from glt_lightning.partition.sources.ogb.layout import OgbLayout, nan_to_unlabelled
-from glt_lightning.partition.sources.ogb.saved import UNREADABLE, known_classes, load_saved
+from glt_lightning.partition.sources.saved import UNREADABLE, known_classes, load_saved
 from glt_lightning.types import NODE, NodeType
 
 _log = logging.getLogger(__name__)

@@ -1,8 +1,9 @@
-"""What OGB has saved with torch, read without trusting pickles."""
+"""What torch has saved, tensors and graphs of PyG, read without trusting pickles."""
 
 from __future__ import annotations
 
 import pickle
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,21 +35,27 @@ def load_saved(path: Path, expected: str) -> Any:
         with known_classes():
             return torch.load(path, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
-        reason = [type(error).__name__, *str(error).strip().splitlines()][:2]
-        raise DataError(f"{path}: expected {expected} ({': '.join(reason)}).") from None
+        raise DataError(f"{path}: expected {expected} ({_reason(error)}).") from None
+
+
+def _reason(error: BaseException) -> str:
+    if refused := re.search(r"Unsupported \w+: GLOBAL (\S+)", str(error)):
+        return f"it holds {refused[1]}, which is not read, as a file may run anything that way; leave it out"
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()][:2])
 
 
 @contextmanager
 def known_classes() -> Iterator[None]:
-    """Lets torch read exactly the classes that OGB's files hold (torch >= 2.6 refuses them by default)."""
+    """Lets torch read exactly the classes that graphs of PyG and OGB's files hold (torch >= 2.6 refuses them by default)."""
     import torch
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
+    from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
     rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
     arrays = [np.ndarray, np.dtype, rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
-    needed = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage, *arrays, *(type(np.dtype(d)) for d in _DTYPES)]
+    graphs = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
+    needed = [*graphs, *arrays, *(type(np.dtype(d)) for d in _DTYPES)]
     # On leaving, torch forgets all that it was given, whether it knew it before or not.
     known = torch.serialization.get_safe_globals()
     with torch.serialization.safe_globals([each for each in needed if each not in known]):

@@ -1,0 +1,108 @@
+"""A class and its arguments, as YAML names them: a class path, or ``{class_path: ..., init_args: {...}}``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import json
+import random
+from argparse import Namespace
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+
+
+@dataclass(frozen=True)
+class ClassSpec:
+    """option: which option names it, for errors.  arguments: keyword arguments of the class."""
+
+    option: str
+    path: str
+    arguments: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, option: str, given: Any) -> ClassSpec:
+        """Raises `DataError` for what is neither a path nor such a mapping."""
+        spec = (
+            vars(given) if isinstance(given, Namespace) else {"class_path": given} if isinstance(given, str) else given
+        )
+        if not isinstance(spec, Mapping) or not isinstance(spec.get("class_path"), str):
+            raise DataError(f"{option}: expected a class path, or class_path and init_args; got {given!r:.200}.")
+        arguments = spec.get("init_args") or {}
+        arguments = vars(arguments) if isinstance(arguments, Namespace) else arguments
+        if not isinstance(arguments, Mapping):
+            raise DataError(f"{option}: init_args: expected arguments by name, got {arguments!r:.200}.")
+        # the command line puts what follows init_args. beside class_path
+        beside = {key: value for key, value in spec.items() if key not in ("class_path", "init_args")}
+        return cls(option, spec["class_path"], {**arguments, **beside})
+
+    @property
+    def text(self) -> str:
+        """The same text for the same class and arguments. Raises `DataError` for arguments that are no plain values."""
+        try:
+            return f"{self.path}({json.dumps(self.arguments, sort_keys=True)})"
+        except TypeError:
+            raise DataError(
+                f"{self.option}: {self.path}: expected plain arguments (numbers, text, lists), got {dict(self.arguments)!r:.200}."
+            ) from None
+
+    def load(self) -> type:
+        module, _, name = self.path.rpartition(".")
+        try:
+            kind = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise DataError(f"{self.option}: cannot import {self.path!r} ({error}).") from None
+        if not inspect.isclass(kind):
+            raise DataError(f"{self.option}: {self.path} is not a class.")
+        return kind
+
+    def check(self, kind: type, given: Collection[str] = ()) -> None:
+        """Raises `DataError`, with the names, for arguments that the class lacks or has no use for.
+
+        given: arguments that come from elsewhere.
+        """
+        parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        known = [p.name for p in named]
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        for name in self.arguments:
+            if name not in known and not open_ended:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                takes = ", ".join(known) or "none"
+                raise DataError(f"{self.option}: {self.path} has no argument {name!r}; it takes {takes}.{hint}")
+        needed = [
+            p.name for p in named if p.default is p.empty and p.name not in self.arguments and p.name not in given
+        ]
+        if needed:
+            example = ", ".join(f"{name}: ..." for name in needed)
+            raise DataError(
+                f"{self.option}: {self.path} needs {', '.join(needed)}. Give {{class_path: {self.path}, init_args: "
+                f"{{{example}}}}}."
+            )
+
+
+@contextmanager
+def fixed_randomness(seed: int = 0) -> Iterator[None]:
+    """Draws of torch, numpy and Python in the block are the same each time, and those after it as if it had not been.
+
+    A graph that is made with random numbers, such as a random split, would be another in every run and on every rank.
+    """
+    import torch
+
+    python, array = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(array)
