@@ -114,6 +114,17 @@ def test_num_categories(tmp_path: Path) -> None:
             Manifest.load(tmp_path)
 
 
+def test_class_names(tmp_path: Path) -> None:
+    assert "class_names" not in example().to_json()
+    manifest = replace(example(), num_classes=2, class_names=("no", "yes"))
+    manifest.save(tmp_path)
+    assert Manifest.load(tmp_path) == manifest
+    for wrong, said in (("no", "class_names: expected a list of names"), (["no"], "not one for each of 2 classes")):
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest.to_json() | {"class_names": wrong}))
+        with pytest.raises(PartitionError, match=said):
+            Manifest.load(tmp_path)
+
+
 ENCODED = {"stored": "bfloat16", "given": "bfloat16"}
 
 

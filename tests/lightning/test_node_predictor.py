@@ -239,3 +239,27 @@ def test_val_metric_chooses_the_best_checkpoint(make_data, make_trainer) -> None
     again = NodePredictor.load_from_checkpoint(best.best_model_path)
     assert again.label_facts == data.label_facts
     assert BestCheckpoint(monitor="val_acc").monitor == "val_acc"
+
+
+def test_names_of_classes_and_ids_of_tables(make_data, make_trainer, tmp_path, caplog) -> None:
+    """Of several labels of a node a list; ids are said to be missing where the tables are not."""
+    names = np.array(["left", "middle", "right"])
+    np.savez(tmp_path / "g.npz", **learnable_graph() | {"y": ONE_HOT.astype(bool), "class_names": names})
+    data = make_data(dataset=str(tmp_path / "g.npz"), predict_split="test")
+    model = predictor(data)
+    assert model.class_names == names.tolist()
+    make_trainer(callbacks=[PredictionWriter(str(tmp_path / "out"))]).predict(model, data)
+    written = read_predictions(tmp_path / "out")
+    assert "id" not in written
+    for row, found in zip(written["pred"], written["classes"], strict=True):
+        assert found == names[row].tolist()
+    data.prepare_data()
+    data.setup()
+    data.dataset = {
+        "nodes": {"path": "n.csv", "id": "key"},
+        "edges": {"path": "e.csv", "source": "a", "destination": "b"},
+    }
+    with caplog.at_level("INFO"):
+        assert data.user_ids(np.arange(3)) is None
+    assert "predictions name nodes by n_id" in caplog.text
+    data.teardown()

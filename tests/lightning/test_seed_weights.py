@@ -86,8 +86,12 @@ def test_resume_draws_the_rest(make_data, make_model, make_trainer, tmp_path) ->
     ("given", "error", "said"),
     [
         (3, OptionError, "seed_weights: expected balanced, or the name of a node attribute; got 3"),
-        ("weight", DataError, "have no attribute 'weight'; they have importance, wide, x, y"),
-        ("wide", DataError, r"wide: expected one number for each node, got \[240, 2\]"),
+        (
+            "weight",
+            DataError,
+            "seed_weights: nodes of type 'node' have no attribute 'weight'; they have importance, wide, x, y",
+        ),
+        ("wide", DataError, r"seed_weights: wide: expected one number for each node, got \[240, 2\]"),
     ],
 )
 def test_what_does_not_fit(make_data, given: Any, error: type[Exception], said: str) -> None:

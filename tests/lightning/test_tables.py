@@ -41,5 +41,7 @@ def test_example_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: 
     ids = user_ids(source.folder, predictions["n_id"])  # type: ignore[attr-defined]
     assert sorted(ids) == sorted(field)
     assert predictions["id"].tolist() == ids.tolist()
+    assert pq.read_schema(folder / "rank0.parquet").names[:4] == ["n_id", "id", "pred", "class"]
+    assert predictions["embedding"].shape == (len(field), 64)
     right = sum(field[paper] == name for paper, name in zip(ids, predictions["class"], strict=True))
     assert right / len(ids) > 0.6

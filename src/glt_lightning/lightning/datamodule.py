@@ -25,10 +25,10 @@ from glt_lightning.lightning.callbacks.monitor import add_monitor
 from glt_lightning.lightning.callbacks.run_report import add_report
 from glt_lightning.lightning.eval_fanouts import eval_fanouts
 from glt_lightning.lightning.graph_facts import GraphFacts
-from glt_lightning.lightning.label_facts import LabelFacts
+from glt_lightning.lightning.label_facts import LabelFacts, class_names_of
 from glt_lightning.lightning.layers import warn_of_hops
 from glt_lightning.lightning.log import show_log
-from glt_lightning.lightning.own_ids import own_ids
+from glt_lightning.lightning.own_ids import have_ids, own_ids
 from glt_lightning.lightning.own_splits import SPLIT_OF, read_split, require_split
 from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
 from glt_lightning.lightning.strategies.base import GLTStrategy
@@ -196,12 +196,15 @@ class GLTDataModule(LightningDataModule):
     @property
     def label_facts(self) -> LabelFacts | None:
         """What the labels are: kind, width, number and names of classes; None if there are none."""
-        return self._facts.labels
+        labels = self._facts.labels
+        if labels is None or labels["class_names"] is not None or self.dataset is None or self._servers:
+            return labels
+        return {**labels, "class_names": class_names_of(self._source)}  # a partition of an earlier release has no names
 
     @property
     def class_names(self) -> list[str] | None:
         """Names of the classes 0, 1, ...; None where the data names none."""
-        labels = self._facts.labels
+        labels = self.label_facts
         return None if labels is None else labels["class_names"]
 
     @property
@@ -370,9 +373,7 @@ class GLTDataModule(LightningDataModule):
             old.close()
         host, spec = self._open_host(), self._spec(name, split, shuffle=shuffle)
         if name == "train" and self.seed_weights is not None:
-            balanced = self.seed_weights == BALANCED
-            values = self.train_labels() if balanced else host.read_seeds(spec, self.seed_weights)
-            spec = replace(spec, seed_weights=weights_of(self.seed_weights, values))
+            spec = replace(spec, seed_weights=self._seed_weights(host, spec))
         loader = host.make_loader(spec)
         if not len(loader.plan.seeds):
             raise DataError(f"loader {name!r}: no seeds, so there is nothing to evaluate. Give some as data.splits.")
@@ -393,6 +394,15 @@ class GLTDataModule(LightningDataModule):
             exact=not train,
         )
 
+    def _seed_weights(self, host: GraphHost, spec: LoaderSpec) -> np.ndarray:
+        assert self.seed_weights is not None
+        if self.seed_weights == BALANCED:
+            return weights_of(BALANCED, self.train_labels())
+        try:
+            return weights_of(self.seed_weights, host.read_seeds(spec, self.seed_weights))
+        except DataError as error:
+            raise DataError(f"seed_weights: {error}") from None
+
     def user_ids(self, n_id: np.ndarray) -> np.ndarray | None:
         """What the user's table calls the nodes that were predicted, int64 or text [K]; None where ``n_id`` is all there is."""
         manifest = self._opened().manifest
@@ -401,7 +411,13 @@ class GLTDataModule(LightningDataModule):
         node_type = (
             split.node_type if stored and split is not None else self._node_type() or manifest.schema.node_types[0]
         )
-        return own_ids(manifest, self.root, n_id, node_type)
+        ids = own_ids(manifest, self.root, n_id, node_type)
+        if ids is None and have_ids(self.dataset, node_type):
+            rank_zero_info(
+                f"the converted tables are not below {self.root}: predictions name nodes by n_id, their row in the table. Set "
+                "data.root to where the graph was partitioned, or look up ids with glt_lightning.partition.sources.user_ids."
+            )
+        return ids
 
     @property
     def graph_hash(self) -> str | None:

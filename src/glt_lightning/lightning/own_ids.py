@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.partition.sources.scipy_sparse import is_matrix
 from glt_lightning.partition.sources.tables.lookup import has_ids, user_ids
+from glt_lightning.partition.sources.tables.mapping import parse_tables
 from glt_lightning.partition.sources.tables.source import tables_folder
 
 
@@ -19,3 +24,11 @@ def own_ids(manifest: Manifest, root: str | Path, n_id: np.ndarray, node_type: s
     if not has_ids(folder, node_type):
         return None
     return user_ids(folder, n_id, node_type)
+
+
+def have_ids(dataset: Any, node_type: str) -> bool:
+    """Whether a data set, as the user writes it, is tables that name the nodes of a type by a column."""
+    if is_matrix(dataset) or not isinstance(dataset, (Mapping, argparse.Namespace)):
+        return False
+    table = parse_tables(dataset).nodes.get(node_type)
+    return table is not None and table.id is not None

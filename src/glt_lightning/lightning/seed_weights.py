@@ -22,7 +22,7 @@ def weights_of(given: str, values: np.ndarray) -> np.ndarray:
     if given == BALANCED:
         return _by_class(values)
     if values.ndim != 1:
-        raise DataError(f"seed_weights: {given}: expected one number for each node, got {list(values.shape)}.")
+        raise DataError(f"{given}: expected one number for each node, got {list(values.shape)}.")
     return values.astype(np.float64)
 
 

@@ -15,15 +15,15 @@ from torch_geometric.nn import RGCNConv
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.models.code_embedding import NumCategories, categories_of
 from glt_lightning.lightning.models.gnn import (
-    _FAMILY,
+    FAMILY,
     HeterogeneousEncoder,
     HomogeneousGNN,
     Metadata,
     NodeEncoder,
     RelationLayer,
-    _relation_conv,
+    relation_conv,
 )
-from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, _made, conv_names, make_conv
+from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
 
 _TYPED = ("HGT", "RGCN")
 _FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
@@ -76,11 +76,11 @@ class EncoderShape:
 
 def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
     """A module that maps a batch to embeddings [S, hidden_channels] of its S seeds. Raises `OptionError` for a wrong name."""
-    known = [*sorted(_FAMILY), *_TYPED, *conv_names()]
+    known = [*sorted(FAMILY), *_TYPED, *conv_names()]
     if name not in known:
         near = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
         raise OptionError(
-            f"encoder: expected one of {', '.join([*sorted(_FAMILY), *_TYPED])}, or a convolution of PyG such as GATv2Conv; "
+            f"encoder: expected one of {', '.join([*sorted(FAMILY), *_TYPED])}, or a convolution of PyG such as GATv2Conv; "
             f"got {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else "")
         )
     try:
@@ -92,7 +92,7 @@ def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
 def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
     if name == "HGT":
         raise OptionError("encoder: HGT is for graphs with several node or edge types; this one has one of each.")
-    if name in _FAMILY:
+    if name in FAMILY:
         return FamilyEncoder(name, options, shape)
     if name == "RGCN":
         count = options.get("num_relations")
@@ -101,7 +101,7 @@ def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
                 "encoder: RGCN in a graph of one edge type reads the edge attribute edge_type; say how many kinds there are, as "
                 f"encoder_kwargs: {{num_relations: 26}}; got {count!r}."
             )
-        convs = [_made(name, RGCNConv, *[shape.hidden_channels] * 2, **options) for _ in range(shape.num_layers)]
+        convs = [made(name, RGCNConv, *[shape.hidden_channels] * 2, **options) for _ in range(shape.num_layers)]
         return ConvStack(convs, shape, with_type=True)
     convs = [make_conv(name, shape.hidden_channels, options, two_types=False) for _ in range(shape.num_layers)]
     return ConvStack(convs, shape)
@@ -115,13 +115,13 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
         make_layer: Any = partial(HGTLayer, width, options)
     elif name == "RGCN":
         make_layer = partial(RGCNLayer, width, options)
-    elif name in _FAMILY:
+    elif name in FAMILY:
         if name not in _FOR_TWO_TYPES:
             raise OptionError(
                 f"encoder: {name} has no form for edges between two node types; use {', '.join(_FOR_TWO_TYPES)}, HGT, RGCN, or "
                 "a convolution such as GATv2Conv."
             )
-        make_layer = partial(RelationLayer, partial(_relation_conv, name, width, shape.dropout, options))
+        make_layer = partial(RelationLayer, partial(relation_conv, name, width, shape.dropout, options))
     else:
         make_layer = partial(RelationLayer, partial(make_conv, name, width, options, two_types=True))
     return HeterogeneousEncoder(

@@ -18,14 +18,14 @@ from glt_lightning.types import EdgeType, NodeType
 
 Metadata = tuple[list[NodeType], list[EdgeType]]
 
-_FAMILY: dict[str, type[Any]] = {kind.__name__: kind for kind in BasicGNN.__subclasses__()}
+FAMILY: dict[str, type[Any]] = {kind.__name__: kind for kind in BasicGNN.__subclasses__()}
 
 
 def gnn_class(name: str) -> type[Any]:
     """The class of PyG's `BasicGNN` family with this name. Raises `OptionError` that lists them."""
-    if name not in _FAMILY:
-        raise OptionError(f"model: expected one of {', '.join(sorted(_FAMILY))}; got {name!r}.")
-    return _FAMILY[name]
+    if name not in FAMILY:
+        raise OptionError(f"model: expected one of {', '.join(sorted(FAMILY))}; got {name!r}.")
+    return FAMILY[name]
 
 
 class HomogeneousGNN(nn.Module):
@@ -143,7 +143,7 @@ class HeterogeneousGNN(HeterogeneousEncoder):
         options: Mapping[str, Any],
         **graph: Any,
     ) -> None:
-        make_conv = partial(_relation_conv, name, hidden_channels, dropout, options)
+        make_conv = partial(relation_conv, name, hidden_channels, dropout, options)
         make_layer = partial(RelationLayer, make_conv)
         super().__init__(make_layer, in_channels, hidden_channels, num_layers, dropout=dropout, **graph)
         self.head = nn.Linear(hidden_channels, out_channels)
@@ -223,7 +223,7 @@ class NodeEncoder(nn.Module):
         return self.layer(x.to(self.like.dtype))
 
 
-def _relation_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:
+def relation_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:
     """The convolution of a PyG model between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width]."""
     if name in ("GCN", "PNA"):
         raise OptionError(

@@ -24,7 +24,7 @@ class HGTLayer(nn.Module):
         self.relations = relations
         destinations = {dst for _, _, dst in relations}
         self.types = sorted(destinations | {src for src, _, _ in relations})
-        self.conv = _made("HGT", HGTConv, width, width, (self.types, relations), **options)
+        self.conv = made("HGT", HGTConv, width, width, (self.types, relations), **options)
         for node_type in set(self.types) - destinations:  # sources alone have no output, and DDP wants every gradient
             del self.conv.out_lin.lins[node_type], self.conv.skip[node_type]
 
@@ -42,7 +42,7 @@ class RGCNLayer(nn.Module):
         self.relations = relations
         self.destinations = sorted({dst for _, _, dst in relations})
         self.types = sorted({*self.destinations, *(src for src, _, _ in relations)})
-        self.conv = _made("RGCN", RGCNConv, width, width, len(relations), **options)
+        self.conv = made("RGCN", RGCNConv, width, width, len(relations), **options)
 
     def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
         first, total = {}, 0
@@ -72,12 +72,12 @@ def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: b
         options.setdefault("concat", False)  # heads are averaged, so that the width stays
     if two_types and "add_self_loops" in known:
         options.setdefault("add_self_loops", False)
-    made, reason = None, ""
+    reason = ""
     for width_in in ((width, width), width) if two_types else (width,):
         try:
-            made = kind(width_in, width, **options)
-            _try(made, width, two_types)
-            return made
+            conv = kind(width_in, width, **options)
+            _try(conv, width, two_types)
+            return conv
         except Exception as error:  # what a class of PyG raises is not said anywhere
             reason = (
                 reason or f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
@@ -99,7 +99,8 @@ def _try(conv: nn.Module, width: int, two_types: bool) -> None:
         raise ValueError(f"its output is {list(out.shape) if isinstance(out, Tensor) else type(out).__name__}")
 
 
-def _made(name: str, kind: type[MessagePassing], *arguments: Any, **options: Any) -> Any:
+def made(name: str, kind: type[MessagePassing], *arguments: Any, **options: Any) -> Any:
+    """A convolution of PyG. Raises `OptionError` for arguments that it refuses."""
     try:
         return kind(*arguments, **options)
     except (TypeError, ValueError, AssertionError, ZeroDivisionError) as error:
