@@ -197,7 +197,7 @@ def test_relations_are_summed_as_to_hetero_sums_them() -> None:
 
 def test_balanced_weights_make_classes_equal(make_data, make_trainer) -> None:
     y = np.where(np.arange(NODES) % 5 == 0, -1, COMMUNITY)  # nodes without a label count nowhere
-    data = make_data(dataset=graph_with(y))
+    data = make_data(dataset=graph_with(y), partition={"allow": ["unlabelled_seeds"]})
     model = predictor(data, class_weights="balanced")
     make_trainer(max_epochs=1).fit(model, data)
     train = y[np.sort(learnable_graph()["train_idx"])]
