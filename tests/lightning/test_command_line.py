@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 
 import glt_lightning
 from glt_lightning.lightning.cli.command_line import GLTCLI, main
+from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
@@ -350,9 +352,14 @@ def test_last_resumes_the_run_of_the_configuration(config: str) -> None:
 
 def test_lines_of_dependencies_are_left_out(config: str, built: list[GLTCLI], caplog, recwarn) -> None:
     main(["fit", "--config", config])
+    torch_log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    with without_noise():
+        torch_log.info("-----\nAll distributed processes registered. Starting with 1 processes\n-----")
+        torch_log.info("-----\nAll distributed processes registered. Starting with 2 processes\n-----")
     said = "\n".join(caplog.messages) + "\n".join(str(warning.message) for warning in recwarn)
     assert "GPU available" in said
-    assert not [noise for noise in ("TPU available", "litlogger", "tensorboardX") if noise in said]
+    assert "Starting with 2 processes" in said
+    assert not [noise for noise in ("TPU available", "litlogger", "tensorboardX", "with 1 processes") if noise in said]
 
 
 def test_own_module_resumes_and_predicts(config: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,14 +95,19 @@ def _of_another(past: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _model(config: Mapping[str, Any]) -> dict[str, Any]:
-    model = config["model"]
-    return {"class_path": model.get("class_path"), **(model.get("init_args") or {})}
+    return _class_and_arguments(config["model"])
+
+
+def _class_and_arguments(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A LightningCLI whose program chooses the class has the arguments without it."""
+    if "class_path" not in part:
+        return {"class_path": None, **part}
+    return {"class_path": part["class_path"], **(part.get("init_args") or {})}
 
 
 def _graph(config: Mapping[str, Any]) -> dict[str, Any]:
-    data = config["data"]
-    given = data.get("init_args") or {}
-    graph = {"class_path": data.get("class_path"), **{name: given.get(name) or None for name in _GRAPH}}
+    given = _class_and_arguments(config["data"])
+    graph = {"class_path": given["class_path"], **{name: given.get(name) or None for name in _GRAPH}}
     if graph["dataset"] is None:  # then a finished partition, or servers have it
         graph["partition.dir"] = (given.get("partition") or {}).get("dir")
         graph["servers"] = (config.get("cluster") or {}).get("servers") or None

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 _LIGHTNING = "lightning.pytorch.utilities.rank_zero"
 # Beginnings of log lines: hardware that nobody asked for, and other packages of Lightning's makers.
 _LINES = ("TPU available: False", "💡 Tip: For seamless cloud")
+_BANNER_OF_ONE = "All distributed processes registered. Starting with 1 processes"  # five lines about nobody else
 _WARNINGS = (
     r".*`tensorboardX` has been removed as a dependency",  # the default logger; docs/configuration.md says which it is
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning's use of torch
@@ -31,4 +32,5 @@ def without_noise() -> Iterator[None]:
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(_LINES)
+    message = record.getMessage()
+    return not message.startswith(_LINES) and _BANNER_OF_ONE not in message

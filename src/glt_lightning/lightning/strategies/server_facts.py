@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning.cluster.graph import RemoteGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import PeerLostError
 from glt_lightning.options import ClusterOptions
 
 _SILENCE_S = 3.0  # after which it is said what is waited for
@@ -33,6 +34,11 @@ def ask_manifest(cluster: ClusterOptions) -> Manifest:
     notice.start()
     try:
         return RemoteGraph(peer).manifest
+    except PeerLostError as error:
+        raise PeerLostError(
+            f"{error} If no graph server runs there, start one where the graph is: python -m lightning serve --config F.yaml "
+            "--server.rank R, with R the position of its address in cluster.servers."
+        ) from error
     finally:
         notice.cancel()
         notice.join()

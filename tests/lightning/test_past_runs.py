@@ -1,0 +1,106 @@
+"""Which earlier run ``--ckpt_path best`` means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from glt_lightning.errors import OptionError
+from glt_lightning.lightning.cli.past_runs import find_past_run
+
+
+def config(
+    model: str = "Sage", dataset: Any = "a.npz", *, width: int = 16, servers: Any = None, **data: Any
+) -> dict[str, Any]:
+    return {
+        "model": {"class_path": model, "init_args": {"width": width}},
+        "data": {"class_path": "GLTDataModule", "init_args": {"dataset": dataset, "batch_size": 8} | data},
+        "cluster": {"servers": servers},
+    }
+
+
+class Runs:
+    """Writes checkpoints of past runs, each newer than the one before."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self._count = root, 0
+
+    def add(self, of: dict[str, Any] | None, *, beside: dict[str, Any] | None = None) -> Path:
+        folder = self.root / "lightning_logs" / f"version_{self._count}"
+        path = folder / "checkpoints/best.ckpt"
+        path.parent.mkdir(parents=True)
+        torch.save({} if of is None else {"glt_run": of}, path)
+        if beside is not None:
+            (folder / "config.yaml").write_text(yaml.safe_dump(beside))
+        self._count += 1
+        os.utime(path, (self._count, self._count))
+        return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def found(runs: Runs, now: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
+    past = find_past_run("best", runs.root, now)
+    return past.path, past.differences
+
+
+def test_newest_of_the_same_configuration(runs: Runs) -> None:
+    runs.add(config())
+    newest = runs.add(config(batch_size=99))  # how it is sampled makes no other graph
+    runs.add(config(width=32))
+    runs.add(config("Other"))
+    runs.add(config(dataset="b.npz"))
+    assert found(runs, config()) == (newest, ())
+
+
+def test_another_option_of_the_model_is_said(runs: Runs) -> None:
+    only = runs.add(config(width=32))
+    assert found(runs, config()) == (only, ("width 32 (here 16)",))
+
+
+def test_file_beside_the_checkpoint_counts_where_that_has_none(runs: Runs) -> None:
+    old = runs.add(None, beside=config())
+    runs.add(config("Other"), beside=config())  # of a later command in the same folder
+    runs.add(None)
+    assert found(runs, config()) == (old, ())
+
+
+@pytest.mark.parametrize(
+    ("past", "now", "said"),
+    [
+        (config("Other"), config(), r"has model Other \(here Sage\)"),
+        (config(dataset="b.npz"), config(), r"has data.dataset b.npz \(here a.npz\)"),
+        (config(undirected=True), config(undirected=None), r"has data.undirected True \(here None\)"),
+        (config(dataset=None, partition={"dir": "p"}), config(dataset=None, partition={"dir": "q"}), "partition.dir p"),
+        (config(dataset=None, servers=["h:1"]), config(dataset=None, servers=["h:2"]), "servers"),
+        (None, config(), "does not say of which configuration it is"),
+    ],
+)
+def test_others_are_refused(runs: Runs, past: dict[str, Any] | None, now: dict[str, Any], said: str) -> None:
+    path = runs.add(past)
+    with pytest.raises(OptionError, match=said) as error:
+        find_past_run("best", runs.root, now)
+    assert str(path) in str(error.value)
+    assert "Run fit first, or give the path" in str(error.value)
+
+
+def test_nothing_there(runs: Runs) -> None:
+    with pytest.raises(OptionError, match=r"there is no checkpoints/last\.ckpt of an earlier fit"):
+        find_past_run("last", runs.root, config())
+
+
+def test_programs_that_choose_the_class(runs: Runs) -> None:
+    def flat(width: int) -> dict[str, Any]:
+        return {"model": {"width": width}, "data": {"dataset": "a.npz"}}
+
+    path = runs.add(flat(16))
+    assert found(runs, flat(16)) == (path, ())
+    assert found(runs, flat(8)) == (path, ("width 16 (here 8)",))
