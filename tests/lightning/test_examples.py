@@ -23,6 +23,9 @@ ROOT = Path(__file__).parents[2]
 )
 def test_example_runs(script: str, tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "examples" / script, "--max-epochs", "2"]
+    if script == "sweep_with_optuna.py":
+        pytest.importorskip("optuna")
+        command += ["--trials", "3"]
     with started(command, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"}) as run:
         assert run.wait(200) == 0, run.output
 

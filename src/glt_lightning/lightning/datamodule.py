@@ -61,6 +61,11 @@ _NO_GRAPH = (
     "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."
 )
 
+_COMPILE = (
+    "torch.compile of a whole LightningModule traces Lightning, too, such as self.log(), and torch cannot follow all of it. "
+    "Compile the network inside the module instead: self.gnn = torch.compile(self.gnn)."
+)
+
 
 class GLTDataModule(LightningDataModule):
     """Partitions a graph once, and makes loaders of its batches for node classification.
@@ -350,6 +355,8 @@ class GLTDataModule(LightningDataModule):
         self._close()
 
     def on_exception(self, exception: BaseException) -> None:
+        if type(exception).__module__.startswith("torch._dynamo"):
+            exception.add_note(_COMPILE)
         self._close()
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Modules of one's own through the command line: fit, resume, validate, test and predict, under each strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from glt_lightning import GLTDataModule
+from glt_lightning.lightning import read_predictions
+from glt_lightning.lightning.cli.command_line import main
+from tests.lightning.tiny import NODES, learnable_hetero
+
+STRATEGIES = ("auto", "ddp", "glt_worker", "glt_server_client")
+MODULES = ("SageByHand", "LazyGat", "Hgt", "ToHetero", "SeveralLosses")
+QUICK = {("SageByHand", "ddp"), ("LazyGat", "glt_worker"), ("ToHetero", "auto"), ("SeveralLosses", "glt_server_client")}
+QUICK |= {("Hgt", "glt_worker")}
+HETERO = ("Hgt", "ToHetero")
+
+
+@pytest.fixture(scope="session")
+def hetero_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    graph = learnable_hetero()
+    graph["author"].x = graph["author"].x.float()
+    data = GLTDataModule(graph, root=str(tmp_path_factory.mktemp("hetero")), partition={"num_parts": 2})
+    data.prepare_data()
+    return data.partition_dir
+
+
+@pytest.fixture
+def config(graph_npz: Path, hetero_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes the file of a run in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(module: str, strategy: str, devices: int = 1) -> str:
+        graph = {"dataset": str(graph_npz), "root": "root"}
+        if module in HETERO:
+            graph = {"partition": {"dir": str(hetero_dir)}}
+        data = graph | {"num_neighbors": [4, 4], "batch_size": 10 // devices}
+        trainer = {"max_epochs": 2, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        if (
+            module in HETERO and strategy != "auto"
+        ):  # journals, and the last layer of all but the authors, reach no loss
+            strategy += "_find_unused_parameters_true"
+        run = {
+            "seed_everything": 1,
+            "trainer": trainer | {"devices": devices, "strategy": strategy},
+            "model": {"class_path": f"tests.lightning.own_modules.{module}"},
+            "data": {"class_path": "GLTDataModule", "init_args": data},
+        }
+        Path("run.yaml").write_text(yaml.safe_dump(run))
+        return "run.yaml"
+
+    return write
+
+
+CELLS = [
+    pytest.param(module, strategy, marks=[] if (module, strategy) in QUICK else [pytest.mark.slow])
+    for module in MODULES
+    for strategy in STRATEGIES
+]
+
+
+@pytest.mark.parametrize(("module", "strategy"), CELLS)
+def test_whole_life(config: Any, capsys: pytest.CaptureFixture[str], module: str, strategy: str) -> None:
+    run = ["--config", config(module, strategy)]
+    main(["fit", *run])
+    first = Path("lightning_logs/version_0/checkpoints")
+    assert torch.load(first / "last.ckpt", weights_only=True)["epoch"] == 1
+    main(["fit", *run, "--ckpt_path", str(first / "last.ckpt"), "--trainer.max_epochs", "3"])
+    assert torch.load(Path("lightning_logs/version_1/checkpoints/last.ckpt"), weights_only=True)["epoch"] == 2
+    capsys.readouterr()
+    for command in ("validate", "test", "predict"):
+        main([command, *run, "--ckpt_path", "best"])
+    shown = capsys.readouterr().out
+    assert "val_acc" in shown
+    assert "test_acc" in shown
+    (written,) = Path("lightning_logs").glob("*/predictions")
+    assert read_predictions(written)["n_id"].tolist() == list(range(60 if module in HETERO else NODES))
