@@ -249,6 +249,23 @@ def test_a_bad_question_is_refused_and_harms_nobody(farm, whole, config, seeds, 
     assert server.status()["samplers"]["restarts"] == 0
 
 
+@pytest.mark.parametrize(("channel_size", "most"), [(1, 2), (1 << 30, 8)])
+def test_bytes_limit_what_a_client_has_in_flight(farm, whole, channel_size, most):
+    """Two batches at least; else as many as have room, up to ``prefetch_size``."""
+    peer = farm.peer(farm.serve(whole).address)
+    producer = farm.producer(peer, SamplingOptions(channel_size=channel_size), prefetch_size=8)
+    asked = []
+
+    def requests() -> Iterator[BatchRequest]:
+        for number in range(30):
+            asked.append(number)
+            yield BatchRequest(number, number, np.arange(4), np.arange(4))
+
+    ahead = [len(asked) - 1 - sample.number for sample in producer.stream(SamplerConfig(0, ((3,),)), requests())]
+    assert len(ahead) == 30
+    assert set(ahead[: 30 - most]) == {most}
+
+
 @pytest.mark.parametrize("change", ["another field", "no field", "floats", "two lengths", "a matrix"])
 def test_a_malformed_question_is_refused(farm, whole, change):
     server = farm.serve(whole)
