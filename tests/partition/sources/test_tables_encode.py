@@ -286,6 +286,12 @@ def test_no_training_rows_to_fit_on(tmp_path: Path) -> None:
         _ = opened(mapping, tmp_path).num_nodes
 
 
+def test_numbers_too_wide_to_scale(tmp_path: Path) -> None:
+    mapping = graph(tmp_path, features="pages", columns=papers() | {"pages": [1e300, -1e300] * (ROWS // 2)})
+    with pytest.raises(DataError, match=r"column 'pages' .* goes from -1e\+300 to 1e\+300, which is too wide to scale"):
+        _ = opened(mapping, tmp_path).num_nodes
+
+
 def test_too_many_categories_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glt_lightning.partition.sources.tables.fit._MOST_CATEGORIES", 40)
     with pytest.raises(DataError, match=r"column 'word' .* has more than 40 different values"):

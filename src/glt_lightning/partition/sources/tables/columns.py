@@ -70,7 +70,8 @@ class PlainColumn:
         name, array = self._name, piece.column(self._name)
         if not is_list(array.type) and not is_number(array.type):
             raise piece.error(name, 0, f"{array.type}: features are numbers. {_remedy(name, array.type)}")
-        _no_null(piece, name, array, f"give it a value, or say encode: {{{name}: number}}, which fills it")
+        fills = f"say encode: {{{name}: number}}, which fills it" if is_number(array.type) else "leave the row out"
+        _no_null(piece, name, array, f"give it a value, or {fills}")
         width = self._width_of(piece, array)
         values = array.flatten() if is_list(array.type) else array
         # A null in a list becomes NaN here.

@@ -63,7 +63,9 @@ def fit_columns(table: TableFiles, fitting: Fitting, progress: Progress) -> dict
     auto = [name for name, how in fitting.columns.items() if how.kind == AUTO]
     found = table.types(auto, MISSING if fitting.missing is None else fitting.missing)
     fits = {name: _fit_of(table, name, how, found.get(name), fitting.missing) for name, how in fitting.columns.items()}
-    types = {name: fitting.types[name] for name in fits} | (table.types([fitting.split]) if fitting.split else {})
+    types = {name: fitting.types[name] for name in fits}
+    if fitting.split is not None:  # words: in a text file there is no type to find
+        types |= {fitting.split: pa.large_string()} if table.is_text else table.types([fitting.split])
     with progress.phase(f"fitting {table.what}", table.num_rows, "rows") as done:
         for piece in table.pieces(types):
             counted = None if fitting.split is None else split_codes(piece, fitting.split) == _TRAIN
@@ -135,7 +137,8 @@ class _NumberFit:
             return
         total = self._count + len(values)  # merged as in `build.normalize`
         delta = float(values.mean()) - self._mean
-        self._square += float(values.var()) * len(values) + delta**2 * (self._count * len(values) / total)
+        with np.errstate(over="ignore"):
+            self._square += float(values.var()) * len(values) + delta * delta * (self._count * len(values) / total)
         self._mean += delta * (len(values) / total)
         self._count = total
         self._least, self._most = min(self._least, float(values.min())), max(self._most, float(values.max()))
@@ -151,7 +154,13 @@ class _NumberFit:
                 "scale are taken of; leave it out, or set fit_on: all where only training rows count."
             )
         fill = self._mean if how.fill == "mean" else None if how.fill == "none" else float(how.fill)
-        shift, scale = self._shift_and_scale()
+        with np.errstate(over="ignore"):  # what overflows is found here
+            shift, scale = self._shift_and_scale()
+        if how.scale != "none" and not np.isfinite([self._square, shift, scale, self._most - self._least]).all():
+            raise DataError(
+                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) goes from {self._least} to {self._most}, which "
+                "is too wide to scale. Correct the values, or leave it out."
+            )
         indicator = self._gaps if how.indicator == AUTO else bool(how.indicator)
         return {
             "column": self._name,
