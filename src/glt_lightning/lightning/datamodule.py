@@ -83,6 +83,9 @@ class GLTDataModule(LightningDataModule):
             ``HeteroData`` or data set object. ``None`` uses the finished partition in ``partition.dir``.
         root: Folder of downloads and partitions.
         undirected: ``true`` adds the reverse of every edge; ``null`` leaves the edges as the data set has them.
+        transforms: Transforms of PyG that change the graph before it is partitioned, in this order: class paths, such as
+            ``torch_geometric.transforms.RandomNodeSplit``, or ``{class_path: ..., init_args: {...}}``. They see the whole
+            graph in memory; random ones draw by ``partition.seed``.
         normalize: ``rows`` makes each row of ``x`` sum to 1, as PyG does; ``standardize`` gives each column mean 0 and
             deviation 1.
         num_neighbors: Fan-outs, first hop first, -1 for all neighbours; or a list per edge type, ``{src__rel__dst: [...]}``.
@@ -130,10 +133,11 @@ class GLTDataModule(LightningDataModule):
         cluster: ClusterOptions | None = None,
         cache: CacheOptions = _CACHE,
         seed_weights: str | None = None,
+        transforms: list[str | dict[str, Any]] | None = None,
     ) -> None:
         super().__init__()
         show_log()
-        self.dataset, self.root = dataset, root
+        self.dataset, self.root, self.transforms = dataset, root, transforms or []
         self.undirected, self.normalize = undirected, normalize
         self.partition = as_options(PartitionOptions, "partition", partition)
         self.sampling = as_options(SamplingOptions, "sampling", sampling)
@@ -235,7 +239,7 @@ class GLTDataModule(LightningDataModule):
 
     @cached_property
     def _source(self) -> GraphSource:
-        return open_source(self.dataset, self.root)
+        return open_source(self.dataset, self.root, self.transforms, self.partition.seed)
 
     @property
     def _servers(self) -> list[str]:

@@ -22,7 +22,7 @@ def require_split(name: str, known: Collection[str]) -> None:
     if name not in known:
         raise DataError(
             f"split {name!r}: not in the data set, which has {', '.join(sorted(known)) or 'none'}. Give its node ids as "
-            f"data.splits.{name}."
+            f"data.splits.{name}, or draw splits: data.transforms: [torch_geometric.transforms.RandomNodeSplit]."
         )
 
 

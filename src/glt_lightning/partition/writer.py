@@ -50,6 +50,7 @@ def made_by(
         "num_neighbors": options.num_neighbors,
         "batch_size": options.batch_size,
         "wide_ids": wide_ids,
+        **({"transforms": transforms} if (transforms := getattr(source, "transforms", None)) else {}),
         **({"storage": dict(sorted(options.storage.items()))} if options.storage else {}),
         "package_version": __version__,
     }

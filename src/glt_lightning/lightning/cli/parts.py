@@ -44,7 +44,7 @@ def write_parts(data: GLTDataModule, parts: list[int]) -> None:
 def _source(data: GLTDataModule) -> GraphSource:
     if data.dataset is None:
         raise OptionError("dataset: not given; it is what is partitioned. Name one: demo, graph.npz, ogbn-products.")
-    return open_source(data.dataset, data.root)
+    return open_source(data.dataset, data.root, data.transforms, data.partition.seed)
 
 
 def _listed(parts: list[int]) -> str:

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,22 @@ _ACCEPTED = (
 )
 
 
-def open_source(dataset: Any, root: str | Path) -> GraphSource:
+def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), seed: int = 0) -> GraphSource:
     """Opens a data set; edges and features are not read before they are asked for.
 
     dataset: see the error message of a wrong one.  root: folder of downloads and generated graphs.
+    transforms: of PyG, each a class path or ``{class_path, init_args}``; the whole graph is then read into memory.
+    seed: of what they draw.
     """
+    source = _open(dataset, root)
+    if not transforms:
+        return source
+    from glt_lightning.partition.sources.transformed import TransformedSource
+
+    return TransformedSource(source, transforms, seed)
+
+
+def _open(dataset: Any, root: str | Path) -> GraphSource:
     if isinstance(dataset, (str, Path)):
         return _open_text(str(dataset).strip(), Path(root).expanduser())
     if is_matrix(dataset):  # one kind of them is a mapping too
