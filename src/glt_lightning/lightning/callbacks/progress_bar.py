@@ -35,7 +35,7 @@ class _Bar(Tqdm):
     """A bar over one phase, which may be begun again. Its time ends with what was counted last, so that work between
     phases is in no rate."""
 
-    start_t = _until = 0.0
+    start_t = _until = _left_out = 0.0
     _count: Count | None = None
     _begun = False
     batches: int | None = None
@@ -50,7 +50,7 @@ class _Bar(Tqdm):
         self.total = None if batches is None else self._counted(batches)
         self.n = self.initial = self.last_print_n = self._counted(done)
         self._until = self.start_t = self.last_print_t = self._time()
-        self._begun = True
+        self._left_out, self._begun = 0.0, True
         if self.mininterval < _LOG_FRAMES_S:
             self.refresh()
 
@@ -68,7 +68,7 @@ class _Bar(Tqdm):
     def leave_out(self, seconds: float) -> None:
         """Takes time out of the rate that was not of this phase."""
         if not self.disable:
-            self.start_t += seconds
+            self._left_out += seconds
             self._until += seconds
 
     @property
@@ -76,7 +76,7 @@ class _Bar(Tqdm):
         known: dict[str, Any] = super().format_dict
         if not self._begun:
             return known
-        elapsed, new = self._until - self.start_t, self.n - self.initial
+        elapsed, new = self._until - self.start_t - self._left_out, self.n - self.initial
         known |= {"elapsed": elapsed, "rate": new / elapsed if new and elapsed > 0 else None}
         known |= {"done": f"{self.n:,}", "whole": f"{self.total or 0:,}", "speed": _speed(known["rate"])}
         return known | self._layout(known)
@@ -160,7 +160,7 @@ class SeedProgressBar(TQDMProgressBar):
         self._begin_epoch(trainer, done if done < self.total_train_batches else 0)
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
-        if self._leave:
+        if self._leave or self.train_progress_bar.disable:
             self.train_progress_bar = self.init_train_tqdm()
         self._begin_epoch(trainer, 0)
 
@@ -173,6 +173,11 @@ class SeedProgressBar(TQDMProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._advance(self.train_progress_bar, batch_idx, lambda: self.get_metrics(trainer, pl_module))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        if trainer.current_epoch + 1 == trainer.max_epochs or trainer.global_step == trainer.max_steps:
+            self.train_progress_bar.close()  # Lightning says why it stops on the same line otherwise
 
     # Evaluation
 
