@@ -23,6 +23,7 @@ SUBCOMMANDS = "fit, validate, test, predict, partition, report, serve, certs, co
 
 MODULE = '''
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.loggers import CSVLogger
 import torch
 
 class Plain(LightningModule):
@@ -48,6 +49,10 @@ class Wide(LightningModule):
     def __init__(self, in_channels: int, num_nodes: int):
         super().__init__()
         print("in_channels", in_channels, "num_nodes", num_nodes)
+
+class Remote(CSVLogger):
+    def __init__(self, save_dir: str = "logs"):
+        raise ModuleNotFoundError("Requirement 'remote' not met. Try pip install remote.\\nTwice.")
 
 class OtherData(LightningDataModule):
     """Has no num_features."""
@@ -219,6 +224,10 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
         (["--trainer.max_epocs", "2"], "Did you mean --trainer.max_epochs?"),
         (["--trainer.devices", "x"], "trainer: `devices` selected with `CPUAccelerator` should be an int > 0."),
         (["--model", "Sage"], "model: no class Sage is known"),
+        (
+            ["--trainer.logger", "usermodule.Remote"],
+            "error: Requirement 'remote' not met. Try pip install remote. Or choose another class.",
+        ),
         (["--model.model", "Sage"], "model: expected one of EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA; got 'Sage'."),
         (["--ckpt_path", "none.ckpt"], "ckpt_path: there is no file 'none.ckpt'."),
     ],

@@ -182,7 +182,18 @@ def _cluster_of_data(cluster: Any, strategy: Any) -> Any:
 def _known(error: BaseException) -> BaseException | None:
     """The error that a user understands: that another rank failed, if it is for that, else the first of ours."""
     causes = [each for each in _causes(error) if isinstance(each, (GLTError, MisconfigurationException))]
-    return next((each for each in causes if isinstance(each, RankError)), causes[0] if causes else None)
+    if not causes:
+        return _missing_package(error)
+    return next((each for each in causes if isinstance(each, RankError)), causes[0])
+
+
+def _missing_package(error: BaseException) -> OptionError | None:
+    """That a class of the configuration, such as a logger, needs a package that is not installed. Such classes say it
+    themselves; an import that fails names its module, and may be a mistake in the user's code."""
+    for each in _causes(error):
+        if isinstance(each, ModuleNotFoundError) and each.name is None and each is not error:
+            return OptionError(f"{str(each).splitlines()[0]} Or choose another class.")
+    return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
