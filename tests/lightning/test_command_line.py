@@ -200,7 +200,7 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
         (["--data.num_neighbors", "[3,0]"], "got [3, 0]. Drop the hop instead of asking for 0."),
         (["--data.batch_size", "0"], "batch_size: expected an integer >= 1, got 0."),
         (["--data.normalize", "rws"], "data.normalize: expected one of 'none', 'rows', 'standardize'; got rws."),
-        (["--data.dataset", "none.npz"], "none.npz: not found."),
+        (["--data.dataset", "none.npz"], "dataset: there is no file 'none.npz'"),
         (["--data.dataset", "dmo"], "Did you mean demo?"),
         (["--cluster.peer_timeout_s", "0"], "cluster.peer_timeout_s: expected seconds > 0, got 0.0."),
         (
@@ -281,7 +281,8 @@ def test_help_of_a_group_without_a_class_names_the_ready_ones(command: str, caps
     assert f"python -m lightning {command} --data.help GLTDataModule" in capsys.readouterr().out
     main([command, "--model.help", "--trainer.devices", "1"])
     said = capsys.readouterr().out
-    assert "  GraphSAGE  Classifies nodes" in said
+    for ready in ("GraphSAGE      Classifies nodes", "NodePredictor  Predicts classes, labels or numbers"):
+        assert f"  {ready}" in said
     assert "my_module.MyModel" in said
 
 
