@@ -31,6 +31,7 @@ from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.ready_classes import asked_for_classes, ready_classes
 from glt_lightning.lightning.cli.run_line import run_line
 from glt_lightning.lightning.cli.subcommands import TOOLS, list_tools
+from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.peers import RankError
 from glt_lightning.options import ClusterOptions
@@ -66,21 +67,21 @@ class GLTCLI(LightningCLI):
             default=_CLUSTER,
             help="Where the processes of the job run; for glt strategies.",
         )
-        if self.subclass_mode_data:
-            parser.link_arguments(
-                ("cluster", "trainer.strategy"), "data.init_args.cluster", compute_fn=_cluster_of_data
-            )
+        kind = self._datamodule_class
+        if self.subclass_mode_data or (isinstance(kind, type) and issubclass(kind, GLTDataModule)):
+            target = "data.init_args.cluster" if self.subclass_mode_data else "data.cluster"
+            parser.link_arguments(("cluster", "trainer.strategy"), target, compute_fn=_cluster_of_data)
         link_graph(self, parser)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         super().parse_arguments(parser, args)
-        name = self.config["subcommand"]
+        name = self.config.get("subcommand")  # none with run=False
         if name in TOOLS:
             raise OptionError(f"{name}: expected as the first word: {PROG} {name} --help.")
-        config = self.config[name]
+        config = self.config if name is None else self.config[name]
         _check_strategy(config.trainer.strategy)
         _check_checkpoint(config.get("ckpt_path"))
-        if config.get("ckpt_path") in _PAST_RUN:
+        if name is not None and config.get("ckpt_path") in _PAST_RUN:
             self._take_past_run(name, config)
 
     def _take_past_run(self, name: str, config: Any) -> None:
@@ -98,8 +99,7 @@ class GLTCLI(LightningCLI):
         super().instantiate_classes()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        assert self.subcommand is not None
-        config = self.config_init[self.subcommand]
+        config = self.config_init.get(str(self.subcommand), self.config_init)
         chosen = config.trainer
         kwargs.setdefault("strategy", _with_cluster(chosen.strategy, config.cluster))
         given = chosen.callbacks or []
@@ -240,7 +240,7 @@ def _is_ours(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, GLTStrategy)
 
 
-def _default_callbacks(subcommand: str, given: list[Callback], trainer: Any) -> list[Callback]:
+def _default_callbacks(subcommand: str | None, given: list[Callback], trainer: Any) -> list[Callback]:
     """What the user has not chosen otherwise. trainer: its options."""
     wanted: dict[type, type[Callback]] = {}
     if trainer.enable_checkpointing is not False:
