@@ -45,7 +45,7 @@ def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
         monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
         monkeypatch.setattr(Kernels, "open", lambda device: kernels)
     workers = int(request.param == "sampler process")
-    with LoaderContext(graph, SamplingOptions(num_workers=workers), seed=3) as context:
+    with LoaderContext(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
         yield context
 
 
