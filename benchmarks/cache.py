@@ -34,9 +34,9 @@ from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.kept import Kept
 from glt_lightning.ops.gather import Shards
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
 from tests.helpers.owners import DirectRows, split_up
@@ -73,14 +73,14 @@ class RankOfPart:
             self.foreign[offset + bounds_of_type[part] : offset + bounds_of_type[part + 1]] = False
 
     @contextmanager
-    def keeping(self, options: CacheOptions | None = None) -> Iterator[tuple[ClusterSampler, Kept]]:
+    def keeping(self, options: CacheOptions | None = None) -> Iterator[tuple[KHopSampler, Kept]]:
         """The sampler of the rank, with a filled cache; and that cache."""
         if options is None:
-            yield ClusterSampler(self.here, self._config, self.owners), Kept()
+            yield KHopSampler(self.here, self._config, remote=self.owners), Kept()
             return
         maker = CacheMaker(self.here, options)
         kept = Kept.of_ticket(maker.make(self.owners, progress=False), self.here.manifest)
-        yield ClusterSampler(self.here, self._config, self.owners, kept), kept
+        yield KHopSampler(self.here, self._config, remote=self.owners, cache=kept), kept
         kept.close()
         maker.close()
 
@@ -106,9 +106,9 @@ class RankOfPart:
     def reads(self) -> np.ndarray:
         """int32 [N]: how often the batches read each row of another part; 0 for own rows."""
         reads = np.zeros(self.here.manifest.total_nodes, dtype=np.int32)
-        sampler = ClusterSampler(self.here, self._config, self.owners, attributes=False)
+        source = neighbor_source(self.here, self._config, remote=self.owners, attributes=False)
         for request in self.requests:
-            for gids in sampler.sample(request).gid:
+            for gids in k_hop(source, request).gid:
                 reads[gids] += 1
         reads[~self.foreign] = 0
         return reads

@@ -22,7 +22,7 @@ from glt_lightning.channel import Slot, SlotPool
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.sampler import BatchRequest, SamplerConfig
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 
 CASES = {"15,10,5": 1024, "10,25": 1000}
 STRUCTURE = {"indptr", "indices", "edge_ids", "n_id", "train"}
@@ -38,7 +38,7 @@ def without_attributes(directory: str) -> LocalPartition:
 
 def measure(partition: LocalPartition, fanouts: str, size: int, with_edge: bool, seconds: float) -> dict[str, float]:
     config = SamplerConfig(0, tuple((int(k),) for k in fanouts.split(",")), with_edge=with_edge)
-    sampler, slots = NeighborSampler(partition, config), SlotPool(Slot, 1)
+    sampler, slots = KHopSampler(partition, config), SlotPool(Slot, 1)
     seeds = partition.split("train").gids
     if len(seeds) < size:
         raise SystemExit(f"{partition.directory} has {len(seeds)} training seeds; a batch needs {size}.")

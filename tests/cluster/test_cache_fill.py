@@ -13,9 +13,8 @@ from glt_lightning.data.row_cache import index_bytes, row_bytes
 from glt_lightning.errors import DataError, OptionError, PeerError
 from glt_lightning.options import CacheOptions, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -37,7 +36,7 @@ def _compare(whole, here, remote, cache, with_edge=False):
     seeds = whole.split("train")
     fanouts = ((4,) * len(whole.schema.edge_types), (3,) * len(whole.schema.edge_types))
     config = SamplerConfig(seeds.node_type, fanouts, with_edge=with_edge)
-    local, far, total = NeighborSampler(whole, config), ClusterSampler(here, config, remote, cache), Counters()
+    local, far, total = KHopSampler(whole, config), KHopSampler(here, config, remote=remote, cache=cache), Counters()
     for number in range(4):
         gids = np.ascontiguousarray(seeds.gids[number * 5 : number * 5 + 12])
         request = BatchRequest(number, 7 + number, gids, np.arange(len(gids)))
@@ -266,11 +265,11 @@ def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make):
     seeds = whole.split("train")
     bounds = np.asarray(whole.manifest.bounds[seeds.node_type]) + whole.manifest.offsets[seeds.node_type]
     own = np.random.default_rng(0).permutation(seeds.gids[(seeds.gids >= bounds[0]) & (seeds.gids < bounds[1])])
-    sampler = NeighborSampler(whole, SamplerConfig(seeds.node_type, ((4,) * edge_types, (3,) * edge_types)))
+    source = neighbor_source(whole, SamplerConfig(seeds.node_type, ((4,) * edge_types, (3,) * edge_types)))
     counts = np.zeros(whole.manifest.total_nodes, dtype=np.int64)
     for number, first in enumerate(range(0, len(own), 8)):
         gids = np.ascontiguousarray(own[first : first + 8])
-        for found in sampler._khop(gids, seeds.node_type, batch_key(0, "presample", 0, number)).gid:
+        for found in k_hop(source, BatchRequest(number, batch_key(0, "presample", 0, number), gids, gids)).gid:
             counts[found] += 1
     for t, members in enumerate(maker._gids):
         begin, end = whole.manifest.offsets[t : t + 2]

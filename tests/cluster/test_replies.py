@@ -20,8 +20,7 @@ from glt_lightning.ops.sample import sample_rows
 from glt_lightning.options import LimitOptions, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampler import BatchRequest, SamplerConfig
-from glt_lightning.sampler.cluster import ClusterSampler
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.source import Expand, Rows
 from glt_lightning.transport.message import Message, pack
 from glt_lightning.types import MAX_FANOUT
@@ -205,7 +204,7 @@ def test_a_batch_that_is_too_large_is_refused_before_it_is_made(tmp_path: Path, 
     config = SamplerConfig(0, ((MAX_FANOUT,),) * 3, replace=True, with_edge=with_edge, most_bytes=8 << 20)
     seeds = np.arange(20)
     request = BatchRequest(0, 0, seeds, seeds)
-    for sampler in (NeighborSampler(partition, config), ClusterSampler(here, config, remote)):
+    for sampler in (KHopSampler(partition, config), KHopSampler(here, config, remote=remote)):
         with pytest.raises(DataError, match=r"at most 8388608 \(cluster\.limits\.batch_size\)"):
             sampler.draft(request)
 

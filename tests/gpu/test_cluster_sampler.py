@@ -9,8 +9,8 @@ import torch
 
 from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.neighbor import NeighborSampler
-from tests.helpers.device_parts import PartsCase, assert_same, written
+from glt_lightning.sampler.khop import KHopSampler
+from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
 from tests.helpers.owners import make_cache
 from tests.helpers.partitions import small_graph, small_hetero
 from tests.helpers.wide import wide_graph
@@ -45,12 +45,12 @@ def test_one_wait_a_hop(open_case, monkeypatch):
     """torch raises at every wait that it makes, our kernels make none, and an event is waited for in one place."""
     case = open_case(small_graph(), [[0], [1]])
     sampler, (first, second) = case.sampler(case.config(4, 3, with_edge=True)), case.requests()
-    sampler.make(first)
+    sampled(sampler, first)
     waits, wait = [], cuda_khop_batch.SentHome.wait
     monkeypatch.setattr(cuda_khop_batch.SentHome, "wait", lambda self: waits.append(self) or wait(self))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        sampler.make(second)
+        sampled(sampler, second)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(waits) == 2
@@ -59,7 +59,7 @@ def test_one_wait_a_hop(open_case, monkeypatch):
 def test_several_threads_and_streams(open_case, kernels):
     case = open_case(small_hetero(), [[0], [1], [2]])
     config, own = case.config(4, 3, with_edge=True), threading.local()
-    requests, whole = list(case.requests(5)), NeighborSampler(case.whole, config)
+    requests, whole = list(case.requests(5)), KHopSampler(case.whole, config)
     expected = {r.number: {k: v.copy() for k, v in written(whole.draft(r)).items()} for r in requests}
     torch.cuda.synchronize(kernels.device)
 
@@ -67,7 +67,7 @@ def test_several_threads_and_streams(open_case, kernels):
         if not hasattr(own, "sampler"):
             own.stream, own.sampler = torch.cuda.Stream(kernels.device), case.sampler(config)
         with torch.cuda.stream(own.stream):
-            sample = own.sampler.make(request)
+            sample = sampled(own.sampler, request)
         own.stream.synchronize()
         return sample
 

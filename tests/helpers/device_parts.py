@@ -13,11 +13,9 @@ from torch_geometric.data import Data, HeteroData
 from glt_lightning.data.kept import Kept
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.device_cluster import DeviceClusterSampler
 from glt_lightning.sampler.device_store import open_store
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Sample
 from tests.helpers.owners import split_up
@@ -29,6 +27,12 @@ COUNTED += ["frontier_rows", "cached_frontier_rows", "remote_frontier_rows"]
 
 def written(draft: Draft) -> dict[str, np.ndarray]:
     return draft.write(np.zeros(draft.nbytes, dtype=np.uint8))
+
+
+def sampled(sampler: KHopSampler, request: BatchRequest) -> Sample:
+    """A batch where it was made."""
+    draft = sampler.draft(request)
+    return Sample(request.number, draft.values(), draft.counters)
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -81,8 +85,8 @@ class PartsCase:
             chosen = np.ascontiguousarray(gids[number * 7 : number * 7 + 16])
             yield BatchRequest(number, 99 + number, chosen, np.arange(16))
 
-    def sampler(self, config: SamplerConfig, kept: Kept | None = None) -> DeviceClusterSampler:
-        return DeviceClusterSampler(self.store, self.here, config, self.remote, kept)
+    def sampler(self, config: SamplerConfig, kept: Kept | None = None) -> KHopSampler:
+        return KHopSampler(self.here, config, store=self.store, remote=self.remote, cache=kept)
 
     def check(
         self,
@@ -91,10 +95,10 @@ class PartsCase:
         kept: tuple[Kept | None, Kept | None] = (None, None),
     ) -> list[Counters]:
         """Batches one after the other. kept: for the CPU's sampler, and for the device's. Returns the latter's counters."""
-        device, cpu = self.sampler(config, kept[1]), ClusterSampler(self.here, config, self.remote, kept[0])
-        whole, counters = NeighborSampler(self.whole, config), []
+        device, cpu = self.sampler(config, kept[1]), KHopSampler(self.here, config, remote=self.remote, cache=kept[0])
+        whole, counters = KHopSampler(self.whole, config), []
         for request in requests or self.requests():
-            draft, sample = cpu.draft(request), device.make(request)
+            draft, sample = cpu.draft(request), sampled(device, request)
             assert sample.number == request.number
             assert_same(sample, written(draft))
             assert_same(sample, written(whole.draft(request)))

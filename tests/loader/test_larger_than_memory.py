@@ -15,8 +15,7 @@ from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, PartitionError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.sampler.cluster import ClusterSampler
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import DirectRows
@@ -135,7 +134,7 @@ def test_parts_of_others(tmp_path, make, with_edge):
     remote = DirectRows(3, opened[1:])
     seeds, relations = whole.split("train"), len(whole.schema.edge_types)
     config = SamplerConfig(seeds.node_type, ((4,) * relations, (3,) * relations), with_edge=with_edge)
-    sampler, expected = ClusterSampler(opened[0], config, remote), NeighborSampler(whole, config)
+    sampler, expected = KHopSampler(opened[0], config, remote=remote), KHopSampler(whole, config)
     for number in range(3):
         gids = np.ascontiguousarray(seeds.gids[number * 7 : number * 7 + 16])
         drafts = [s.draft(BatchRequest(number, 99 + number, gids, np.arange(16))) for s in (sampler, expected)]

@@ -112,7 +112,7 @@ def test_threads_end_with_the_context(tmp_path, gpu):
 
 def test_an_error_of_a_sampler_reaches_the_loop(tmp_path, gpu):
     class Broken:
-        def make(self, request):
+        def draft(self, request):
             raise ValueError(f"no batch {request.number}")
 
     producer = DeviceProducer(torch.device("cpu"), lambda config: Broken(), prefetch=1)
@@ -127,7 +127,7 @@ def test_a_batch_that_takes_too_long_is_named(tmp_path, gpu):
     end = threading.Event()
 
     class Slow:
-        def make(self, request):
+        def draft(self, request):
             end.wait(30)
 
     producer = DeviceProducer(torch.device("cpu"), lambda config: Slow(), prefetch=1, timeout_s=0.05)
@@ -142,7 +142,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
     begun, end, freed = threading.Event(), threading.Event(), []
 
     class Hanging:
-        def make(self, request):
+        def draft(self, request):
             begun.set()
             end.wait(30)
 

@@ -17,8 +17,7 @@ from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.ops.encoding import ENCODINGS
 from glt_lightning.ops.gather import Shards
 from glt_lightning.options import STORAGE, CacheOptions, SamplingOptions
-from glt_lightning.sampler.cluster import ClusterSampler
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import split_up
@@ -192,7 +191,7 @@ def test_stored_halves_the_bytes_of_a_batch(tmp_path):
     halves = partitioned(data, tmp_path, 2, storage={"x": "float16"})
     seeds, sizes = halves.split("train"), {}
     for stored in (False, True):
-        sampler = NeighborSampler(halves, SamplerConfig(0, ((4,), (3,)), stored=stored))
+        sampler = KHopSampler(halves, SamplerConfig(0, ((4,), (3,)), stored=stored))
         draft = sampler.draft(BatchRequest(0, 1, seeds.gids[:20].copy(), np.arange(20)))
         sizes[stored] = {f.name: int(np.prod(f.shape)) * f.dtype.itemsize for f in draft.fields}
     assert 2 * sizes[True].pop("node/0/x") == sizes[False].pop("node/0/x")
@@ -249,7 +248,7 @@ def test_remote_bytes_shrink(tmp_path):
         sent[kind] = sum(run_ranks(2, bytes_in))
         here, remote = split_up(halves, [[0], [1]])
         gids = halves.split("train").gids[:20].copy()
-        draft = ClusterSampler(here, SamplerConfig(0, ((4,), (3,)), with_edge=True), remote).draft(
+        draft = KHopSampler(here, SamplerConfig(0, ((4,), (3,)), with_edge=True), remote=remote).draft(
             BatchRequest(0, 1, gids, np.arange(20))
         )
         counted[kind] = draft.counters.remote_bytes

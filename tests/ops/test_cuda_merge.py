@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.ops.cuda.merge import PartsElsewhere, Piece, merge
+from glt_lightning.ops.cuda.merge import Piece, RemoteSplit, merge
 
 
 def piece_of(rows, counts, rng, with_edge, spare):
@@ -51,12 +51,12 @@ def test_picks_come_in_the_order_of_the_frontier(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_foreign_nodes_first(seed):
+def test_remote_nodes_first(seed):
     rng = np.random.default_rng(seed)
     parts = int(rng.integers(1, 6))
     bounds = np.concatenate([[50], 50 + np.sort(rng.integers(0, 100, parts - 1)), [150]])  # some parts have none
     elsewhere = rng.integers(0, 2, parts).astype(bool)
-    split = PartsElsewhere(torch.from_numpy(bounds[1:-1]), torch.from_numpy(elsewhere)).split
+    split = RemoteSplit(torch.from_numpy(bounds[1:-1]), torch.from_numpy(elsewhere))
     gids = rng.integers(50, 150, int(rng.integers(0, 40)))
     given = int(rng.integers(0, len(gids) + 1))
     foreign = [any(elsewhere[p] and bounds[p] <= gid < bounds[p + 1] for p in range(parts)) for gid in gids[:given]]

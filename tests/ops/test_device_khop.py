@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
-from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch, khop_steps as cuda_khop_steps, sample as cuda_sample
+from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch, sample as cuda_sample
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
-from glt_lightning.ops.cuda.khop_steps import SteppedBatch
+from glt_lightning.ops.cuda.khop_steps import DeviceHops
 from glt_lightning.ops.cuda.native import SPARE_FANOUT
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.types import MAX_FANOUT
@@ -204,8 +204,7 @@ def test_memory_that_stays_empty_is_given_back(kernels, monkeypatch):
 def test_when_the_host_waits(kernels, monkeypatch, max_picks):
     """Once, when the result is asked for; hop by hop once a hop."""
     waits = []
-    read, wait = cuda_khop_steps.read, cuda_khop_batch.SentHome.wait
-    monkeypatch.setattr(cuda_khop_steps, "read", lambda *tensors: waits.append("read") or read(*tensors))
+    read, wait = cuda_sample.read, cuda_khop_batch.SentHome.wait
     monkeypatch.setattr(cuda_sample, "read", lambda *tensors: waits.append("read") or read(*tensors))
     monkeypatch.setattr(cuda_khop_batch.SentHome, "wait", lambda self: waits.append("wait") or wait(self))
     rng = np.random.default_rng(9)
@@ -215,8 +214,8 @@ def test_when_the_host_waits(kernels, monkeypatch, max_picks):
     for fanouts, reads in (([[2, 2, 2]] * 3, 3), ([[2, 2, 2], [-1, -1, -1]], 3)):
         whole = max_picks and fanouts[-1][0] > 0
         batch = CudaKHopOp(graph, fanouts, max_picks=max_picks).start(seeds, 1, 0)
-        assert isinstance(batch, NativeBatch if whole else SteppedBatch)
-        assert waits == [] if whole else ["read"] * reads
+        assert isinstance(batch, NativeBatch if whole else DeviceHops)
+        assert len(waits) == (0 if whole else reads)
         waits.clear()
         batch.result()
         assert waits == (["wait"] if whole else [])

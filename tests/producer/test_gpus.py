@@ -25,7 +25,7 @@ from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.sampler import device_store
 from glt_lightning.sampler.device_source import DeviceSource
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -149,7 +149,7 @@ def test_drafts_are_those_of_the_cpu(tmp_path, gpu, make, memory):
     source = SamplerSource.from_json(SamplerSource.of(partition, gpus=here.source).to_json())
     samplers = Samplers(source, 1)
     try:
-        mine, theirs = samplers.make(CONFIG), NeighborSampler(partition, CONFIG)
+        mine, theirs = samplers.make(CONFIG), KHopSampler(partition, CONFIG)
         for number in range(4):
             seeds = np.arange(number, number + 9)
             request = BatchRequest(number, 77 + number, seeds, seeds + 5)

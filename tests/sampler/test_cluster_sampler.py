@@ -8,15 +8,14 @@ import pytest
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.merge import Picks
-from glt_lightning.sampler.cluster import ClusterSampler
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.owners import DirectRows, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 
 def same(request, config, whole, here, remote):
-    expected, found = NeighborSampler(whole, config).draft(request), ClusterSampler(here, config, remote).draft(request)
+    expected, found = KHopSampler(whole, config).draft(request), KHopSampler(here, config, remote=remote).draft(request)
     memory = [np.full(d.nbytes, fill, dtype=np.uint8) for d, fill in ((expected, 1), (found, 2))]
     expected, found = expected.write(memory[0]), found.write(memory[1])
     assert expected.keys() == found.keys()
@@ -70,7 +69,7 @@ def test_each_owner_is_asked_once_per_hop(tmp_path):
     here, remote = split_up(whole, [[0], [1], [2]])
     seeds = whole.split("train")
     config = SamplerConfig(seeds.node_type, ((4, 4), (4, 4)))
-    ClusterSampler(here, config, remote).draft(BatchRequest(0, 1, seeds.gids.copy(), np.arange(len(seeds.gids))))
+    KHopSampler(here, config, remote=remote).draft(BatchRequest(0, 1, seeds.gids.copy(), np.arange(len(seeds.gids))))
     expands = [said for said in remote.asked if said[0] == "expand"]
     assert sorted(expands) == [("expand", owner, hop) for owner in (1, 2) for hop in (0, 1)]
     assert len(remote.asked) - len(expands) == 2 * 3  # the attributes of seeds and of each hop's new nodes
@@ -89,7 +88,7 @@ def test_an_owner_that_lies(tmp_path):
             return lambda: {0: change(picks)}
 
         remote.expand = expand
-        return ClusterSampler(here, config, remote)
+        return KHopSampler(here, config, remote=remote)
 
     for change in (
         lambda p: Picks(p.counts[:-1], p.neighbors),
@@ -105,13 +104,13 @@ def test_an_owner_that_lies(tmp_path):
     gathered = remote.gather
     remote.gather = lambda owner, rows: lambda: [{n: a[:-1] for n, a in g.items()} for g in gathered(owner, rows)()]
     with pytest.raises(PeerError, match="'n_id'"):
-        ClusterSampler(here, config, remote).draft(request)
+        KHopSampler(here, config, remote=remote).draft(request)
 
 
 def test_a_seed_outside_the_graph(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2)
     here, remote = split_up(whole, [[0], [1]])
     with pytest.raises(DataError, match="id 300 at position 1"):
-        ClusterSampler(here, SamplerConfig(0, ((3,),)), remote).draft(
+        KHopSampler(here, SamplerConfig(0, ((3,),)), remote=remote).draft(
             BatchRequest(0, 1, np.array([0, 300]), np.arange(2))
         )

@@ -12,12 +12,12 @@ from torch_geometric.data import HeteroData
 
 from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import DataError, PeerError
+from glt_lightning.ops.cuda import khop_steps
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler import device_cluster_khop
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from tests.helpers.device_parts import PartsCase, assert_same, written
+from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph
 from tests.helpers.owners import DirectRows, make_cache
 from tests.helpers.partitions import small_graph, small_hetero
@@ -98,7 +98,7 @@ def test_random_graphs(kernels, open_case, seed):
     ],
     ids=["few rows", "all rows", "few lists", "all lists", "learning"],
 )
-def test_what_is_kept_is_not_asked_for(open_case, make, owners, options):
+def test_cached_rows_are_not_asked_for(open_case, make, owners, options):
     case = open_case(make(), owners)
     for with_edge in (False, True):
         kept = tuple(make_cache(case.here, case.remote, options) for _ in range(2))
@@ -142,17 +142,17 @@ def test_wide_ids_of_owners(open_case):
     case.check(case.config(3, 2, with_edge=True))
 
 
-def test_a_hop_with_more_foreign_nodes_than_are_read_at_once(open_case, monkeypatch):
+def test_a_hop_with_more_remote_nodes_than_are_read_at_once(open_case, monkeypatch):
     case = open_case(small_hetero(), [[0], [1], [2]])
-    monkeypatch.setattr(device_cluster_khop, "_READ_WITH_SIZES", 3)
+    monkeypatch.setattr(khop_steps, "_READ_WITH_SIZES", 3)
     case.check(case.config(4, 3))
 
 
 def test_one_wait_a_hop_and_one_question_to_each_owner(open_case, monkeypatch):
     case = open_case(small_hetero(), [[0], [1], [2]])
-    waits, read = [], device_cluster_khop._read
-    monkeypatch.setattr(device_cluster_khop, "_read", lambda *args: waits.append(1) or read(*args))
-    case.sampler(case.config(4, 4)).make(next(case.requests()))
+    waits, read = [], khop_steps._read
+    monkeypatch.setattr(khop_steps, "_read", lambda *args: waits.append(1) or read(*args))
+    sampled(case.sampler(case.config(4, 4)), next(case.requests()))
     assert len(waits) == 2
     expands = [said for said in case.remote.asked if said[0] == "expand"]
     assert sorted(expands) == [("expand", owner, hop) for owner in (1, 2) for hop in (0, 1)]
@@ -174,7 +174,7 @@ def test_the_device_samples_while_owners_are_asked(kernels, open_case, monkeypat
 
     monkeypatch.setattr(case.remote, "expand", asked)
     monkeypatch.setattr(kernels, "run", ran)
-    case.sampler(case.config(4)).make(next(case.requests()))
+    sampled(case.sampler(case.config(4)), next(case.requests()))
     assert said.index("asked") < said.index("glt_cuda_pick_rows") < said.index("waited")
 
 
@@ -182,14 +182,14 @@ def test_several_threads(open_case):
     case = open_case(small_hetero(), [[0], [1], [2]])
     config = case.config(4, 3, with_edge=True)
     requests = list(case.requests(5)) * 4
-    whole = NeighborSampler(case.whole, config)
+    whole = KHopSampler(case.whole, config)
     expected = {r.number: {k: v.copy() for k, v in written(whole.draft(r)).items()} for r in requests[:5]}
     own = threading.local()
 
     def make(request):
         if not hasattr(own, "sampler"):
             own.sampler = case.sampler(config)
-        return own.sampler.make(request)
+        return sampled(own.sampler, request)
 
     with ThreadPoolExecutor(3) as threads:
         for sample in threads.map(make, requests):
@@ -221,12 +221,12 @@ def test_an_owner_that_lies(open_case):
         lambda p: Picks(p.counts.astype(np.float32), p.neighbors.astype(np.float32), p.edge_rows),
     ):
         with pytest.raises(DataError, match="merge"):
-            lie(change).make(request)
+            sampled(lie(change), request)
     remote.expand = good
     gathered = remote.gather
     remote.gather = lambda owner, rows: lambda: [{n: a[:-1] for n, a in g.items()} for g in gathered(owner, rows)()]
     with pytest.raises(PeerError, match="'n_id'"):
-        case.sampler(config).make(request)
+        sampled(case.sampler(config), request)
 
 
 def test_an_owner_that_does_not_answer(open_case):
@@ -239,13 +239,13 @@ def test_an_owner_that_does_not_answer(open_case):
     for name in ("expand", "gather"):
         setattr(case.remote, name, lambda owner, asked: silent)
         with pytest.raises(PeerError, match="host 1"):
-            sampler.make(next(case.requests()))
+            sampled(sampler, next(case.requests()))
         case.remote.expand, case.remote.gather = good
-    expected = written(NeighborSampler(case.whole, case.config(3)).draft(next(case.requests())))
-    assert_same(sampler.make(next(case.requests())), expected)
+    expected = written(KHopSampler(case.whole, case.config(3)).draft(next(case.requests())))
+    assert_same(sampled(sampler, next(case.requests())), expected)
 
 
 def test_a_seed_outside_the_graph(open_case):
     case = open_case(small_graph(), [[0], [1]])
     with pytest.raises(DataError, match="id 300 at position 1"):
-        case.sampler(case.config(3)).make(BatchRequest(0, 1, np.array([0, 300]), np.arange(2)))
+        sampled(case.sampler(case.config(3)), BatchRequest(0, 1, np.array([0, 300]), np.arange(2)))

@@ -33,7 +33,8 @@ def read_rows(
     chunk = max(1, _CHUNK_BYTES // sum(s.row_bytes for s in shards.values()))
     waiting: deque[tuple[int, Table]] = deque()
     for first in range(0, len(gids), chunk):
-        table = Table("node", node_type, names, shards, router, int(bounds[-1]))
+        table = Table("node", node_type, {name: name for name in names}, dict(shards))
+        table.route_by(router, int(bounds[-1]))
         _ask(table, remote, gids[first : first + chunk])
         waiting.append((first, table))
         if len(waiting) > _AHEAD:

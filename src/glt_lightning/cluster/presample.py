@@ -11,8 +11,8 @@ from glt_lightning.data.graph import Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.options import Fanouts
 from glt_lightning.progress import Progress
-from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.sampler.khop import k_hop, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
 from glt_lightning.sampler.source import RemoteRows
 
@@ -51,14 +51,15 @@ def presample(
     own = _shuffled(seeds.gids, _BATCHES * batch_size if stand_in else len(seeds.gids))
     batches = min(_BATCHES, -(-len(own) // batch_size))
     config = SamplerConfig(seeds.node_type, fanout_table(num_neighbors, schema))
-    sampler = ClusterSampler(partition, config, remote, attributes=False)
+    source = neighbor_source(partition, config, remote=remote, attributes=False)
     in_batch = np.zeros(manifest.total_nodes, dtype=np.int32)
     in_frontier = np.zeros(manifest.total_nodes, dtype=np.int32)
     nodes = edges = 0
     with Progress(progress).phase("presampling", batches, "batches") as done:
         for b in range(batches):
             chosen = np.ascontiguousarray(own[b * batch_size : (b + 1) * batch_size])
-            found = sampler.sample(BatchRequest(b, batch_key(0, "presample", 0, b), chosen, np.arange(len(chosen))))
+            request = BatchRequest(b, batch_key(0, "presample", 0, b), chosen, np.arange(len(chosen)))
+            found = k_hop(source, request)
             for gids, per_hop in zip(found.gid, found.nodes_per_hop, strict=True):
                 in_batch[gids] += 1  # a node is in a batch once, but for seeds that are listed twice
                 in_frontier[gids[: int(per_hop[:-1].sum())]] += 1

@@ -40,7 +40,7 @@ from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.device_source import DeviceSource, batches_have_edges
 from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
 
@@ -318,6 +318,6 @@ def local_producer(
 ) -> Producer:
     """Makes batches in this process or in sampler processes, as the options say, from a graph whose parts are all mapped."""
     if options.num_workers == 0:
-        return InlineProducer(partition, pin, partial(NeighborSampler, partition, on_device=on_device))
+        return InlineProducer(partition, pin, partial(KHopSampler, partition, on_device=on_device))
     members = None if on_device is None else on_device.path
     return SubprocessProducer(SamplerSource.of(partition, on_device=members, gpus=gpus), options, pin)

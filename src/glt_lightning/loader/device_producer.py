@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from itertools import islice
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from glt_lightning.errors import SamplerError
 from glt_lightning.ops.cuda.stream import Mark, SideStream, wait_for
+from glt_lightning.producer.samplers import Sampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
@@ -23,17 +23,11 @@ _CLOSE_S = 30.0  # for the batches that are being made when the producer is clos
 _log = logging.getLogger(__name__)
 
 
-class MakesSamples(Protocol):
-    """A sampler of one thread whose batches lie on a device."""
-
-    def make(self, request: BatchRequest) -> Sample:
-        """Queues the work on the current stream; the arrays are good for whoever comes behind it there."""
-
-
 class DeviceProducer:
     """Makes batches ahead of those in use, in threads that each have a stream of ``device``. Close it.
 
-    make_sampler: called once per thread and configuration.  prefetch: batches ahead of the one that is given out.
+    make_sampler: called once per thread and configuration; its drafts lie on the device.
+    prefetch: batches ahead of the one that is given out.
     threads: batches made at once; more than one where they wait for other processes.  timeout_s: for one batch.
     release: frees what the samplers use, when the device has done with it.
     """
@@ -44,7 +38,7 @@ class DeviceProducer:
     def __init__(
         self,
         device: torch.device,
-        make_sampler: Callable[[SamplerConfig], MakesSamples],
+        make_sampler: Callable[[SamplerConfig], Sampler],
         *,
         prefetch: int,
         threads: int = 1,
@@ -100,8 +94,8 @@ class DeviceProducer:
         with own.stream.current():
             if config not in own.samplers:
                 own.samplers[config] = self._make_sampler(config)
-            sample = own.samplers[config].make(request)
-        return sample, own.stream.mark()
+            draft = own.samplers[config].draft(request)
+        return Sample(request.number, draft.values(), draft.counters), own.stream.mark()
 
     def close(self) -> None:
         if not self._closed:

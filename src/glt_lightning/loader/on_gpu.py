@@ -18,10 +18,9 @@ from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.host_graph import share_on_host
 from glt_lightning.producer.once_per_host import Exchange, on_all_or_none
 from glt_lightning.producer.samplers import Samplers
-from glt_lightning.sampler.device_cluster import DeviceClusterSampler
-from glt_lightning.sampler.device_sampler import DeviceSampler
 from glt_lightning.sampler.device_source import batches_have_edges
 from glt_lightning.sampler.device_store import DeviceStore, open_store
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import SamplerConfig
 
 _log = logging.getLogger(__name__)
@@ -109,10 +108,10 @@ def make_device_producer(
     _log.info("%s", store.said())
     wait_for(kernels.device)  # batches are made on other streams than the one that filled it
 
-    def make(config: SamplerConfig) -> DeviceSampler | DeviceClusterSampler:
+    def make(config: SamplerConfig) -> KHopSampler:
         if samplers is None:
-            return DeviceSampler(store, partition, config)
-        return DeviceClusterSampler(store, partition, config, samplers.remote, samplers.kept)
+            return KHopSampler(partition, config, store=store)
+        return KHopSampler(partition, config, store=store, remote=samplers.remote, cache=samplers.kept)
 
     return DeviceProducer(
         kernels.device,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +27,33 @@ class Picks:
     edge_rows: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The neighbours of a frontier along one edge type, as their owners drew them.
+
+    picks: one entry per owner, this process (number 0) first; on a device that one is a `cuda.merge.Piece`, or None.
+    owner: int32 [F], whose each row is; None: all are of the first. On a device, of remote rows only.
+    """
+
+    picks: Sequence[Any]
+    owner: np.ndarray | None = None
+
+    def stitched(self) -> Picks:
+        """The picks in frontier order. In the host's memory only."""
+        if self.owner is None:
+            return self.picks[0]
+        order = np.argsort(self.owner, kind="stable")
+        counts = np.concatenate([p.counts for p in self.picks]).astype(np.int64)
+        begin, back = np.cumsum(counts) - counts, np.argsort(order)
+        ends = np.cumsum(counts[back])
+        at = np.arange(counts.sum()) + np.repeat(begin[back] - (ends - counts[back]), counts[back])
+        edges = [p.edge_rows for p in self.picks]
+        neighbors = np.concatenate([p.neighbors for p in self.picks])[at]
+        return Picks(counts[back], neighbors, None if edges[0] is None else np.concatenate(edges)[at])
+
+
 class BatchBuilder:
-    """Grows one batch at a time: `start`, then `merge` relation by relation, `end_hop` after each hop, `result`.
+    """Grows one batch at a time: `start`, then for each hop `stitch` and `end_hop`, `result`.
 
     Gives the very batches of `khop.KHopOp`. Owns its memory, so one instance serves one thread.
     """
@@ -60,10 +86,15 @@ class BatchBuilder:
         self._edges_before = [0] * graph.num_relations
         self._close()
 
-    def frontier(self, node_type: int) -> np.ndarray:
-        """int64 [F]: gids of the nodes that the last hop found first (the seeds before the first hop)."""
-        low, high = self._frontier[node_type]
-        return self._gid[node_type][low:high]
+    @property
+    def frontier(self) -> list[np.ndarray]:
+        """Per node type int64 [F]: gids of the nodes that the last hop found first (the seeds before the first hop)."""
+        return [gid[low:high] for gid, (low, high) in zip(self._gid, self._frontier, strict=True)]
+
+    def stitch(self, drawn: Mapping[int, Drawn]) -> dict[int, np.ndarray]:
+        """Adds a hop's edges, in the order of edge types; returns their edge rows, where edges are wanted."""
+        added = {r: self.merge(r, each.picks, each.owner) for r, each in drawn.items()}
+        return {r: rows for r, rows in added.items() if rows is not None}
 
     def merge(self, relation: int, picks: Sequence[Picks], owner: np.ndarray | None) -> np.ndarray | None:
         """Adds the picks for the frontier of a relation's destination type; their edge rows, as added, are returned.

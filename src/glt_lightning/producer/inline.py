@@ -10,7 +10,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.producer.samplers import Sampler
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
@@ -31,7 +31,7 @@ class InlineProducer:
         pin: PinMemory | None = None,
         make_sampler: Callable[[SamplerConfig], Sampler] | None = None,
     ) -> None:
-        self._make_sampler = make_sampler or partial(NeighborSampler, partition)
+        self._make_sampler = make_sampler or partial(KHopSampler, partition)
         self._slots = SlotPool(Slot, _SLOTS, pin)
         self._samplers: dict[SamplerConfig, Sampler] = {}
 

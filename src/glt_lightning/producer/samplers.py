@@ -13,19 +13,18 @@ from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PartitionError, SamplerError
-from glt_lightning.sampler.cluster import ClusterSampler
 from glt_lightning.sampler.device_source import DeviceSource
-from glt_lightning.sampler.neighbor import NeighborSampler
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft
 from glt_lightning.sampler.source import RemoteRows
 
 if TYPE_CHECKING:
-    from glt_lightning.sampler.device_draft import DeviceDrafts  # imports torch
+    from glt_lightning.sampler.device_draft import GpuSamplers  # imports torch
 
 
 class Sampler(Protocol):
-    """Makes batches for one thread."""
+    """Makes batches for one thread: `sampler.khop.KHopSampler`, and whoever stands in for it."""
 
     def draft(self, request: BatchRequest) -> Draft:
         """One batch; it must be written before the next is asked for."""
@@ -146,11 +145,10 @@ class Samplers:
         whole = len(self._partition.parts) == self._partition.manifest.num_parts
         if not whole and self._rows is None:
             raise SamplerError("this sampler was not told who has the other parts.")
+        remote = None if whole else self._rows
         if self._gpu is not None:
-            return self._gpu.drafter(config, None if whole else self._rows, self._kept)
-        if self._rows is None or whole:
-            return NeighborSampler(self._partition, config, self._on_device)
-        return ClusterSampler(self._partition, config, self._rows, self._kept, self._on_device)
+            return self._gpu.sampler(config, remote, self._kept)
+        return KHopSampler(self._partition, config, remote=remote, cache=self._kept, on_device=self._on_device)
 
     @property
     def remote(self) -> RemoteRows:
@@ -180,7 +178,7 @@ class Samplers:
         self._partition.close()
 
 
-def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> DeviceDrafts:
-    from glt_lightning.sampler.device_draft import DeviceDrafts  # imports torch, which samplers do without otherwise
+def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> GpuSamplers:
+    from glt_lightning.sampler.device_draft import GpuSamplers  # imports torch, which samplers do without otherwise
 
-    return DeviceDrafts(source, index, partition)
+    return GpuSamplers(source, index, partition)

@@ -50,6 +50,12 @@ class Counters:
         for name in _KINDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def add_rows(self, place: str, rows: int, row_bytes: int) -> None:
+        """Adds rows that come from ``local``, ``cached``, ``remote`` or ``device``."""
+        if rows:
+            for name, more in ((f"{place}_rows", rows), (f"{place}_bytes", rows * row_bytes)):
+                setattr(self, name, getattr(self, name) + more)
+
     def since(self, before: Counters) -> Counters:
         """What came on top of an earlier state."""
         return Counters(**{name: getattr(self, name) - getattr(before, name) for name in _KINDS})

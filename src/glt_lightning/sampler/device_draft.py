@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, Protocol
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from glt_lightning.data.host_arrays import open_on_host
 from glt_lightning.data.kept import Kept
@@ -16,16 +12,15 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.stream import SideStream, wait_for
-from glt_lightning.sampler.device_cluster import DeviceClusterSampler
-from glt_lightning.sampler.device_sampler import DeviceSampler
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.device_store import open_store
+from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Draft, Field, Sample
+from glt_lightning.sampler.sample import Draft
 from glt_lightning.sampler.source import RemoteRows
 
 
-class DeviceDrafts:
+class GpuSamplers:
     """The mapped parts on the GPU of one sampler process. Close it when no batch is being made.
 
     Raises `NativeError` for a GPU that cannot be used, `OptionError` for one with too little memory.
@@ -51,47 +46,22 @@ class DeviceDrafts:
         )
         wait_for(self._kernels.device)
 
-    def drafter(self, config: SamplerConfig, remote: RemoteRows | None, kept: Kept) -> DeviceDrafter:
+    def sampler(self, config: SamplerConfig, remote: RemoteRows | None, cache: Kept) -> OnStream:
         """For one thread. remote: who has the parts that are not mapped; None if all are."""
-        sampler: _Makes
-        if remote is None:
-            sampler = DeviceSampler(self._store, self._partition, config)
-        else:
-            sampler = DeviceClusterSampler(self._store, self._partition, config, remote, kept)
-        return DeviceDrafter(sampler, self._kernels.device)
+        sampler = KHopSampler(self._partition, config, store=self._store, remote=remote, cache=cache)
+        return OnStream(sampler, self._kernels.device)
 
     def close(self) -> None:
         wait_for(self._kernels.device)
         self._store.close()
 
 
-class _Makes(Protocol):
-    def make(self, request: BatchRequest) -> Sample: ...
+class OnStream:
+    """A sampler with a stream of its own, for one thread. Its drafts copy batches to the host when they are written."""
 
-
-class DeviceDrafter:
-    """Drafts the batches that ``sampler`` makes on ``device``: writing a draft copies them to the host. For one thread."""
-
-    def __init__(self, sampler: _Makes, device: torch.device) -> None:
+    def __init__(self, sampler: KHopSampler, device: torch.device) -> None:
         self._sampler, self._stream = sampler, SideStream(device)
 
     def draft(self, request: BatchRequest) -> Draft:
         with self._stream.current():
-            sample = self._sampler.make(request)
-        return Draft([self._field(name, value) for name, value in sample.arrays.items()], sample.counters)
-
-    def _field(self, name: str, value: Any) -> Field:
-        if isinstance(value, Tensor):
-            # bfloat16 travels as uint16, which numpy has
-            bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value
-            dtype = np.dtype(str(bits.dtype).removeprefix("torch."))
-            return Field(name, dtype, tuple(bits.shape), partial(self._fetch, bits))
-        return Field(name, value.dtype, value.shape, partial(_copy, value))
-
-    def _fetch(self, values: Tensor, out: np.ndarray) -> None:
-        with self._stream.current():
-            torch.from_numpy(out).copy_(values)  # waits: what is written may be sent at once
-
-
-def _copy(values: np.ndarray, out: np.ndarray) -> None:
-    out[...] = values
+            return self._sampler.draft(request)

@@ -45,12 +45,25 @@ class Sample:
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a draft: ``write(out)`` fills ``out``, an uninitialised array of this dtype and shape."""
+    """One array of a draft: ``write(out)`` fills ``out``, an uninitialised array of this dtype and shape.
+
+    value: the array, if it was made already: in the host's memory, or a tensor on a device.
+    """
 
     name: str
     dtype: np.dtype
     shape: tuple[int, ...]
     write: Callable[[np.ndarray], object]
+    value: Any = None
+
+
+def copied(name: str, values: np.ndarray) -> Field:
+    """An array that is made already, in the host's memory."""
+
+    def write(out: np.ndarray) -> None:
+        out[...] = values
+
+    return Field(name, values.dtype, values.shape, write, values)
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,8 @@ class Placed:
 
 
 class Draft:
-    """A batch whose sizes are known: ask for `nbytes` of memory, then `write` into it, which completes ``counters``."""
+    """A batch whose sizes are known: ask for `nbytes` of memory, then `write` into it, which completes ``counters``. One that
+    was made on a device is there already: `values`."""
 
     def __init__(self, fields: list[Field], counters: Counters | None = None) -> None:
         self.fields, self.counters = fields, counters or Counters()
@@ -92,3 +106,9 @@ class Draft:
             arrays[each.name] = out
         self.counters.gather_s += time.perf_counter() - begin
         return arrays
+
+    def values(self) -> dict[str, Any]:
+        """The arrays where they were made, on a device; those of the host's memory in new memory."""
+        if all(each.value is not None for each in self.fields):
+            return {each.name: each.value for each in self.fields}
+        return dict(self.write(np.empty(self.nbytes, dtype=np.uint8)))

@@ -1,4 +1,4 @@
-"""What the k-hop loop asks of the processes that hold the parts which are not mapped here."""
+"""What the owners of remote parts are asked for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rows:
     ids: np.ndarray
 
 
-Picked = Callable[[], Mapping[int, Picks]]  # waits; relation -> picks
+Picked = Callable[[], Mapping[int, Picks]]  # waits; edge type -> picks
 Gathered = Callable[[], Sequence[Mapping[str, np.ndarray]]]  # waits; per asked Rows: name -> [n, ...]
 
 

@@ -1,4 +1,4 @@
-"""Where a batch's rows of one table are found: in mapped parts, in caches, in the answers of owners."""
+"""Where a batch's rows of one table are found: in mapped parts, in the remote cache, in the answers of owners."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Protocol
 
 import numpy as np
 
+from glt_lightning.data.device_members import DeviceMembers
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Route, Router
+from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import Gathered
 
 
-class KeptRows(Protocol):
-    """Rows of others that are kept here: `CachedRows`, `KeptEdges`."""
+class CachedTable(Protocol):
+    """Remote rows of one table that are cached on this host: `CachedRows`, `KeptEdges`."""
 
     @property
     def rows(self) -> Mapping[str, np.ndarray]: ...
@@ -42,54 +47,76 @@ class Answer:
 
 @dataclass
 class Table:
-    """The nodes of one type or the edges of one relation: where a batch's rows of it will be found.
+    """The nodes of one type or the edges of one edge type: where a batch's rows of it will be found.
 
-    stored: names in the partition.  end: first id behind those of the graph; kept rows are placed from there on, and
-    answers of owners behind those.  on_device: rows that nobody is asked for.
+    names: name in a batch -> name in the partition.  local: the attributes in the mapped parts, by name in the partition.
+    on_device: nodes whose attributes the trainer's device has, so that they are left out.
     """
 
     kind: str
     type: int
-    stored: tuple[str, ...]
+    names: Mapping[str, str]
     local: dict[str, Shards]
-    router: Router
-    end: int
-    kept: KeptRows | None = None
-    learning: DynamicCache | None = None
     on_device: RankedSet | None = None
+    router: Router | None = None  # None: all rows are mapped here
+    end: int = (
+        0  # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
+    )
+    cached: CachedTable | None = None
+    learning: DynamicCache | None = None
     next_place: int = 0
     places: list[np.ndarray] = field(default_factory=list)  # int64, one array per step of the batch
     answers: list[Answer] = field(default_factory=list)  # in the order of their places
     ranks: list[np.ndarray] = field(default_factory=list)  # int32, on the device, one array per step
-    counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # rows that are local, kept, remote
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # rows that are local, cached, remote
+    at_hand: Mapping[str, np.ndarray] = field(default_factory=dict)  # ids that are known already, by name in a batch
 
     def __post_init__(self) -> None:
+        self.stored = tuple(self.names.values())
         self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
-        self._owners = np.arange(self.router.num_owners, dtype=np.int64)
         self._found: list[list[np.ndarray]] = []  # memory for rows of `learning`, for each step of the batch
         self._first_answer = self.end
-        if self.kept is not None:
-            self._first_answer += len(self.kept)
-            rows = self.kept.rows
-            self.local = {n: a.extended([(self.end, rows[n])], self._first_answer) for n, a in self.local.items()}
+
+    def route_by(
+        self, router: Router, end: int, cached: CachedTable | None = None, learning: DynamicCache | None = None
+    ) -> None:
+        """Rows will be routed to their owners, unless they are cached."""
+        self.router, self.end, self.cached, self.learning = router, end, cached, learning
+        self._owners = np.arange(router.num_owners, dtype=np.int64)
+        self._first_answer = end
+        if cached is not None:
+            self._first_answer += len(cached)
+            rows = cached.rows
+            self.local = {n: a.extended([(end, rows[n])], self._first_answer) for n, a in self.local.items()}
 
     def clear(self) -> None:
-        self.next_place = self._first_answer
+        self.next_place, self.at_hand = self._first_answer, {}
         self.places.clear()
         self.answers.clear()
         self.ranks.clear()
         self.counts = [0, 0, 0]
 
+    def place(self, ids: np.ndarray, at_hand: Mapping[str, np.ndarray]) -> None:
+        """Takes all rows of a batch from the mapped parts. ids: int64 [n]."""
+        if self.on_device is not None:
+            self.ranks.append(self.on_device.find(ids))
+            left = self.ranks[-1] < 0
+            ids, at_hand = ids[left], {name: values[left] for name, values in at_hand.items()}
+        self.places.append(ids)
+        self.at_hand = at_hand
+        self.counts[0] += len(ids)
+
     def route(self, ids: np.ndarray) -> Route:
-        """Finds who has new rows of the batch and gives the rows their places, but for those on the device."""
+        """Finds who has new rows of the batch and gives the rows their places, unless they are on the device."""
+        assert self.router is not None
         if self.on_device is not None:
             self.ranks.append(self.on_device.find(ids))
             ids = ids[self.ranks[-1] < 0]
         cached, begin = None, self.end
-        if self.kept is not None:
-            cached = self.kept.find(ids)
+        if self.cached is not None:
+            cached = self.cached.find(ids)
         elif self.learning is not None:
-            cached, begin = self._look_up(ids, self.learning), self.next_place
+            cached, begin = self._look_up(ids, self.router, self.learning), self.next_place
             self.next_place += int(cached.max(initial=-1)) + 1
         first = self.next_place + len(ids) * (self._owners - 1)  # owner 0 needs no place
         route = self.router(ids, first if cached is None else np.append(first, begin), cached)
@@ -102,10 +129,23 @@ class Table:
 
     @property
     def all_places(self) -> np.ndarray:
-        """int64 [n]: where the batch's rows are in `shards`, when all were routed."""
+        """int64 [n]: where the batch's rows are in `shards`, when all were placed or routed."""
         if len(self.places) != 1:
             self.places = [np.concatenate(self.places) if self.places else np.empty(0, dtype=np.int64)]
         return self.places[0]
+
+    @property
+    def all_ranks(self) -> np.ndarray:
+        """int32 [n]: of all nodes of the batch, the row on the device, or -1."""
+        return np.concatenate(self.ranks)
+
+    def count(self, counters: Counters) -> None:
+        """Notes where the batch's rows come from."""
+        if not self.names:
+            return
+        left_out = sum(map(len, self.ranks)) - sum(self.counts) if self.ranks else 0
+        for kind, rows in zip(("local", "cached", "remote", "device"), (*self.counts, left_out), strict=True):
+            counters.add_rows(kind, rows, self.row_bytes)
 
     def shards(self, name: str) -> Shards:
         """The attribute, from the parts that are mapped and from the answers of owners."""
@@ -121,21 +161,21 @@ class Table:
                     rows = [np.ascontiguousarray(self._checked(answer, name)) for name in self.stored]
                     self.learning.insert(answer.ids.astype(np.int64), rows)
 
-    def _look_up(self, ids: np.ndarray, learning: DynamicCache) -> np.ndarray:
-        """int32 [n]: which rows the cache that learns has, numbered; those are placed next. Only others' are looked up."""
+    def _look_up(self, ids: np.ndarray, router: Router, learning: DynamicCache) -> np.ndarray:
+        """int32 [n]: which rows the cache that learns has, numbered; those are placed next. Only remote ones are looked up."""
         step = len(self.places)
         if step == len(self._found):
             self._found.append([])
-        foreign = np.flatnonzero(self.router(ids, self._owners).owner)
-        if not self._found[step] or len(self._found[step][0]) < len(foreign):
+        remote = np.flatnonzero(router(ids, self._owners).owner)
+        if not self._found[step] or len(self._found[step][0]) < len(remote):
             shards = [self.local[name] for name in self.stored]
-            self._found[step] = [np.empty((len(foreign), *a.stored_row_shape), a.stored_dtype) for a in shards]
-        numbers, rows = learning.find(ids[foreign], self._found[step])
+            self._found[step] = [np.empty((len(remote), *a.stored_row_shape), a.stored_dtype) for a in shards]
+        numbers, rows = learning.find(ids[remote], self._found[step])
         if len(rows[0]):
             found = [dict(zip(self.stored, rows, strict=True))]
             self.answers.append(Answer(self.next_place, len(rows[0]), lambda: found))
         cached = np.full(len(ids), -1, dtype=np.int32)
-        cached[foreign] = numbers
+        cached[remote] = numbers
         return cached
 
     def _checked(self, answer: Answer, name: str) -> np.ndarray:
@@ -146,3 +186,32 @@ class Table:
             got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise PeerError(f"an owner answered {got} for {rows} rows of {self.kind} attribute {name!r}.")
         return array
+
+
+def node_names(manifest: Manifest) -> list[tuple[str, ...]]:
+    """Per node type, the attributes of its nodes in a batch, beside ``n_id``."""
+    return [tuple(manifest.node_attrs(t)) for t in range(len(manifest.schema.node_types))]
+
+
+def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]]:
+    """Per edge type, name in the batch -> name in the partition, of the attributes of its edges."""
+    edge_types = range(len(manifest.schema.edge_types))
+    if not config.with_edge:
+        return [{} for _ in edge_types]
+    return [{"e_id": "edge_ids"} | {name: name for name in manifest.edge_attrs(r)} for r in edge_types]
+
+
+def open_tables(
+    partition: LocalPartition, config: SamplerConfig, on_device: DeviceMembers | None = None
+) -> tuple[list[Table], list[Table]]:
+    """A table for each node type, with ``n_id`` and the attributes of nodes; and one for each edge type, with ``e_id`` and
+    the attributes of edges where batches have these."""
+    partition = partition.as_stored if config.stored else partition
+    nodes, edges = [], []
+    for t, attributes in enumerate(node_names(partition.manifest)):
+        shards = {name: partition.node_shards(t, name) for name in ("n_id", *attributes)}
+        members = None if on_device is None else on_device.tables[t]
+        nodes.append(Table("node", t, {name: name for name in shards}, shards, members))
+    for r, names in enumerate(edge_names(partition.manifest, config)):
+        edges.append(Table("edge", r, names, {name: partition.edge_shards(r, name) for name in names.values()}))
+    return nodes, edges

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
-from glt_lightning.ops.cuda.khop_steps import SteppedBatch
+from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, expand
 from glt_lightning.ops.cuda.sample import MODEST_ROOM
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph, PendingBatch
+from glt_lightning.ops.hops import AllLocal, run_hops
+from glt_lightning.ops.merge import Drawn
 
 _KEPT_ROOMS = 64  # numbers of seeds whose bounds are kept
 
 
-class CudaKHopOp:
+class CudaKHopOp(AllLocal):
     """Samples batches from a graph on a device. Threads and streams may share it: between batches it keeps bounds alone.
 
     fanouts: [H][R], per hop and edge type; -1 all, 0 none.
@@ -50,10 +52,13 @@ class CudaKHopOp:
         room = self._room(len(seeds), seed_type)
         if room.workspace >= 0:
             return NativeBatch(room, seeds, batch_key)
-        batch = SteppedBatch(self.graph, seeds, seed_type, replace=self.replace, with_edge=self.with_edge)
-        for hop, fanouts in enumerate(self.fanouts):
-            batch.expand(hop, fanouts, batch_key)
+        batch = DeviceHops(self.graph, seeds, seed_type, with_edge=self.with_edge)
+        run_hops(self, batch, batch_key, self.fanouts)
         return batch
+
+    def expand(self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Frontier]) -> Mapping[int, Drawn]:
+        """One hop, for `ops.hops.run_hops`."""
+        return expand(self.graph, key, hop, fanouts, frontier, replace=self.replace, with_edge=self.with_edge)
 
     def _room(self, num_seeds: int, seed_type: int) -> KHopRoom:
         room = self._rooms.get((num_seeds, seed_type))

@@ -1,112 +1,308 @@
-"""A k-hop batch on a CUDA device hop by hop, for those that need it: whose fan-outs do not say how large they can get."""
+"""A k-hop batch on a CUDA device hop by hop: where fan-outs do not bound it, or some parts of the graph are remote."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from glt_lightning.errors import DataError
 from glt_lightning.ops.cuda.graph import DeviceGraph
-from glt_lightning.ops.cuda.kernels import raise_if, read
+from glt_lightning.ops.cuda.kernels import Kernels, raise_if
+from glt_lightning.ops.cuda.khop_batch import SentHome
+from glt_lightning.ops.cuda.merge import Merged, Piece, RemoteSplit, merge
 from glt_lightning.ops.cuda.relabel import DeviceLids
-from glt_lightning.ops.cuda.sample import DeviceRows, rooms_of
+from glt_lightning.ops.cuda.sample import DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
+from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.merge import Drawn, Picks
+
+# Remote nodes of one type that are read together with a hop's sizes; a hop that finds more waits twice.
+_READ_WITH_SIZES = 1 << 16
+_NONE = np.empty(0, dtype=np.int64)
 
 
-class SteppedBatch:
-    """A batch in the making: nodes by type, edges by relation. The host waits once a hop, and once more in a hop whose
-    picks are not bounded by its fan-outs."""
+class RemoteParts:
+    """Which nodes of a graph are remote, and what their owners may answer.
 
-    def __init__(self, graph: DeviceGraph, seeds: Tensor, seed_type: int, *, replace: bool, with_edge: bool) -> None:
-        self._graph, self._kernels, self._replace, self._with_edge = graph, graph.kernels, replace, with_edge
-        types, relations = range(self._graph.num_types), range(self._graph.num_relations)
-        self._error = self._kernels.new_error()
-        self._lids = DeviceLids(self._kernels, self._error)
-        self._gid = [seeds.clone() if t == seed_type else self._kernels.empty(0) for t in types]
-        self._uid = [self._kernels.empty(len(gid)) for gid in self._gid]
-        self._lo, self._hi = [0 for _ in types], [len(gid) for gid in self._gid]  # frontier [lo, hi) per type
-        self._counts = self._kernels.zeros(len(types))  # of nodes, on the device: ahead of `hi` while a hop is made
-        self._counts[seed_type].fill_(len(seeds))
-        self._src, self._dst, self._edge_row = ([[self._kernels.empty(0)] for _ in relations] for _ in range(3))
-        self._nodes_per_hop = [list(self._hi)]
+    is_remote: bool [P].  edge_ends: per edge type, the first number behind its edge rows: remote edges are numbered from
+    there on.
+    """
+
+    def __init__(self, view: GraphView, is_remote: np.ndarray, kernels: Kernels) -> None:
+        parts = view.num_parts
+        self._inner_bounds = [view.bounds[t * parts + 1 : (t + 1) * parts] for t in range(view.num_types)]
+        self._is_remote, on_device = is_remote, torch.from_numpy(is_remote).to(kernels.device)
+        self.splits = [RemoteSplit(kernels.copy(inner), on_device) for inner in self._inner_bounds]
+        self.edge_ends = view.edge_bounds[:, -1].tolist()
+        self._sources = [view.type_offsets[t : t + 2].tolist() for t in view.src_types.tolist()]
+
+    def find(self, node_type: int, gids: np.ndarray) -> np.ndarray:
+        """bool [n]: which of the nodes, on the host, are remote."""
+        return self._is_remote[np.searchsorted(self._inner_bounds[node_type], gids, side="right")]
+
+    def join(self, relation: int, drawn: Drawn, with_edge: bool) -> Picks:
+        """What the owners drew, owner after owner. Raises `DataError` where it does not answer what was asked, so that
+        nothing of a batch can lie outside its memory."""
+        assert drawn.owner is not None
+        for owner, picks in enumerate(drawn.picks[1:], 1):
+            self._require_fit(relation, picks, int(np.count_nonzero(drawn.owner == owner)), with_edge)
+        counts, neighbors = (np.concatenate([getattr(p, n) for p in drawn.picks[1:]]) for n in ("counts", "neighbors"))
+        rows = [p.edge_rows for p in drawn.picks[1:]] if with_edge else []
+        return Picks(counts, neighbors, np.concatenate(rows).astype(np.int64) if rows else None)
+
+    def _require_fit(self, relation: int, picks: Picks, rows: int, with_edge: bool) -> None:
+        first, last = self._sources[relation]
+        counts, neighbors, edges = picks.counts, picks.neighbors, picks.edge_rows
+        fits = (
+            counts.dtype == neighbors.dtype
+            and counts.dtype in (np.int32, np.int64)
+            and counts.shape == (rows,)
+            and counts.min(initial=0) >= 0
+            and neighbors.shape == (int(counts.sum(dtype=np.int64)),)
+            and (not len(neighbors) or (neighbors.min() >= first and neighbors.max() < last))
+            and (not with_edge or (edges is not None and edges.shape == neighbors.shape))
+        )
+        if not fits:
+            raise DataError(
+                f"merge: the picks of edge type {relation} do not fit the request: {counts.dtype} {list(counts.shape)} counts "
+                f"and {neighbors.dtype} {list(neighbors.shape)} neighbours for {rows} rows, of gids {first} to {last - 1}."
+            )
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """New nodes of one type. All tensors are int64 on the device.
+
+    first: lid of the first.  gids, uids: of the local ones.  local, remote: the positions of either behind ``first``; None
+    where all are local.  remote_gids: on the host.  error: [5], where kernels leave a status; read at the end of the hop.
+    """
+
+    first: int
+    gids: Tensor
+    uids: Tensor
+    error: Tensor
+    remote_gids: np.ndarray
+    local: Tensor | None = None
+    remote: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.gids) + len(self.remote_gids)
+
+
+def expand(
+    graph: DeviceGraph,
+    key: int,
+    hop: int,
+    fanouts: Sequence[int],
+    frontier: Sequence[Frontier],
+    *,
+    replace: bool,
+    with_edge: bool,
+) -> dict[int, Drawn]:
+    """Draws for the local nodes of a frontier, by edge type. The host waits only where fan-outs do not bound the picks."""
+    asked = [(frontier[graph.dst_types[r]], r, fanout) for r, fanout in enumerate(fanouts) if fanout]
+    asked = [each for each in asked if len(each[0].gids)]
+    draws = [
+        DeviceRowDraw(graph, r, fanout, replace, nodes.gids, nodes.uids, nodes.error) for nodes, r, fanout in asked
+    ]
+    drawn = {}
+    for (nodes, r, _), rows, room in zip(asked, draws, rooms_of(draws), strict=True):
+        neighbors, row, edges = rows.pick(room, key, hop, 0, with_edge)
+        drawn[r] = Drawn([Piece(nodes.local, rows.counts, neighbors, row, edges, rows.offsets)])
+    return drawn
+
+
+class DeviceHops:
+    """`ops.merge.BatchBuilder` on a device: one batch, on the stream that is current. The host waits for the device once a
+    hop, and once more in a hop that finds very many remote nodes.
+
+    seeds: int64 [S] gids, on the device.  remote: which parts are remote; None: none is.  host_seeds: the seeds on the
+    host, needed with ``remote``.
+
+    Attributes:
+        frontier: Per node type, the nodes that the last hop found first.
+    """
+
+    def __init__(
+        self,
+        graph: DeviceGraph,
+        seeds: Tensor,
+        seed_type: int,
+        *,
+        with_edge: bool,
+        remote: RemoteParts | None = None,
+        host_seeds: np.ndarray = _NONE,
+    ) -> None:
+        kernels = graph.kernels
+        self._graph, self._kernels, self._with_edge, self._remote = graph, kernels, with_edge, remote
+        types, relations = range(graph.num_types), range(graph.num_relations)
+        self._error = kernels.new_error()
+        self._lids = DeviceLids(kernels, self._error)
+        self._gid = [seeds.clone() if t == seed_type else kernels.empty(0) for t in types]
+        self._uid = [kernels.empty(len(gid)) for gid in self._gid]
+        self._num_nodes = [len(gid) for gid in self._gid]
+        # on the device: ahead of `_num_nodes` while a hop is made
+        self._counts = kernels.put(np.array(self._num_nodes))
+        self._src, self._dst, self._edge_row = ([[kernels.empty(0)] for _ in relations] for _ in range(3))
+        self._num_remote_edges = [0 for _ in relations]
+        self._remote_lids = [[kernels.empty(0)] for _ in types]
+        self._nodes_per_hop: list[list[int]] = []
         self._edges_per_hop: list[list[int]] = []
-        self._look_up([0 for _ in types])
+        self.frontier: list[Frontier] = []
+        split = {}
+        if remote is not None:
+            away = remote.find(seed_type, host_seeds)
+            split[seed_type] = kernels.put(np.argsort(~away, kind="stable")), host_seeds[away]
+        else:
+            self._look_up([0 for _ in types])
+        self._begin([0 for _ in types], split)
 
-    def expand(self, hop: int, fanouts: Sequence[int], batch_key: int) -> None:
-        rows = [self._rows(r, fanout) for r, fanout in enumerate(fanouts) if fanout and self._frontier(r)]
-        rooms = rooms_of(rows)
-        self._make_room(rows, rooms)
-        found = []
-        for r, room in zip(rows, rooms, strict=True):
-            source = self._graph.src_types[r.relation]
-            first_lid = self._lo[self._graph.dst_types[r.relation]]
-            neighbors, dst, edge_rows = r.pick(room, batch_key, hop, first_lid, self._with_edge)
-            src = self._lids.number(neighbors, r.total, self._gid[source], self._counts[source : source + 1])
-            found.append((src, dst, edge_rows))
-        self._look_up(self._hi)
-        self._close(rows, found)
+    def stitch(self, drawn: Mapping[int, Drawn]) -> dict[int, np.ndarray]:
+        """Queues a hop's edges; returns the edge rows of the remote ones."""
+        pieces: dict[int, list[Piece]] = {}
+        edge_rows = {}
+        for r in sorted(drawn):
+            pieces[r] = [piece for piece in drawn[r].picks[:1] if piece is not None]
+            if self._remote is not None and len(self._frontier(r).remote_gids):
+                picks = self._remote.join(r, drawn[r], self._with_edge)
+                pieces[r].append(self._piece(r, drawn[r], picks))
+                if picks.edge_rows is not None:
+                    edge_rows[r] = picks.edge_rows
+        pieces = {r: each for r, each in pieces.items() if each}
+        self._bounds = self._make_room(pieces)
+        self._found: dict[int, tuple[Merged, Tensor]] = {}
+        for r, each in pieces.items():
+            source = self._graph.src_types[r]
+            merged = merge(len(self._frontier(r)), each)
+            unique = (self._gid[source], self._counts[source : source + 1])
+            self._found[r] = merged, self._lids.number(merged.neighbors, merged.total, *unique)
+        return edge_rows
 
-    def _frontier(self, relation: int) -> int:
-        destination = self._graph.dst_types[relation]
-        return self._hi[destination] - self._lo[destination]
+    def end_hop(self) -> None:
+        """Reads the hop's sizes, and which of the nodes it found are remote; these nodes are the next frontier."""
+        before, splits, heads = self._num_nodes, {}, []
+        if self._remote is None:
+            self._look_up(before)
+        else:
+            grown = {t: self._gid[t][before[t] : before[t] + more] for t, more in enumerate(self._bounds) if more}
+            splits = {t: self._remote.splits[t](gids, self._counts[t] - before[t]) for t, gids in grown.items()}
+            heads = [gids.index_select(0, splits[t][0][:_READ_WITH_SIZES]) for t, gids in grown.items()]
+        none = self._error[:0]
+        error, counts, totals, remote, *ids = _read(
+            self._kernels,
+            self._error,
+            self._counts,
+            torch.cat([none, *(merged.total for merged, _ in self._found.values())]),
+            torch.cat([none, *(number for _, number in splits.values())]),
+            *heads,
+        )
+        raise_if(error.tolist(), "sample")
+        self._num_nodes, new = counts.tolist(), {}
+        for t, k, head in zip(splits, remote.tolist(), ids, strict=True):
+            order, gids = splits[t][0], head[:k]
+            if k > len(head):
+                gids = np.concatenate([head, *_read(self._kernels, grown[t].index_select(0, order[len(head) : k]))])
+            new[t] = order, gids
+        self._append_edges(totals.tolist())
+        self._begin(before, new)
 
-    def _rows(self, relation: int, fanout: int) -> DeviceRows:
-        t = self._graph.dst_types[relation]
-        gids, uids = (lists[t][self._lo[t] : self._hi[t]] for lists in (self._gid, self._uid))
-        return DeviceRows(self._graph, relation, fanout, self._replace, gids, uids, self._error)
+    def result(self) -> DeviceSubgraph:
+        """The batch. Raises as `khop.CudaKHopOp.__call__`."""
+        if not self._edges_per_hop:  # no hop has looked at the seeds' errors
+            raise_if(_read(self._kernels, self._error)[0].tolist(), "sample")
+        hops = len(self._edges_per_hop)
+        return DeviceSubgraph(
+            gid=[gid[:n] for gid, n in zip(self._gid, self._num_nodes, strict=True)],
+            uid=[uid[:n] for uid, n in zip(self._uid, self._num_nodes, strict=True)],
+            edge_index=[torch.cat([*src, *dst]).view(2, -1) for src, dst in zip(self._src, self._dst, strict=True)],
+            edge_row=[torch.cat(rows) if self._with_edge else None for rows in self._edge_row],
+            nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).reshape(hops + 1, -1).T,
+            edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64).reshape(hops, self._graph.num_relations).T,
+            remote=None if self._remote is None else [torch.cat(lids) for lids in self._remote_lids],
+        )
 
-    def _make_room(self, rows: Sequence[DeviceRows], rooms: Sequence[int]) -> None:
-        """For all nodes that the hop can find; no type has more new ones than nodes."""
-        extra = [0] * self._graph.num_types
-        for r, room in zip(rows, rooms, strict=True):
-            extra[self._graph.src_types[r.relation]] += room
-        known = [gid[:n] for gid, n in zip(self._gid, self._hi, strict=True)]
-        for t, size in enumerate(self._graph.type_sizes):
-            room = self._hi[t] + min(extra[t], size)
-            if room > len(self._gid[t]):
-                self._gid[t] = self._longer(self._gid[t], self._hi[t], room)
-                self._uid[t] = self._longer(self._uid[t], self._hi[t], room)
-        self._lids.make_room(min(sum(map(len, self._gid)), self._graph.num_nodes), known)
+    def _frontier(self, relation: int) -> Frontier:
+        return self.frontier[self._graph.dst_types[relation]]
 
-    def _longer(self, values: Tensor, n: int, room: int) -> Tensor:
-        out = self._kernels.empty(room)
-        out[:n].copy_(values[:n])
-        return out
+    def _begin(self, first: Sequence[int], split: Mapping[int, tuple[Tensor, np.ndarray]]) -> None:
+        """The next frontier: the nodes from ``first`` (per type) on. split: type -> the order that `RemoteSplit` gave, and
+        the remote gids."""
+        self.frontier = []
+        nothing = self._kernels.empty(0), _NONE
+        for t, (begin, end) in enumerate(zip(first, self._num_nodes, strict=True)):
+            gids, uids = self._gid[t][begin:end], self._uid[t][begin:end]
+            if self._remote is None:
+                self.frontier.append(Frontier(begin, gids, uids, self._error, _NONE))
+                continue
+            order, remote_gids = split.get(t, nothing)
+            remote, local = order[: len(remote_gids)], order[len(remote_gids) : end - begin]
+            gids, found = gids.index_select(0, local), self._kernels.empty(len(local))
+            self._user_ids(t, gids, 0, found)  # of no more nodes than the type has by now
+            uids.index_copy_(0, local, found)
+            self._remote_lids[t].append(remote + begin)
+            self.frontier.append(Frontier(begin, gids, found, self._error, remote_gids, local, remote))
+        self._nodes_per_hop.append([len(each) for each in self.frontier])
 
     def _look_up(self, begin: Sequence[int]) -> None:
         """User ids of the nodes from ``begin`` (per type) on; how many that are, the device knows."""
         for t, (gid, uid) in enumerate(zip(self._gid, self._uid, strict=True)):
-            arguments = (t, gid, begin[t], len(gid), self._counts[t:], uid, self._error)
-            self._kernels.run("glt_cuda_user_ids", self._graph.address, *arguments)
+            self._user_ids(t, gid, begin[t], uid)
 
-    def _close(self, rows: Sequence[DeviceRows], found: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> None:
-        """Reads the hop's sizes; the nodes it found are the next frontier."""
-        values = read(self._error, self._counts, *[r.total for r in rows])
-        raise_if(values[:5], "sample")
-        nodes, totals = values[5 : 5 + len(self._hi)], values[5 + len(self._hi) :]
+    def _user_ids(self, node_type: int, gids: Tensor, begin: int, out: Tensor) -> None:
+        arguments = (node_type, gids, begin, len(gids), self._counts[node_type:], out, self._error)
+        self._kernels.run("glt_cuda_user_ids", self._graph.address, *arguments)
+
+    def _piece(self, relation: int, drawn: Drawn, picks: Picks) -> Piece:
+        """Remote picks, on the device; their edges have numbers behind the edge rows."""
+        frontier, n = self._frontier(relation), len(picks.neighbors)
+        assert self._remote is not None
+        assert drawn.owner is not None
+        assert frontier.remote is not None
+        order = np.argsort(drawn.owner, kind="stable")
+        rows, counts, neighbors = (self._send(values) for values in (order, picks.counts, picks.neighbors))
+        row, edges = torch.repeat_interleave(counts, output_size=n), None
+        if self._with_edge:
+            first = self._remote.edge_ends[relation] + self._num_remote_edges[relation]
+            edges = torch.arange(first, first + n, device=self._kernels.device)
+            self._num_remote_edges[relation] += n
+        return Piece(frontier.remote.index_select(0, rows), counts, neighbors, row, edges)
+
+    def _send(self, values: np.ndarray) -> Tensor:
+        """int64 on the device; they travel as narrow as they are."""
+        return self._kernels.put(values).to(torch.int64)
+
+    def _make_room(self, pieces: Mapping[int, Sequence[Piece]]) -> list[int]:
+        """For all nodes that the hop can find, of which the most per type are returned; no type has more new ones than
+        nodes."""
+        graph = self._graph
+        extra = [0] * graph.num_types
+        for r, each in pieces.items():
+            extra[graph.src_types[r]] += sum(len(piece.neighbors) for piece in each)
+        bounds = [min(more, size) for more, size in zip(extra, graph.type_sizes, strict=True)]
+        known = [gid[:n] for gid, n in zip(self._gid, self._num_nodes, strict=True)]
+        for t, (n, more) in enumerate(zip(self._num_nodes, bounds, strict=True)):
+            if n + more > len(self._gid[t]):
+                for lists in (self._gid, self._uid):
+                    lists[t] = torch.cat([lists[t][:n], self._kernels.empty(more)])
+        self._lids.make_room(min(sum(map(len, self._gid)), graph.num_nodes), known)
+        return bounds
+
+    def _append_edges(self, totals: Sequence[int]) -> None:
         edges = [0] * self._graph.num_relations
-        for r, total, (src, dst, edge_rows) in zip(rows, totals, found, strict=True):
-            edges[r.relation] = total
-            self._src[r.relation].append(src[:total])
-            self._dst[r.relation].append(dst[:total])
-            if edge_rows is not None:
-                self._edge_row[r.relation].append(edge_rows[:total])
-        self._lo, self._hi = self._hi, nodes
-        self._nodes_per_hop.append([hi - lo for lo, hi in zip(self._lo, self._hi, strict=True)])
+        for (r, (merged, src)), total in zip(self._found.items(), totals, strict=True):
+            edges[r] = total
+            self._src[r].append(src[:total])
+            self._dst[r].append(merged.row[:total] + self._frontier(r).first)
+            if merged.edges is not None:
+                self._edge_row[r].append(merged.edges[:total])
         self._edges_per_hop.append(edges)
 
-    def result(self) -> DeviceSubgraph:
-        """The batch. Waits for its sizes. Raises as `CudaKHopOp.__call__`."""
-        if not self._edges_per_hop:  # no hop has looked at the seeds' errors
-            raise_if(read(self._error), "sample")
-        hops = len(self._edges_per_hop)
-        return DeviceSubgraph(
-            gid=[gid[:n] for gid, n in zip(self._gid, self._hi, strict=True)],
-            uid=[uid[:n] for uid, n in zip(self._uid, self._hi, strict=True)],
-            edge_index=[torch.cat([*src, *dst]).view(2, -1) for src, dst in zip(self._src, self._dst, strict=True)],
-            edge_row=[torch.cat(pieces) if self._with_edge else None for pieces in self._edge_row],
-            nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).reshape(hops + 1, -1).T,
-            edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64).reshape(hops, self._graph.num_relations).T,
-        )
+
+def _read(kernels: Kernels, *tensors: Tensor) -> list[np.ndarray]:
+    """Their values; waits."""
+    values = SentHome(torch.cat(tensors), kernels).wait()
+    return np.split(values, np.cumsum([len(each) for each in tensors])[:-1])

@@ -1,4 +1,4 @@
-"""Rows of which some are here and some elsewhere, on a device: told apart, and what both gave put together."""
+"""Local and remote rows on a device: told apart, and their picks stitched together."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from torch import Tensor
 class Piece:
     """Picks for some rows of a frontier. All tensors are int64, on the device.
 
-    rows: [n] positions in the frontier.  counts: [n].  neighbors: [room], row after row, as far as the counts go; 0 without
-    rows.  row: [room], for each entry its number among ``rows``.  edges: [room], carried along, or None.
+    rows: [n] positions in the frontier; None: it is whole.  counts: [n].  neighbors: [room], row after row, as far as the
+    counts go; 0 without rows.  row: [room], for each entry its number among ``rows``.  edges: [room], carried along, or
+    None.  offsets: [n + 1], the sums of the counts so far, if they are at hand.
     """
 
-    rows: Tensor
+    rows: Tensor | None
     counts: Tensor
     neighbors: Tensor
     row: Tensor
     edges: Tensor | None = None
+    offsets: Tensor | None = None
+
+    @property
+    def begins(self) -> Tensor:
+        """[n + 1], where the entries of each row begin, and how many there are."""
+        return _offsets(self.counts) if self.offsets is None else self.offsets
 
 
 @dataclass(frozen=True)
@@ -47,22 +54,26 @@ def merge(num_rows: int, pieces: Sequence[Piece]) -> Merged:
 
     Rows of no piece have no picks.
     """
-    counts = pieces[0].counts.new_zeros(num_rows)
-    for piece in pieces:
-        counts.index_copy_(0, piece.rows, piece.counts)
+    first = pieces[0]
+    if first.rows is None:
+        return Merged(first.begins, first.neighbors, first.row, first.edges)
+    counts = first.counts.new_zeros(num_rows)
+    placed = [(piece.rows, piece) for piece in pieces if piece.rows is not None]
+    for rows, piece in placed:
+        counts.index_copy_(0, rows, piece.counts)
     offsets = _offsets(counts)
     room = sum(len(piece.neighbors) for piece in pieces)
     # one more place: for entries behind those that a piece has
     neighbors, row = (counts.new_empty(room + 1) for _ in range(2))
-    edges = None if pieces[0].edges is None else counts.new_empty(room + 1)
-    for piece in pieces:
+    edges = None if first.edges is None else counts.new_empty(room + 1)
+    for rows, piece in placed:
         entry = torch.arange(len(piece.neighbors), device=counts.device)
-        own = _offsets(piece.counts)
-        number = piece.row.clamp(0, max(0, len(piece.rows) - 1))  # there is anything behind the last entry
-        shift = offsets.index_select(0, piece.rows) - own[:-1]
+        own = piece.begins
+        number = piece.row.clamp(0, max(0, len(rows) - 1))  # there is anything behind the last entry
+        shift = offsets.index_select(0, rows) - own[:-1]
         to = torch.where(entry < own[-1], entry + shift.index_select(0, number), room)
         neighbors.index_copy_(0, to, piece.neighbors)
-        row.index_copy_(0, to, piece.rows.index_select(0, number))
+        row.index_copy_(0, to, rows.index_select(0, number))
         if edges is not None and piece.edges is not None:
             edges.index_copy_(0, to, piece.edges)
     return Merged(offsets, neighbors[:room], row[:room], None if edges is None else edges[:room])
@@ -74,20 +85,20 @@ def _offsets(counts: Tensor) -> Tensor:
     return out
 
 
-class PartsElsewhere:
-    """Tells which nodes of one type lie in parts that are not here.
+class RemoteSplit:
+    """Tells which nodes of one type lie in remote parts.
 
-    inner_bounds: int64 [P - 1], first gid of each part but the first.  elsewhere: bool [P].
+    inner_bounds: int64 [P - 1], first gid of each part but the first.  is_remote: bool [P].
     """
 
-    def __init__(self, inner_bounds: Tensor, elsewhere: Tensor) -> None:
-        self._inner_bounds, self._elsewhere = inner_bounds, elsewhere
+    def __init__(self, inner_bounds: Tensor, is_remote: Tensor) -> None:
+        self._inner_bounds, self._is_remote = inner_bounds, is_remote
 
-    def split(self, gids: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """The positions of ``gids`` (int64 [n], of which the first ``count`` are given): those of foreign nodes, of others,
-        then of none, each in order; and how many are foreign, int64 [1]. Does not wait."""
+    def __call__(self, gids: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The positions of ``gids`` (int64 [n], of which the first ``count`` are given): those of remote nodes, of local
+        ones, then of none, each in order; and how many are remote, int64 [1]. Does not wait."""
         given = torch.arange(len(gids), device=gids.device) < count
         part = torch.searchsorted(self._inner_bounds, gids, right=True)
-        foreign = self._elsewhere.index_select(0, part) & given
-        kind = given.to(torch.uint8) + foreign
-        return torch.argsort(kind, descending=True, stable=True), foreign.sum().reshape(1)
+        remote = self._is_remote.index_select(0, part) & given
+        kind = given.to(torch.uint8) + remote
+        return torch.argsort(kind, descending=True, stable=True), remote.sum().reshape(1)

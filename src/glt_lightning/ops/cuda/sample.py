@@ -14,7 +14,7 @@ from glt_lightning.ops.cuda.native import SPARE_FANOUT
 MODEST_ROOM = 1 << 24  # picks for which room is made without asking how many there are
 
 
-class DeviceRows:
+class DeviceRowDraw:
     """Rows of one relation: counted when made, then picked.
 
     gids, uids: int64 [F].  offsets: int64 [F + 1], exclusive scan of the counts; ``offsets[-1:]`` is their total.
@@ -72,7 +72,7 @@ class DeviceRows:
         return neighbors, dst, edge_rows
 
 
-def rooms_of(rows: Sequence[DeviceRows]) -> list[int]:
+def rooms_of(rows: Sequence[DeviceRowDraw]) -> list[int]:
     """Entries to make room for. The host waits only where fan-outs do not bound them."""
     bounds = [r.bound for r in rows]
     unknown = [r.total for r, bound in zip(rows, bounds, strict=True) if bound is None]
@@ -96,7 +96,7 @@ def sample_rows(
     gids = kernels.require_ids(gids, "gids")
     error, uids, count = kernels.new_error(), kernels.empty(len(gids)), kernels.zeros(1).fill_(len(gids))
     kernels.run("glt_cuda_user_ids", graph.address, graph.dst_types[relation], gids, 0, len(gids), count, uids, error)
-    rows = DeviceRows(graph, relation, fanout, replace, gids, uids, error)
+    rows = DeviceRowDraw(graph, relation, fanout, replace, gids, uids, error)
     (room,) = rooms_of([rows])
     neighbors, _, edge_rows = rows.pick(room, batch_key, hop, 0, with_edge)
     *values, total = read(error, rows.total)

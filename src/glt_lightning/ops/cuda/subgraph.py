@@ -17,6 +17,8 @@ class DeviceSubgraph:
     ``edge_index`` [2, edges] (lids of sources, of destinations) and ``edge_row`` [edges] or None. A list may be the
     beginning of a longer piece of memory.
     nodes_per_hop: int64 [T, H + 1].  edges_per_hop: int64 [R, H]. Both on the host.
+    remote: by type, the lids of remote nodes in the order of hops, whose ``uid`` are not filled in; the ``edge_row`` of
+    remote edges are numbers from the end of the edge rows on. None where the whole graph is local.
     """
 
     gid: list[Tensor]
@@ -25,6 +27,7 @@ class DeviceSubgraph:
     edge_row: list[Tensor | None]
     nodes_per_hop: np.ndarray
     edges_per_hop: np.ndarray
+    remote: list[Tensor] | None = None
 
     @property
     def src(self) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What one batch asks the owners of other parts: the rows, the questions and the bytes of `sampler.cluster.ClusterSampler`.
+"""What one batch asks the owners of other parts: the rows, the questions and the bytes of `sampler.routed_source.RoutedSource`.
 
 Nothing is asked here. The sizes follow from the sampled nodes and edges alone, since each owner is asked once per hop for
 neighbours and once for attributes (docs/wire-format.md).
@@ -16,9 +16,9 @@ import numpy as np
 from glt_lightning.data.manifest import ArrayEntry, Manifest, edge_path, node_path
 from glt_lightning.ops.khop import Subgraph
 from glt_lightning.partition.report.contents import part_of
-from glt_lightning.sampler import fields
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import wire_dtype
+from glt_lightning.sampler.table import edge_names, node_names
 
 _ALIGN = 64  # of arrays in a message
 
@@ -47,11 +47,11 @@ class Questions:
         arrays = manifest.arrays
         self.node_widths = [
             [_row_bytes(arrays[node_path(0, t, name)]) for name in ("n_id", *names)]
-            for t, names in enumerate(fields.node_names(manifest))
+            for t, names in enumerate(node_names(manifest))
         ]
         self._edge_widths = [
             [_row_bytes(arrays[edge_path(0, r, name)]) for name in names.values()]
-            for r, names in enumerate(fields.edge_names(manifest, config))
+            for r, names in enumerate(edge_names(manifest, config))
         ]
 
     def of_batch(self, found: Subgraph, part: int, cached: Sequence[Sequence[np.ndarray]]) -> list[Asked]:

@@ -1,0 +1,56 @@
+"""The one loop that makes a k-hop batch hop by hop, whoever has the rows and wherever the batch lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from glt_lightning.ops.merge import Drawn
+
+
+class Growing(Protocol):
+    """A batch in the making: `merge.BatchBuilder` in the host's memory, `cuda.khop_steps.DeviceHops` on a device.
+
+    frontier: per node type the nodes that the last hop found first (the seeds, before the first hop).
+    """
+
+    @property
+    def frontier(self) -> Sequence[Any]: ...
+
+    def stitch(self, drawn: Mapping[int, Drawn]) -> Mapping[int, np.ndarray]:
+        """Adds a hop's edges. Returns, by edge type, the edge rows (int64) of which owners may be asked for attributes."""
+
+    def end_hop(self) -> None:
+        """Makes the nodes that the hop found first the next frontier."""
+
+
+class Expands(Protocol):
+    """Draws neighbours, and hears which nodes and edges a batch has reached."""
+
+    def expand(self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any]) -> Mapping[int, Drawn]:
+        """Neighbours of a frontier that is new in the batch, by edge type. fanouts: [R], -1 all, 0 none."""
+
+    def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
+        """Is told what `Growing.stitch` returned."""
+
+    def reached_nodes(self, frontier: Sequence[Any]) -> None:
+        """Is told of new nodes that nobody expands."""
+
+
+class AllLocal:
+    """Asks nobody about nodes and edges."""
+
+    def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None: ...
+
+    def reached_nodes(self, frontier: Sequence[Any]) -> None: ...
+
+
+def run_hops(source: Expands, batch: Growing, key: int, fanouts: Sequence[Sequence[int]]) -> None:
+    """Grows ``batch``, which has its seeds, by one hop per entry of ``fanouts``, [H][R]."""
+    for hop, each in enumerate(fanouts):
+        drawn = source.expand(key, hop, each, batch.frontier)
+        source.reached_edges(batch.stitch(drawn))
+        batch.end_hop()
+    source.reached_nodes(batch.frontier)

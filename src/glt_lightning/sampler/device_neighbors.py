@@ -1,0 +1,181 @@
+"""The mapped parts of a graph, drawn from by a GPU; batches lie in its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.cuda.gather import CudaShards
+from glt_lightning.ops.cuda.kernels import raise_if
+from glt_lightning.ops.cuda.khop import CudaKHopOp
+from glt_lightning.ops.cuda.khop_batch import SentHome
+from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, RemoteParts
+from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
+from glt_lightning.ops.hops import AllLocal
+from glt_lightning.ops.merge import Drawn, require_seeds
+from glt_lightning.ops.route import Route
+from glt_lightning.ops.tiered import OnDisk, TieredShards
+from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.device_store import DeviceStore
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.sample import Field
+from glt_lightning.sampler.table import Table, open_tables
+
+
+class DeviceNeighbors(AllLocal):
+    """`neighbors.LocalSource` on the device of ``store``. Attributes that the store leaves to the CPU, and those that owners
+    sent, come through pinned memory.
+
+    is_remote: bool [P], the parts that are not mapped; None: all are mapped.
+    """
+
+    def __init__(
+        self, store: DeviceStore, partition: LocalPartition, config: SamplerConfig, is_remote: np.ndarray | None = None
+    ) -> None:
+        kernels, self.view = store.kernels, partition.view
+        self.config, self._store, self._kernels = config, store, kernels
+        self._manifest = (partition.as_stored if config.stored else partition).manifest
+        self.nodes, self.edges = open_tables(partition, config)
+        self.counters = Counters()
+        self._khop = CudaKHopOp(store.graph, config.fanouts, replace=config.replace, with_edge=config.with_edge)
+        self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)
+        self._error = kernels.new_error()
+        self._error_before = kernels.pinned(5, dtype=torch.int64).zero_()  # what it was behind the last batch
+        self._n_id: list[Tensor] = []
+        self._places: dict[str, list[Tensor]] = {}  # per kind and type, int64 [n]: ids, or numbers of remote rows
+        self._host_places: dict[tuple[str, int], np.ndarray] = {}
+
+    def begin(self) -> None:
+        self._error_before.copy_(self._error, non_blocking=True)
+        self.counters = Counters()
+        for table in (*self.nodes, *self.edges):
+            table.clear()
+
+    def khop(self, request: BatchRequest) -> DeviceSubgraph | None:
+        return self._khop(self._kernels.put(request.seeds), self.config.seed_type, request.key)
+
+    def start(self, request: BatchRequest) -> DeviceHops:
+        seeds, config = request.seeds, self.config
+        require_seeds(self.view, seeds, config.seed_type)
+        return DeviceHops(
+            self._store.graph,
+            self._kernels.put(seeds),
+            config.seed_type,
+            with_edge=config.with_edge,
+            remote=self._remote,
+            host_seeds=seeds,
+        )
+
+    def expand(
+        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Frontier], *, new: bool = True
+    ) -> Mapping[int, Drawn]:
+        return self._khop.expand(key, hop, fanouts, frontier)
+
+    def routed(self, frontier: Sequence[Frontier]) -> Sequence[np.ndarray]:
+        return [nodes.remote_gids for nodes in frontier]
+
+    def own(self, frontier: Sequence[Frontier], routes: Sequence[Route]) -> Sequence[Frontier]:
+        return frontier
+
+    def settle(self, found: DeviceSubgraph) -> None:
+        """Raises `DataError` where edges of the batch before led out of the graph."""
+        raise_if(self._error_before.tolist(), "gather")  # copied before this batch, whose sizes the host has by now
+        edges = [row for row in found.edge_row if row is not None]
+        self._n_id, self._places = found.uid, {"node": found.gid, "edge": edges}
+        self._host_places.clear()
+        for t, table in enumerate(self.nodes):
+            table.counts[0] = len(found.gid[t]) - sum(table.counts[1:])
+        for r, table in enumerate(self.edges):
+            table.counts[0] = found.edge_index[r].shape[1] - sum(table.counts[1:])
+        if found.remote is not None:
+            self._n_id, self._places["node"] = list(found.uid), list(found.gid)
+            for t, lids in enumerate(found.remote):
+                self._settle_remote(t, lids)
+
+    def _settle_remote(self, node_type: int, lids: Tensor) -> None:
+        """User ids of remote nodes, and their numbers behind the gids. lids: in the order in which they were routed."""
+        table = self.nodes[node_type]
+        ids = self._sent(table, "n_id").view(getattr(torch, self._manifest.id_dtype)).to(torch.int64)
+        numbers = torch.arange(table.end, table.end + len(lids), device=lids.device)
+        self._n_id[node_type] = self._n_id[node_type].index_copy(0, lids, ids)
+        self._places["node"][node_type] = self._places["node"][node_type].index_copy(0, lids, numbers)
+
+    def put(self, name: str, values: np.ndarray) -> Field:
+        return self._field(name, self._kernels.put(values))
+
+    def edge_index(self, name: str, found: DeviceSubgraph, edge_type: int) -> Field:
+        return self._field(name, found.edge_index[edge_type])
+
+    def rows(self, name: str, table: Table, public: str, on_disk: OnDisk) -> Field:
+        if public == "n_id":
+            return self._field(name, self._n_id[table.type])
+        stored = table.names[public]
+        places, shards = self._places[table.kind][table.type], self._shards(table, stored)
+        is_bfloat16 = self._manifest.is_bfloat16(f"{table.kind}s", table.type, stored)
+        dtype = torch.bfloat16 if is_bfloat16 else getattr(torch, table.local[stored].dtype.name)
+        if shards is None:
+            rows = self._read_by_cpu(table, stored, dtype, on_disk)
+        else:
+            rows = _seen_as(shards.gather(places, error=self._error), dtype)
+        return self._field(name, rows.to(torch.int64) if public == "e_id" else rows)
+
+    def _shards(self, table: Table, name: str) -> CudaShards | None:
+        """An attribute for the device, with the rows of owners under their numbers; None where the CPU reads it."""
+        shards_of = self._store.node_shards if table.kind == "node" else self._store.edge_shards
+        shards, remote = shards_of(table.type, name, self.config.stored), len(table.all_places)
+        if shards is None or not remote:
+            return shards
+        row_shape = table.local[name].stored_row_shape
+        rows = self._sent(table, name).view(shards.stored_dtype).reshape(remote, *row_shape)
+        return shards.extended([(table.end, rows)], table.end + remote)
+
+    def _sent(self, table: Table, name: str) -> Tensor:
+        """An attribute of all remote rows, as it is stored, on the device: uint8, row after row."""
+        shards, places = table.shards(name).raw, table.all_places
+        pinned = self._kernels.pinned(len(places) * shards.row_bytes, dtype=torch.uint8)
+        rows = pinned.numpy().view(shards.stored_dtype).reshape(len(places), *shards.stored_row_shape)
+        shards.gather(places, rows, threads=self.config.threads)
+        return pinned.to(self._kernels.device, non_blocking=True)
+
+    def _read_by_cpu(self, table: Table, name: str, dtype: torch.dtype, on_disk: OnDisk) -> Tensor:
+        shards, places = table.shards(name), self._on_host(table)
+        rows = self._kernels.pinned(len(places), *shards.row_shape, dtype=dtype)
+        out = _seen_as(rows, torch.int16).numpy().view(shards.dtype) if dtype == torch.bfloat16 else rows.numpy()
+        if isinstance(shards, TieredShards):
+            shards.gather(places, out, threads=self.config.threads, on_disk=on_disk)
+        else:
+            shards.gather(places, out, threads=self.config.threads)
+        return rows.to(self._kernels.device, non_blocking=True)
+
+    def _on_host(self, table: Table) -> np.ndarray:
+        """int64 [n]: where `Table.shards` has the rows of a batch. Waits, once per table and batch."""
+        key = table.kind, table.type
+        if key not in self._host_places:
+            places = SentHome(self._places[table.kind][table.type], self._kernels).wait().copy()
+            if len(table.all_places):
+                remote = places >= table.end
+                places[remote] = table.all_places[places[remote] - table.end]
+            self._host_places[key] = places
+        return self._host_places[key]
+
+    def _field(self, name: str, value: Tensor) -> Field:
+        """On the device; written, it is copied to the host on the stream that is current now."""
+        bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value  # which numpy has
+        dtype = np.dtype(str(bits.dtype).removeprefix("torch."))
+        stream = torch.cuda.current_stream(value.device) if value.is_cuda else None
+        return Field(name, dtype, tuple(bits.shape), partial(_fetch, bits, stream), value)
+
+
+def _fetch(values: Tensor, stream: Any, out: np.ndarray) -> None:
+    with torch.cuda.stream(stream):
+        torch.from_numpy(out).copy_(values)  # waits: what is written may be sent at once
+
+
+def _seen_as(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values if values.dtype == dtype else values.view(dtype)

@@ -1,0 +1,135 @@
+"""The mapped parts of a graph, drawn from and read by the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+
+import numpy as np
+
+from glt_lightning.data.device_members import DeviceMembers
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.hops import AllLocal
+from glt_lightning.ops.khop import KHopOp, Subgraph, widen
+from glt_lightning.ops.merge import BatchBuilder, Drawn, Picks
+from glt_lightning.ops.route import Route
+from glt_lightning.ops.sample import RowDraw
+from glt_lightning.ops.tiered import OnDisk, TieredShards
+from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.sample import Field, copied
+from glt_lightning.sampler.table import Table, open_tables
+
+_INT64 = np.dtype(np.int64)
+
+
+class HostSource(AllLocal):
+    """`source.LocalSource` in the host's memory. Where all parts are mapped, a batch is one native call, and its attributes
+    are gathered straight into the memory that it is written to."""
+
+    def __init__(
+        self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceMembers | None = None
+    ) -> None:
+        self.config, self.view = config, partition.view
+        self.nodes, self.edges = open_tables(partition, config, on_device)
+        self.counters = Counters()
+
+    @cached_property
+    def _khop(self) -> KHopOp:
+        config = self.config
+        # Edge ids that are all mapped are read with the neighbours; those that lie on disk are gathered by edge row.
+        stored = [table.local.get("edge_ids") for table in self.edges]
+        ids = [None if each is None or isinstance(each, TieredShards) else each.arrays for each in stored]
+        by_row = [any(n != "e_id" or ids[t.type] is None for n in t.names) for t in self.edges]
+        return KHopOp(
+            self.view,
+            config.fanouts,
+            replace=config.replace,
+            with_edge=by_row,
+            edge_ids=ids,
+            threads=config.threads,
+            require_room=config.require_room,
+        )
+
+    @cached_property
+    def _builder(self) -> BatchBuilder:
+        return BatchBuilder(self.view, len(self.config.fanouts), with_edge=self.config.with_edge)
+
+    def begin(self) -> None:
+        self.counters = Counters()
+        for table in (*self.nodes, *self.edges):
+            table.clear()
+
+    def khop(self, request: BatchRequest) -> Subgraph | None:
+        return self._khop(request.seeds, self.config.seed_type, request.key)
+
+    def start(self, request: BatchRequest) -> BatchBuilder:
+        self._builder.start(request.seeds, self.config.seed_type)
+        return self._builder
+
+    def expand(
+        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[np.ndarray], *, new: bool = True
+    ) -> Mapping[int, Drawn]:
+        types = self.view.dst_types.tolist()
+        return {
+            r: Drawn([self._draw(key, hop, r, fanout, frontier[types[r]])])
+            for r, fanout in enumerate(fanouts)
+            if fanout
+        }
+
+    def _draw(self, key: int, hop: int, relation: int, fanout: int, gids: np.ndarray) -> Picks:
+        config = self.config
+        draw = RowDraw(self.view, relation, gids, fanout, key, hop, config.replace)
+        counts = draw.count()
+        total = int(counts.sum())
+        config.require_room(total * 8 * (1 + config.with_edge))
+        neighbors = np.empty(total, dtype=np.int64)
+        edge_rows = np.empty_like(neighbors) if config.with_edge else None
+        draw.pick(counts, 0, neighbors, edge_rows, threads=config.threads)
+        return Picks(counts, neighbors, edge_rows)
+
+    def routed(self, frontier: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        return frontier
+
+    def own(self, frontier: Sequence[np.ndarray], routes: Sequence[Route]) -> Sequence[np.ndarray]:
+        return [route.of(0).astype(np.int64, copy=False) for route in routes]
+
+    def settle(self, found: Subgraph) -> None:
+        """Places the rows of a graph that is all local; routes have placed the others."""
+        for t, table in enumerate(self.nodes):
+            if table.router is None:
+                table.place(found.gid[t], {"n_id": found.uid[t]} if found.uid else {})
+        for r, table in enumerate(self.edges):
+            if table.router is None and table.names:
+                ids, rows = found.e_id[r] if found.e_id else None, found.edge_row[r]
+                table.place(rows if rows is not None else found.src[r], {} if ids is None else {"e_id": ids})
+
+    def put(self, name: str, values: np.ndarray) -> Field:
+        return copied(name, values)
+
+    def edge_index(self, name: str, found: Subgraph, edge_type: int) -> Field:
+        src, dst = found.src[edge_type], found.dst[edge_type]
+
+        def write(out: np.ndarray) -> None:
+            widen(src, out[0])
+            widen(dst, out[1])
+
+        return Field(name, _INT64, (2, len(src)), write)
+
+    def rows(self, name: str, table: Table, public: str, on_disk: OnDisk) -> Field:
+        at_hand = table.at_hand.get(public)
+        if at_hand is not None:
+            is_wide = at_hand.dtype != np.int32
+            return copied(name, at_hand) if is_wide else Field(name, _INT64, at_hand.shape, partial(widen, at_hand))
+        shards, places = table.shards(table.names[public]), table.all_places
+        gather = partial(shards.gather, places, threads=self.config.threads)
+        if isinstance(shards, TieredShards):
+            gather = partial(shards.gather, places, threads=self.config.threads, on_disk=on_disk)
+        if public not in ("n_id", "e_id") or shards.dtype != np.int32:
+            return Field(name, shards.dtype, (len(places), *shards.row_shape), gather)
+
+        def write(out: np.ndarray) -> None:  # ids reach the user as int64 however they are stored
+            narrow = out.view(np.int32)[len(out) :]  # the upper half; widening front to back never overtakes it
+            widen(gather(narrow), out)
+
+        return Field(name, _INT64, (len(places),), write)

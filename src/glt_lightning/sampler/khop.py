@@ -1,0 +1,96 @@
+"""The k-hop sampler: one loop and one assembler, whoever has the rows and wherever the batch lies."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from glt_lightning.data.device_members import DeviceMembers
+from glt_lightning.data.kept import Kept
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.hops import run_hops
+from glt_lightning.sampler.assemble import assemble
+from glt_lightning.sampler.host_source import HostSource
+from glt_lightning.sampler.neighbors import Found, LocalSource, NeighborSource
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.routed_source import RoutedSource
+from glt_lightning.sampler.sample import Draft
+from glt_lightning.sampler.source import RemoteRows
+
+if TYPE_CHECKING:
+    from glt_lightning.sampler.device_store import DeviceStore  # imports torch
+
+
+def neighbor_source(
+    partition: LocalPartition,
+    config: SamplerConfig,
+    *,
+    store: DeviceStore | None = None,
+    remote: RemoteRows | None = None,
+    cache: Kept | None = None,
+    on_device: DeviceMembers | None = None,
+    attributes: bool = True,
+) -> NeighborSource:
+    """The source of a graph's neighbours and attributes, for one thread.
+
+    store: the mapped parts on the device that samples them, and on which batches shall lie; None: the CPU samples, and
+    batches lie in the host's memory.  remote: the owners of the parts that are not mapped; None: all are.  cache: the
+    remote rows and neighbour lists that are cached on this host.  on_device: nodes whose attributes the trainer's device
+    has; batches of the CPU leave them out, and an array ``device_rows`` (int32 [n], -1: not there) tells of every node its
+    row on the device.  attributes: False for a source that serves `k_hop` alone, and asks owners for no attributes.
+    """
+    local: LocalSource
+    if store is None:
+        local = HostSource(partition, config, on_device)
+    else:
+        from glt_lightning.sampler.device_neighbors import DeviceNeighbors  # imports torch
+
+        local = DeviceNeighbors(store, partition, config, None if remote is None else remote.owner_of_part != 0)
+    return local if remote is None else RoutedSource(local, partition, remote, cache, attributes=attributes)
+
+
+def k_hop(source: NeighborSource, request: BatchRequest) -> Found:
+    """The nodes and edges of a batch. Its arrays in the host's memory are valid until the next batch.
+
+    Raises `DataError` for seeds of several types or outside their type, `PartitionError` for damaged rows, `PeerError`,
+    naming an owner that does not answer.
+    """
+    request.require_one_type()
+    begin = time.perf_counter()
+    source.begin()
+    found = source.khop(request)
+    if found is None:
+        batch = source.start(request)
+        run_hops(source, batch, request.key, source.config.fanouts)
+        found = batch.result()
+    source.counters.sample_s = time.perf_counter() - begin - source.counters.remote_s
+    return found
+
+
+class KHopSampler:
+    """Samples k-hop batches with all node and edge attributes; see `neighbor_source` for the arguments.
+
+    Batches do not depend on where the graph lies and who samples it. One instance serves one thread. On a device, arrays
+    are good for work that comes behind them on the stream that was current; the host waits for the device once a batch, or
+    once a hop where parts are remote or fan-outs do not bound the batch, and once more where the CPU reads attributes.
+    """
+
+    def __init__(
+        self,
+        partition: LocalPartition,
+        config: SamplerConfig,
+        *,
+        store: DeviceStore | None = None,
+        remote: RemoteRows | None = None,
+        cache: Kept | None = None,
+        on_device: DeviceMembers | None = None,
+    ) -> None:
+        self.source = neighbor_source(partition, config, store=store, remote=remote, cache=cache, on_device=on_device)
+
+    def draft(self, request: BatchRequest) -> Draft:
+        """Samples one batch. Attributes are copied when the draft is written, which has to be before the next batch.
+
+        Raises as `k_hop`, and `DataError` for more than ``config.most_bytes``; on a device also in the batch after one
+        whose edges lead out of the graph.
+        """
+        return assemble(self.source, request, k_hop(self.source, request))

@@ -1,0 +1,186 @@
+"""A graph of which some parts are remote: local rows from one source, the others from their owners and the remote cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.kept import Kept
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.merge import Drawn, Picks
+from glt_lightning.ops.route import Route, Router
+from glt_lightning.ops.tiered import OnDisk
+from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.neighbors import Found, LocalSource
+from glt_lightning.sampler.request import BatchRequest
+from glt_lightning.sampler.sample import Field
+from glt_lightning.sampler.source import Expand, Picked, RemoteRows, Rows, wire_dtype
+from glt_lightning.sampler.table import Answer, Table
+
+
+class RoutedSource:
+    """`neighbors.NeighborSource` over the parts of ``local`` and those of ``remote`` owners.
+
+    Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
+    attributes, which travel while the next hop is sampled. Rows and neighbour lists in ``cache`` are not asked for. Several
+    sources, each with a thread of its own, hide the latency of each other's questions. attributes: False asks for none.
+    """
+
+    def __init__(
+        self,
+        local: LocalSource,
+        partition: LocalPartition,
+        remote: RemoteRows,
+        cache: Kept | None = None,
+        *,
+        attributes: bool = True,
+    ) -> None:
+        cache = cache or Kept()
+        view, owners, parts = partition.view, remote.num_owners, partition.manifest.num_parts
+        self.config, self.view, self.nodes, self.edges = local.config, view, local.nodes, local.edges
+        self._local, self._remote, self._topology, self._attributes = local, remote, cache.topology, attributes
+        self._edge_types = list(enumerate(view.dst_types.tolist()))
+        self._wire = wire_dtype(partition.manifest)
+        for t, table in enumerate(self.nodes):
+            bounds = view.bounds[t * parts : (t + 1) * parts + 1]
+            router = Router(bounds, remote.owner_of_part, owners, self._wire)
+            rows = None if cache.rows is None else cache.rows.tables[t]
+            table.route_by(router, int(bounds[-1]), rows, cache.learning[t] if cache.learning else None)
+        for r, table in enumerate(self.edges):
+            bounds = view.edge_bounds[r]
+            edges = cache.topology.edges[r] if cache.topology is not None and table.names else None
+            table.route_by(Router(bounds, remote.owner_of_part, owners, self._wire), int(bounds[-1]), edges)
+
+    @property
+    def counters(self) -> Counters:
+        return self._local.counters
+
+    def begin(self) -> None:
+        self._local.begin()
+
+    def khop(self, request: BatchRequest) -> Found | None:
+        return None
+
+    def start(self, request: BatchRequest) -> Any:
+        return self._local.start(request)
+
+    def expand(
+        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any], *, new: bool = True
+    ) -> Mapping[int, Drawn]:
+        ids = self._local.routed(frontier)
+        attributes = [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)] if new else None
+        routes = self._route(ids, attributes)
+        asked = self._ask_picks(key, hop, fanouts, routes)
+        if attributes is not None:
+            self._ask_rows(self.nodes, attributes)
+        own = self._local.expand(key, hop, fanouts, self._local.own(frontier, routes))
+        begin = time.perf_counter()
+        answers = {owner: picked() for owner, picked in asked.items()}
+        self.counters.remote_s += time.perf_counter() - begin
+        drawn = {}
+        for r, t in self._edge_types:
+            if fanouts[r]:
+                picks = self._remote_picks(key, hop, r, fanouts[r], routes[t], answers)
+                drawn[r] = Drawn([own[r].picks[0] if r in own else None, *picks], routes[t].owner)
+        return drawn
+
+    def _route(self, ids: Sequence[np.ndarray], attributes: Sequence[Route] | None) -> list[Route]:
+        """Who has the neighbours of nodes. attributes: who has their attributes, if that was asked; often the same."""
+        routes, topology, owners = [], self._topology, self._remote.num_owners
+        for t, (table, gids) in enumerate(zip(self.nodes, ids, strict=True)):
+            members = None if topology is None else topology.members[t]
+            route = None if attributes is None else attributes[t]
+            if route is None or len(route.begin) > owners + 1 or members is not None or table.on_device is not None:
+                assert table.router is not None
+                found = None if members is None else members.find(gids)
+                route = table.router(gids, np.zeros(owners + 1, dtype=np.int64), found)
+            self.counters.cached_frontier_rows += len(route.owner) - route.begin[owners]
+            self.counters.remote_frontier_rows += route.begin[owners] - route.begin[1]
+            routes.append(route)
+        return routes
+
+    def _ask_picks(self, key: int, hop: int, fanouts: Sequence[int], routes: Sequence[Route]) -> dict[int, Picked]:
+        """Asks the owners for the neighbours of their rows: owner -> answer."""
+        config, asked = self.config, {}
+        wanted = {t for r, t in self._edge_types if fanouts[r]}
+        for owner in range(1, self._remote.num_owners):
+            rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
+            if rows:
+                draw = (config.replace, config.with_edge)
+                expand = Expand(key, hop, tuple(fanouts), *draw, rows, config.require_room)
+                asked[owner] = self._remote.expand(owner, expand)
+        return asked
+
+    def _remote_picks(
+        self,
+        key: int,
+        hop: int,
+        relation: int,
+        fanout: int,
+        route: Route,
+        answers: Mapping[int, Mapping[int, Picks]],
+    ) -> list[Picks]:
+        """Those of all owners, then those of cached neighbour lists, where the route tells of these."""
+        config, empty = self.config, np.empty(0, dtype=self._wire)
+        none = Picks(empty, empty, empty if config.with_edge else None)
+        owners = range(1, self._remote.num_owners)
+        picks = [answers[o].get(relation, none) if o in answers else none for o in owners]
+        if len(route.begin) > len(picks) + 2:
+            assert self._topology is not None
+            picks.append(
+                self._topology.sample(
+                    relation,
+                    route.of(self._remote.num_owners),
+                    fanout,
+                    batch_key=key,
+                    hop=hop,
+                    replace=config.replace,
+                    with_edge=config.with_edge,
+                    threads=config.threads,
+                )
+            )
+        return picks
+
+    def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
+        tables = [self.edges[r] for r in edges]
+        self._ask_rows(tables, [table.route(edges[table.type]) for table in tables])
+
+    def reached_nodes(self, frontier: Sequence[Any]) -> None:
+        ids = self._local.routed(frontier)
+        self._ask_rows(self.nodes, [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)])
+
+    def _ask_rows(self, tables: Sequence[Table], routes: Iterable[Route]) -> None:
+        """Asks the owners for the attributes of rows that were just routed: one question per owner."""
+        if not self._attributes:
+            return
+        routed = [(table, route) for table, route in zip(tables, routes, strict=True) if table.names]
+        for owner in range(1, self._remote.num_owners):
+            asked = [(table, route, ids) for table, route in routed if len(ids := route.of(owner))]
+            if asked:
+                rows = [Rows(table.kind, table.type, table.stored, ids) for table, _, ids in asked]
+                answer = self._remote.gather(owner, rows)
+                for index, (table, route, ids) in enumerate(asked):
+                    table.answers.append(Answer(int(route.first[owner]), len(ids), answer, index, ids))
+
+    def settle(self, found: Found) -> None:
+        """Caches that learn are offered the rows of nodes that owners sent."""
+        begin = time.perf_counter()
+        for table in (*self.nodes, *self.edges):
+            for answer in table.answers:
+                answer.gathered()
+        self.counters.remote_s += time.perf_counter() - begin
+        for table in self.nodes:
+            table.learn()
+        self._local.settle(found)
+
+    def put(self, name: str, values: np.ndarray) -> Field:
+        return self._local.put(name, values)
+
+    def edge_index(self, name: str, found: Found, edge_type: int) -> Field:
+        return self._local.edge_index(name, found, edge_type)
+
+    def rows(self, name: str, table: Table, public: str, on_disk: OnDisk) -> Field:
+        return self._local.rows(name, table, public, on_disk)

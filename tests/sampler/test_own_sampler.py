@@ -1,0 +1,77 @@
+"""The sampler of docs/sampling.md gives the same batch whole and in parts, and it is the induced subgraph."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glt_lightning.sampler.khop import KHopSampler, neighbor_source
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.owners import split_up
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
+
+DOCS = Path(__file__).parents[2] / "docs" / "sampling.md"
+
+
+@pytest.fixture(scope="module")
+def induced():
+    (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert len(code.splitlines()) <= 40
+    names: dict = {}
+    exec(code, names)
+    return names["induced"]
+
+
+def batches(induced, partition, config, seeds, **where):
+    tree = neighbor_source(partition, SamplerConfig(config.seed_type, config.fanouts), **where, attributes=False)
+    source = neighbor_source(partition, config, **where)
+    for number in range(2):
+        chosen = np.ascontiguousarray(seeds[number * 7 : number * 7 + 8])
+        draft = induced(tree, source, BatchRequest(number, 99 + number, chosen, np.arange(8)))
+        yield {name: array.copy() for name, array in draft.values().items()}, draft.counters
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_whole_and_in_parts(tmp_path, induced, make, with_edge):
+    whole = partitioned(make(), tmp_path, 3)
+    here, remote = split_up(whole, [[1], [0], [2]])
+    seeds, edge_types = whole.split("train"), len(whole.schema.edge_types)
+    config = SamplerConfig(seeds.node_type, ((3,) * edge_types, (2,) * edge_types), with_edge=with_edge)
+    far = batches(induced, here, config, seeds.gids, remote=remote)
+    for (expected, counted), (found, counters) in zip(batches(induced, whole, config, seeds.gids), far, strict=True):
+        assert expected.keys() == found.keys()
+        for name in expected:
+            np.testing.assert_array_equal(expected[name], found[name], err_msg=name)
+        assert counters.rows == counted.rows
+        assert counters.remote_rows > 0
+
+
+def test_all_edges_among_the_nodes(tmp_path, induced):
+    data = small_graph()
+    whole = partitioned(data, tmp_path, 2)
+    config = SamplerConfig(0, ((3,), (2,)), with_edge=True)
+    columns = list(enumerate(zip(*data.edge_index.tolist(), strict=True)))
+    for batch, _ in batches(induced, whole, config, whole.split("train").gids):
+        n_id = batch["node/0/n_id"].tolist()
+        src, dst = ([n_id[lid] for lid in lids] for lids in batch["edge/0/edge_index"].tolist())
+        found = sorted(zip(batch["edge/0/e_id"].tolist(), zip(src, dst, strict=True), strict=True))
+        assert found == [(i, ends) for i, ends in columns if set(ends) <= set(n_id)]
+        np.testing.assert_array_equal(batch["node/0/x"], data.x[n_id].numpy())
+
+
+def test_the_loop_gives_what_one_native_call_gives(tmp_path):
+    """A source of mapped parts alone, hop by hop."""
+    whole = partitioned(small_hetero(), tmp_path, 2)
+    seeds = whole.split("train")
+    config = SamplerConfig(seeds.node_type, ((3, -1), (0, 2)), with_edge=True)
+    request = BatchRequest(0, 7, seeds.gids[:9].copy(), np.arange(9))
+    native, stepped = KHopSampler(whole, config), KHopSampler(whole, config)
+    stepped.source.khop = lambda request: None
+    expected, found = native.draft(request), stepped.draft(request)
+    assert [f.name for f in expected.fields] == [f.name for f in found.fields]
+    assert found.counters.rows == expected.counters.rows
+    expected, found = expected.values(), found.values()
+    for name in expected:
+        np.testing.assert_array_equal(expected[name], found[name], err_msg=name)
