@@ -16,12 +16,13 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import DataError, OptionError, PeerError
+from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.sample import sample_rows
 from glt_lightning.options import LimitOptions, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampler import BatchRequest, SamplerConfig
 from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.source import Expand, Rows
+from glt_lightning.sampler.source import AskedRows, Expand
 from glt_lightning.transport.message import Message, pack
 from glt_lightning.types import MAX_FANOUT
 from tests.helpers.owners import split_up
@@ -62,7 +63,7 @@ def test_picks_in_pieces_are_the_same(partition, fanout, with_edge, replace) -> 
     view = partition.view
     bounds = view.type_offsets
     rows = {t: np.arange(bounds[t], bounds[t + 1], dtype=np.int32) for t in range(view.num_types)}
-    question = Expand(9, 1, (fanout,) * view.num_relations, replace, with_edge, rows)
+    question = Expand(9, 1, (fanout,) * view.num_relations, DrawOptions(replace=replace, with_edge=with_edge), rows)
     size = 8 * sum(len(rows[int(t)]) for t in view.dst_types)
     near, small = asked(partition, size)
     picked = small.expand(1, question)()
@@ -82,7 +83,7 @@ def test_rows_in_pieces_are_the_same(partition, reply_bytes) -> None:
     view = partition.view
     rng = np.random.default_rng(0)
     request = [
-        Rows(
+        AskedRows(
             "node",
             t,
             ("n_id", *partition.manifest.node_attrs(t)),
@@ -105,7 +106,7 @@ def test_an_owner_that_sends_nothing_more_is_an_error(partition) -> None:
     near, rows = asked(partition, 4096)
     near._calls = {"expand": lambda message, caller: Message({"arrays": [], "total": 5})}
     with pytest.raises(PeerError, match="server 0 answered a question for neighbours with what does not fit"):
-        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, False, False, {}))()
+        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, DrawOptions(), {}))()
 
 
 def test_picks_of_other_edge_types_than_counted_are_an_error() -> None:
@@ -119,7 +120,7 @@ def test_picks_of_other_edge_types_than_counted_are_an_error() -> None:
 
     rows = PeerRows(np.ones(1, dtype=np.int32), [Near(SimpleNamespace(calls={"expand": expand}))])
     with pytest.raises(PeerError, match="server 0 answered a question for neighbours with what does not fit"):
-        rows.expand(1, Expand(0, 0, (-1, -1), False, False, {0: np.zeros(1, dtype=np.int32)}))()
+        rows.expand(1, Expand(0, 0, (-1, -1), DrawOptions(), {0: np.zeros(1, dtype=np.int32)}))()
 
 
 def test_counts_that_do_not_fit_are_refused(partition) -> None:
@@ -127,7 +128,7 @@ def test_counts_that_do_not_fit_are_refused(partition) -> None:
     t = int(partition.view.dst_types[0])
     ids = np.full(100, partition.view.type_offsets[t], dtype=np.int32)
     with pytest.raises(DataError, match=r"cluster\.limits\.reply_size"):
-        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, False, False, {t: ids}))()
+        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, DrawOptions(), {t: ids}))()
 
 
 @pytest.mark.parametrize("size", ["1KiB", "2GiB"])
@@ -216,4 +217,4 @@ def test_a_client_in_pieces_has_a_limit_too(partition) -> None:
     config = SamplerConfig(0, ((-1,),), most_bytes=1000)
     fanouts = (-1,) * view.num_relations
     with pytest.raises(DataError, match=r"cluster\.limits\.batch_size"):
-        small.expand(1, Expand(0, 0, fanouts, False, False, rows, config.require_room))()
+        small.expand(1, Expand(0, 0, fanouts, DrawOptions(), rows, config.require_room))()

@@ -28,7 +28,7 @@ class DirectRows:
         for r, fanout in enumerate(request.fanouts):
             gids = request.rows.get(int(view.dst_types[r]))
             if fanout and gids is not None:
-                options = {"replace": request.replace, "with_edge": request.with_edge}
+                options = {"replace": request.draw.replace, "with_edge": request.draw.with_edge}
                 arrays = sample_rows(
                     view, r, gids.astype(np.int64), fanout, batch_key=request.key, hop=request.hop, **options
                 )

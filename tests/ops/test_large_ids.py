@@ -67,7 +67,7 @@ def test_a_batch_built_step_by_step_is_that_of_one_call(start):
     builder = BatchBuilder(far, 2, with_edge=True)
     builder.start(seeds, 1)
     for hop, fanout in enumerate((3, 2)):
-        rows = builder.frontier(1)
+        rows = builder.frontier[1]
         builder.merge(0, [Picks(*sample_rows(far, 0, rows, fanout, batch_key=9, hop=hop, with_edge=True))], None)
         builder.end_hop()
     found = builder.result()

@@ -249,3 +249,9 @@ def test_a_seed_outside_the_graph(open_case):
     case = open_case(small_graph(), [[0], [1]])
     with pytest.raises(DataError, match="id 300 at position 1"):
         sampled(case.sampler(case.config(3)), BatchRequest(0, 1, np.array([0, 300]), np.arange(2)))
+
+
+def test_no_batch_is_larger_than_allowed(open_case):
+    case = open_case(small_graph(), [[0], [1]])
+    with pytest.raises(DataError, match=r"at most 1000 \(cluster.limits.batch_size\)"):
+        sampled(case.sampler(case.config(3, most_bytes=1000)), next(case.requests()))

@@ -12,7 +12,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.route import Router
 from glt_lightning.progress import Progress
-from glt_lightning.sampler.source import Gathered, RemoteRows, Rows, wire_dtype
+from glt_lightning.sampler.source import AskedRows, Gathered, RemoteRows, wire_dtype
 
 _CHUNK_BYTES = 4 << 20  # of rows asked for at once
 _AHEAD = 8  # questions on their way
@@ -80,4 +80,4 @@ def _questions(wanted: Wanted, manifest: Manifest, remote: RemoteRows) -> Iterat
         for owner in range(1, remote.num_owners):
             if len(ids := route.of(owner)):
                 at = first + np.flatnonzero(route.owner == owner)
-                yield _Asked(wanted, at, remote.gather(owner, [Rows(wanted.kind, wanted.type, names, ids)]))
+                yield _Asked(wanted, at, remote.gather(owner, [AskedRows(wanted.kind, wanted.type, names, ids)]))

@@ -9,8 +9,8 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.route import Router
-from glt_lightning.sampler.source import RemoteRows, Rows, wire_dtype
-from glt_lightning.sampler.table import Answer, Table
+from glt_lightning.sampler.source import AskedRows, RemoteRows, wire_dtype
+from glt_lightning.sampler.table import Answer, RowTable
 
 _CHUNK_BYTES = 4 << 20  # of rows read, or asked for, at once
 _AHEAD = 8  # chunks on their way
@@ -31,9 +31,9 @@ def read_rows(
     owners = np.zeros(manifest.num_parts, dtype=np.int32) if remote is None else remote.owner_of_part
     router = Router(bounds, owners, 1 if remote is None else remote.num_owners, wire_dtype(manifest))
     chunk = max(1, _CHUNK_BYTES // sum(s.row_bytes for s in shards.values()))
-    waiting: deque[tuple[int, Table]] = deque()
+    waiting: deque[tuple[int, RowTable]] = deque()
     for first in range(0, len(gids), chunk):
-        table = Table("node", node_type, {name: name for name in names}, dict(shards))
+        table = RowTable("node", node_type, {name: name for name in names}, dict(shards))
         table.route_by(router, int(bounds[-1]))
         _ask(table, remote, gids[first : first + chunk])
         waiting.append((first, table))
@@ -43,17 +43,17 @@ def read_rows(
         yield _read(*waiting.popleft())
 
 
-def _ask(table: Table, remote: RemoteRows | None, gids: np.ndarray) -> None:
+def _ask(table: RowTable, remote: RemoteRows | None, gids: np.ndarray) -> None:
     """Routes rows, and asks the owners of those that are not mapped."""
     table.clear()
     route = table.route(gids)
     if remote is not None:
         for owner in range(1, remote.num_owners):
             if len(ids := route.of(owner)):
-                answer = remote.gather(owner, [Rows("node", table.type, table.stored, ids)])
+                answer = remote.gather(owner, [AskedRows("node", table.type, table.stored, ids)])
                 table.answers.append(Answer(int(route.first[owner]), len(ids), answer))
 
 
-def _read(first: int, table: Table) -> tuple[int, Mapping[str, np.ndarray]]:
+def _read(first: int, table: RowTable) -> tuple[int, Mapping[str, np.ndarray]]:
     (places,) = table.places
     return first, {name: table.shards(name).gather(places) for name in table.stored}

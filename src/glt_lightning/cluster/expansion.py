@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.transport.message import Message, lay_out, layout_entries
@@ -26,8 +27,7 @@ class Expansion:
     key: int
     hop: int
     fanouts: Sequence[int]
-    replace: bool
-    with_edge: bool
+    draw: DrawOptions
     rows: Mapping[int, np.ndarray]
     first: int = 0
 
@@ -44,21 +44,21 @@ class Expansion:
                 f"expand: the counts of {num_counts} rows alone take {num_counts * 8} bytes; a reply of this process has at "
                 f"most {most_bytes} (cluster.limits.reply_size). Use smaller batches, or raise cluster.limits.reply_size."
             )
-        draws = [RowDraw(view, r, gids, fanout, self.key, self.hop, self.replace) for r, fanout, gids in asked]
+        draws = [RowDraw(view, r, gids, fanout, self.key, self.hop, self.draw) for r, fanout, gids in asked]
         counts = [draw.count() for draw in draws]
         ends = np.cumsum([0, *(c.sum() for c in counts)])
         total = int(ends[-1])
         if not 0 <= self.first <= total:
             raise DataError(f"expand: first: expected at most {total}, the picks there are; got {self.first}.")
         room = most_bytes - (0 if self.first else num_counts * wire.itemsize)
-        last = min(total, self.first + max(1, room // (wire.itemsize * (2 if self.with_edge else 1))))
+        last = min(total, self.first + max(1, room // (wire.itemsize * (2 if self.draw.with_edge else 1))))
         begins = np.clip(self.first, ends[:-1], ends[1:]) - ends[:-1]
         sizes = np.clip(last, ends[:-1], ends[1:]) - ends[:-1] - begins
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for draw, size in zip(draws, sizes.tolist(), strict=True):
             if not self.first:
                 shapes[f"{draw.relation}/counts"] = (wire, (len(draw.gids),))
-            for name in ("neighbors", "edge_rows")[: 1 + self.with_edge]:
+            for name in ("neighbors", "edge_rows")[: 1 + self.draw.with_edge]:
                 shapes[f"{draw.relation}/{name}"] = (wire, (size,))
         layout, nbytes = lay_out(shapes)
         body = np.zeros(nbytes, dtype=np.uint8)  # not empty: what lay between the arrays is nobody's business

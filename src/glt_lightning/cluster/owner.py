@@ -16,6 +16,7 @@ from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
+from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.sampler.sample import Draft, Field
@@ -58,10 +59,9 @@ class Owner:
         ask, view = message.header, self._partition.view
         fanouts = _integers(ask, "fanouts", view.num_relations, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
-        replace, with_edge = bool(ask.get("replace")), bool(ask.get("with_edge"))
         rows = {_index(name, view.num_types): _ids(ids) for name, ids in unpack(message).items()}
         first = read_integer({"first": 0} | dict(ask), "first", 0, 2**62)
-        question = Expansion(key, hop, fanouts, replace, with_edge, rows, first)
+        question = Expansion(key, hop, fanouts, DrawOptions.from_wire(ask), rows, first)
         return question.answer(view, self._wire, self._reply_bytes)
 
     @guarded()

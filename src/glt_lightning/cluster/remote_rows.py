@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.errors import GLTError, PeerError
 from glt_lightning.ops.merge import Picks
-from glt_lightning.sampler.source import Expand, Gathered, Picked, Rows
+from glt_lightning.sampler.source import AskedRows, Expand, Gathered, Picked
 from glt_lightning.transport.message import Message, pack, unpack
 from glt_lightning.transport.peer import Peer, PendingAnswer
 
@@ -45,8 +45,7 @@ class PeerRows:
             "key": request.key,
             "hop": request.hop,
             "fanouts": list(request.fanouts),
-            "replace": request.replace,
-            "with_edge": request.with_edge,
+            **request.draw.to_wire(),
             "arrays": arrays,
         }
         answer = peer.ask("expand", header, body)
@@ -56,7 +55,7 @@ class PeerRows:
 
         return picked
 
-    def gather(self, owner: int, request: Sequence[Rows]) -> Gathered:
+    def gather(self, owner: int, request: Sequence[AskedRows]) -> Gathered:
         peer = self.peers[owner - 1]
         self._remote_rows += sum(len(rows.ids) for rows in request)
         answer = _ask_rows(peer, request)
@@ -138,13 +137,13 @@ def _num_picks(piece: Mapping[str, np.ndarray]) -> int:
     return sum(len(array) for name, array in piece.items() if name.endswith("/neighbors"))
 
 
-def _ask_rows(peer: Peer, request: Sequence[Rows]) -> PendingAnswer:
+def _ask_rows(peer: Peer, request: Sequence[AskedRows]) -> PendingAnswer:
     arrays, body = pack({str(number): rows.ids for number, rows in enumerate(request)})
     tables = [[rows.kind, rows.type, list(rows.names)] for rows in request]
     return peer.ask("gather", {"tables": tables, "arrays": arrays}, body, bulk=True)
 
 
-def _all_rows(peer: Peer, request: Sequence[Rows], reply: Message) -> Sequence[Mapping[str, np.ndarray]]:
+def _all_rows(peer: Peer, request: Sequence[AskedRows], reply: Message) -> Sequence[Mapping[str, np.ndarray]]:
     """The rows asked for; an owner sends the first of them as far as a reply holds, and is asked for the others."""
     piece = _rows_of(peer, request, reply)
     if all(_num_rows(each, rows) == len(rows.ids) for each, rows in zip(piece, request, strict=True)):
@@ -168,7 +167,7 @@ def _all_rows(peer: Peer, request: Sequence[Rows], reply: Message) -> Sequence[M
         piece = _rows_of(peer, rest, _ask_rows(peer, rest).result())
 
 
-def _rows_of(peer: Peer, request: Sequence[Rows], reply: Message) -> Sequence[Mapping[str, np.ndarray]]:
+def _rows_of(peer: Peer, request: Sequence[AskedRows], reply: Message) -> Sequence[Mapping[str, np.ndarray]]:
     """One reply's arrays. Raises `PeerError` where some lack, or differ in their number of rows."""
     arrays, found = unpack(reply), []
     for number, rows in enumerate(request):
@@ -182,5 +181,5 @@ def _rows_of(peer: Peer, request: Sequence[Rows], reply: Message) -> Sequence[Ma
     return found
 
 
-def _num_rows(piece: Mapping[str, np.ndarray], rows: Rows) -> int:
+def _num_rows(piece: Mapping[str, np.ndarray], rows: AskedRows) -> int:
     return len(next(iter(piece.values()))) if piece else len(rows.ids)

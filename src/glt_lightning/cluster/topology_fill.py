@@ -12,11 +12,12 @@ from glt_lightning.data.kept_topology import KeptTopology, Lists, stored_edge_ro
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Router
 from glt_lightning.progress import Progress
-from glt_lightning.sampler.source import Expand, RemoteRows, Rows, wire_dtype
+from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
 
 _CHUNK = 1 << 12  # nodes asked for at once: the hottest ones have thousands of neighbours
 
@@ -117,8 +118,8 @@ def _answers(
         asked = []
         for owner in range(1, remote.num_owners):
             if len(theirs := route.of(owner)):
-                expand = Expand(0, 0, fanouts, False, True, {node_type: theirs})
-                rows = Rows("node", node_type, ("n_id",), theirs)
+                expand = Expand(0, 0, fanouts, DrawOptions(with_edge=True), {node_type: theirs})
+                rows = AskedRows("node", node_type, ("n_id",), theirs)
                 asked.append((owner, remote.expand(owner, expand), remote.gather(owner, [rows])))
         names = np.empty(len(ids), dtype=manifest.id_dtype)
         parts: dict[int, list[Picks]] = {r: [] for r in relations}

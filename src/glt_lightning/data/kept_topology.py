@@ -11,10 +11,11 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest, edge_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
+from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.graph import GraphView, RelationArrays
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
-from glt_lightning.ops.sample import sample_rows
+from glt_lightning.ops.sample import RowDraw
 from glt_lightning.types import edge_type_key
 
 _MOST_EDGES = 2**31  # of one edge type, whose attributes can be kept
@@ -170,31 +171,12 @@ class KeptTopology:
         return cls(arrays, manifest)
 
     def sample(
-        self,
-        relation: int,
-        ranks: np.ndarray,
-        fanout: int,
-        *,
-        batch_key: int,
-        hop: int,
-        replace: bool,
-        with_edge: bool,
-        threads: int,
+        self, relation: int, ranks: np.ndarray, fanout: int, batch_key: int, hop: int, draw: DrawOptions
     ) -> Picks:
         """The picks for kept nodes of the relation's destination type, by rank (int [n])."""
         ranks = ranks.astype(np.int64)
         rows = ranks + self._first[self._dst[relation]]
-        counts, neighbors, edges = sample_rows(
-            self._view,
-            relation,
-            rows,
-            fanout,
-            batch_key=batch_key,
-            hop=hop,
-            replace=replace,
-            with_edge=with_edge,
-            threads=threads,
-        )
+        counts, neighbors, edges = RowDraw(self._view, relation, rows, fanout, batch_key, hop, draw).picks()
         if edges is not None:
             first = self._first_edge[relation]
             assert first is not None

@@ -41,7 +41,8 @@ class Drawn:
     def stitched(self) -> Picks:
         """The picks in frontier order. In the host's memory only."""
         if self.owner is None:
-            return self.picks[0]
+            whole: Picks = self.picks[0]
+            return whole
         order = np.argsort(self.owner, kind="stable")
         counts = np.concatenate([p.counts for p in self.picks]).astype(np.int64)
         begin, back = np.cumsum(counts) - counts, np.argsort(order)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.native import check, library, pointer
+
+_PLAIN = DrawOptions()
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,26 @@ class RowDraw:
     fanout: int
     batch_key: int
     hop: int
-    replace: bool = False
+    draw: DrawOptions = _PLAIN
+
+    def picks(
+        self, require_room: Callable[[int], None] = lambda nbytes: None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """(counts, neighbours, edge rows or None), as `sample_rows`. require_room: is asked, with the bytes of the picks,
+        before memory is taken; it may raise."""
+        counts = self.count()
+        total = int(counts.sum())
+        require_room(total * 8 * (1 + self.draw.with_edge))
+        neighbors = np.empty(total, dtype=np.int64)
+        edge_rows = np.empty_like(neighbors) if self.draw.with_edge else None
+        self.pick(counts, 0, neighbors, edge_rows, threads=self.draw.threads)
+        return counts, neighbors, edge_rows
 
     def count(self) -> np.ndarray:
         """int64 [F]: how many neighbours each row yields. Raises as `sample_rows`."""
         counts, detail = np.empty(len(self.gids), dtype=np.int64), np.zeros(4, dtype=np.int64)
         rows = (self.graph.address, self.relation, self.gids.ctypes.data, len(self.gids), self.fanout)
-        status = library().glt_count_rows(*rows, self.replace, counts.ctypes.data, detail.ctypes.data)
+        status = library().glt_count_rows(*rows, self.draw.replace, counts.ctypes.data, detail.ctypes.data)
         check(status, detail, "sample")
         return counts
 
@@ -55,7 +72,7 @@ class RowDraw:
             self.fanout,
             self.batch_key,
             self.hop,
-            self.replace,
+            self.draw.replace,
             threads,
             counts.ctypes.data,
             first,
@@ -85,9 +102,5 @@ def sample_rows(
     Returns (counts int64 [F], neighbours int64 [sum of counts] in row order, edge rows like neighbours or None).
     Raises `DataError` for an id that is not a local node of the destination type, `PartitionError` for a damaged row.
     """
-    draw = RowDraw(graph, relation, gids, fanout, batch_key, hop, replace)
-    counts = draw.count()
-    neighbors = np.empty(int(counts.sum()), dtype=np.int64)
-    edge_rows = np.empty_like(neighbors) if with_edge else None
-    draw.pick(counts, 0, neighbors, edge_rows, threads=threads)
-    return counts, neighbors, edge_rows
+    draw = DrawOptions(replace=replace, with_edge=with_edge, threads=threads)
+    return RowDraw(graph, relation, gids, fanout, batch_key, hop, draw).picks()

@@ -25,7 +25,7 @@ from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.device_store import DeviceStore
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Field
-from glt_lightning.sampler.table import Table, open_tables
+from glt_lightning.sampler.table import RowTable, open_tables
 
 
 class DeviceNeighbors(AllLocal):
@@ -112,7 +112,7 @@ class DeviceNeighbors(AllLocal):
     def edge_index(self, name: str, found: DeviceSubgraph, edge_type: int) -> Field:
         return self._field(name, found.edge_index[edge_type])
 
-    def rows(self, name: str, table: Table, public: str, on_disk: OnDisk) -> Field:
+    def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         if public == "n_id":
             return self._field(name, self._n_id[table.type])
         stored = table.names[public]
@@ -125,7 +125,7 @@ class DeviceNeighbors(AllLocal):
             rows = _seen_as(shards.gather(places, error=self._error), dtype)
         return self._field(name, rows.to(torch.int64) if public == "e_id" else rows)
 
-    def _shards(self, table: Table, name: str) -> CudaShards | None:
+    def _shards(self, table: RowTable, name: str) -> CudaShards | None:
         """An attribute for the device, with the rows of owners under their numbers; None where the CPU reads it."""
         shards_of = self._store.node_shards if table.kind == "node" else self._store.edge_shards
         shards, remote = shards_of(table.type, name, self.config.stored), len(table.all_places)
@@ -135,7 +135,7 @@ class DeviceNeighbors(AllLocal):
         rows = self._sent(table, name).view(shards.stored_dtype).reshape(remote, *row_shape)
         return shards.extended([(table.end, rows)], table.end + remote)
 
-    def _sent(self, table: Table, name: str) -> Tensor:
+    def _sent(self, table: RowTable, name: str) -> Tensor:
         """An attribute of all remote rows, as it is stored, on the device: uint8, row after row."""
         shards, places = table.shards(name).raw, table.all_places
         pinned = self._kernels.pinned(len(places) * shards.row_bytes, dtype=torch.uint8)
@@ -143,7 +143,7 @@ class DeviceNeighbors(AllLocal):
         shards.gather(places, rows, threads=self.config.threads)
         return pinned.to(self._kernels.device, non_blocking=True)
 
-    def _read_by_cpu(self, table: Table, name: str, dtype: torch.dtype, on_disk: OnDisk) -> Tensor:
+    def _read_by_cpu(self, table: RowTable, name: str, dtype: torch.dtype, on_disk: OnDisk) -> Tensor:
         shards, places = table.shards(name), self._on_host(table)
         rows = self._kernels.pinned(len(places), *shards.row_shape, dtype=dtype)
         out = _seen_as(rows, torch.int16).numpy().view(shards.dtype) if dtype == torch.bfloat16 else rows.numpy()
@@ -153,8 +153,8 @@ class DeviceNeighbors(AllLocal):
             shards.gather(places, out, threads=self.config.threads)
         return rows.to(self._kernels.device, non_blocking=True)
 
-    def _on_host(self, table: Table) -> np.ndarray:
-        """int64 [n]: where `Table.shards` has the rows of a batch. Waits, once per table and batch."""
+    def _on_host(self, table: RowTable) -> np.ndarray:
+        """int64 [n]: where `RowTable.shards` has the rows of a batch. Waits, once per table and batch."""
         key = table.kind, table.type
         if key not in self._host_places:
             places = SentHome(self._places[table.kind][table.type], self._kernels).wait().copy()

@@ -18,7 +18,7 @@ from glt_lightning.ops.tiered import OnDisk, TieredShards
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Field, copied
-from glt_lightning.sampler.table import Table, open_tables
+from glt_lightning.sampler.table import RowTable, open_tables
 
 _INT64 = np.dtype(np.int64)
 
@@ -78,15 +78,8 @@ class HostSource(AllLocal):
         }
 
     def _draw(self, key: int, hop: int, relation: int, fanout: int, gids: np.ndarray) -> Picks:
-        config = self.config
-        draw = RowDraw(self.view, relation, gids, fanout, key, hop, config.replace)
-        counts = draw.count()
-        total = int(counts.sum())
-        config.require_room(total * 8 * (1 + config.with_edge))
-        neighbors = np.empty(total, dtype=np.int64)
-        edge_rows = np.empty_like(neighbors) if config.with_edge else None
-        draw.pick(counts, 0, neighbors, edge_rows, threads=config.threads)
-        return Picks(counts, neighbors, edge_rows)
+        draw = RowDraw(self.view, relation, gids, fanout, key, hop, self.config)
+        return Picks(*draw.picks(self.config.require_room))
 
     def routed(self, frontier: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         return frontier
@@ -116,7 +109,7 @@ class HostSource(AllLocal):
 
         return Field(name, _INT64, (2, len(src)), write)
 
-    def rows(self, name: str, table: Table, public: str, on_disk: OnDisk) -> Field:
+    def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         at_hand = table.at_hand.get(public)
         if at_hand is not None:
             is_wide = at_hand.dtype != np.int32

@@ -14,7 +14,7 @@ from glt_lightning.ops.tiered import OnDisk
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Field
-from glt_lightning.sampler.table import Table
+from glt_lightning.sampler.table import RowTable
 
 Found = Any  # `ops.khop.Subgraph`, or on a device `ops.cuda.subgraph.DeviceSubgraph`
 
@@ -34,8 +34,8 @@ class NeighborSource(Protocol):
 
     config: SamplerConfig
     view: GraphView
-    nodes: list[Table]
-    edges: list[Table]
+    nodes: list[RowTable]
+    edges: list[RowTable]
 
     @property
     def counters(self) -> Counters: ...
@@ -72,7 +72,7 @@ class NeighborSource(Protocol):
     def edge_index(self, name: str, found: Found, edge_type: int) -> Field:
         """int64 [2, E]: lids of neighbours, and of the nodes that they were drawn for."""
 
-    def rows(self, name: str, table: Table, public: str, on_disk: OnDisk) -> Field:
+    def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         """An attribute of the table, or its ids, by its name in a batch. on_disk: hears what is read from a disk."""
 
 

@@ -9,22 +9,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.draw import DrawOptions
 
 
 @dataclass(frozen=True)
-class SamplerConfig:
+class SamplerConfig(DrawOptions):
     """How a loader's batches are sampled. Plain numbers, so that it can be sent to another process.
 
-    seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all, 0 none.
-    threads: threads that share one batch.  stored: attributes are not decoded (`Manifest.as_stored`).
+    It is the draw options, and: seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all,
+    0 none.  stored: attributes are not decoded (`Manifest.as_stored`).
     most_bytes: largest memory of one batch, or None for no limit.
     """
 
     seed_type: int
     fanouts: tuple[tuple[int, ...], ...]
-    replace: bool = False
-    with_edge: bool = False
-    threads: int = 1
     stored: bool = False
     most_bytes: int | None = None
 

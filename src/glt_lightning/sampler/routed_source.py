@@ -17,8 +17,8 @@ from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.neighbors import Found, LocalSource
 from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import Field
-from glt_lightning.sampler.source import Expand, Picked, RemoteRows, Rows, wire_dtype
-from glt_lightning.sampler.table import Answer, Table
+from glt_lightning.sampler.source import AskedRows, Expand, Picked, RemoteRows, wire_dtype
+from glt_lightning.sampler.table import Answer, RowTable
 
 
 class RoutedSource:
@@ -109,8 +109,7 @@ class RoutedSource:
         for owner in range(1, self._remote.num_owners):
             rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
             if rows:
-                draw = (config.replace, config.with_edge)
-                expand = Expand(key, hop, tuple(fanouts), *draw, rows, config.require_room)
+                expand = Expand(key, hop, tuple(fanouts), config, rows, config.require_room)
                 asked[owner] = self._remote.expand(owner, expand)
         return asked
 
@@ -130,18 +129,8 @@ class RoutedSource:
         picks = [answers[o].get(relation, none) if o in answers else none for o in owners]
         if len(route.begin) > len(picks) + 2:
             assert self._topology is not None
-            picks.append(
-                self._topology.sample(
-                    relation,
-                    route.of(self._remote.num_owners),
-                    fanout,
-                    batch_key=key,
-                    hop=hop,
-                    replace=config.replace,
-                    with_edge=config.with_edge,
-                    threads=config.threads,
-                )
-            )
+            ranks = route.of(self._remote.num_owners)
+            picks.append(self._topology.sample(relation, ranks, fanout, key, hop, config))
         return picks
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
@@ -152,7 +141,7 @@ class RoutedSource:
         ids = self._local.routed(frontier)
         self._ask_rows(self.nodes, [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)])
 
-    def _ask_rows(self, tables: Sequence[Table], routes: Iterable[Route]) -> None:
+    def _ask_rows(self, tables: Sequence[RowTable], routes: Iterable[Route]) -> None:
         """Asks the owners for the attributes of rows that were just routed: one question per owner."""
         if not self._attributes:
             return
@@ -160,7 +149,7 @@ class RoutedSource:
         for owner in range(1, self._remote.num_owners):
             asked = [(table, route, ids) for table, route in routed if len(ids := route.of(owner))]
             if asked:
-                rows = [Rows(table.kind, table.type, table.stored, ids) for table, _, ids in asked]
+                rows = [AskedRows(table.kind, table.type, table.stored, ids) for table, _, ids in asked]
                 answer = self._remote.gather(owner, rows)
                 for index, (table, route, ids) in enumerate(asked):
                     table.answers.append(Answer(int(route.first[owner]), len(ids), answer, index, ids))
@@ -182,5 +171,5 @@ class RoutedSource:
     def edge_index(self, name: str, found: Found, edge_type: int) -> Field:
         return self._local.edge_index(name, found, edge_type)
 
-    def rows(self, name: str, table: Table, public: str, on_disk: OnDisk) -> Field:
+    def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         return self._local.rows(name, table, public, on_disk)

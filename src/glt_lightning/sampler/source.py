@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.merge import Picks
 
 
@@ -23,14 +24,13 @@ class Expand:
     key: int
     hop: int
     fanouts: tuple[int, ...]
-    replace: bool
-    with_edge: bool
+    draw: DrawOptions
     rows: Mapping[int, np.ndarray]
     require_room: Callable[[int], None] = lambda nbytes: None
 
 
 @dataclass(frozen=True)
-class Rows:
+class AskedRows:
     """Attributes of some nodes (by gid) or edges (by edge row), all of one owner. names: as stored in the partition."""
 
     kind: str  # "node" or "edge"
@@ -40,7 +40,7 @@ class Rows:
 
 
 Picked = Callable[[], Mapping[int, Picks]]  # waits; edge type -> picks
-Gathered = Callable[[], Sequence[Mapping[str, np.ndarray]]]  # waits; per asked Rows: name -> [n, ...]
+Gathered = Callable[[], Sequence[Mapping[str, np.ndarray]]]  # waits; per `AskedRows`: name -> [n, ...]
 
 
 class RemoteRows(Protocol):
@@ -55,7 +55,7 @@ class RemoteRows(Protocol):
     def expand(self, owner: int, request: Expand) -> Picked:
         """Samples neighbours of rows at their owner. Waiting raises `PeerError`, naming it."""
 
-    def gather(self, owner: int, request: Sequence[Rows]) -> Gathered:
+    def gather(self, owner: int, request: Sequence[AskedRows]) -> Gathered:
         """Reads attributes at their owner. Waiting raises `PeerError`, naming it."""
 
 

@@ -46,7 +46,7 @@ class Answer:
 
 
 @dataclass
-class Table:
+class RowTable:
     """The nodes of one type or the edges of one edge type: where a batch's rows of it will be found.
 
     names: name in a batch -> name in the partition.  local: the attributes in the mapped parts, by name in the partition.
@@ -203,7 +203,7 @@ def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]
 
 def open_tables(
     partition: LocalPartition, config: SamplerConfig, on_device: DeviceMembers | None = None
-) -> tuple[list[Table], list[Table]]:
+) -> tuple[list[RowTable], list[RowTable]]:
     """A table for each node type, with ``n_id`` and the attributes of nodes; and one for each edge type, with ``e_id`` and
     the attributes of edges where batches have these."""
     partition = partition.as_stored if config.stored else partition
@@ -211,7 +211,7 @@ def open_tables(
     for t, attributes in enumerate(node_names(partition.manifest)):
         shards = {name: partition.node_shards(t, name) for name in ("n_id", *attributes)}
         members = None if on_device is None else on_device.tables[t]
-        nodes.append(Table("node", t, {name: name for name in shards}, shards, members))
+        nodes.append(RowTable("node", t, {name: name for name in shards}, shards, members))
     for r, names in enumerate(edge_names(partition.manifest, config)):
-        edges.append(Table("edge", r, names, {name: partition.edge_shards(r, name) for name in names.values()}))
+        edges.append(RowTable("edge", r, names, {name: partition.edge_shards(r, name) for name in names.values()}))
     return nodes, edges
