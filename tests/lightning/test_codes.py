@@ -64,6 +64,17 @@ def test_nodes_with_codes_alone_need_no_embedding_of_their_own(make_data) -> Non
     assert model.gnn.encoder.layer is None
 
 
+def test_classes_have_names_without_labels(make_data) -> None:
+    source = coded_graph()
+    del source.node[NODE]["y"]  # type: ignore[attr-defined]
+    source.class_names = ["a", "b", "c"]  # type: ignore[attr-defined]
+    data = make_data(dataset=source)
+    data.prepare_data()
+    data.setup()
+    assert data.class_names == ["a", "b", "c"]
+    data.teardown()
+
+
 def test_a_column_of_codes_adds_its_vector() -> None:
     embedding = CodeEmbedding([3, 2], 4)
     first, second = (table.weight for table in embedding.columns)

@@ -214,6 +214,11 @@ class GLTDataModule(LightningDataModule):
     def class_names(self) -> list[str] | None:
         """Names of the classes 0, 1, ...; None where the data names none."""
         labels = self.label_facts
+        if (
+            labels is None and self._graph is not None
+        ):  # nodes to predict, with the classes of an encoding that is applied
+            names = self._graph.manifest.class_names
+            return None if names is None else list(names)
         return None if labels is None else labels["class_names"]
 
     @property
