@@ -352,12 +352,13 @@ def test_checkpoint_that_does_not_fit_the_model_is_one_line(config: str, capsys:
     assert "config.yaml in the folder of its run" in said
 
 
-def test_last_resumes_the_run_of_the_configuration(config: str) -> None:
+def test_last_resumes_the_run_of_the_configuration(config: str, caplog: pytest.LogCaptureFixture) -> None:
     main(["fit", "--config", config, "--ckpt_path", "last"])  # there is nothing to resume
+    assert "Restoring states" not in caplog.text
     main(["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_epochs", "2"])
+    assert re.search(r"Restoring states from .*/version_0/checkpoints/last\.ckpt", caplog.text)
     checkpoint = torch.load("lightning_logs/version_1/checkpoints/last.ckpt", weights_only=True)
-    assert checkpoint["epoch"] == 1
-    assert checkpoint["global_step"] == 10
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (1, 10)
 
 
 def test_lines_of_dependencies_are_left_out(config: str, built: list[GLTCLI], caplog, recwarn) -> None:
