@@ -95,7 +95,11 @@ def test_fit_test_and_predict_in_one_process_per_rank(data_options: dict[str, An
     assert result["test_acc"] > 0.6
     written = read_predictions(tmp_path / "predictions")
     assert written["n_id"].tolist() == list(range(NODES))
-    assert sorted(p.name for p in (tmp_path / "predictions").iterdir()) == ["rank0.npz", "rank1.npz"]
+    assert sorted(p.name for p in (tmp_path / "predictions").iterdir()) == [
+        "manifest.json",
+        "rank0.parquet",
+        "rank1.parquet",
+    ]
 
 
 # Evaluates one seed on as many ranks as it is told; prints the metrics of rank 0.
