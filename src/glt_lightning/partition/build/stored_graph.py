@@ -25,7 +25,7 @@ from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
 
-_FEW_NODES = 10  # of a part
+_FEW_NODES = 4  # of a part
 ResolvedSplits = Mapping[str, tuple[NodeType, np.ndarray]]
 
 

@@ -74,7 +74,7 @@ def _open(dataset: Any, root: str | Path) -> GraphSource:
 
 
 def _near_files(path: Path) -> str:
-    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")], n=1)
+    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")], n=1, cutoff=0.75)
     return f" Did you mean {path.parent / near[0]}?" if near else ""
 
 
