@@ -300,6 +300,20 @@ def test_sigterm_ends_all_ranks(endless: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "glt_worker", "glt_server_client"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_ends_all_ranks(endless: list[str], tmp_path: Path, strategy: str, times: int) -> None:
+    """A terminal sends it to all processes of the job; a second one may come while they end."""
+    command = [sys.executable, *endless, "--trainer.strategy", strategy]
+    with started(command, env=ONE_THREAD, cwd=tmp_path) as run:
+        wait_for_training(run)
+        for _ in range(times):
+            os.killpg(run.popen.pid, signal.SIGINT)
+        assert run.wait(60) in (1, -signal.SIGINT)
+        assert settle(run.family, grace_s=30) == [], run.output
+
+
+@pytest.mark.slow
 def test_products_config_runs_offline(tmp_path: Path) -> None:
     """OGB's own loader reads files of the layout that it downloads, and asks nothing."""
     lay_out(tmp_path / "data", "ogbn-products", RawGraph.random(np.random.default_rng(0)))
