@@ -1,7 +1,6 @@
 """From seeds to batches: the epoch plan, requests, the k-hop sampler and what it returns.
 
-``NeighborSampler`` here is the one of scripts, as GraphLearn-for-PyTorch's users know it; that of partitions is
-`neighbor.NeighborSampler`.
+``NeighborSampler`` is the GLT facade's, for scripts; batches of a partition are made by `khop.KHopSampler`.
 """
 
 from typing import TYPE_CHECKING
