@@ -20,7 +20,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda _number, _frame: told.set())
     server = HostedServer(ServerPlan.from_json(json.loads(sys.argv[1])))
     print("listening at", server.address, flush=True)
-    told.wait()
+    while not told.wait(0.2):  # in steps: a signal that another thread received is handled when this one wakes
+        continue
     server.close()
 
 

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ import yaml
 
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.lightning.cli.serve import _Told
 from glt_lightning.lightning.cli.status_table import status_table
 from glt_lightning.options import SecurityOptions
 from tests.helpers import Run, started
@@ -191,6 +193,16 @@ def test_folder_that_is_no_partition(config: str, capsys: pytest.CaptureFixture[
     Path("other").mkdir()
     Path("other", "notes.txt").write_text("mine")
     assert "other" in refused(capsys, "--config", config, "--data.partition.dir", "other")
+
+
+@pytest.mark.timeout(30)
+def test_signal_that_another_thread_received() -> None:
+    """As after SIGSTOP and SIGCONT: the kernel gave SIGTERM to a thread in which Python runs no handlers."""
+    with _Told() as told:
+        other = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        other.start()
+        told.wait()
+        other.join()
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ _DESCRIPTION = (
     "Serves a graph to trainers with strategy glt_server_client. Reads data and cluster of the configuration of fit, and "
     "nothing else of it. Ends with SIGTERM or Ctrl-C."
 )
+_STEP_S = 0.2
 _HEALTH_S = 5.0  # an orchestrator wants an answer
 _ANYWHERE = "127.0.0.1:0"
 
@@ -129,7 +130,10 @@ class _Told:
 
     def wait(self) -> None:
         self._waited_for = True
-        self._event.wait()
+        # In steps: the kernel may give a signal to any thread, which does so for one that follows SIGCONT at once. Python
+        # runs our handler in the main thread alone, once that wakes; waiting without end, it would never.
+        while not self._event.wait(_STEP_S):
+            continue
 
     def _tell(self, number: int, _frame: Any) -> None:
         self._event.set()
