@@ -79,7 +79,7 @@ class RankOfPart:
             yield KHopSampler(self.here, self._config, remote=self.owners), Kept()
             return
         maker = CacheMaker(self.here, options)
-        kept = Kept.of_ticket(maker.make(self.owners, progress=False), self.here.manifest)
+        kept = Kept.from_handle(maker.make(self.owners, progress=False), self.here.manifest)
         yield KHopSampler(self.here, self._config, remote=self.owners, cache=kept), kept
         kept.close()
         maker.close()

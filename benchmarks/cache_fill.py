@@ -86,7 +86,7 @@ def _made(pids: list[int], partition: LocalPartition, remote: Any, options: Cach
     """Wall and CPU seconds of a cache until it can be used."""
     before, begin = cpu_s(pids), time.perf_counter()
     maker = CacheMaker(partition, options)
-    kept = Kept.of_ticket(maker.make(remote, progress=False), partition.manifest)
+    kept = Kept.from_handle(maker.make(remote, progress=False), partition.manifest)
     wall, cpu = time.perf_counter() - begin, cpu_s(pids) - before
     assert kept.rows is not None
     rows, mb = len(kept.rows.tables[0] or ()), kept.rows.nbytes / 1e6

@@ -182,11 +182,11 @@ def test_what_was_made_otherwise_is_not_opened(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
     here, remote = split_up(whole, [[0], [1]])
     maker = CacheMaker(here, CacheOptions(bytes=1 << 20, topology=1 << 18))
-    ticket = maker.make(remote, progress=False)
+    handle = maker.make(remote, progress=False)
     for what in ("rows", "topology"):
-        other = dict(ticket) | {what: ticket[what] | {"made_by": {"graph": "other"}}}
+        other = dict(handle) | {what: handle[what] | {"made_by": {"graph": "other"}}}
         with pytest.raises(DataError, match="made otherwise"):
-            Kept.of_ticket(other, whole.manifest)
+            Kept.from_handle(other, whole.manifest)
     maker.close()
 
 
@@ -260,7 +260,7 @@ def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make):
     edge_types = len(whole.schema.edge_types)
     options = CacheOptions(policy="presample", ratio=0.1, num_neighbors=[4, 3], batch_size=8)
     maker = CacheMaker(here, options)
-    kept = Kept.of_ticket(maker.make(remote, progress=False), here.manifest)
+    kept = Kept.from_handle(maker.make(remote, progress=False), here.manifest)
     maker.close()
     seeds = whole.split("train")
     bounds = np.asarray(whole.manifest.bounds[seeds.node_type]) + whole.manifest.offsets[seeds.node_type]

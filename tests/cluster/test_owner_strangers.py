@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from glt_lightning.cluster.graph import GraphDesk
+from glt_lightning.cluster.graph import GraphService
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import PeerError, RemoteError
@@ -56,7 +56,7 @@ def peer(half) -> Iterator[Peer]:
     """Asks an owner, which must work as well in the end as in the beginning."""
     with InProcessNetwork() as network:
         owner, farm = Owner(half, REPLY_BYTES), Farm(network)
-        calls = {**owner.calls, **GraphDesk(half, half.parts).calls}
+        calls = {**owner.calls, **GraphService(half, half.parts).calls}
         server = network.serve("owner:1", Service(lambda hello: {}, calls, {}))
         peer = farm.peer(server.address)
         before = whole_answer(half, peer)

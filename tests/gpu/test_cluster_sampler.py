@@ -46,8 +46,8 @@ def test_one_wait_a_hop(open_case, monkeypatch):
     case = open_case(small_graph(), [[0], [1]])
     sampler, (first, second) = case.sampler(case.config(4, 3, with_edge=True)), case.requests()
     sampled(sampler, first)
-    waits, wait = [], cuda_khop_batch.SentHome.wait
-    monkeypatch.setattr(cuda_khop_batch.SentHome, "wait", lambda self: waits.append(self) or wait(self))
+    waits, wait = [], cuda_khop_batch.HostCopy.wait
+    monkeypatch.setattr(cuda_khop_batch.HostCopy, "wait", lambda self: waits.append(self) or wait(self))
     torch.cuda.set_sync_debug_mode("error")
     try:
         sampled(sampler, second)

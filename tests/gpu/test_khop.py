@@ -57,8 +57,8 @@ def test_the_host_waits_once_a_batch(kernels, monkeypatch):
     seeds = cases.to(kernels, pieces.gid_of[0][:4])
     op(seeds, 0, 0)
     waits = []
-    wait = cuda_khop_batch.SentHome.wait
-    monkeypatch.setattr(cuda_khop_batch.SentHome, "wait", lambda self: waits.append(self) or wait(self))
+    wait = cuda_khop_batch.HostCopy.wait
+    monkeypatch.setattr(cuda_khop_batch.HostCopy, "wait", lambda self: waits.append(self) or wait(self))
     torch.cuda.set_sync_debug_mode("error")
     try:
         batches = [op.start(seeds, 0, key) for key in range(4)]

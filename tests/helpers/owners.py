@@ -56,6 +56,6 @@ def make_cache(here: LocalPartition, remote: DirectRows, options: CacheOptions) 
     """What the options say that this process keeps of the parts of others. Close it."""
     maker = CacheMaker(here, options)
     try:
-        return Kept.of_ticket(maker.make(remote, progress=False), here.manifest)
+        return Kept.from_handle(maker.make(remote, progress=False), here.manifest)
     finally:
         maker.close()

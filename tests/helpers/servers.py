@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from glt_lightning.channel.slots import PinMemory
-from glt_lightning.cluster.graph import GraphDesk, RemoteGraph
+from glt_lightning.cluster.graph import GraphService, RemoteGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.data.local_partition import LocalPartition
@@ -61,7 +61,7 @@ class Farm:
         options = cluster(**changes)
         link = Link(job="", role="server", name="server 0", graph=partition.manifest.options_hash)
         owner = Owner(partition, options.limits.reply_bytes)
-        services = {**owner.calls, **GraphDesk(partition, partition.parts).calls}
+        services = {**owner.calls, **GraphService(partition, partition.parts).calls}
         server = GraphServer(partition, options, self.transport, address, services=services, greet=greet or link.greet)
         self._stack.callback(owner.close)
         self._stack.callback(server.close)

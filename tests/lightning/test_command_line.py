@@ -418,8 +418,8 @@ def test_cluster_goes_to_those_who_ask_others(
     main(["fit", "--config", config, "--cluster.peer_timeout_s", "7", "--trainer.strategy", *strategy])
     (run,) = built
 
-    def timeout_of(holder: Any) -> float | None:
-        cluster = getattr(holder, "cluster", None)
+    def timeout_of(owner: Any) -> float | None:
+        cluster = getattr(owner, "cluster", None)
         return None if cluster is None else cluster.peer_timeout_s
 
     assert (timeout_of(run.trainer.strategy), timeout_of(run.datamodule)) == (strategys, datas)

@@ -248,11 +248,13 @@ def test_the_first_rank_hands_its_gift_to_the_others_of_this_user() -> None:
         return given[0]
 
     def open_watch(rank: int) -> PeerWatch:
-        gift = {"token": "0123456789abcdef"} if rank == 0 else {}
-        return PeerWatch(rank=rank, local_rank=rank, local_size=3, share=share, timeout_s=5, silence_s=60, gift=gift)
+        job_secret = {"token": "0123456789abcdef"} if rank == 0 else {}
+        return PeerWatch(
+            rank=rank, local_rank=rank, local_size=3, share=share, timeout_s=5, silence_s=60, job_secret=job_secret
+        )
 
     with ThreadPoolExecutor(3) as pool:
         watches = list(pool.map(open_watch, range(3)))
-    assert [watch.gift for watch in watches] == [{"token": "0123456789abcdef"}] * 3
+    assert [watch.job_secret for watch in watches] == [{"token": "0123456789abcdef"}] * 3
     for watch in watches:
         watch.close()

@@ -204,9 +204,9 @@ def test_memory_that_stays_empty_is_given_back(kernels, monkeypatch):
 def test_when_the_host_waits(kernels, monkeypatch, max_picks):
     """Once, when the result is asked for; hop by hop once a hop."""
     waits = []
-    read, wait = cuda_sample.read, cuda_khop_batch.SentHome.wait
+    read, wait = cuda_sample.read, cuda_khop_batch.HostCopy.wait
     monkeypatch.setattr(cuda_sample, "read", lambda *tensors: waits.append("read") or read(*tensors))
-    monkeypatch.setattr(cuda_khop_batch.SentHome, "wait", lambda self: waits.append("wait") or wait(self))
+    monkeypatch.setattr(cuda_khop_batch.HostCopy, "wait", lambda self: waits.append("wait") or wait(self))
     rng = np.random.default_rng(9)
     pieces = cut(TypedGraph.random(rng, HETERO), 2, rng)
     graph = DeviceGraph.from_view(pieces.view, kernels)

@@ -58,9 +58,9 @@ def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers):
             cache = CacheOptions(ratio=ratio)
             with open_rank(whole, rank, count, exchange, parts[rank], cache, options, opened) as context:
                 found = contents_of(context)
-                ticket = None if opened[rank]._cache is None else opened[rank]._cache.ticket
+                handle = None if opened[rank]._cache is None else opened[rank]._cache.handle
                 exchange("all done")
-                return *found, ticket
+                return *found, handle
 
         return run
 
@@ -75,8 +75,8 @@ def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers):
         before, after = without[rank][1], found[rank][1]
         assert 0 < after.cached_rows < before.remote_rows
         assert after.cached_rows + after.remote_rows == before.remote_rows
-    tickets = [each[2] for each in found]
-    assert tickets[0] == tickets[2] != tickets[1] == tickets[3]
+    handles = [each[2] for each in found]
+    assert handles[0] == handles[2] != handles[1] == handles[3]
 
 
 def test_a_sampler_that_is_restarted_keeps_the_cache(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from glt_lightning.cluster.link import Link
-from glt_lightning.producer.watch import HolderWatch
+from glt_lightning.producer.watch import OwnerWatch
 from glt_lightning.transport.message import Message
 from tests.helpers import started
 from tests.helpers.partitions import partitioned, small_graph
@@ -79,7 +79,7 @@ def test_a_rank_that_is_stopped_for_too_long_is_lost(last: dict[str, Any], lost:
         said.append(reason)
         heard.set()
 
-    watch = HolderWatch([peer], 0.02, 0.05, on_loss)  # type: ignore[list-item]
+    watch = OwnerWatch([peer], 0.02, 0.05, on_loss)  # type: ignore[list-item]
     try:
         until(lambda: heard.is_set() if lost else peer.asked > 20)
         assert bool(said) is lost

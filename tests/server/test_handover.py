@@ -132,7 +132,7 @@ def test_slots_that_are_gone_are_forgotten_by_who_had_them(farm, whole):
     for _ in range(20):
         next(stream)
     assert server._scheduler._slots._made > 15  # how many depends on who was faster
-    mapped = stays._conversation._stream._slots
+    mapped = stays._client_session._stream._slots
     assert len(mapped) <= slots(server) + 8
 
 

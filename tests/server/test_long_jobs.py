@@ -16,8 +16,8 @@ import pytest
 from glt_lightning.errors import PeerError, PeerLostError, SamplerError
 from glt_lightning.options import DeadlineOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server import conversation, process as server_process
-from glt_lightning.server.conversation import Conversation
+from glt_lightning.server import client_session, process as server_process
+from glt_lightning.server.client_session import ClientSession
 from glt_lightning.server.hosted import ServerPlan
 from glt_lightning.server.outage import Outage
 from glt_lightning.server.process import ServerProcess
@@ -85,7 +85,7 @@ class Client:
         self.clock, self.server, self.network = Clock(), Scripted(), network
         self.address = network.serve("127.0.0.1:0", self.server.service()).address
         self.peer = Peer("server 0", [self.address], network, {}, DEADLINES, RETRY, self.clock)
-        self.batches = Conversation(self.peer, DEADLINES, 3, TIMEOUT_S, handover=False, clock=self.clock)
+        self.batches = ClientSession(self.peer, DEADLINES, 3, TIMEOUT_S, handover=False, clock=self.clock)
 
     def take(self, number: int) -> int:
         self.batches.ask(question(number))
@@ -168,7 +168,7 @@ def test_the_time_of_a_batch_begins_again_when_its_client_stood_still(client: Cl
     client.batches.ask(question(1))
     found: list[object] = []
     waiting = _waiting(client, 1, found)
-    monkeypatch.setattr(conversation.StandStill, "happened", lambda _: True)
+    monkeypatch.setattr(client_session.StandStill, "happened", lambda _: True)
     client.clock.ahead_s += 2 * TIMEOUT_S
     _wake(client)
     until(lambda: found or client.batches._state._waiters)  # it has looked

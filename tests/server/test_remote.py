@@ -183,7 +183,7 @@ def test_a_batch_that_does_not_come_is_named(farm, whole):
     batches = iter(context.make_loader(SPEC))
     next(batches)
     os.kill(server.status()["samplers"]["pids"][0], signal.SIGSTOP)
-    context._producer._conversation._timeout_s = 0.5  # the first batch may take longer on a busy machine
+    context._producer._client_session._timeout_s = 0.5  # the first batch may take longer on a busy machine
     with pytest.raises(SamplerError, match=r"server 0: no answer with batch \d+ within sampling.timeout_s = 0.5 s"):
         list(batches)
     os.kill(server.status()["samplers"]["pids"][0], signal.SIGCONT)
@@ -228,7 +228,7 @@ def test_a_sampler_is_killed(any_farm, whole):
         (SamplerConfig(0, ((-2,),)), [0], "fanouts: expected 1 integers per hop"),
         (SamplerConfig(0, ((1,),) * 17), [0], "fanouts: expected a list of at most 16 hops"),
         (SamplerConfig(1, ((3,),)), [0], "seed_type: expected an integer from 0 to 0"),
-        (SamplerConfig(0, ((3,),), threads=0), [0], "threads: expected an integer from 1"),
+        (SamplerConfig(0, ((3,),), threads=(1 << 16) + 1), [0], "threads: expected an integer from 1"),
         (SamplerConfig(0, ((3,),), replace=1), [0], "replace: expected true or false"),  # type: ignore[arg-type]
     ],
 )

@@ -12,7 +12,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server.question import Question
 from glt_lightning.server.scheduler import Scheduler
-from glt_lightning.server.sessions import Finished, Hold, Session, SessionLostError, Sessions, Talk
+from glt_lightning.server.sessions import ClientStream, Finished, Hold, Session, SessionLostError, Sessions
 from tests.helpers.clock import Clock
 
 CONFIG = SamplerConfig(0, ((3,),))
@@ -160,10 +160,10 @@ def test_a_question_is_taken_once():
     sessions.job_of(*chosen, None)
     sessions.ask(session, question(1))  # being made
     del session.making[1, 1]
-    session.talk.put(Finished((1, 1), {}))
+    session.stream.put(Finished((1, 1), {}))
     sessions.ask(session, question(1))  # waits to be taken
     assert not session.waiting
-    session.talk.take(0)
+    session.stream.take(0)
     sessions.ask(session, question(1))  # was lost on its way
     assert session.waiting
 
@@ -189,29 +189,29 @@ def test_a_dropped_run_leaves_the_others():
     chosen = sessions.next()
     assert chosen is not None
     job = sessions.job_of(*chosen, None)
-    session.talk.put(Finished((1, 77), {}))
+    session.stream.put(Finished((1, 77), {}))
     assert session.forget_run(1) == [job]
     assert not job.wanted
     assert list(session.waiting) == [(2, 0), (2, 1), (2, 2)]
     assert not session.making
-    assert len(session.talk) == 0
+    assert len(session.stream) == 0
 
 
 def test_talks():
-    """A later talk takes over what an earlier one has not taken; an earlier one gets nothing any more."""
+    """A later stream takes over what an earlier one has not taken; an earlier one gets nothing any more."""
     session = Session("c", "c", "job", 60.0, 60.0, 3)
-    assert session.change_talk(1)
-    first = session.talk
+    assert session.change_stream(1)
+    first = session.stream
     for number in range(3):
         first.put(Finished((1, number), {}))
     assert first.take(0)[0].key == (1, 0)
-    assert session.change_talk(3)
+    assert session.change_stream(3)
     assert first.ended
     assert first.take(0) == []
     first.put(Finished((1, 9), {}))
-    assert not session.change_talk(2)
-    assert [session.talk.take(0)[0].key for _ in range(2)] == [(1, 1), (1, 2)]
-    assert session.talk.take(0) == []
+    assert not session.change_stream(2)
+    assert [session.stream.take(0)[0].key for _ in range(2)] == [(1, 1), (1, 2)]
+    assert session.stream.take(0) == []
 
 
 def test_a_server_that_stood_still_takes_nobody_for_silent():
@@ -254,8 +254,8 @@ def test_silence_ends_a_session():
     for id_ in ("c", None, 7):
         with pytest.raises(SessionLostError):
             sessions.find(id_)
-    assert isinstance(session.talk, Talk)
-    assert session.talk.ended
+    assert isinstance(session.stream, ClientStream)
+    assert session.stream.ended
 
 
 def test_whose_session_makes_room():

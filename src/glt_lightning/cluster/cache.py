@@ -23,7 +23,7 @@ from glt_lightning.data.cache_choice import (
     within_ratio,
 )
 from glt_lightning.data.host_memory import require_memory
-from glt_lightning.data.kept import ticket_for
+from glt_lightning.data.kept import cache_handle
 from glt_lightning.data.kept_topology import KeptTopology
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.row_cache import RowCache, row_bytes
@@ -77,7 +77,7 @@ class CacheMaker:
             self._reserve(self._ranked)
 
     def make(self, remote: RemoteRows, progress: bool | None = None) -> Mapping[str, Any]:
-        """Fetches what is to be kept, and returns the ticket with which the processes of this host open it.
+        """Fetches what is to be kept, and returns the handle with which the processes of this host open it.
 
         Raises `PeerError` for an owner that does not answer; it may be tried again.
 
@@ -103,7 +103,7 @@ class CacheMaker:
         origin = f", from {self._file}" if self._filled else ""
         self._filled = self._topology_made = True
         _log.info("%s", self._said(origin))
-        return ticket_for(self._rows, self._topology, self._capacity)
+        return cache_handle(self._rows, self._topology, self._capacity)
 
     def close(self) -> None:
         for each in (self._rows, self._topology):

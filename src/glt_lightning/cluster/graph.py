@@ -58,7 +58,7 @@ class ClusterGraph:
         return np.concatenate(chunks)
 
 
-class GraphDesk:
+class GraphService:
     """What a server tells clients that have no graph: ``info`` (the manifest), ``split`` and ``seeds``."""
 
     def __init__(self, graph: AnyGraph, parts: tuple[int, ...]) -> None:

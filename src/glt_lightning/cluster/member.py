@@ -17,7 +17,7 @@ from glt_lightning.transport.base import Server, Service, Transport
 
 
 @dataclass(frozen=True)
-class Holder:
+class OwnerAddresses:
     """Processes that map the same parts. name: for errors; addresses: at which any of them answers."""
 
     name: str
@@ -28,31 +28,31 @@ class Holder:
         return {"name": self.name, "parts": list(self.parts), "addresses": list(self.addresses)}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Holder:
+    def from_json(cls, raw: Mapping[str, Any]) -> OwnerAddresses:
         return cls(raw["name"], tuple(raw["parts"]), tuple(raw["addresses"]))
 
 
-def ask_holders(
-    partition: LocalPartition, holders: Sequence[Holder], link: Link, transport: Transport, turn: int = 0
+def connect_owners(
+    partition: LocalPartition, owners: Sequence[OwnerAddresses], link: Link, transport: Transport, turn: int = 0
 ) -> PeerRows:
-    """The parts that ``partition`` does not map, asked of their holders. Nothing is sent before the first question.
+    """The parts that ``partition`` does not map, asked of their owners. Nothing is sent before the first question.
 
-    turn: which address of a holder is tried first, so that processes share its processes.
+    turn: which address of an owner is tried first, so that processes share its processes.
     Raises `PartitionError` for a part that nobody holds.
     """
     missing = set(range(partition.manifest.num_parts)) - set(partition.parts)
     owner_of_part = np.zeros(partition.manifest.num_parts, dtype=np.int32)
     peers = []
-    for holder in holders:
-        theirs = sorted(missing & set(holder.parts))
+    for owner in owners:
+        theirs = sorted(missing & set(owner.parts))
         if theirs:
-            first = turn % len(holder.addresses)
-            addresses = holder.addresses[first:] + holder.addresses[:first]
-            peers.append(link.peer(holder.name, addresses, transport))
+            first = turn % len(owner.addresses)
+            addresses = owner.addresses[first:] + owner.addresses[:first]
+            peers.append(link.peer(owner.name, addresses, transport))
             owner_of_part[theirs] = len(peers)
             missing -= set(theirs)
     if missing:
-        known = "; ".join(f"{h.name}: {list(h.parts)}" for h in holders) or "none"
+        known = "; ".join(f"{h.name}: {list(h.parts)}" for h in owners) or "none"
         raise PartitionError(
             f"part {min(missing)} of {partition.manifest.num_parts} is held by nobody: {link.name} maps "
             f"{list(partition.parts)}, others: {known}. Start a process for each part."
@@ -78,9 +78,9 @@ class Member:
         """Where it is reached, with the port that was picked."""
         return self._server.address
 
-    def join(self, holders: Sequence[Holder], turn: int = 0) -> PeerRows:
+    def join(self, owners: Sequence[OwnerAddresses], turn: int = 0) -> PeerRows:
         """Learns who holds the other parts."""
-        self.rows = ask_holders(self._partition, holders, self._link, self._transport, turn)
+        self.rows = connect_owners(self._partition, owners, self._link, self._transport, turn)
         return self.rows
 
     def close(self) -> None:

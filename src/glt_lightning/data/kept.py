@@ -23,17 +23,17 @@ class Kept:
     learning: Sequence[DynamicCache | None] = ()
 
     @classmethod
-    def of_ticket(cls, ticket: Mapping[str, Any], manifest: Manifest) -> Kept:
-        """What `ticket_for` tells of, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
+    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> Kept:
+        """What `cache_handle` tells of, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
         with ExitStack() as opened:
             rows = topology = None
-            if ticket["rows"] is not None:
-                rows = RowCache.of_ticket(ticket["rows"], manifest)
+            if handle["rows"] is not None:
+                rows = RowCache.from_handle(handle["rows"], manifest)
                 opened.callback(rows.close)
-            if ticket["topology"] is not None:
-                topology = KeptTopology.of_ticket(ticket["topology"], manifest)
+            if handle["topology"] is not None:
+                topology = KeptTopology.from_handle(handle["topology"], manifest)
             opened.pop_all()
-        return cls(rows, topology, _learning(ticket["capacity"], manifest))
+        return cls(rows, topology, _learning(handle["capacity"], manifest))
 
     def close(self) -> None:
         for each in (self.rows, self.topology):
@@ -41,12 +41,12 @@ class Kept:
                 each.close()
 
 
-def ticket_for(rows: RowCache | None, topology: KeptTopology | None, capacity: Sequence[int] = ()) -> dict[str, Any]:
+def cache_handle(rows: RowCache | None, topology: KeptTopology | None, capacity: Sequence[int] = ()) -> dict[str, Any]:
     """With what the processes of a host open what it keeps, as JSON can say it. capacity: rows of each node type for which
     there is room in a cache that learns."""
     return {
-        "rows": None if rows is None else rows.ticket,
-        "topology": None if topology is None else topology.ticket,
+        "rows": None if rows is None else rows.handle,
+        "topology": None if topology is None else topology.handle,
         "capacity": list(capacity),
     }
 

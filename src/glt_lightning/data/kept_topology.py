@@ -157,17 +157,17 @@ class KeptTopology:
         self.arrays.finish()
 
     @property
-    def ticket(self) -> dict[str, Any]:
+    def handle(self) -> dict[str, Any]:
         """With what other processes of the host open it, as JSON can say it."""
         return {"path": self.arrays.path, "made_by": self.arrays.meta["made_by"]}
 
     @classmethod
-    def of_ticket(cls, ticket: Mapping[str, Any], manifest: Manifest) -> KeptTopology:
-        """Those of a `ticket`, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
-        arrays = SharedArrays.open(ticket["path"])
-        if arrays.meta.get("made_by") != ticket["made_by"]:
+    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> KeptTopology:
+        """Those of a `handle`, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
+        arrays = SharedArrays.open(handle["path"])
+        if arrays.meta.get("made_by") != handle["made_by"]:
             arrays.close()
-            raise DataError(f"{ticket['path']}: holds neighbour lists that were made otherwise.")
+            raise DataError(f"{handle['path']}: holds neighbour lists that were made otherwise.")
         return cls(arrays, manifest)
 
     def sample(

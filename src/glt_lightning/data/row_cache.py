@@ -70,14 +70,14 @@ class RowCache:
         return cls(arrays, manifest)
 
     @property
-    def ticket(self) -> dict[str, Any]:
+    def handle(self) -> dict[str, Any]:
         """With what other processes of the host open it, as JSON can say it."""
         return {"path": self.arrays.path, "made_by": self.arrays.meta["made_by"]}
 
     @classmethod
-    def of_ticket(cls, ticket: Mapping[str, Any], manifest: Manifest) -> RowCache:
-        """The cache of a `ticket`, mapped here. Raises `DataError`, as `open`."""
-        return cls.open(ticket["path"], manifest, ticket["made_by"])
+    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> RowCache:
+        """The cache of a `handle`, mapped here. Raises `DataError`, as `open`."""
+        return cls.open(handle["path"], manifest, handle["made_by"])
 
     @classmethod
     def open(cls, path: str | Path, manifest: Manifest, made_by: Mapping[str, Any]) -> RowCache:

@@ -13,7 +13,7 @@ from typing import Any
 from glt_lightning.channel.slots import PinMemory
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
-from glt_lightning.cluster.member import Holder, ask_holders
+from glt_lightning.cluster.member import OwnerAddresses, connect_owners
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.local_partition import LocalPartition
@@ -26,7 +26,7 @@ from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.producer.subprocess import SubprocessProducer
-from glt_lightning.producer.watch import HolderWatch, OnLoss
+from glt_lightning.producer.watch import OnLoss, OwnerWatch
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
@@ -53,7 +53,7 @@ class WorkerGroup:
         cache: What is kept in this host's memory; the same on all ranks.
         on_device: Which rows of nodes the training device holds, so that batches need not.
         inner: Makes batches in this process in place of the CPU, where there are no sampler processes.
-        on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.HolderWatch`.
+        on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.OwnerWatch`.
         silence_s: How long a rank may be stopped whose sampler processes go on.
     """
 
@@ -78,7 +78,7 @@ class WorkerGroup:
         self._cache: HostCache | None = None
         self._rows: PeerRows | None = None
         self._samplers: Samplers | None = None
-        self._watch: HolderWatch | None = None
+        self._watch: OwnerWatch | None = None
         with ExitStack() as opened:  # closed in the opposite order
             opened.callback(self._close_rows)
             partition = graph.partition
@@ -93,16 +93,16 @@ class WorkerGroup:
             self._inner = self._open_inner(opened, source, partition, sampling, pin, inner)
             addresses = self._addresses()
             opened.callback(_Keeper(self._inner).close)
-            holders = _exchange_holders(exchange, link, source.parts, addresses)
-            self._join(holders)
-            self._rows = graph.remote = ask_holders(graph.partition, holders, link, link.open_transport())
+            owners = _exchange_owners(exchange, link, source.parts, addresses)
+            self._join(owners)
+            self._rows = graph.remote = connect_owners(graph.partition, owners, link, link.open_transport())
             if cache.keeps_rows:
                 self._cache = HostCache(
                     graph.partition, self._rows, cache, exchange, link.name, max(1, sampling.num_workers)
                 )
-                self._keep(self._cache.ticket)
+                self._keep(self._cache.handle)
             if on_loss is not None:
-                self._watch = HolderWatch(self._rows.peers, link.deadlines.call_s / 2, silence_s, on_loss)
+                self._watch = OwnerWatch(self._rows.peers, link.deadlines.call_s / 2, silence_s, on_loss)
             self._opened = opened.pop_all()
 
     def _open_inner(
@@ -135,19 +135,19 @@ class WorkerGroup:
         assert isinstance(self._inner, SubprocessProducer)
         return self._inner.addresses()
 
-    def _join(self, holders: list[Holder]) -> None:
+    def _join(self, owners: list[OwnerAddresses]) -> None:
         if self._samplers is not None:
-            self._samplers.join(holders)
+            self._samplers.join(owners)
         else:
             assert isinstance(self._inner, SubprocessProducer)
-            self._inner.join(holders)
+            self._inner.join(owners)
 
-    def _keep(self, ticket: Mapping[str, Any]) -> None:
+    def _keep(self, handle: Mapping[str, Any]) -> None:
         if self._samplers is not None:
-            self._samplers.keep(ticket)
+            self._samplers.keep(handle)
         else:
             assert isinstance(self._inner, SubprocessProducer)
-            self._inner.keep(ticket)
+            self._inner.keep(handle)
 
     @property
     def restarts(self) -> int:
@@ -201,7 +201,9 @@ class _Keeper:
             self._thread.join()
 
 
-def _exchange_holders(exchange: Exchange, link: Link, parts: tuple[int, ...], addresses: list[str]) -> list[Holder]:
+def _exchange_owners(
+    exchange: Exchange, link: Link, parts: tuple[int, ...], addresses: list[str]
+) -> list[OwnerAddresses]:
     """Who has which parts, ranks with the same parts together. Raises `PartitionError` if the folders differ."""
     said = json.dumps({"name": link.name, "graph": link.graph, "parts": list(parts), "addresses": addresses})
     group: dict[tuple[int, ...], list[dict[str, Any]]] = {}
@@ -219,6 +221,8 @@ def _exchange_holders(exchange: Exchange, link: Link, parts: tuple[int, ...], ad
     if not group:
         raise OptionError("exchange: gave nothing; expected the texts of all ranks.")
     return [
-        Holder(" / ".join(m["name"] for m in members), theirs, tuple(a for m in members for a in m["addresses"]))
+        OwnerAddresses(
+            " / ".join(m["name"] for m in members), theirs, tuple(a for m in members for a in m["addresses"])
+        )
         for theirs, members in group.items()
     ]

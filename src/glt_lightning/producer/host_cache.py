@@ -18,7 +18,7 @@ class HostCache:
     """The rows of others that this rank's host keeps. All ranks make theirs at the same time, with the same options. Close
     it.
 
-    processes: that sample for this rank.  ticket: with what samplers open it.
+    processes: that sample for this rank.  handle: with what samplers open it.
     Raises what `CacheMaker` does on the rank that fills it, and `PeerError` on the others.
     """
 
@@ -38,7 +38,7 @@ class HostCache:
             return self._own.make(rows)
 
         try:
-            self.ticket: Mapping[str, Any] = once_per_host(exchange, name, partition.parts, make)
+            self.handle: Mapping[str, Any] = once_per_host(exchange, name, partition.parts, make)
         except BaseException:
             self.close()
             raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glt_lightning.channel.wire import ClosedError, receive
-from glt_lightning.cluster.member import Holder
+from glt_lightning.cluster.member import OwnerAddresses
 from glt_lightning.errors import SamplerError
 from glt_lightning.producer.child import Starter
 from glt_lightning.producer.process import LEAVE_S, BatchTask, SamplerProcess
@@ -26,7 +26,7 @@ class Failure:
     """A process that died, hangs or raised.
 
     said: its name and what happened, without a full stop.  traceback: in that process, or "".
-    tasks: which are not made because of it.  culprit: the one that it raised for, if it raised; kind: the name of that
+    tasks: which are not made because of it.  offending: the one that it raised for, if it raised; kind: the name of that
     error.  final: it could not even open the graph, and a new process would fail, too.
     in_vain: processes in its place, this one included, that ended one after another without having made anything.
     """
@@ -34,7 +34,7 @@ class Failure:
     said: str
     traceback: str
     tasks: list[BatchTask]
-    culprit: BatchTask | None = None
+    offending: BatchTask | None = None
     kind: str = ""
     final: bool = False
     in_vain: int = 1
@@ -44,14 +44,14 @@ class Failure:
 
 
 # Returns which of the failure's tasks shall be made again. Raises to end it all.
-Judge = Callable[[Failure], Iterable[BatchTask]]
+FailurePolicy = Callable[[Failure], Iterable[BatchTask]]
 
 
 class SamplerPool:
     """Owns sampler processes. Not for several threads. Close it: that ends them.
 
     A process that failed is replaced, at once or, if those before it have made nothing, after a growing pause. The new
-    one serves at the same address and is told who holds the other parts. The tasks that ``judge`` leaves go to the least
+    one serves at the same address and is told who holds the other parts. The tasks that ``on_failure`` leaves go to the least
     busy process; one that is to be made `alone` waits for a process that has no other.
 
     threads: batches that a process makes at once.  timeout_s: for a message to or from a process that has begun.
@@ -65,16 +65,16 @@ class SamplerPool:
         num_workers: int,
         threads: int,
         timeout_s: float,
-        judge: Judge,
+        on_failure: FailurePolicy,
         *,
         lasting: bool = False,
     ) -> None:
-        self._source, self._threads, self._timeout_s, self._judge = source, threads, timeout_s, judge
+        self._source, self._threads, self._timeout_s, self._on_failure = source, threads, timeout_s, on_failure
         self._lasting = lasting
         self._addresses: dict[int, str] = {}  # by index of the process
         self._opened: set[int] = set()
-        self._holders: Sequence[Holder] = ()
-        self._ticket: Mapping[str, Any] | None = None
+        self._owners: Sequence[OwnerAddresses] = ()
+        self._handle: Mapping[str, Any] | None = None
         self._waiting: deque[BatchTask] = deque()
         self._reserved: SamplerProcess | None = None  # gets nothing new, so that a task can be made alone
         self._in_vain = [0] * num_workers  # processes in a row that ended without having made anything
@@ -116,17 +116,17 @@ class SamplerPool:
         """Where each process serves its parts, once it is open."""
         return [self._addresses[index] for index in range(len(self._processes))]
 
-    def join(self, holders: Sequence[Holder]) -> None:
+    def join(self, owners: Sequence[OwnerAddresses]) -> None:
         """Tells all processes, also those that are started later, who has the parts that they do not map."""
-        self._holders = holders
+        self._owners = owners
         for process in self.processes:
-            process.join(holders)
+            process.join(owners)
 
-    def keep(self, ticket: Mapping[str, Any]) -> None:
+    def keep(self, handle: Mapping[str, Any]) -> None:
         """Tells all processes, also those that are started later, of the cache that batches may take rows from."""
-        self._ticket = ticket
+        self._handle = handle
         for process in self.processes:
-            process.keep(ticket)
+            process.keep(handle)
 
     def submit(self, task: BatchTask) -> None:
         """Gives a task to the least busy process."""
@@ -161,7 +161,7 @@ class SamplerPool:
                 header, _, _ = receive(process.sock)
                 process.heard_s = time.monotonic()
             except (ClosedError, TimeoutError):
-                self._replace(process, process.epitaph())
+                self._replace(process, process.exit_reason())
                 continue
             done = self._take(process, header)
             if done is not None:
@@ -189,7 +189,7 @@ class SamplerPool:
             try:
                 process.submit(task)
             except ClosedError:
-                self._replace(process, process.epitaph())
+                self._replace(process, process.exit_reason())
             except TimeoutError as error:
                 self._replace(process, f"does not take requests ({error})")
 
@@ -222,14 +222,14 @@ class SamplerPool:
         if "error" not in header:
             self._in_vain[process.index] = 0
             return process.tasks.pop(key), header
-        culprit, kind = process.tasks[key], header["error"].partition(":")[0]
+        offending, kind = process.tasks[key], header["error"].partition(":")[0]
         said = f"failed at batch {header['number']}: {header['error']}"
         if self._lasting:
             del process.tasks[key]
-            failure = Failure(f"{process.name} {said}", header["traceback"], [culprit], culprit, kind)
-            self._waiting.extend(self._judge(failure))
+            failure = Failure(f"{process.name} {said}", header["traceback"], [offending], offending, kind)
+            self._waiting.extend(self._on_failure(failure))
         else:
-            self._replace(process, said, header["traceback"], culprit, kind)
+            self._replace(process, said, header["traceback"], offending, kind)
         return None
 
     # -- processes
@@ -239,7 +239,7 @@ class SamplerPool:
         process: SamplerProcess,
         reason: str,
         traceback: str = "",
-        culprit: BatchTask | None = None,
+        offending: BatchTask | None = None,
         kind: str = "",
         final: bool = False,
     ) -> None:
@@ -255,7 +255,7 @@ class SamplerPool:
         self._due_s[index] = time.monotonic() + self._pause_s(index)
         self._in_vain[index] += 1
         said, in_vain = f"{process.name} {reason}", self._in_vain[index]
-        again = list(self._judge(Failure(said, traceback, tasks, culprit, kind, final, in_vain)))
+        again = list(self._on_failure(Failure(said, traceback, tasks, offending, kind, final, in_vain)))
         self.restarts += 1
         self._waiting.extendleft(reversed(again))
         self._start_due()
@@ -279,10 +279,10 @@ class SamplerPool:
                 self._due_s[index] = now + max(_FIRST_PAUSE_S, self._pause_s(index))
                 continue
             self._processes[index] = process
-            if self._holders:
-                process.join(self._holders)
-            if self._ticket is not None:
-                process.keep(self._ticket)
+            if self._owners:
+                process.join(self._owners)
+            if self._handle is not None:
+                process.keep(self._handle)
 
 
 def _stop_all(processes: list[SamplerProcess | None], starter: Starter) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.channel.wire import ClosedError, send
-from glt_lightning.cluster.member import Holder
+from glt_lightning.cluster.member import OwnerAddresses
 from glt_lightning.errors import SamplerError
 from glt_lightning.producer.child import Starter
 from glt_lightning.producer.request_codec import write_config, write_request
@@ -33,7 +33,7 @@ def batches_at_once(source: SamplerSource, num_workers: int, concurrency: int) -
     return min(concurrency, max(1, (os.cpu_count() or 1) // num_workers))
 
 
-def epitaph(process: subprocess.Popen[bytes], wait_s: float) -> str:
+def exit_reason(process: subprocess.Popen[bytes], wait_s: float) -> str:
     """How a child ended, after its socket did."""
     try:
         code = process.wait(wait_s)
@@ -114,15 +114,15 @@ class SamplerProcess:
             self._known_slots.add(slot.index)
         send(self.sock, header, body.data, fds)
 
-    def join(self, holders: Sequence[Holder]) -> None:
+    def join(self, owners: Sequence[OwnerAddresses]) -> None:
         """Tells the process who has the parts that it does not map."""
         with suppress(ClosedError, TimeoutError):
-            send(self.sock, {"op": "join", "holders": [holder.to_json() for holder in holders]})
+            send(self.sock, {"op": "join", "holders": [owner.to_json() for owner in owners]})
 
-    def keep(self, ticket: Mapping[str, Any]) -> None:
+    def keep(self, handle: Mapping[str, Any]) -> None:
         """Tells the process of the cache that its batches may take rows from."""
         with suppress(ClosedError, TimeoutError):
-            send(self.sock, {"op": "keep", "ticket": ticket})
+            send(self.sock, {"op": "keep", "handle": handle})
 
     def drop(self, run: int) -> None:
         """Tells the process that queued batches of a run are no longer wanted."""
@@ -136,9 +136,9 @@ class SamplerProcess:
             with suppress(ClosedError, TimeoutError):
                 send(self.sock, {"op": "forget", "slot": slot})
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         """How the process ended, after its socket did."""
-        return epitaph(self._process, LEAVE_S)
+        return exit_reason(self._process, LEAVE_S)
 
     def kill(self) -> None:
         """Ends the process now: it writes to no slot any more when this returns."""

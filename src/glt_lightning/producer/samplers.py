@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from glt_lightning.cluster.link import Link
-from glt_lightning.cluster.member import Holder, Member, ask_holders
+from glt_lightning.cluster.member import Member, OwnerAddresses, connect_owners
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.kept import Kept
@@ -35,8 +35,8 @@ class SamplerSource:
     """Where samplers find the graph.
 
     directory, options_hash: the partition folder, and what its manifest must say.  parts: those to map.
-    link: how to talk to holders of other parts; None when all are mapped.  serve: address at which the mapped parts are
-    served to others; None: they are not.  holders: who has the other parts, if that is known from the start.
+    link: how to talk to owners of other parts; None when all are mapped.  serve: address at which the mapped parts are
+    served to others; None: they are not.  owners: who has the other parts, if that is known from the start.
     memory: path of the `MemoryTier` of the parts; None: their attributes are mapped.
     on_device: path of the `DeviceMembers` of the trainer; None: batches have all rows.
     gpus: those that sample; None: the CPU does.
@@ -47,7 +47,7 @@ class SamplerSource:
     parts: tuple[int, ...]
     link: Link | None = None
     serve: str | None = None
-    holders: tuple[Holder, ...] = ()
+    owners: tuple[OwnerAddresses, ...] = ()
     memory: str | None = None
     on_device: str | None = None
     gpus: DeviceSource | None = None
@@ -78,7 +78,7 @@ class SamplerSource:
             "parts": list(self.parts),
             "link": None if self.link is None else self.link.to_json(),
             "serve": self.serve,
-            "holders": [holder.to_json() for holder in self.holders],
+            "holders": [owner.to_json() for owner in self.owners],
             "memory": self.memory,
             "on_device": self.on_device,
             "gpus": None if self.gpus is None else self.gpus.to_json(),
@@ -92,7 +92,7 @@ class SamplerSource:
             tuple(raw["parts"]),
             None if raw["link"] is None else Link.from_json(raw["link"]),
             raw["serve"],
-            tuple(Holder.from_json(holder) for holder in raw["holders"]),
+            tuple(OwnerAddresses.from_json(owner) for owner in raw["holders"]),
             raw["memory"],
             raw["on_device"],
             None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"]),
@@ -122,21 +122,21 @@ class Samplers:
             name = f"{link.name}, sampler {index}"
             self._member = Member(self._partition, link.named(name), source.serve, works_for)
         elif link is not None:
-            self._rows = ask_holders(self._partition, source.holders, link, link.open_transport(), index)
+            self._rows = connect_owners(self._partition, source.owners, link, link.open_transport(), index)
 
     @property
     def address(self) -> str | None:
         """Where the mapped parts are served."""
         return None if self._member is None else self._member.address
 
-    def join(self, holders: Sequence[Holder]) -> None:
+    def join(self, owners: Sequence[OwnerAddresses]) -> None:
         """Learns who has the other parts."""
         assert self._member is not None
-        self._rows = self._member.join(holders, self._index)
+        self._rows = self._member.join(owners, self._index)
 
-    def keep(self, ticket: Mapping[str, Any]) -> None:
+    def keep(self, handle: Mapping[str, Any]) -> None:
         """Samplers made from now on, in a new `version`, ask for nothing that is `Kept`."""
-        before, self._kept = self._kept, Kept.of_ticket(ticket, self._partition.manifest)
+        before, self._kept = self._kept, Kept.from_handle(handle, self._partition.manifest)
         self.version += 1
         before.close()
 

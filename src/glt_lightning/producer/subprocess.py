@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, SharedSlot, SlotPool
-from glt_lightning.cluster.member import Holder
+from glt_lightning.cluster.member import OwnerAddresses
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
@@ -103,13 +103,13 @@ class SubprocessProducer:
             )
         return self._pool.addresses
 
-    def join(self, holders: Sequence[Holder]) -> None:
+    def join(self, owners: Sequence[OwnerAddresses]) -> None:
         """Tells all processes who has the parts that they do not map."""
-        self._pool.join(holders)
+        self._pool.join(owners)
 
-    def keep(self, ticket: Mapping[str, Any]) -> None:
+    def keep(self, handle: Mapping[str, Any]) -> None:
         """Tells all processes of the cache that batches may take rows from."""
-        self._pool.keep(ticket)
+        self._pool.keep(handle)
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         run = _Run(next(self._ids), config, requests, largest=self._sizes.get(config, 0))
@@ -211,10 +211,10 @@ class SubprocessProducer:
         self._abandoned -= 1
         self._slots.give_back(task.slot)
 
-    def judge(self, failure: Failure) -> list[BatchTask]:
+    def on_failure(self, failure: Failure) -> list[BatchTask]:
         """The tasks of a failed process that are still wanted; raises `SamplerError` after too many failures."""
         # Counted for each batch, and for processes that make nothing: a job of a week survives a death a day.
-        for task in failure.tasks if failure.culprit is None else [failure.culprit]:
+        for task in failure.tasks if failure.offending is None else [failure.offending]:
             task.failures += 1
         failures = max([failure.in_vain, *(task.failures for task in failure.tasks)])
         if failure.final or failures > self._options.max_restarts:
@@ -267,4 +267,4 @@ class _TrainerPolicy:
     def __call__(self, failure: Failure) -> list[BatchTask]:
         producer = self._producer()
         assert producer is not None
-        return producer.judge(failure)
+        return producer.on_failure(failure)

@@ -13,7 +13,7 @@ from glt_lightning.transport.peer import Peer
 OnLoss = Callable[[str, threading.Event], None]
 
 
-class HolderWatch:
+class OwnerWatch:
     """Asks ``peers`` for a sign of life every ``every_s`` seconds; one that is away for longer than its deadlines allow is
     lost, and ``on_loss`` hears of the first. So does one whose sampler processes answer, and say for ``silence_s`` that the
     process they work for is stopped. Close it."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from glt_lightning.channel.slots import SlotWriter
 from glt_lightning.channel.wire import ClosedError, receive, send
-from glt_lightning.cluster.member import Holder
+from glt_lightning.cluster.member import OwnerAddresses
 from glt_lightning.producer.request_codec import read_config, read_request
 from glt_lightning.producer.samplers import Sampler, Samplers, SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -68,12 +68,12 @@ class Worker:
 
     def _on_join(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
         assert self._samplers is not None
-        self._samplers.join([Holder.from_json(holder) for holder in header["holders"]])
+        self._samplers.join([OwnerAddresses.from_json(owner) for owner in header["holders"]])
 
     def _on_keep(self, header: dict[str, Any], _body: bytes, _fds: list[int]) -> None:
         assert self._samplers is not None
         try:
-            self._samplers.keep(header["ticket"])
+            self._samplers.keep(header["handle"])
         except Exception as error:
             self._answer(_fault(error))
             raise ClosedError from None

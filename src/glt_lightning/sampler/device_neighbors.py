@@ -14,7 +14,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.kernels import raise_if
 from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.cuda.khop_batch import SentHome
+from glt_lightning.ops.cuda.khop_batch import HostCopy
 from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, RemoteParts
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.hops import AllLocal
@@ -157,7 +157,7 @@ class DeviceNeighbors(AllLocal):
         """int64 [n]: where `RowTable.shards` has the rows of a batch. Waits, once per table and batch."""
         key = table.kind, table.type
         if key not in self._host_places:
-            places = SentHome(self._places[table.kind][table.type], self._kernels).wait().copy()
+            places = HostCopy(self._places[table.kind][table.type], self._kernels).wait().copy()
             if len(table.all_places):
                 remote = places >= table.end
                 places[remote] = table.all_places[places[remote] - table.end]

@@ -1,9 +1,9 @@
 """Batches handed over within a host: the client maps the very memory that the sampler wrote.
 
-Client and server talk over an abstract unix socket, which has no file and admits processes of the same user alone. The
-server names a slot and says how the batch lies in it; its descriptor rides along the first time. The client says when
-the last view of a batch is gone, and the slot is free for another one. While a client holds many batches, further ones
-are copied, so that their slots are free again.
+Client and server exchange batches over an abstract unix socket, which has no file and admits processes of the same
+user alone. The server names a slot and says how the batch lies in it; its descriptor rides along the first time. The
+client says when the last view of a batch is gone, and the slot is free for another one. While a client holds many
+batches, further ones are copied, so that their slots are free again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from glt_lightning.channel.slots import PinMemory, SharedSlot
 from glt_lightning.channel.wire import ClosedError, receive, send
 from glt_lightning.errors import PeerError, PeerLostError, RemoteError
 from glt_lightning.server.mailbox import Mailbox
-from glt_lightning.server.sessions import Finished, Session, Talk
+from glt_lightning.server.sessions import ClientStream, Finished, Session
 from glt_lightning.transport.message import Message
 
-_PAUSE_S = 0.5  # between looks at whether a talk has ended
+_PAUSE_S = 0.5  # between looks at whether a stream has ended
 _GREET_S = 5.0
 _CLOSE_S = 2.0
 _MOST_HELD = 8  # batches that the client's user holds in slots
 _BACKLOG = 64
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of `SO_PEERCRED`
 
-# Looks up a session and its talk of a number, which is None if there is a later one. Raises `PeerError`.
-Begin = Callable[[Any, int], tuple[Session, Talk | None]]
+# Looks up a session and its stream of a number, which is None if there is a later one. Raises `PeerError`.
+Begin = Callable[[Any, int], tuple[Session, ClientStream | None]]
 
 
 def place_identity() -> str:
@@ -62,7 +62,7 @@ def _check_user(sock: socket.socket, who: str) -> None:
         raise PeerError(f"{who} belongs to user {uid}, this process to {os.getuid()}.")
 
 
-class HandoverDesk:
+class HandoverServer:
     """The server's end: a thread that accepts, and two for each client. Close it.
 
     begin: finds the session that a client names.  taken: told of each batch that is handed over, before it is.
@@ -145,12 +145,12 @@ class HandoverDesk:
     def _serve(self, line: _Line) -> None:
         reader: threading.Thread | None = None
         try:
-            session, talk = self._greet(line)
-            if talk is None:
+            session, stream = self._greet(line)
+            if stream is None:
                 return
             reader = self._start(line.take_back)
-            while not talk.ended and not line.left.is_set():
-                found = talk.take(_PAUSE_S)
+            while not stream.ended and not line.left.is_set():
+                found = stream.take(_PAUSE_S)
                 while found:
                     line.hand_over(found.pop(), self._taken)  # nothing here may keep what the client is done with
                     session.heard()
@@ -171,7 +171,7 @@ class HandoverDesk:
             line.lent.clear()
             line.sock.close()
 
-    def _greet(self, line: _Line) -> tuple[Session, Talk | None]:
+    def _greet(self, line: _Line) -> tuple[Session, ClientStream | None]:
         line.sock.settimeout(_GREET_S)
         _check_user(line.sock, "the client")
         asked, _, _ = receive(line.sock)
@@ -228,7 +228,7 @@ def _shut(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-class Landed(Message):
+class BorrowedMessage(Message):
     """A batch that lies where it may stay, page-locked if that was asked for."""
 
 
@@ -310,7 +310,7 @@ class HandoverStream:
         if self._lent - self._num_waiting() > _MOST_HELD:
             self.fresh += 1
             memory = memory.copy()
-        return Landed(header, memory)
+        return BorrowedMessage(header, memory)
 
     def _take_back(self, index: int) -> None:
         self._lent -= 1

@@ -13,9 +13,9 @@ from typing import Any
 
 from glt_lightning.cluster.cache import NOTHING_TO_KEEP, CacheMaker
 from glt_lightning.cluster.context import DistContext, Role
-from glt_lightning.cluster.graph import ClusterGraph, GraphDesk
+from glt_lightning.cluster.graph import ClusterGraph, GraphService
 from glt_lightning.cluster.link import Link
-from glt_lightning.cluster.member import Holder, ask_holders
+from glt_lightning.cluster.member import OwnerAddresses, connect_owners
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.local_partition import LocalPartition
@@ -73,14 +73,16 @@ class ServerPlan:
         gpus = None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"])
         return cls(**dict(raw) | changed | {"gpus": gpus})
 
-    def other_servers(self, num_parts: int) -> list[Holder]:
+    def other_servers(self, num_parts: int) -> list[OwnerAddresses]:
         """The servers of the job but this one, those with the same parts together."""
         found: dict[tuple[int, ...], list[int]] = {}
         for rank in range(len(self.cluster.servers)):
             if rank != self.rank:
                 found.setdefault(placed_parts(rank, self.num_servers, num_parts), []).append(rank)
         return [
-            Holder(" / ".join(f"server {r}" for r in ranks), parts, tuple(self.cluster.servers[r] for r in ranks))
+            OwnerAddresses(
+                " / ".join(f"server {r}" for r in ranks), parts, tuple(self.cluster.servers[r] for r in ranks)
+            )
             for parts, ranks in found.items()
         ]
 
@@ -109,7 +111,7 @@ class _Filling:
     def _run(self, maker: CacheMaker, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
         while not self._closed.is_set():
             try:
-                ticket = maker.make(remote)
+                handle = maker.make(remote)
             except PeerError as error:
                 if not self._closed.wait(_AGAIN_S):
                     _log.warning("cache: not filled yet: %s", error)
@@ -117,7 +119,7 @@ class _Filling:
                 _log.error("%s Batches are made without it.", error)
                 return
             else:
-                keep(ticket)
+                keep(handle)
                 self.is_done = True
                 return
 
@@ -166,7 +168,7 @@ class HostedServer:
         )
         transport = link.open_transport()
         whole = len(partition.parts) == manifest.num_parts
-        holders = [] if whole else plan.other_servers(manifest.num_parts)
+        owners = [] if whole else plan.other_servers(manifest.num_parts)
         self.context = DistContext(
             role=Role.SERVER,
             rank=plan.rank,
@@ -182,13 +184,13 @@ class HostedServer:
         if not whole:
             self._filling = _Filling(partition, plan.cache, options.num_workers)
             self._closing.callback(self._filling.close)
-            graph.remote = ask_holders(partition, holders, link, transport)
+            graph.remote = connect_owners(partition, owners, link, transport)
             self._closing.callback(graph.remote.close)
         owner = Owner(partition, options.limits.reply_bytes)
         self._closing.callback(owner.close)
         gpus = HostGpus(partition, plan.gpus, lambda text: [text], link.name)
         self._closing.callback(gpus.close)
-        source = SamplerSource.of(partition, None if whole else link, holders=tuple(holders), gpus=gpus.source)
+        source = SamplerSource.of(partition, None if whole else link, owners=tuple(owners), gpus=gpus.source)
         self.server = GraphServer(
             partition,
             options,
@@ -196,7 +198,7 @@ class HostedServer:
             plan.address,
             rank=plan.rank,
             source=source,
-            services={**owner.calls, **GraphDesk(graph, partition.parts).calls},
+            services={**owner.calls, **GraphService(graph, partition.parts).calls},
             greet=link.greet,
         )
         self._closing.callback(self.server.close)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from glt_lightning.channel.wire import ClosedError, receive, send
 from glt_lightning.errors import PeerError
 from glt_lightning.producer.child import Starter
-from glt_lightning.producer.process import epitaph
+from glt_lightning.producer.process import exit_reason
 from glt_lightning.server.hosted import ServerPlan
 
 _LEAVE_S = 5.0  # to close its sockets and end its samplers after a hang-up
@@ -98,7 +98,7 @@ class ServerProcess:
                 "needs longer."
             ) from None
         except ClosedError:
-            raise PeerError(f"the graph server of this run {self._epitaph()} while it started.") from None
+            raise PeerError(f"the graph server of this run {self._exit_reason()} while it started.") from None
         if "error" in answer:
             raise PeerError(f"the graph server of this run cannot start: {answer['error']}")
         sock.settimeout(None)
@@ -112,7 +112,7 @@ class ServerProcess:
                 receive(self._sock)
             if self._closed:
                 return
-            end = f"the graph server of this run (pid {self.pid}) {self._epitaph()}"
+            end = f"the graph server of this run (pid {self.pid}) {self._exit_reason()}"
             self._stop()
             try:
                 self._restart(end)
@@ -142,9 +142,9 @@ class ServerProcess:
                 self._stop()
                 end = str(error).removesuffix(".")
 
-    def _epitaph(self) -> str:
+    def _exit_reason(self) -> str:
         assert self._process is not None
-        return epitaph(self._process, _LEAVE_S)
+        return exit_reason(self._process, _LEAVE_S)
 
     def _stop(self) -> None:
         """Hangs up, waits for the end, and kills where that does not come."""

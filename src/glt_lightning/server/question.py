@@ -40,10 +40,10 @@ class Question:
         """The memory that it takes while it waits."""
         return self.request.nbytes
 
-    def to_message(self, session: str, talk: int) -> Message:
-        """The question of a client's session. talk: see `server.sessions.Session`."""
+    def to_message(self, session: str, stream: int) -> Message:
+        """The question of a client's session. stream: see `server.sessions.Session`."""
         header, body = write_request(self.request)
-        whose = {"session": session, "talk": talk, "run": self.run, "config": write_config(self.config)}
+        whose = {"session": session, "talk": stream, "run": self.run, "config": write_config(self.config)}
         return Message(whose | header, body)
 
 

@@ -19,8 +19,8 @@ from glt_lightning.producer.in_flight import InFlight
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
-from glt_lightning.server.conversation import Conversation
-from glt_lightning.server.handover import Landed
+from glt_lightning.server.client_session import ClientSession
+from glt_lightning.server.handover import BorrowedMessage
 from glt_lightning.server.question import Question
 from glt_lightning.transport.message import Message, WireError, unpack
 from glt_lightning.transport.peer import Peer
@@ -71,22 +71,22 @@ class RemoteProducer:
         self._in_flight = InFlight.of(sampling, most, f"cluster.prefetch_size {most}")
         self._sizes: dict[SamplerConfig, int] = {}  # bytes of the largest batch so far, for the runs to come
         self._runs: WeakSet[_AskedRun] = WeakSet()
-        self._conversation = Conversation(
+        self._client_session = ClientSession(
             server, options.deadlines, sampling.max_restarts, sampling.timeout_s, pin, handover
         )
-        self._finalizer = weakref.finalize(self, self._conversation.close)
+        self._finalizer = weakref.finalize(self, self._client_session.close)
         self._slots = None if pin is None else SlotPool(Slot, _SLOTS, pin)
         self._ids = count(1)
         self._closed = False
 
     @property
     def fresh_slots(self) -> int:
-        return self._conversation.fresh + (0 if self._slots is None else self._slots.fresh_slots)
+        return self._client_session.fresh + (0 if self._slots is None else self._slots.fresh_slots)
 
     @property
     def reconnects(self) -> int:
         """Streams of batches that were opened after the first one."""
-        return self._conversation.reopened
+        return self._client_session.reopened
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         self._check_open()
@@ -96,7 +96,7 @@ class RemoteProducer:
             self._top_up(run)
             while run.asked:
                 number = run.asked[0]
-                box = [self._conversation.answer((run.id, number))]
+                box = [self._client_session.answer((run.id, number))]
                 run.asked.popleft()
                 self._note_size(run, box[0].body.nbytes)
                 self._top_up(run)  # the server works on while the trainer does
@@ -106,7 +106,7 @@ class RemoteProducer:
         finally:
             # Not more: an abandoned iterator is closed wherever the garbage collector finds it.
             run.asked.clear()
-            self._conversation.forget(run.id)
+            self._client_session.forget(run.id)
 
     def close(self) -> None:
         self._closed = True
@@ -122,7 +122,7 @@ class RemoteProducer:
             if request is None:
                 return
             run.asked.append(request.number)
-            self._conversation.ask(Question(run.id, run.config, request))
+            self._client_session.ask(Question(run.id, run.config, request))
 
     def _note_size(self, run: _AskedRun, nbytes: int) -> None:
         self._sizes[run.config] = max(nbytes, self._sizes.get(run.config, 0))
@@ -130,9 +130,9 @@ class RemoteProducer:
         self._in_flight.log_once(run.largest)
 
     def _deliver(self, number: int, message: Message) -> Sample:
-        if self._slots is not None and not isinstance(message, Landed):
+        if self._slots is not None and not isinstance(message, BorrowedMessage):
             message = Message(message.header, self._pinned(self._slots, message.body))
-        elif self._conversation.fresh and not self._warned:
+        elif self._client_session.fresh and not self._warned:
             self._warned = True
             warnings.warn(
                 "many batches are kept, so further ones are copied out of the memory that is shared with the server, which "
@@ -142,7 +142,7 @@ class RemoteProducer:
         try:
             counters = Counters.from_list(message.header.get("counters"))
         except ValueError as error:
-            raise WireError(f"{self._conversation.server}: batch {number}: {error}.") from None
+            raise WireError(f"{self._client_session.server}: batch {number}: {error}.") from None
         return Sample(number, unpack(message), counters)
 
     def _pinned(self, slots: SlotPool, body: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from glt_lightning.producer.process import BatchTask, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.server.mailbox import Mailbox
 from glt_lightning.server.question import Question
-from glt_lightning.server.sessions import Finished, Hold, Job, Key, Session, Sessions, Talk
+from glt_lightning.server.sessions import ClientStream, Finished, Hold, Job, Key, Session, Sessions
 from glt_lightning.transport.message import MOST_BODY, WireError, encode_header
 
 _log = logging.getLogger(__name__)
@@ -94,12 +94,12 @@ class Scheduler:
 
         self._do(add)
 
-    def ask(self, id_: Any, talk: int, question: Question) -> None:
-        """Takes a question, unless the client has begun a later talk: then it has asked again."""
+    def ask(self, id_: Any, stream: int, question: Question) -> None:
+        """Takes a question, unless the client has begun a later stream: then it has asked again."""
 
         def ask() -> None:
             session = self._sessions.find(id_)
-            if session.change_talk(talk):
+            if session.change_stream(stream):
                 self._sessions.ask(session, question)
 
         self._do(ask)
@@ -116,27 +116,27 @@ class Scheduler:
         """Ends a session."""
         self._do(lambda: self._end_session(self._sessions.find(id_)))
 
-    def begin_talk(self, id_: Any, number: int) -> tuple[Session, Talk | None]:
-        """A session and its talk of this number; None if there is a later one."""
+    def begin_stream(self, id_: Any, number: int) -> tuple[Session, ClientStream | None]:
+        """A session and its stream of this number; None if there is a later one."""
 
-        def begin() -> tuple[Session, Talk | None]:
+        def begin() -> tuple[Session, ClientStream | None]:
             session = self._sessions.find(id_)
-            return session, session.talk if session.change_talk(number) else None
+            return session, session.stream if session.change_stream(number) else None
 
         return self._do(begin)
 
-    def end_talks(self) -> None:
+    def end_streams(self) -> None:
         """Ends what streams take from, but not the sessions. Does not wait for it."""
 
         def end() -> None:
             for session in self._sessions:
-                session.talk.end()
+                session.stream.end()
 
         self._mailbox.post(end)
 
-    def keep(self, ticket: Mapping[str, Any]) -> None:
+    def keep(self, handle: Mapping[str, Any]) -> None:
         """Batches may take rows from this cache from now on. Does not wait for it."""
-        self._mailbox.post(lambda: self._pool.keep(ticket))
+        self._mailbox.post(lambda: self._pool.keep(handle))
 
     def taken(self, item: Finished) -> None:
         """A batch is handed over: the client's buffer has room for another one. Does not wait for it."""
@@ -247,7 +247,7 @@ class Scheduler:
             try:
                 slot = self._slots.take()
             except OSError as error:
-                session.talk.put(_no_batch(question.key, f"the server has no memory for it: {error}"))
+                session.stream.put(_no_batch(question.key, f"the server has no memory for it: {error}"))
                 continue
             self._pool.submit(self._sessions.job_of(session, question, slot))
 
@@ -263,7 +263,7 @@ class Scheduler:
         except (DataError, OSError, WireError) as error:
             self._slots.give_back(job.slot)
             item = _no_batch(job.question.key, f"this batch has {nbytes} bytes: {error}")
-        job.session.talk.put(item)
+        job.session.stream.put(item)
 
     def _finished(self, job: Job, nbytes: int, reply: dict[str, Any]) -> Finished:
         """A batch in its slot, which is free again when nobody views the memory any more."""
@@ -301,7 +301,7 @@ class Scheduler:
         for run in {job.run for job in jobs}:
             self._pool.drop(run)
 
-    def judge(self, failure: Failure) -> list[BatchTask]:
+    def on_failure(self, failure: Failure) -> list[BatchTask]:
         """A process failed. What it had is made again, unless it failed too often.
 
         Where one of several batches may be what ended the process, each is made again by a process that has no other:
@@ -311,7 +311,7 @@ class Scheduler:
             raise SamplerError(str(failure))
         _log.warning("%s", failure.said)
         jobs = [_job(task) for task in failure.tasks]
-        clear = failure.culprit is not None or failure.final or len(jobs) == 1
+        clear = failure.offending is not None or failure.final or len(jobs) == 1
         for job in jobs:
             job.alone = job.alone or not clear
             job.failures += clear
@@ -324,7 +324,7 @@ class Scheduler:
             self._slots.give_back(job.slot)
             if job.wanted:
                 del job.session.making[job.question.key]
-                job.session.talk.put(_no_batch(job.question.key, failure.said, failure.traceback))
+                job.session.stream.put(_no_batch(job.question.key, failure.said, failure.traceback))
         return again
 
 
@@ -355,4 +355,4 @@ class _ServerPolicy:
     def __call__(self, failure: Failure) -> list[BatchTask]:
         scheduler = self._scheduler()
         assert scheduler is not None
-        return scheduler.judge(failure)
+        return scheduler.on_failure(failure)

@@ -12,7 +12,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.samplers import SamplerSource
-from glt_lightning.server.handover import HandoverDesk
+from glt_lightning.server.handover import HandoverServer
 from glt_lightning.server.question import read_question
 from glt_lightning.server.scheduler import Scheduler
 from glt_lightning.server.sessions import Finished, Session, SessionLostError
@@ -32,7 +32,7 @@ class GraphServer:
     finished; docs/wire-format.md has the messages. A question carries all that its batch depends on, so the server knows
     nothing of epochs, and one that is started again gives the same batches.
 
-    Its parts: a `Scheduler`, which owns samplers and sessions; a `HandoverDesk` for clients of the same host; and the
+    Its parts: a `Scheduler`, which owns samplers and sessions; a `HandoverServer` for clients of the same host; and the
     operations, which check what comes and ask the scheduler.
 
     Args:
@@ -65,7 +65,7 @@ class GraphServer:
         self._closed = False
         source = SamplerSource.of(partition) if source is None else source
         self._scheduler = scheduler = Scheduler(source, options, self._slot_gone)
-        self._handover: HandoverDesk | None = None
+        self._handover: HandoverServer | None = None
         calls = {
             **(services or {}),
             "open": self._open,
@@ -76,8 +76,8 @@ class GraphServer:
             "status": self._tell_status,
         }
         try:
-            self._handover = HandoverDesk(
-                scheduler.begin_talk, scheduler.taken, scheduler.retire, options.deadlines.call_s
+            self._handover = HandoverServer(
+                scheduler.begin_stream, scheduler.taken, scheduler.retire, options.deadlines.call_s
             )
             self._server = transport.serve(address, Service(greet, calls, {"batches": self._batches}))
         except BaseException:
@@ -104,16 +104,16 @@ class GraphServer:
             "batches_per_s": round(sum(client["batches_per_s"] for client in clients), 2),
         }
 
-    def keep(self, ticket: Mapping[str, Any]) -> None:
+    def keep(self, handle: Mapping[str, Any]) -> None:
         """Batches may take rows from this `RowCache` from now on."""
-        self._scheduler.keep(ticket)
+        self._scheduler.keep(handle)
 
     def close(self) -> None:
         """Ends all sessions, the samplers and every connection. Safe to call twice."""
         if not self._closed:
             self._closed = True
             # Connections go first: for clients this server is away, and they wait for the next one.
-            self._scheduler.end_talks()
+            self._scheduler.end_streams()
             self._server.close()
             self._end()
 
@@ -144,8 +144,8 @@ class GraphServer:
 
     def _make(self, message: Message, _caller: Caller) -> Message:
         question = read_question(message, self._partition.manifest, self._options.limits.batch_bytes)
-        talk = read_integer(message.header, "talk", 1, 2**62)
-        self._scheduler.ask(message.header["session"], talk, question)
+        stream = read_integer(message.header, "talk", 1, 2**62)
+        self._scheduler.ask(message.header["session"], stream, question)
         return Message({})
 
     def _drop(self, message: Message, _caller: Caller) -> Message:
@@ -166,15 +166,15 @@ class GraphServer:
 
     def _batches(self, message: Message, caller: Caller) -> Iterator[Message]:
         number = read_integer(message.header, "talk", 1, 2**62)
-        session, talk = self._scheduler.begin_talk(message.header.get("session"), number)
-        while talk is not None and not caller.is_gone():
-            found = talk.take(_PAUSE_S)
+        session, stream = self._scheduler.begin_stream(message.header.get("session"), number)
+        while stream is not None and not caller.is_gone():
+            found = stream.take(_PAUSE_S)
             if session.ended:
                 raise SessionLostError(
                     "the session has ended: the client was silent for longer than its lease, or idle when others found the "
                     "server full (cluster.limits.sessions)."
                 )
-            if talk.ended:
+            if stream.ended:
                 return
             while found:
                 # nothing here may keep the memory while the transport has it

@@ -57,7 +57,7 @@ class Finished:
     hold: Hold | None = None
 
 
-class Talk:
+class ClientStream:
     """What one stream to a client takes its batches from. A client that lost its stream opens another one, with the next
     number; what the old one has not taken goes to the new one."""
 
@@ -78,7 +78,7 @@ class Talk:
                 self._state.notify_all()
 
     def take(self, timeout_s: float) -> list[Finished]:
-        """The next batch, alone in its list; nothing if there is none in time, or the talk has ended."""
+        """The next batch, alone in its list; nothing if there is none in time, or the stream has ended."""
         with self._state:
             self._state.wait_for(lambda: self._ended or self._ready, timeout_s)
             return [] if self._ended or not self._ready else [self._ready.popitem(last=False)[1]]
@@ -130,7 +130,7 @@ class Session:
         self.id, self.client, self.job = id_, client, job
         self.lease_s, self.patience_s, self.most_failures = lease_s, patience_s, most_failures
         self.heard_s = time.monotonic()
-        self.talk = Talk(0)
+        self.stream = ClientStream(0)
         self.waiting: OrderedDict[Key, Question] = OrderedDict()
         self.making: dict[Key, Job] = {}
         self.runs: dict[int, int] = {}  # the client's number of a run -> the samplers'
@@ -146,7 +146,7 @@ class Session:
 
     def ask(self, question: Question) -> bool:
         """Takes a question that is not known yet; False for one that is."""
-        if question.key in self.waiting or question.key in self.making or question.key in self.talk:
+        if question.key in self.waiting or question.key in self.making or question.key in self.stream:
             return False
         self._waiting_bytes += question.nbytes
         if len(self.waiting) >= _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
@@ -171,7 +171,7 @@ class Session:
         """Drops a run; returns the jobs of it that samplers work on."""
         for key in [key for key in self.waiting if key[0] == run]:
             self._waiting_bytes -= self.waiting.pop(key).nbytes
-        self.talk.drop(run)
+        self.stream.drop(run)
         self.runs.pop(run, None)
         jobs = [job for key, job in self.making.items() if key[0] == run]
         for job in jobs:
@@ -179,11 +179,11 @@ class Session:
             del self.making[job.question.key]
         return jobs
 
-    def change_talk(self, number: int) -> bool:
-        """Makes ``number`` the current talk; False if there is a later one already."""
-        if number > self.talk.number:
-            self.talk = Talk(number, self.talk.end())
-        return number == self.talk.number
+    def change_stream(self, number: int) -> bool:
+        """Makes ``number`` the current stream; False if there is a later one already."""
+        if number > self.stream.number:
+            self.stream = ClientStream(number, self.stream.end())
+        return number == self.stream.number
 
     def count(self, nbytes: int) -> None:
         """A batch is finished."""
@@ -205,7 +205,7 @@ class Session:
             "job": self.job[:_MOST_SHOWN],
             "waiting": len(self.waiting),
             "making": len(self.making),
-            "ready": len(self.talk),
+            "ready": len(self.stream),
             "buffered_bytes": self.held,
             "batches": self.batches,
             "bytes": self.nbytes,
@@ -315,7 +315,7 @@ class Sessions:
         session.ended = True
         jobs = [job for run in {key[0] for key in session.making} for job in session.forget_run(run)]
         session.waiting.clear()
-        session.talk.end()
+        session.stream.end()
         return jobs
 
     def silent(self) -> Collection[Session]:

@@ -136,10 +136,10 @@ class GLTStrategy(DDPStrategy):
                 share=self._share_on_host,
                 timeout_s=self.options.peer_timeout_s,
                 silence_s=self.options.peer_silence_s,
-                gift=mine,
+                job_secret=mine,
                 on_loss=self._end_waits,
             )
-            mine = dict(self._watch.gift)
+            mine = dict(self._watch.job_secret)
         self._token = mine.get("token") if self.num_processes == 1 or self._watch is not None else None
 
     def setup(self, trainer: Trainer) -> None:

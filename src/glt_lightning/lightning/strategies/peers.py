@@ -74,7 +74,7 @@ class PeerWatch:
             returns it. A collective call.
         timeout_s: How long this process may go on after a loss.
         silence_s: After how long without a sign of life a rank is lost; that one is killed.
-        gift: What the first rank hands to the others, of this user alone: the job's secret.
+        job_secret: What the first rank hands to the others, of this user alone: the job's secret.
         on_loss: Called on a thread of the watch when a rank is lost, to end waits that would only end by their deadlines.
     """
 
@@ -87,19 +87,19 @@ class PeerWatch:
         share: Callable[[str | None], str],
         timeout_s: float,
         silence_s: float,
-        gift: Mapping[str, Any] | None = None,
+        job_secret: Mapping[str, Any] | None = None,
         on_loss: Callable[[], None] | None = None,
     ) -> None:
         self._on_loss = on_loss
-        self.gift: Mapping[str, Any] = gift or {}  # what the first rank gave
+        self.job_secret: Mapping[str, Any] = job_secret or {}  # what the first rank gave
         self.rank, self._timeout_s = rank, timeout_s
         self._lock = threading.Lock()
         self._loss: Loss | None = None
         self._lost, self._closed = threading.Event(), threading.Event()
         if local_rank == 0:
-            self._peers = _accept_peers(local_size - 1, share, self.gift)
+            self._peers = _accept_peers(local_size - 1, share, self.job_secret)
         else:
-            first, self.gift = _connect(share(None), rank, rank - local_rank)
+            first, self.job_secret = _connect(share(None), rank, rank - local_rank)
             self._peers = [first]
         self._silence = Silence({peer.rank: peer.pid for peer in self._peers}, silence_s)
         self._wake, self._woken = socket.socketpair()
@@ -215,7 +215,7 @@ class PeerWatch:
             timer.start()
 
 
-def _accept_peers(count: int, share: Callable[[str | None], str], gift: Mapping[str, Any]) -> list[_Peer]:
+def _accept_peers(count: int, share: Callable[[str | None], str], job_secret: Mapping[str, Any]) -> list[_Peer]:
     """Listens, shares the address and waits for the other ranks of the host."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         address = f"glt-lightning-{secrets.token_hex(16)}"
@@ -233,19 +233,19 @@ def _accept_peers(count: int, share: Callable[[str | None], str], gift: Mapping[
                 raise PeerError(
                     f"{missing} of the {count} other ranks of this host did not connect in {_CONNECT_S:g} s."
                 ) from None
-            if (peer := _greeted(sock, gift)) is not None:
+            if (peer := _greeted(sock, job_secret)) is not None:
                 peers.append(peer)
     return peers
 
 
-def _greeted(sock: socket.socket, gift: Mapping[str, Any]) -> _Peer | None:
-    """The rank behind a new connection, which gets the gift; None for a stranger."""
+def _greeted(sock: socket.socket, job_secret: Mapping[str, Any]) -> _Peer | None:
+    """The rank behind a new connection, which gets the job_secret; None for a stranger."""
     pid, uid = _credentials(sock)
     sock.settimeout(_CONNECT_S)
     with suppress(OSError, ValueError, KeyError, TypeError):
         if uid == os.getuid():
             rank = int(json.loads(sock.recv(_MAX_MESSAGE))["rank"])
-            sock.send(json.dumps(gift).encode())
+            sock.send(json.dumps(job_secret).encode())
             sock.settimeout(None)
             return _Peer(rank, pid, sock)
     sock.close()
@@ -253,7 +253,7 @@ def _greeted(sock: socket.socket, gift: Mapping[str, Any]) -> _Peer | None:
 
 
 def _connect(address: str, rank: int, first_rank: int) -> tuple[_Peer, Mapping[str, Any]]:
-    """The first rank of the host, and its gift."""
+    """The first rank of the host, and its job_secret."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         _reach(sock, address)
@@ -261,7 +261,7 @@ def _connect(address: str, rank: int, first_rank: int) -> tuple[_Peer, Mapping[s
         if uid != os.getuid():
             raise PeerError(f"the socket of rank {first_rank} belongs to user {uid}, not to {os.getuid()}.")
         sock.send(json.dumps({"rank": rank}).encode())
-        gift = json.loads(sock.recv(_MAX_MESSAGE))
+        job_secret = json.loads(sock.recv(_MAX_MESSAGE))
         sock.settimeout(None)
     except BaseException as error:
         sock.close()
@@ -270,7 +270,7 @@ def _connect(address: str, rank: int, first_rank: int) -> tuple[_Peer, Mapping[s
         raise
     if os.getppid() == pid:  # as Lightning starts the ranks of a host
         wake_with_parent()
-    return _Peer(first_rank, pid, sock), gift
+    return _Peer(first_rank, pid, sock), job_secret
 
 
 def _reach(sock: socket.socket, address: str) -> None:

@@ -88,7 +88,7 @@ class NativeBatch:
             *map(ctypes.addressof, tables),
             sizes,
         )
-        self._sizes = SentHome(sizes, kernels)
+        self._sizes = HostCopy(sizes, kernels)
 
     def result(self) -> DeviceSubgraph:
         """The batch. Waits for its sizes. Raises as `CudaKHopOp.__call__`."""
@@ -113,7 +113,7 @@ def _first(values: Tensor, n: int) -> Tensor:
     return values[:n].clone() if len(values) > max(2 * n, _WORTH_A_COPY) else values[:n]
 
 
-class SentHome:
+class HostCopy:
     """Values of a tensor on their way to the host, behind what the current stream was given before."""
 
     def __init__(self, values: Tensor, kernels: Kernels) -> None:

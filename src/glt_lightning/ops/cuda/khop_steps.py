@@ -12,7 +12,7 @@ from torch import Tensor
 from glt_lightning.errors import DataError
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels, raise_if
-from glt_lightning.ops.cuda.khop_batch import SentHome
+from glt_lightning.ops.cuda.khop_batch import HostCopy
 from glt_lightning.ops.cuda.merge import Merged, Piece, RemoteSplit, merge
 from glt_lightning.ops.cuda.relabel import DeviceLids
 from glt_lightning.ops.cuda.sample import DeviceRowDraw, rooms_of
@@ -304,5 +304,5 @@ class DeviceHops:
 
 def _read(kernels: Kernels, *tensors: Tensor) -> list[np.ndarray]:
     """Their values; waits."""
-    values = SentHome(torch.cat(tensors), kernels).wait()
+    values = HostCopy(torch.cat(tensors), kernels).wait()
     return np.split(values, np.cumsum([len(each) for each in tensors])[:-1])

@@ -30,7 +30,7 @@ _LEAVE_LOST_S = 0.1
 Key = tuple[int, int]
 
 
-class Conversation:
+class ClientSession:
     """Asks questions of a server and keeps the answers until they are taken. Close it before its peer.
 
     Two threads: one sends what is asked, and now and then a sign of life, so that the lease does not depend on how often
@@ -63,7 +63,7 @@ class Conversation:
         self._unanswered: dict[Key, Question] = {}
         self._answers: dict[Key, Message | PeerError] = {}
         self._session = ""  # "" while there is none
-        self._talk = 0  # number of the stream
+        self._stream_number = 0  # number of the stream
         self._lease_s = deadlines.lease_s
         self._stream: MessageStream | None = None
         self._to_send: queue.SimpleQueue[Key | int | None] = queue.SimpleQueue()  # a question, a run to drop, a nudge
@@ -183,7 +183,7 @@ class Conversation:
         while not self._over:
             self._outage.begin_attempt()
             try:
-                lost: PeerError = self._read_stream(*self._next_talk())
+                lost: PeerError = self._read_stream(*self._next_stream())
             except RemoteError as error:
                 if error.kind != _LOST:
                     raise
@@ -198,10 +198,10 @@ class Conversation:
             with self._state:
                 self._state.wait_for(lambda: self._over, pause_s)
 
-    def _read_stream(self, session: str, talk: int) -> PeerLostError:
+    def _read_stream(self, session: str, number: int) -> PeerLostError:
         """Files what one stream brings. Returns why it ended."""
         try:
-            for message in self._open_stream(session, talk):
+            for message in self._open_stream(session, number):
                 self._outage.heard()
                 self._file(message)
                 del message
@@ -209,7 +209,7 @@ class Conversation:
             return error
         return PeerLostError(f"{self.server}: ended the stream of batches")
 
-    def _next_talk(self) -> tuple[str, int]:
+    def _next_stream(self) -> tuple[str, int]:
         """Opens a session if there is none, and asks all that is not answered again under a new number.
 
         Raises `PeerLostError` when the server was tried for as long as the deadlines allow.
@@ -227,21 +227,21 @@ class Conversation:
             }
             welcome = self._peer.ask("open", asked).result().header
             self._lease_s, self._socket_name = float(welcome["lease_s"]), str(welcome["handover"])
-        elif self._talk:
+        elif self._stream_number:
             self._peer.ask("renew", {"session": session}).result()
         with self._state:
             self._session = session
-            self._talk += 1
-            self.reopened += self._talk > 1
+            self._stream_number += 1
+            self.reopened += self._stream_number > 1
             self._asked_again_s = self._clock()
-            talk, questions = self._talk, list(self._unanswered)
+            number, questions = self._stream_number, list(self._unanswered)
             self._state.notify_all()
         for key in questions:
             self._to_send.put(key)
-        return session, talk
+        return session, number
 
-    def _open_stream(self, session: str, talk: int) -> Iterator[Message]:
-        asked = {"session": session, "talk": talk}
+    def _open_stream(self, session: str, number: int) -> Iterator[Message]:
+        asked = {"session": session, "talk": number}
         stream = self._hand_over(asked) if self._socket_name else self._peer.stream("batches", asked)
         self._outage.opened()
         with self._state:
@@ -308,13 +308,13 @@ class Conversation:
         for run in (each for each in waiting if isinstance(each, int)):
             self._drop_answers(run)
         with self._state:
-            session, talk = self._session, self._talk
+            session, number = self._session, self._stream_number
             questions = [self._unanswered[k] for k in waiting if isinstance(k, tuple) and k in self._unanswered]
         if not session or self._over:
-            return  # there is nobody to talk to; what is not answered is asked again later
+            return  # there is no server to send to; what is not answered is asked again later
         sent: list[tuple[Question | None, PendingAnswer]] = []
         for each in questions:
-            message = each.to_message(session, talk)
+            message = each.to_message(session, number)
             sent.append((each, self._peer.ask("make", message.header, message.body)))
         for run in (each for each in waiting if isinstance(each, int)):
             sent.append((None, self._peer.ask("drop", {"session": session, "run": run})))
