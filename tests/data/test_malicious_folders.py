@@ -132,5 +132,5 @@ def test_too_few_user_ids(good: Path) -> None:
 def test_split_that_is_a_fifo(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"train{suffix}"
     os.mkfifo(path)
-    with pytest.raises(DataError, match=r"splits\.train: .* it is not a regular file"):
+    with pytest.raises(DataError, match=r"splits\.train: .*it is not a regular file"):
         read_split("train", str(path))

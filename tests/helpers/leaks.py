@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -54,11 +55,13 @@ def _family_mark() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def leak_police(_family_mark: None, request: pytest.FixtureRequest) -> Iterator[None]:
     """Set up before and torn down after a test's other fixtures; what wider fixtures hold counts as there before."""
-    env = dict(os.environ)
+    env, interrupt = dict(os.environ), signal.getsignal(signal.SIGINT)
     before = {kind: set(found()) for kind, found in _KINDS.items()}
     memfds = _count_memfds()
     yield
     _end_process_group()
+    # Lightning leaves SIGINT ignored after a fit that was interrupted, and every child would inherit that.
+    signal.signal(signal.SIGINT, interrupt)
     leaks = _restore_env(env)
     for kind, found in _KINDS.items():
         leaks += settle(lambda found=found, kind=kind: [x for x in found() if _is_leak(x, before[kind])], GRACE_S)

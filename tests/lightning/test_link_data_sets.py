@@ -28,7 +28,7 @@ def test_training_without_seeds_is_refused(root: Path) -> None:
     data = GLTDataModule(dataset=NAME, root=str(root), num_neighbors=[3])
     data.prepare_data()
     data.setup("fit")
-    said = re.escape("split 'train': not in the data set, which has none. Give its node ids as data.splits.train.")
+    said = re.escape("split 'train': not in the data set, which has none. Give its node ids as data.splits.train, or")
     with pytest.raises(DataError, match=said):
         data.train_dataloader()
     data.teardown("fit")

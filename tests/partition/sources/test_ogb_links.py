@@ -123,7 +123,7 @@ class Evil:
 @pytest.mark.parametrize(
     ("saved", "said"),
     [
-        ({"edge": Evil()}, "UnpicklingError"),
+        ({"edge": Evil()}, "it holds .*print, which is not read"),
         ([1, 2], "found list"),
         ({"edge": [{}]}, "edge: expected numbers or text, got object"),
         (b"", r"expected a dictionary of arrays \("),
