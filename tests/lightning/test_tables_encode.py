@@ -86,6 +86,18 @@ def write_tables(folder: Path) -> None:
     write(folder, "appears", "paper", "venue")([(each, alike(venue, of)) for each, of in field.items()])
 
 
+def test_the_tables_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (config,) = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "papers.csv" in each]
+    monkeypatch.chdir(tmp_path)
+    write_tables(tmp_path)
+    (tmp_path / "papers.yaml").write_text(config)
+    main(["fit", "--config", "papers.yaml", "--trainer.fast_dev_run", "1", "--trainer.accelerator", "cpu"])
+    assert "classes of paper: 0 = biology, 1 = chemistry, 2 = physics" in capfd.readouterr().err
+
+
 def test_from_tables_to_a_tested_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
