@@ -40,8 +40,9 @@ def seeds_identity(spec: LoaderSpec, manifest: Manifest, node_type: int, plan: E
     if plan.owner is not None:
         algorithm = manifest.made_by.get("algorithm")
         identity[_PARTS] = [manifest.num_parts, algorithm, f"{zlib.crc32(plan.owner):08x}"]
-    if plan.extras:  # batches hold them, and are to be the same
-        identity["extras"] = {name: f"{zlib.crc32(np.ascontiguousarray(a)):08x}" for name, a in plan.extras.items()}
+    # batches hold them, and are to be the same; None also where there are none, so that leaving them out is noticed
+    checksums = {name: f"{zlib.crc32(np.ascontiguousarray(a)):08x}" for name, a in plan.extras.items()}
+    identity["extras"] = checksums or None
     return identity
 
 
