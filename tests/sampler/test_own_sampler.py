@@ -24,7 +24,7 @@ def induced():
 
 
 def batches(induced, partition, config, seeds, **where):
-    tree = neighbor_source(partition, SamplerConfig(config.seed_type, config.fanouts), **where, attributes=False)
+    tree = neighbor_source(partition, config, **where, attributes=False)  # also with edge ids, which the batch has not
     source = neighbor_source(partition, config, **where)
     for number in range(2):
         chosen = np.ascontiguousarray(seeds[number * 7 : number * 7 + 8])

@@ -24,7 +24,7 @@ _INT64 = np.dtype(np.int64)
 
 
 class HostSource(AllLocal):
-    """`source.LocalSource` in the host's memory. Where all parts are mapped, a batch is one native call, and its attributes
+    """`neighbors.LocalSource` in the host's memory. Where all parts are mapped, a batch is one native call, and its attributes
     are gathered straight into the memory that it is written to."""
 
     def __init__(
