@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
@@ -176,6 +177,16 @@ def test_the_device_samples_while_owners_are_asked(kernels, open_case, monkeypat
     monkeypatch.setattr(kernels, "run", ran)
     sampled(case.sampler(case.config(4)), next(case.requests()))
     assert said.index("asked") < said.index("glt_cuda_pick_rows") < said.index("waited")
+
+
+def test_the_device_does_not_hold_the_batch_before(open_case):
+    case = open_case(small_graph(), [[0], [1]])
+    sampler = case.sampler(case.config(3))
+    batch = sampled(sampler, next(case.requests()))
+    n_id = weakref.ref(batch.arrays["node/0/n_id"])
+    del batch
+    sampler.source.begin()
+    assert n_id() is None
 
 
 def test_several_threads(open_case):

@@ -54,6 +54,7 @@ class DeviceNeighbors(AllLocal):
     def begin(self) -> None:
         self._error_before.copy_(self._error, non_blocking=True)
         self.counters = Counters()
+        self._n_id, self._places = [], {}  # else the device holds two batches while the next one is made
         for table in (*self.nodes, *self.edges):
             table.clear()
 
