@@ -159,15 +159,21 @@ def test_best_checkpoint_is_the_best_epoch(make_data, make_model, make_trainer) 
     assert result["val_acc"] == scores.seen[-1]
 
 
-def test_last_checkpoint_is_the_last_epoch_whatever_its_score(make_data, make_model, make_trainer) -> None:
+@pytest.mark.parametrize(("every", "epochs", "kept"), [(1, 3, [0, 2]), (2, 5, [1, 4])])
+def test_last_checkpoint_is_the_last_epoch_whatever_its_score(
+    make_data, make_model, make_trainer, every: int, epochs: int, kept: list[int]
+) -> None:
+    """Also where not every epoch is validated: the first one without ``val_acc`` says nothing about the others."""
+
     class Worse(Noting):
         def validation_step(self, batch, batch_idx) -> None:
             self.log("val_acc", 1.0 / (1 + self.current_epoch), batch_size=batch.batch_size)
 
     keep = BestCheckpoint()
-    make_trainer(max_epochs=3, enable_checkpointing=True, callbacks=[keep]).fit(make_model(Worse), make_data())
-    epochs = [torch.load(path, weights_only=True)["epoch"] for path in (keep.best_model_path, keep.last_model_path)]
-    assert epochs == [0, 2]
+    options = {"max_epochs": epochs, "check_val_every_n_epoch": every, "enable_checkpointing": True}
+    make_trainer(callbacks=[keep], **options).fit(make_model(Worse), make_data())
+    found = [torch.load(path, weights_only=True)["epoch"] for path in (keep.best_model_path, keep.last_model_path)]
+    assert found == kept
 
 
 def test_best_checkpoint_of_a_module_without_val_acc_is_the_latest(make_data, make_model, make_trainer) -> None:

@@ -54,16 +54,18 @@ class BestCheckpoint(ModelCheckpoint):
             super().load_state_dict(state_dict)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check_monitor(trainer)
+        saves = not self._should_save_on_train_epoch_end(trainer)
+        if saves:
+            self._check_monitor(trainer)
         super().on_validation_end(trainer, pl_module)
-        if not self._should_save_on_train_epoch_end(trainer):
+        if saves:
             self._keep_last(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check_monitor(trainer)
-        super().on_train_epoch_end(trainer, pl_module)
         if self._should_save_on_train_epoch_end(trainer):
-            self._keep_last(trainer)
+            self._check_monitor(trainer)
+        super().on_train_epoch_end(trainer, pl_module)
+        self._keep_last(trainer)  # also after an epoch without validation (check_val_every_n_epoch)
 
     def _keep_last(self, trainer: Trainer) -> None:
         """Lightning 2.6 writes last.ckpt only together with a new best one: resumed, a run would begin at its best epoch."""
@@ -71,6 +73,9 @@ class BestCheckpoint(ModelCheckpoint):
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _check_monitor(self, trainer: Trainer) -> None:
-        if self.monitor is not None and not trainer.sanity_checking and self.monitor not in trainer.callback_metrics:
+        """Where a best epoch would be saved: the end of an epoch that was not validated says nothing about ``monitor``."""
+        if self._should_skip_saving_checkpoint(trainer):
+            return
+        if self.monitor is not None and self.monitor not in trainer.callback_metrics:
             rank_zero_info(f"{self.monitor!r} is not logged: {_BEST}.ckpt is the latest epoch.")
             self.monitor = None
