@@ -23,6 +23,8 @@ class Lazy(LightningModule):
         self.first, self.second = SAGEConv((-1, -1), 16), SAGEConv((-1, -1), CLASSES)
         self.train_acc = Accuracy(task="multiclass", num_classes=CLASSES)
         self.losses: list[float] = []
+        self.frozen = torch.nn.Dropout().eval()
+        self.register_buffer("steps", torch.tensor(0))
         self.seen_before_training: Any = None
 
     def forward(self, batch: Any) -> torch.Tensor:
@@ -30,10 +32,11 @@ class Lazy(LightningModule):
         return self.second(functional.dropout(x, training=self.training), batch.edge_index)[: batch.batch_size]
 
     def on_train_start(self) -> None:
-        self.seen_before_training = self.train_acc.update_count, len(self.losses)
+        self.seen_before_training = self.train_acc.update_count, int(self.steps), self.frozen.training, len(self.losses)
         self.losses.clear()
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.steps += 1
         logits, y = self(batch), batch.y[: batch.batch_size]
         self.train_acc(logits, y)
         self.log("train_acc", self.train_acc, batch_size=len(y))
@@ -60,7 +63,8 @@ def test_lazy_module_trains_as_without_ddp(make_data, make_trainer, strategy: st
     """Both make its weights by the first batch without dropout: of validation, or of the dry run."""
     model = fitted(strategy, make_data, make_trainer)
     assert model.losses == pytest.approx(fitted("auto", make_data, make_trainer).losses, rel=1e-5)
-    assert model.seen_before_training == (0, 1)  # the dry run left nothing in the metric
+    assert model.seen_before_training == (0, 0, False, 1)  # the dry run left nothing that torch knows of
+    assert model.training
 
 
 def test_no_dry_run_for_modules_that_have_their_sizes(make_data, make_trainer) -> None:
@@ -69,7 +73,21 @@ def test_no_dry_run_for_modules_that_have_their_sizes(make_data, make_trainer) -
             super().__init__()
             self.first, self.second = SAGEConv(8, 16), SAGEConv(16, CLASSES)
 
-    assert fitted("glt_worker", make_data, make_trainer, Sized).seen_before_training == (0, 0)
+    assert fitted("glt_worker", make_data, make_trainer, Sized).seen_before_training[-1] == 0
+
+
+def test_loaders_in_a_dictionary(make_data, make_trainer) -> None:
+    """A dry run gets what ``training_step`` gets."""
+
+    class Named(Lazy):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            return super().training_step(batch["one"], batch_idx)
+
+    data = make_data()
+    loader = data.train_dataloader
+    data.train_dataloader = lambda: {"one": loader()}
+    make_trainer(strategy="ddp", max_epochs=1).fit(model := Named(), data)
+    assert len(model.losses) == 5
 
 
 def test_lazy_parameters_that_are_not_used_are_named(make_data, make_trainer) -> None:

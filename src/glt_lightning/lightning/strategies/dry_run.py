@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 from glt_lightning.errors import OptionError
@@ -31,8 +31,8 @@ def give_shapes_early(trainer: Trainer) -> None:
 def give_shapes(trainer: Trainer) -> None:
     """Runs ``training_step`` once without gradients if the model has lazy parameters, which get their shapes by it.
 
-    All ranks must call it, after `setup` of the data. Dropout is off, metrics are reset and nothing is logged. Raises
-    `OptionError` for parameters that are lazy still.
+    All ranks must call it, after `setup` of the data. Dropout is off, metrics are reset, buffers and modes of the modules
+    are what they were, and nothing is logged. Raises `OptionError` for parameters that are lazy still.
     """
     module = trainer.lightning_module
     lazy = _lazy_names(module)
@@ -45,17 +45,10 @@ def give_shapes(trainer: Trainer) -> None:
             f"{_listed(lazy)}: lazy parameters need a dry run of training_step, which a module with manual optimization "
             "cannot have. Give the sizes, or run one batch through the layers in setup() of the module."
         )
-    was_training = module.training
     # random numbers go on as before, as after Lightning's sanity check, which makes the shapes in a run without DDP
-    with isolate_rng(), torch.no_grad(), _without_log(module), trainer.precision_plugin.train_step_context():
+    with isolate_rng(), torch.no_grad(), _without_traces(module), trainer.precision_plugin.train_step_context():
         module.eval()
-        try:
-            module.training_step(_first_batch(trainer), 0)
-        finally:
-            module.train(was_training)
-            for each in module.modules():
-                if isinstance(each, Metric):
-                    each.reset()
+        module.training_step(_first_batch(trainer), 0)
     if left := _lazy_names(module):
         raise OptionError(
             f"{_listed(left)}: lazy parameters that training_step does not use, so they have no shape for DDP. Leave them "
@@ -69,8 +62,9 @@ def _first_batch(trainer: Trainer) -> Any:
     if not source.is_defined():
         raise OptionError("lazy parameters need a training batch before DDP wraps the model, and there is no loader.")
     loaders = source.dataloader()
-    batch = next(iter(loaders))
-    for leaf in tree_leaves(loaders):  # Lightning asks for new ones
+    combined = loaders if isinstance(loaders, CombinedLoader) else CombinedLoader(loaders, "max_size_cycle")
+    batch, _, _ = next(iter(combined))
+    for leaf in combined.flattened:  # Lightning asks for new ones
         if source.is_module() and callable(close := getattr(leaf, "close", None)):
             close()
     batch = trainer.precision_plugin.convert_input(batch)
@@ -78,8 +72,15 @@ def _first_batch(trainer: Trainer) -> Any:
 
 
 @contextmanager
-def _without_log(module: LightningModule) -> Iterator[None]:
-    """There is no loop yet that could take what is logged."""
+def _without_traces(module: LightningModule) -> Iterator[None]:
+    """Undoes what a step leaves in a module besides shapes. There is no loop yet that could take what is logged."""
+    modes = {each: each.training for each in module.modules()}  # a part may be frozen in eval
+    buffers = [
+        (each._buffers, name, buffer, buffer.clone())
+        for each in module.modules()
+        for name, buffer in each._buffers.items()
+        if buffer is not None and not is_lazy(buffer)
+    ]
     for name in _LOGGING:
         object.__setattr__(module, name, lambda *_, **__: None)
     try:
@@ -87,6 +88,13 @@ def _without_log(module: LightningModule) -> Iterator[None]:
     finally:
         for name in _LOGGING:
             object.__delattr__(module, name)
+        for each, training in modes.items():
+            each.training = training
+        for holder, name, buffer, content in buffers:
+            holder[name] = buffer.copy_(content)
+        for each in module.modules():
+            if isinstance(each, Metric):
+                each.reset()
 
 
 def _lazy_names(module: nn.Module) -> list[str]:
