@@ -102,6 +102,18 @@ def test_a_run_that_breaks(
     assert "1" not in rows(page)
 
 
+def test_a_fit_that_does_not_begin_leaves_the_page_of_the_one_before(
+    make_data, make_model, make_trainer, tmp_path, monkeypatch
+) -> None:
+    model, data = make_model(), make_data()
+    trainer = make_trainer(max_epochs=1, **KEPT)
+    trainer.fit(model, data)
+    monkeypatch.setattr(model, "setup", lambda stage: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(model, data)
+    assert "finished after 1 epochs" in page_of(tmp_path)
+
+
 def test_a_page_that_cannot_be_written_is_one_line(make_data, make_model, make_trainer, tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO)
     (tmp_path / "run" / "report.html").mkdir(parents=True)

@@ -45,11 +45,12 @@ class RunReport(Callback):
         self._clock: Callable[[], float] = time.monotonic
         self._began = self._written = 0.0
         self._ended: EpochRecord | None = None  # an epoch whose metrics may still come
-        self._in_epoch = False
+        self._in_fit = self._in_epoch = False
         self._seen: dict[str, object] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = _folder(trainer) if self.enabled else None
+        self._in_fit = True
         path = None if folder is None else folder / NAME
         self._ended, self._in_epoch, self._seen = None, False, dict(trainer.callback_metrics)
         self._began = self._written = self._clock()
@@ -84,10 +85,12 @@ class RunReport(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         steps = trainer.global_step
+        self._in_fit = False
         self._write(trainer, f"finished after {trainer.current_epoch} epochs and {steps:,} steps of the optimizer")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if trainer.state.fn != "fit" or self.record is None:
+        began, self._in_fit = self._in_fit, False
+        if not began or self.record is None:  # the record may be that of an earlier fit
             return
         if self._ended is not None:  # without another look at metrics, which might wait for other ranks
             self._keep(trainer, self._ended)
