@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from glt_lightning import GLTDataModule
@@ -50,6 +51,20 @@ class Program(GLTCLI):
 
     def before_fit(self) -> None:
         self.told: Any = self.model.first.out_channels
+
+
+def test_callbacks_of_the_program_take_the_place_of_ours(args: list[str]) -> None:
+
+    class Checkpoints(GLTCLI):
+        def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+            super().add_arguments_to_parser(parser)
+            parser.add_lightning_class_args(ModelCheckpoint, "keep")
+
+    shown = [each for each in args if "enable_progress_bar" not in each]
+    defaults = {"callbacks": [TQDMProgressBar()]}
+    cli = Checkpoints(SageByHand, GLTDataModule, trainer_defaults=defaults, args=["fit", *shown])
+    kinds = [type(each) for each in cli.trainer.callbacks if isinstance(each, (Checkpoint, ProgressBar))]
+    assert sorted(kind.__name__ for kind in kinds) == ["ModelCheckpoint", "TQDMProgressBar"]
 
 
 def test_subclass_with_arguments_of_its_own(args: list[str]) -> None:

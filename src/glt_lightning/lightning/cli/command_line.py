@@ -105,11 +105,17 @@ class GLTCLI(LightningCLI):
         given = chosen.callbacks or []
         given = list(given) if isinstance(given, list) else [given]
         if not chosen.barebones:
-            given += _default_callbacks(self.subcommand, given, chosen)
+            given += _default_callbacks(self.subcommand, given + self._callbacks_of_program(), chosen)
         try:
             return super().instantiate_trainer(**{"callbacks": given, **kwargs})
         except (TypeError, ValueError, MisconfigurationException) as error:  # how Lightning's Trainer refuses options
             raise OptionError(f"trainer: {_NO_GPU if 'No supported gpu backend' in str(error) else error}") from error
+
+    def _callbacks_of_program(self) -> list[Callback]:
+        """Those that Lightning appends: of ``add_lightning_class_args`` and of ``trainer_defaults``."""
+        classes = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
+        defaults = self.trainer_defaults.get("callbacks") or []
+        return classes + (defaults if isinstance(defaults, list) else [defaults])
 
     def _run_subcommand(self, subcommand: str) -> None:
         path = self.config_init[subcommand].get("ckpt_path")
