@@ -54,7 +54,7 @@ def found(runs: Runs, now: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
 
 def test_newest_of_the_same_configuration(runs: Runs) -> None:
     runs.add(config())
-    newest = runs.add(config(batch_size=99))  # how it is sampled makes no other graph
+    newest = runs.add(config(batch_size=99, partition={"seed": 5}))  # how it is cut and sampled makes no other graph
     runs.add(config(width=32))
     runs.add(config("Other"))
     runs.add(config(dataset="b.npz"))
@@ -79,6 +79,12 @@ def test_file_beside_the_checkpoint_counts_where_that_has_none(runs: Runs) -> No
         (config("Other"), config(), r"has model Other \(here Sage\)"),
         (config(dataset="b.npz"), config(), r"has data.dataset b.npz \(here a.npz\)"),
         (config(undirected=True), config(undirected=None), r"has data.undirected True \(here None\)"),
+        (config(transforms=["T"]), config(transforms=[]), r"has data.transforms \['T'\] \(here None\)"),
+        (
+            config(transforms=["RandomNodeSplit"], partition={"seed": 1}),
+            config(transforms=["RandomNodeSplit"], partition={"seed": 2}),
+            r"data.partition.seed 1 \(here 2\)",
+        ),
         (config(dataset=None, partition={"dir": "p"}), config(dataset=None, partition={"dir": "q"}), "partition.dir p"),
         (config(dataset=None, servers=["h:1"]), config(dataset=None, servers=["h:2"]), "servers"),
         (None, config(), "does not say of which configuration it is"),

@@ -15,7 +15,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from glt_lightning.errors import OptionError
 
 _KEY = "glt_run"  # in a checkpoint: the configuration of its run
-_GRAPH = ("dataset", "undirected", "normalize")  # what says which graph it is
+_GRAPH = ("dataset", "transforms", "undirected", "normalize")  # what says which graph it is
 _MOST_NAMED = 3
 
 
@@ -108,6 +108,8 @@ def _class_and_arguments(part: Mapping[str, Any]) -> dict[str, Any]:
 def _graph(config: Mapping[str, Any]) -> dict[str, Any]:
     given = _class_and_arguments(config["data"])
     graph = {"class_path": given["class_path"], **{name: given.get(name) or None for name in _GRAPH}}
+    if graph["transforms"] is not None:  # which may draw, such as RandomNodeSplit
+        graph["partition.seed"] = (given.get("partition") or {}).get("seed")
     if graph["dataset"] is None:  # then a finished partition, or servers have it
         graph["partition.dir"] = (given.get("partition") or {}).get("dir")
         graph["servers"] = (config.get("cluster") or {}).get("servers") or None

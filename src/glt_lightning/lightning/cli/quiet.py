@@ -32,5 +32,5 @@ def without_noise() -> Iterator[None]:
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    message = record.getMessage()
+    message = str(record.msg)  # none of these has arguments, and those of others may not fit their message
     return not message.startswith(_LINES) and _BANNER_OF_ONE not in message
