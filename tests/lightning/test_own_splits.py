@@ -10,6 +10,7 @@ import torch
 
 from glt_lightning.errors import DataError
 from glt_lightning.lightning.own_splits import read_split
+from tests.lightning.tiny import NODES
 
 
 class Trap:
@@ -56,3 +57,19 @@ def test_damaged_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "ids.pt").write_bytes(content)
     with pytest.raises(DataError, match=r"ids\.pt: cannot be read"):
         read_split("train", tmp_path / "ids.pt")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([int(i < 50) for i in range(NODES)], "seeds: 0 or 1 for each node is a mask"),
+        ([True] * 50, rf"seeds: expected a mask \[{NODES}\] over the nodes of type 'node', got \[50\]"),
+    ],
+)
+def test_masks_that_are_none(make_data, given: list[int], said: str) -> None:
+    data = make_data(splits={"train": given})
+    data.prepare_data()
+    data.setup()
+    with pytest.raises(DataError, match=said):
+        data.train_dataloader()
+    data.teardown()

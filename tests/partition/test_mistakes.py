@@ -112,6 +112,12 @@ def test_training_nodes_without_a_label(tmp_path: Path, caplog: pytest.LogCaptur
     assert "splits: test: 2 of 2 nodes have no label" in caplog.text
 
 
+def test_mask_of_integers_is_not_taken_for_ids(tmp_path: Path) -> None:
+    dataset = save(tmp_path, train_idx=(np.arange(NODES) < 9).astype(np.int64))
+    with pytest.raises(DataError, match=r"g.npz: splits: train: 0 or 1 for each node is a mask.*mask.astype\(bool\)"):
+        partition(dataset, tmp_path)
+
+
 @pytest.mark.parametrize("other", ["val", "test"])
 def test_training_nodes_that_evaluation_sees_again(tmp_path: Path, other: str) -> None:
     dataset = save(tmp_path, train_idx=np.arange(9), **{f"{other}_idx": np.array([20, 7, 8])})

@@ -48,7 +48,14 @@ def choose(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.n
         return Seeds(node_type, gids)
     ids = np.asarray(user_ids)
     if ids.dtype == np.bool_:
+        if ids.shape != gids.shape:
+            raise DataError(
+                f"seeds: expected a mask [{len(gids)}] over the nodes of type {schema.node_types[node_type]!r}, got "
+                f"{list(ids.shape)}."
+            )
         ids = np.flatnonzero(ids)
+    if is_integer_mask(ids, len(gids)):
+        raise DataError(f"seeds: {INTEGER_MASK}")
     if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
         raise DataError(f"seeds: expected a one-dimensional array of node ids, got {ids.dtype} {list(ids.shape)}.")
     bad = np.flatnonzero((ids < 0) | (ids >= len(gids)))
@@ -58,6 +65,16 @@ def choose(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.n
             f"{schema.node_types[node_type]!r}, whose ids are 0 to {len(gids) - 1}."
         )
     return Seeds(node_type, gids[ids])
+
+
+INTEGER_MASK = (
+    "0 or 1 for each node is a mask, and masks are boolean: give mask.astype(bool). Integers are ids of nodes."
+)
+
+
+def is_integer_mask(ids: np.ndarray, count: int) -> bool:
+    """Whether ids [S] of ``count`` nodes are a mask of integers, which would be read as nodes 0 and 1 again and again."""
+    return bool(ids.dtype.kind in "iu" and ids.shape == (count,) and count > 2 and ((ids == 0) | (ids == 1)).all())
 
 
 def no_split(manifest: Manifest, name: str) -> DataError:

@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
+from glt_lightning.data.graph import INTEGER_MASK, is_integer_mask
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of
 from glt_lightning.types import NodeType
@@ -46,6 +47,8 @@ def _split_ids(name: str, node_type: NodeType, ids: np.ndarray, source: GraphSou
     count = source.num_nodes[node_type]
     if ids.dtype == np.bool_ and ids.shape == (count,):
         ids = np.flatnonzero(ids)
+    if is_integer_mask(ids, count):
+        raise DataError(f"{file_of(source)}splits: {name}: {INTEGER_MASK}")
     if ids.size == 0:
         ids = np.zeros(0, np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":

@@ -171,6 +171,7 @@ def test_features_labels_and_splits_beside_a_matrix(tmp_path: Path, how: str) ->
         ({"y": "nowhere.npy"}, "dataset: y: there is no file 'nowhere.npy'"),
         ({"splits": {"dev": [1]}}, "splits: 'dev': expected any of train, val"),
         ({"splits": [1]}, "splits: expected {name: file}"),
+        ({"splits": {"val": [1], "valid": [2]}}, "splits: val and valid are the same split. Leave one"),
         ({"matrix": np.eye(4)}, "matrix: expected a file of scipy.sparse.save_npz or a matrix"),
         ({"x": np.ones((3, 2))}, "x of node type 'node': has 3 rows, but there are 4 nodes"),
     ],

@@ -245,6 +245,7 @@ def test_an_encoding_is_applied_to_other_tables(tmp_path: Path) -> None:
             "encode: venue: as: expected one of auto, .* got 'onehot'. Did you mean one_hot",
         ),
         ({"encode": {"venue": 3}}, "encode: venue: as: expected one of auto"),
+        ({"encode": ["auto"]}, r"encode: as: expected one of auto, .* got \['auto'\]"),
         ({"encode": {"venue": {"as": "code", "scale": "none"}}}, "code has no option 'scale'; it has max_categories"),
         ({"encode": {"pages": {"as": "number", "fil": 3}}}, "no option 'fil'; .*Did you mean fill"),
         (

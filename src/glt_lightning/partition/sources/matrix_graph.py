@@ -37,6 +37,8 @@ class MatrixGraph(MatrixSource):
         for key in self._split_values:
             if key not in _SPLITS:
                 raise DataError(f"dataset: splits: {key!r}: expected any of {', '.join(_SPLITS)}.")
+        if {"val", "valid"} <= set(self._split_values):
+            raise DataError("dataset: splits: val and valid are the same split. Leave one of them out.")
         self._values = {key: plain[key] for key in ("x", "y") if plain.get(key) is not None} | attrs
         matrix = plain["matrix"]
         super().__init__(Path(matrix).expanduser() if isinstance(matrix, (str, Path)) else matrix)

@@ -85,6 +85,8 @@ def parse_encode(where: str, given: Any) -> Choices:
 def _parse_one(where: str, given: Any) -> ColumnEncoding:
     options = dict(given) if isinstance(given, Mapping) else {"as": given}
     kind = options.pop("as", AUTO)
+    if not isinstance(kind, str):
+        raise DataError(f"dataset: {where}: as: expected one of {', '.join(_OPTIONS)}; got {kind!r}.")
     if kind in _OPTIONS:
         for name in options:
             if name not in _OPTIONS[kind]:
