@@ -111,6 +111,11 @@ def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data) 
         ({"model": "SAGE"}, OptionError, "expected one of EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA; got 'SAGE'"),
         ({"out_channels": None}, DataError, "no class labels"),
         ({"num_layers": 0}, OptionError, "num_layers: expected an integer >= 1"),
+        (
+            {"model": "GAT", "model_kwargs": {"heads": 3}},
+            OptionError,
+            "GAT with model_kwargs {'heads': 3}: .*divisible",
+        ),
         ({"in_channels": {"a": 1}}, OptionError, "metadata: needed"),
         ({"in_channels": None}, OptionError, "num_nodes: needed to learn embeddings"),
         ({"metadata": (["a"], [("a", "to", "a")])}, OptionError, "one entry per node type"),

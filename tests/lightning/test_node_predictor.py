@@ -112,6 +112,7 @@ def test_no_labels() -> None:
             "class_weights: expected balanced, or 3 numbers >= 0, one for each class; got 2 of",
         ),
         ({"class_weights": "balance"}, "got 'balance'"),
+        ({"class_weights": [0, 0, 0]}, "class_weights: all are 0"),
         ({"class_weights": {"x": 2.0}}, r"expected names of classes \(0, 1, 2\); got 'x'"),
         ({"metrics": ["accuracy"]}, "metrics: expected any of acc, .*auc.*; got 'accuracy'"),
         ({"val_metric": "val_auc"}, "val_metric: expected one of val_acc, val_loss; got 'val_auc'"),
@@ -121,6 +122,7 @@ def test_no_labels() -> None:
         ({"encoder": "RGCN"}, "reads the edge attribute edge_type; say how many"),
         ({"encoder": "GMMConv"}, "GMMConv cannot be used here"),
         ({"encoder_kwargs": {"headz": 2}}, "GraphSAGE with encoder_kwargs {'headz': 2}"),
+        ({"encoder": "GAT", "encoder_kwargs": {"heads": 3}}, "GAT with encoder_kwargs {'heads': 3}: .*divisible"),
         ({"num_layers": 0}, "num_layers: expected an integer >= 1"),
         ({"dropout": 1.5}, "dropout: expected"),
     ],
@@ -203,6 +205,78 @@ def test_balanced_weights_make_classes_equal(make_data, make_trainer) -> None:
     train = y[np.sort(learnable_graph()["train_idx"])]
     counts = np.bincount(train[train >= 0], minlength=CLASSES)
     np.testing.assert_allclose(model.task.weight.numpy() * counts, counts.sum() / CLASSES, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("task", "classes"), [("multiclass", CLASSES), ("binary", 2)])
+def test_batch_of_classes_that_weigh_nothing(task: str, classes: int) -> None:
+    made = make_task(task, FACTS | {"num_classes": classes}, [0.0] + [1.0] * (classes - 1))
+    out = torch.zeros(4, made.out_channels, requires_grad=True)
+    loss, weight = made.loss(out, torch.zeros(4, dtype=torch.int64))
+    loss.backward()
+    assert (loss.item(), weight.item(), out.grad.abs().sum().item()) == (
+        0,
+        0,
+        0,
+    )  # the division by 0 made all parameters NaN
+
+
+def test_balanced_label_that_all_nodes_have_still_counts() -> None:
+    task = make_task("multilabel", FACTS | {"width": 3, "num_classes": 3}, "balanced")
+    task.learn(torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 0], [1, -1, 0]]))
+    assert task.weight.tolist() == [1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("y", "task"), [(ONE_HOT * 3, "multilabel"), (np.where(COMMUNITY == 0, 0.5, 1).astype(np.float32), "binary")]
+)
+def test_labels_that_are_not_yes_or_no(make_data, make_trainer, y: np.ndarray, task: str) -> None:
+    data = make_data(dataset=graph_with(y))
+    with pytest.raises(DataError, match=f"task: {task}: expected labels 0 and 1, or booleans"):
+        make_trainer(max_epochs=1).fit(predictor(data, task=task), data)
+
+
+def test_years_as_labels() -> None:
+    """A negative integer is no label; in bfloat16 the years would be multiples of 8."""
+    task = make_task("regression", FACTS | {"num_classes": None}, None)
+    y = torch.tensor([-1, *range(2009, 2024)])
+    assert task.labelled(y).tolist() == [False] + [True] * 15
+    task.learn(y)
+    assert task.mean.tolist() == [2016]
+    assert float(task.to(torch.bfloat16).loss(torch.zeros(15, 1), y[1:])[0]) == pytest.approx(1, rel=0.02)
+    with pytest.raises(DataError, match="no training seed has a label"):
+        task.learn(y[:1])
+
+
+def test_model_of_other_columns(make_data, make_trainer) -> None:
+    wide = np.stack([COMMUNITY, COMMUNITY, COMMUNITY], 1).astype(np.float32)
+    model = predictor(make_data(dataset=graph_with(wide)))
+    data = make_data(dataset=graph_with(wide[:, 0]))
+    with pytest.raises(DataError, match="the model was built for 3 outputs, but the labels of the graph need 1"):
+        make_trainer().validate(model, data)  # each number was compared with the only label
+
+
+def test_r2_of_too_few_rows() -> None:
+    model = NodePredictor(4, FACTS | {"kind": "float", "num_classes": None})
+    metric = model.val_metrics["r2"]
+    update_metric(metric, torch.ones(1), torch.ones(1))
+    assert metric.compute().isnan()
+    update_metric(metric, torch.zeros(1), torch.zeros(1))
+    assert metric.compute() == 1
+
+
+@pytest.mark.parametrize("kind", ["NodePredictor", "GraphSAGE"])
+def test_evaluation_leaves_out_nodes_without_a_label(make_data, make_model, make_trainer, kind: str) -> None:
+    y = COMMUNITY.copy()
+    y[learnable_graph()["valid_idx"][:40]] = -1
+    data = make_data(dataset=graph_with(y))
+    model = predictor(data) if kind == "NodePredictor" else make_model()
+    trainer = make_trainer()
+    (found,) = trainer.validate(model, data, verbose=False)
+    returned = trainer.predict(model, make_data(dataset=graph_with(y), predict_split="val"))
+    pred, n_id = (torch.cat([part[name] for part in returned]) for name in ("pred", "n_id"))
+    known = y[n_id] >= 0
+    assert known.sum() == 10
+    assert found["val_acc"] == pytest.approx((pred.numpy() == y[n_id])[known].mean())
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import RGCNConv
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import NumCategories, categories_of
 from glt_lightning.lightning.models.gnn import (
     FAMILY,
@@ -85,8 +85,12 @@ def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
         )
     try:
         return _homogeneous(name, options, shape) if shape.metadata is None else _heterogeneous(name, options, shape)
-    except TypeError as error:  # an unknown argument of PyG's class
-        raise OptionError(f"encoder: {name} with encoder_kwargs {dict(options)}: {error}.") from None
+    except GLTError:
+        raise
+    except Exception as error:  # what a class of PyG raises is not said anywhere
+        raise OptionError(
+            f"encoder: {name} with encoder_kwargs {dict(options)}: {str(error) or type(error).__name__}."
+        ) from error
 
 
 def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:

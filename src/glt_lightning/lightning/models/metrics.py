@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torchmetrics
 from torch import Tensor, nn
 
@@ -76,8 +77,17 @@ def update_metric(metric: Any, scores: Tensor, targets: Tensor) -> None:
 
 
 def _make(task: str, out_channels: int, name: str) -> nn.Module:
+    if name == "r2":
+        return _R2()
     kind, options = _NUMBERS[name] if task == "regression" else _classes_options(task, out_channels, name)
     return getattr(torchmetrics, kind)(**options)
+
+
+class _R2(torchmetrics.R2Score):
+    """NaN of fewer than two rows, of which torchmetrics raises: a validation split without labels would end the run."""
+
+    def compute(self) -> Tensor:
+        return super().compute() if self.total > 1 else torch.full_like(self.total, torch.nan, dtype=torch.float32)
 
 
 def _classes_options(task: str, out_channels: int, name: str) -> tuple[str, dict[str, Any]]:

@@ -124,12 +124,8 @@ class NodePredictor(LightningModule):
             rank_zero_info(
                 f"task: {self.task.name}; the best checkpoint is that of {' '.join(self.checkpoint_monitor)}."
             )
-            if self._learns:
+            if self.task.needs_labels:
                 self.task.learn(torch.as_tensor(data.train_labels()))
-
-    @property
-    def _learns(self) -> bool:
-        return self.task.name == "regression" or getattr(self.task, "balanced", False)
 
     def _require_nothing_to_learn(self) -> None:
         if getattr(self.task, "balanced", False):
@@ -194,7 +190,8 @@ class NodePredictor(LightningModule):
                 f"the model was built for num_categories {self.num_categories}, but the graph has {data.num_categories}."
             )
         found = make_task(self.task.name, data.label_facts, None) if data.label_facts is not None else self.task
-        if found.out_channels > self.task.out_channels:
+        exactly = self.task.name in ("multilabel", "regression")  # fewer classes may occur, fewer columns are others
+        if found.out_channels > self.task.out_channels or (exactly and found.out_channels != self.task.out_channels):
             raise DataError(
                 f"the model was built for {self.task.out_channels} outputs, but the labels of the graph need "
                 f"{found.out_channels}."

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
 from torchmetrics import Accuracy, MeanMetric
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.code_embedding import NumCategories
 from glt_lightning.lightning.models.gnn import HeterogeneousGNN, HomogeneousGNN, Metadata
@@ -67,9 +67,16 @@ class GraphSAGE(LightningModule):
         for name, value in shape.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name}: expected an integer >= 1, got {value!r}.")
-        self.gnn = _build(
-            model, in_channels, metadata, num_nodes, target_type, dropout, model_kwargs or {}, shape, num_categories
-        )
+        try:
+            self.gnn = _build(
+                model, in_channels, metadata, num_nodes, target_type, dropout, model_kwargs or {}, shape, num_categories
+            )
+        except GLTError:
+            raise
+        except Exception as error:  # what a class of PyG raises is not said anywhere
+            raise OptionError(
+                f"model: {model} with model_kwargs {model_kwargs}: {str(error) or type(error).__name__}."
+            ) from error
         self.in_channels, self.out_channels, self.num_categories = in_channels, out_channels, num_categories
         self.target_type = target_type if metadata is not None else None
         self.lr, self.weight_decay = lr, weight_decay
@@ -96,7 +103,7 @@ class GraphSAGE(LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        logits, y = self._classify(batch)
+        logits, y = self._labelled(batch)
         if len(y):  # torchmetrics refuses a batch without seeds; the metrics are summed over ranks all the same
             self.val_acc(logits, y)
             self.val_loss(functional.cross_entropy(logits, y), len(y))
@@ -104,7 +111,7 @@ class GraphSAGE(LightningModule):
         self.log("val_acc", self.val_acc, prog_bar=True, batch_size=len(y))
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        logits, y = self._classify(batch)
+        logits, y = self._labelled(batch)
         if len(y):
             self.test_acc(logits, y)
         self.log("test_acc", self.test_acc, prog_bar=True, batch_size=len(y))
@@ -135,6 +142,12 @@ class GraphSAGE(LightningModule):
                 f"labels y: expected one class per node, got {y.dtype} {list(y.shape)}. Write your own training_step."
             )
         return logits, y.long()
+
+    def _labelled(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The same of the seeds that have a label: in evaluation some may have none, in training none is let in."""
+        logits, y = self._classify(batch)
+        known = y >= 0
+        return logits[known], y[known]
 
 
 def _build(

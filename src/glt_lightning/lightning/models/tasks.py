@@ -20,6 +20,7 @@ class Task(Protocol):
 
     name: str
     out_channels: int
+    needs_labels: bool  # whether `learn` is to be called: for what it takes from the labels, or to check them
 
     def labelled(self, y: Tensor) -> Tensor:
         """bool [S]: which seeds have a label at all."""
@@ -46,7 +47,7 @@ class Multiclass(nn.Module):
         super().__init__()
         self.weight: Tensor
         self.out_channels = int(facts["num_classes"])
-        self.balanced = class_weights == "balanced"
+        self.balanced = self.needs_labels = class_weights == "balanced"
         self.register_buffer("weight", _weights(class_weights, self.out_channels, facts))
 
     def labelled(self, y: Tensor) -> Tensor:
@@ -58,7 +59,9 @@ class Multiclass(nn.Module):
             self.weight.copy_(_balanced(counts))
 
     def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return functional.cross_entropy(out, y.long(), self.weight), self.weight[y.long()].sum()
+        y, weights = y.long(), _full(self.weight)
+        total = weights[y].sum()
+        return _mean(functional.cross_entropy(_full(out), y, weights, reduction="sum"), total), total
 
     def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return out.float().softmax(dim=-1), y.long()
@@ -77,6 +80,7 @@ class Binary(nn.Module):
         super().__init__()
         self.weight: Tensor
         self.balanced = class_weights == "balanced"
+        self.needs_labels = self.balanced or facts["kind"] == "float"  # of integers num_classes says it
         self.register_buffer("weight", _weights(class_weights, 2, facts))
 
     def labelled(self, y: Tensor) -> Tensor:
@@ -91,9 +95,9 @@ class Binary(nn.Module):
 
     def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         y = _column(y)
-        weight = self.weight[y.long()]
-        losses = functional.binary_cross_entropy_with_logits(out[:, 0], y.to(out.dtype), weight, reduction="sum")
-        return losses / weight.sum(), weight.sum()
+        out, weight = _full(out[:, 0]), _full(self.weight)[y.long()]
+        losses = functional.binary_cross_entropy_with_logits(out, y.to(out.dtype), weight, reduction="sum")
+        return _mean(losses, weight.sum()), weight.sum()
 
     def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return out[:, 0].float().sigmoid(), _column(y).long()
@@ -113,6 +117,7 @@ class Multilabel(nn.Module):
         self.weight: Tensor
         self.out_channels = int(facts["width"])
         self.balanced = class_weights == "balanced"
+        self.needs_labels = self.balanced or facts["kind"] != "bool"
         self.register_buffer("weight", _weights(class_weights, self.out_channels, facts))
 
     def labelled(self, y: Tensor) -> Tensor:
@@ -125,7 +130,8 @@ class Multilabel(nn.Module):
         if self.balanced:
             positive = (labels > 0).sum(dim=0)
             ratio = (known.sum(dim=0) - positive) / positive.clamp(min=1)
-            self.weight.copy_(torch.where(positive > 0, ratio, 1.0))
+            some = (positive > 0) & (ratio > 0)  # a label that all have, or none, counts as it is
+            self.weight.copy_(torch.where(some, ratio, 1.0))
 
     def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         known = (y >= 0).to(out.dtype)
@@ -144,13 +150,14 @@ class Multilabel(nn.Module):
 
 
 class Regression(nn.Module):
-    """One number, or D of them; y is [S] or [S, D], NaN where there is none.
+    """One number, or D of them; y is [S] or [S, D], NaN where there is none; of integers [S] a negative one is none.
 
     The model learns the numbers less their mean over the training seeds, by their deviation: those of a price or of a year would
     take Adam thousands of steps to reach. The losses are of these, predictions and metrics are in the units of the labels.
     """
 
     name: ClassVar[str] = "regression"
+    needs_labels = True
 
     def __init__(self, facts: Facts, class_weights: Any) -> None:
         super().__init__()
@@ -163,18 +170,23 @@ class Regression(nn.Module):
         self.register_buffer("deviation", torch.ones(self.out_channels))
 
     def labelled(self, y: Tensor) -> Tensor:
+        if y.dim() == 1 and not y.is_floating_point():
+            return y >= 0
         return ~_rows(y).isnan().any(dim=1)
 
     def learn(self, labels: Tensor) -> None:
         rows = _rows(labels)[self.labelled(labels)].double()
         if not rows.isfinite().all():
             raise DataError("task: regression: a label of the training seeds is infinite. Correct the labels.")
+        if not len(rows):
+            raise DataError("task: regression: no training seed has a label. Correct the labels or the split.")
         deviation = rows.std(dim=0, correction=0)
         self.mean.copy_(rows.mean(dim=0))
         self.deviation.copy_(torch.where(deviation > 0, deviation, 1.0))
 
     def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        wanted = (_rows(y).to(self.mean.dtype) - self.mean) / self.deviation
+        # in float64: under bf16-true the buffers are bfloat16, in which years are multiples of 8
+        wanted = (_rows(y).double() - self.mean.double()) / self.deviation.double()
         return functional.mse_loss(out, wanted.to(out.dtype)), torch.tensor(float(len(out)), device=out.device)
 
     def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,6 +262,10 @@ def _weights(given: Any, count: int, facts: Facts) -> Tensor:
             f"class_weights: expected balanced, or {count} numbers >= 0, one for each class; got "
             f"{f'{len(given)} of them' if good else repr(given)}."
         )
+    if not any(given):
+        raise OptionError(
+            "class_weights: all are 0, so nothing would be learned. Give a class that counts a number above 0."
+        )
     return torch.tensor([float(w) for w in given])
 
 
@@ -270,6 +286,16 @@ def _balanced(counts: Tensor) -> Tensor:
     present = counts > 0
     weights = counts.sum() / (present.sum() * counts.clamp(min=1))
     return torch.where(present, weights, 1.0)
+
+
+def _mean(losses: Tensor, weight: Tensor) -> Tensor:
+    """Their sum, divided by the sum of their weights: 0, not NaN, in a batch of classes that all weigh 0."""
+    return losses / weight.clamp(min=torch.finfo(weight.dtype).tiny)
+
+
+def _full(values: Tensor) -> Tensor:
+    """At least float32: a sum of many losses is too great for a float16."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _column(y: Tensor) -> Tensor:
