@@ -79,3 +79,11 @@ def test_without_a_subcommand(args: list[str]) -> None:
     cli = GLTCLI(SageByHand, GLTDataModule, run=False, args=args)
     cli.trainer.fit(cli.model, cli.datamodule)
     assert cli.trainer.global_step == 1
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, False), (True, True)])
+def test_predictions_are_written_and_not_also_kept(given: bool | None, kept: bool) -> None:
+    cli = GLTCLI.__new__(GLTCLI)
+    cli._subcommand_method_arguments = {"predict": ["return_predictions"]}
+    cli.config_init, cli.model, cli.datamodule = {"predict": {"return_predictions": given}}, None, None
+    assert cli._prepare_subcommand_kwargs("predict")["return_predictions"] is kept

@@ -129,6 +129,12 @@ class GLTCLI(LightningCLI):
         if self.trainer.is_global_zero and not self.config_init[subcommand].trainer.fast_dev_run:
             rank_zero_info(run_line(self.trainer, subcommand, path))
 
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        arguments = super()._prepare_subcommand_kwargs(subcommand)
+        if subcommand == "predict" and arguments.get("return_predictions") is None:
+            arguments["return_predictions"] = False  # nobody takes them, and each would be held until the end
+        return arguments
+
 
 def main(args: ArgsType = None) -> None:
     """Runs the command line; an error of ours or of Lightning's is one line, unless ``GLT_TRACEBACK`` is set."""
