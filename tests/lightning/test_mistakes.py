@@ -89,3 +89,17 @@ def test_missing_files_are_named_once_with_the_folder_they_were_looked_for(tmp_p
         _ = GLTDataModule("grap.npz").num_features
     with pytest.raises(DataError, match=rf"^splits.train: there is no file 'ids.npy' \(in {tmp_path}\)\.$"):
         read_split("train", "ids.npy")
+
+
+def test_seeds_without_a_label_count_in_no_metric(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    arrays = learnable_graph()
+    labelled = np.arange(len(arrays["y"])) % 3 > 0
+    np.savez(tmp_path / "g.npz", **(arrays | {"y": np.where(labelled, arrays["y"], -1)}))
+    data = make_data(dataset=str(tmp_path / "g.npz"), partition={"allow": ["unlabelled_seeds"]}, predict_split="test")
+    model, trainer = make_model(), make_trainer(max_epochs=1)
+    trainer.fit(model, data)
+    (tested,) = trainer.test(model, data)
+    rows = trainer.predict(model, data)
+    nodes, pred = (torch.cat([batch[name] for batch in rows]).numpy() for name in ("n_id", "pred"))
+    known = labelled[nodes]
+    assert tested["test_acc"] == pytest.approx(np.mean(pred[known] == arrays["y"][nodes[known]]))

@@ -98,7 +98,7 @@ class GraphSAGE(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         logits, y = self._classify(batch)
-        loss = functional.cross_entropy(logits, y)
+        loss = functional.cross_entropy(logits, y) if len(y) else logits.sum() * 0  # so that all ranks make the step
         self.log("train_loss", loss, prog_bar=True, batch_size=len(y))
         return loss
 
@@ -129,7 +129,7 @@ class GraphSAGE(LightningModule):
         return batch if self.target_type is None else batch[self.target_type]
 
     def _classify(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(logits [S, C], labels int64 [S])."""
+        """(logits [S, C], labels int64 [S]) of the S seeds that have a label: others have a negative one."""
         logits = self(batch)
         store = self._seed_store(batch)
         if "y" not in store:
@@ -141,7 +141,8 @@ class GraphSAGE(LightningModule):
             raise DataError(
                 f"labels y: expected one class per node, got {y.dtype} {list(y.shape)}. Write your own training_step."
             )
-        return logits, y.long()
+        kept = y >= 0
+        return (logits, y.long()) if bool(kept.all()) else (logits[kept], y[kept].long())
 
     def _labelled(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The same of the seeds that have a label: in evaluation some may have none, in training none is let in."""
