@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 from glt_lightning.errors import DataError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
+from glt_lightning.partition.sources import encode_rows
 from glt_lightning.partition.sources.transformed import TransformedSource
 from glt_lightning.types import EDGE, NODE
 from tests.partition.sources.test_pyg import data, hetero
@@ -80,6 +81,30 @@ def test_nodes_that_go_leave_their_numbers_behind(tmp_path: Path) -> None:
     assert TransformedSource(inner, [f"{PYG}.ToUndirected"], 0).edges(EDGE).num_edges == 2
     with pytest.raises(DataError, match="changed which nodes of type 'node' there are, but the ids of a table"):
         _ = TransformedSource(inner, [f"{PYG}.LargestConnectedComponents"], 0).num_nodes
+
+
+def test_the_encoding_of_tables_stays(tmp_path: Path) -> None:
+    rows = "".join(f"n{i},{i % 2},{('a', 'b', 'c')[i % 3]},{i}\n" for i in range(9))
+    (tmp_path / "n.csv").write_text(f"name,y,word,number\n{rows}")
+    (tmp_path / "e.csv").write_text("a,b\nn0,n1\n")
+    nodes = {"path": str(tmp_path / "n.csv"), "id": "name", "label": "y", "features": ["word", "number"]}
+    nodes["encode"] = {"word": "code", "number": "number"}
+    tables = {"nodes": nodes, "edges": {"path": str(tmp_path / "e.csv"), "source": "a", "destination": "b"}}
+    source = TransformedSource(open_source(tables, tmp_path), [f"{PYG}.ToUndirected"], 0)
+    manifest = partition_graph(source, tmp_path / "p", PartitionOptions())
+    assert manifest.num_categories == {NODE: (5,)}
+    again = encode_rows(tmp_path / "p", {"word": ["b", "new"], "number": [4, 4]})
+    assert (again["x"].tolist(), again["x_codes"].tolist()) == ([[0], [0]], [[2], [0]])
+    without = TransformedSource(
+        open_source(tables, tmp_path), ["tests.partition.sources.test_transformed.DropCodes"], 0
+    )
+    assert without.num_categories == {}
+
+
+class DropCodes(T.BaseTransform):
+    def forward(self, graph: Any) -> Any:
+        del graph.x_codes
+        return graph
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.errors import DataError, GLTError
 from glt_lightning.ops.encoding import BFLOAT16
-from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, GraphSource, Rows
+from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, GraphSource, Rows, categories_of
 from glt_lightning.partition.sources.class_spec import ClassSpec, fixed_randomness
 from glt_lightning.partition.sources.pyg import convert
 from glt_lightning.types import NodeType
@@ -40,6 +40,16 @@ class TransformedSource(DelegatingSource):
     @property
     def class_names(self) -> list[str] | None:
         return getattr(self.inner, "class_names", None)
+
+    @property
+    def num_categories(self) -> dict[NodeType, tuple[int, ...]]:
+        """As the tables have them; a transform may take codes away."""
+        return {t: counts for t, counts in categories_of(self.inner).items() if "x_codes" in self.node_attrs(t)}
+
+    @property
+    def table_encoding(self) -> bytes | None:
+        """Of the tables, before they are transformed."""
+        return getattr(self.inner, "table_encoding", None)
 
     def _load(self) -> ArraySource:
         data = to_pyg(self.inner)
