@@ -188,6 +188,16 @@ def test_words_for_no_value_and_ways_of_dates(tmp_path: Path) -> None:
     assert x[:2, 4].tolist() == [(datetime.date(2021, 3, 1) - datetime.date(1970, 1, 1)).days, 0]
 
 
+def test_a_word_among_numbers_is_said(tmp_path: Path, caplog) -> None:
+    pages = ["unknown" if i % 9 == 0 else str(i % 31) for i in range(ROWS)]
+    for kind in ("auto", {"pages": "category", "*": "auto"}):
+        caplog.clear()
+        _ = opened(graph(tmp_path, columns=papers() | {"pages": pages}, encode=kind), tmp_path).num_nodes
+        said = "column 'pages' is taken for categories: most of its 32 different values are numbers or dates, but not 'unknown'"
+        assert (said in caplog.text) == (kind == "auto")
+        assert "'word'" not in caplog.text
+
+
 def test_fill_and_scale_are_those_of_training_rows(tmp_path: Path) -> None:
     mapping = graph(tmp_path, features="pages", columns=papers() | {"pages": [*map(float, range(ROWS))]})
     trained = opened(mapping, tmp_path).node_attrs(NODE)["x"][:, 0]
@@ -267,8 +277,13 @@ def test_an_encoding_is_applied_to_other_tables(tmp_path: Path) -> None:
         ),
         (
             {"features": ["pages", "id"], "encode": "auto"},
-            "column 'id' .* has 240 different values in 240 rows: an id or free text .* say encode: {id: code}",
+            "column 'id' .* has 240 different values in 240 rows, such as 'p0': an id or free text .* say encode: {id: code}"
+            ".* of dates, how they are written: {id: {as: date, format",
         ),
+        (
+            {"id": "identity"},
+            "has no column 'identity' .* its columns: id, venue",
+        ),  # rather than that id is no category
         (
             {"features": ["pages"], "encode": {"pages": {"as": "number", "fill": "none"}}},
             "row 0, column 'pages': there is no value, and fill is none",
@@ -302,7 +317,7 @@ def test_too_many_categories_for_memory(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ("venue", "'NIPS' is no float; .*say encode: {venue: category} for categories"),
+        ("venue", "'NIPS' is no float; .*say encode: {venue: category} for categories.* auto for whatever"),
         ("pages", "row 0, column 'pages': there is no value; .*say encode: {pages: number}, which fills it"),
     ],
 )

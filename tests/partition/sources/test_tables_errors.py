@@ -143,11 +143,17 @@ def test_a_pattern_leaves_out_the_label(tmp_path: Path) -> None:
         ("id,label,fold,x\na,p,train,1\nb,q,val,\n", "n.csv: row 1, column 'x': there is no value"),
         ("id,label,label,x\n", "n.csv: has several columns 'label'"),
         ("", "n.csv: cannot be read as a table .*[Ee]mpty"),
+        (
+            "id;label;fold;x\na;p;train;1\n",
+            "n.csv: has no column 'id' .* Commas separate the columns of .csv, .*';'",
+        ),
+        ("id,label,fold,x\nJos\u00e9,p,train,1\n", "n.csv: cannot be read as a table .*Save it as UTF-8"),
+        ("id,label,fold,x,\u00e9\na,p,train,1,\n", "n.csv: cannot be read as a table .*Save it as UTF-8"),
     ],
 )
 def test_text_files(tmp_path: Path, text: str, said: str) -> None:
     given = graph(tmp_path)
-    (tmp_path / "n.csv").write_text(text)
+    (tmp_path / "n.csv").write_text(text, "latin-1")
     given["nodes"]["path"] = str(tmp_path / "n.csv")
     fails(given, tmp_path, said)
 

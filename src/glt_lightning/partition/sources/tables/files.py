@@ -72,7 +72,7 @@ class TableFiles:
         missing: words of text files that mean "no value".
         """
         wanted = list(dict.fromkeys(columns))
-        self._check_columns(wanted)
+        self.check_columns(wanted)
         if self.is_text:
             with reading(self.paths[0]):
                 return infer_types(self.paths, wanted, missing)
@@ -89,7 +89,7 @@ class TableFiles:
 
     def pieces(self, types: Mapping[str, pa.DataType]) -> Iterator[TablePiece]:
         """All rows of the named columns, converted to these types, some megabytes at a time."""
-        self._check_columns(types)
+        self.check_columns(types)
         self._starts = []
         begin = 0
         for path in self.paths:
@@ -116,7 +116,8 @@ class TableFiles:
         per_row = max(size // rows, 8 * len(columns), 1)
         return file.iter_batches(max(64, min(_MAX_BATCH, _BATCH_BYTES // per_row)), columns=columns)
 
-    def _check_columns(self, wanted: Iterable[str]) -> None:
+    def check_columns(self, wanted: Iterable[str]) -> None:
+        """Raises `DataError` unless each file has each of these once."""
         for path in self.paths:
             with reading(path):
                 known = text_columns(path) if self.is_text else list(pq.read_schema(path).names)
@@ -125,7 +126,7 @@ class TableFiles:
                     how = "no column" if name not in known else "several columns"
                     raise DataError(
                         f"{path}: has {how} {name!r} (dataset: {self.what}); its columns: {_some(known)}. "
-                        "Correct the name or the file."
+                        f"{_separator_hint(path, known)}Correct the name or the file."
                     )
 
 
@@ -162,7 +163,9 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         said = str(error).strip().splitlines()[0].rstrip(".")
-        raise DataError(f"{path}: cannot be read as a table ({said}). Is it damaged or cut off?") from None
+        of_letters = isinstance(error, UnicodeDecodeError) or "UTF8" in said
+        advice = "Save it as UTF-8 (iconv -f latin1 -t utf-8)." if of_letters else "Is it damaged or cut off?"
+        raise DataError(f"{path}: cannot be read as a table ({said}). {advice}") from None
 
 
 def _metadata(path: Path) -> Any:
@@ -198,7 +201,8 @@ def _cast(piece: TablePiece, name: str, array: pa.Array, kind: pa.DataType) -> p
         row = first_failure(array, kind)
         advice = ""
         if pa.types.is_float32(kind):  # of text files, only features are read as these
-            advice = f", or say encode: {{{name}: category}} for categories, {{{name}: number}} for numbers with missing values"
+            advice = f", or say encode: {{{name}: category}} for categories, {{{name}: number}} for numbers with missing values, "
+            advice += "auto for whatever each column is"
         raise piece.error(name, row, f"{array[row].as_py()!r} is no {kind}; correct the value{advice}.") from None
 
 
@@ -213,6 +217,15 @@ def first_failure(array: pa.Array, kind: pa.DataType) -> int:
         except pa.ArrowException:
             high = middle
     return low
+
+
+def _separator_hint(path: Path, columns: list[str]) -> str:
+    """That the header of a text file looks as if another character separated its columns."""
+    if is_text(path) and len(columns) == 1:
+        for character in (";", "\t", "|", ","):
+            if character in columns[0]:
+                return f"Commas separate the columns of .csv, tabs those of .tsv; here it seems to be {character!r}. "
+    return ""
 
 
 def _some(names: list[str]) -> str:

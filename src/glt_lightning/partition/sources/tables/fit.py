@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ from glt_lightning.partition.sources.tables.raw_values import (
 )
 from glt_lightning.progress import Progress
 
+_log = logging.getLogger(__name__)
+
+_NUMBER_OR_DATE = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
 _MOST_CATEGORIES = 1 << 20  # different values of a column that are held: some 100 MB
 _TRAIN = list(dict.fromkeys(SPLITS.values())).index("train")
 
@@ -213,6 +217,8 @@ class _CategoryFit:
     def finish(self, table: TableFiles) -> Encoder:
         how, most = self._how, self._how.max_categories
         known = sorted(self._found)
+        if how.kind == AUTO:
+            self._warn_of_numbers(table, known)
         if most is not None and len(known) > most:
             known = sorted(sorted(known, key=lambda value: -self._found[value])[:most])
         hot = how.kind == "one_hot" or (how.kind != "code" and len(known) <= how.max_one_hot)
@@ -223,12 +229,25 @@ class _CategoryFit:
             return OneHotEncoder(column=self._name, missing=self._missing, categories=tuple(known), indicator=indicator)
         return CodeEncoder(column=self._name, missing=self._missing, categories=tuple(known))
 
+    def _warn_of_numbers(self, table: TableFiles, known: list[str]) -> None:
+        """One word among numbers makes them categories, of which a model learns no order."""
+        found = pa.array(known, pa.large_string())
+        others = found.filter(pc.invert(pc.match_substring_regex(found, _NUMBER_OR_DATE))).to_pylist()
+        if 2 * len(others) < len(known):
+            words = ", ".join(others[:3])
+            _log.warning(
+                "%s: column %r is taken for categories: most of its %s different values are numbers or dates, but not %s. "
+                "If these mean that there is no value, say missing: [%s]; if categories are meant, encode: {%s: category}.",
+                *(table.paths[0], self._name, f"{len(known):,}", ", ".join(map(repr, others[:3])), words, self._name),
+            )
+
     def _require_repeated(self, table: TableFiles) -> None:
         """Raises `DataError` for what is different in most rows: a model would learn the rows by heart."""
         rows, different = self._found.total(), len(self._found)
         if 2 * different > rows:
             raise DataError(
                 f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has {different:,} different values in "
-                f"{rows:,} rows: an id or free text rather than a category. Leave it out of features, or say encode: "
-                f"{{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}."
+                f"{rows:,} rows, such as {min(self._found)!r}: an id or free text rather than a category. Leave it out of "
+                f"features, or say encode: {{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}; "
+                f"of dates, how they are written: {{{self._name}: {{as: date, format: '%d.%m.%Y'}}}}."
             )

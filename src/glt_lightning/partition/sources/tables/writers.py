@@ -38,6 +38,7 @@ def readers(
 
     fitted: the encoding to apply; None: it is fitted to this table.
     """
+    table.check_columns([name for name in used if name])  # a wrong name would make an id a feature of the pattern *
     chosen: list[tuple[str, str, Read]] = [(name, column, values) for name, column in columns.attrs.items()]
     if isinstance(columns, EdgeTable) and columns.weight is not None:
         chosen.append(("edge_weight", columns.weight, weights))
