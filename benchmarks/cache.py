@@ -172,10 +172,10 @@ def gather(whole: LocalPartition, args: argparse.Namespace) -> None:
     with rank.keeping(rank.options("degree", 1.0)) as (sampler, kept):
         assert kept.rows is not None
         kept_rows = kept.rows.tables[0]
-        table = sampler._finder.nodes[0]  # what a sampler does for the nodes of a batch, no less
+        table = sampler.source.nodes[0]  # what a sampler does for the nodes of a batch, no less
         assert kept_rows is not None
         for request in rank.requests:
-            found = sampler.sample(request)
+            found = k_hop(sampler.source, request)
             gids, ends = found.gid[0].copy(), np.cumsum([0, *found.nodes_per_hop[0]])
             cached = kept_rows.find(gids) >= 0
             known = ~rank.foreign[gids] | cached

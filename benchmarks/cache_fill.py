@@ -31,7 +31,7 @@ from measure import cpu_s, process_tree, report
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.cluster.member import Holder, ask_holders
+from glt_lightning.cluster.member import OwnerAddresses, connect_owners
 from glt_lightning.data.kept import Kept
 from glt_lightning.options import CacheOptions, ClusterOptions, SecurityOptions
 from glt_lightning.producer.group import WorkerGroup
@@ -51,8 +51,8 @@ def fill(directory: str, ratio: float, rounds: int) -> None:
     try:
         pids = process_tree()
         here = link("rank 0", "worker", SecurityOptions())
-        holders = [Holder("server", tuple(range(1, partition.manifest.num_parts)), (server.address,))]
-        remote = ask_holders(partition, holders, here, here.open_transport())
+        owners = [OwnerAddresses("server", tuple(range(1, partition.manifest.num_parts)), (server.address,))]
+        remote = connect_owners(partition, owners, here, here.open_transport())
         found: dict[str, list[Mapping[str, float]]] = {"memory": [], "saving": [], "saved": []}
         for _ in range(rounds + 1):
             found["memory"].append(_made(pids, partition, remote, CacheOptions(ratio=ratio)))

@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 def repeated(part: str, bound: str, peers: dict[str, str], quick: bool) -> list[list[str]]:
     """The commands of a round.  peers: the interpreter of each."""
     python, seconds = sys.executable, "0.05" if quick else "3"
-    batches = ["--batches", "2"] if quick else []
+    batches = ["--batches", "50"] if quick else []
     of_peer = ["--seconds", seconds, *batches]
     return [
         [python, "sampling.py", part, "--seconds", seconds],

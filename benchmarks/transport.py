@@ -101,8 +101,8 @@ class _Bare(flight.FlightServerBase):
         ]
         super().__init__(f"{'grpc+tls' if tls else 'grpc+tcp'}://127.0.0.1:0", **tls)
 
-    def do_get(self, context: Any, handle: Any) -> Any:
-        batches = self._batches * int(handle.handle)
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        batches = self._batches * int(ticket.ticket)
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(batches[0].schema, batches))
 
 

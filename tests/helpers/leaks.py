@@ -49,6 +49,8 @@ def _family_mark() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         # Below the mark of a surrounding run, so that who started this pytest finds our processes as well.
         patch.setenv(MARK, f"{os.environ.get(MARK, '')}{os.getpid()}.")
+        # A shell starts what runs in its background with SIGINT ignored, which every child would inherit.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
 
 
