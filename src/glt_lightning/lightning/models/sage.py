@@ -103,7 +103,7 @@ class GraphSAGE(LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        logits, y = self._labelled(batch)
+        logits, y = self._classify(batch)
         if len(y):  # torchmetrics refuses a batch without seeds; the metrics are summed over ranks all the same
             self.val_acc(logits, y)
             self.val_loss(functional.cross_entropy(logits, y), len(y))
@@ -111,7 +111,7 @@ class GraphSAGE(LightningModule):
         self.log("val_acc", self.val_acc, prog_bar=True, batch_size=len(y))
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        logits, y = self._labelled(batch)
+        logits, y = self._classify(batch)
         if len(y):
             self.test_acc(logits, y)
         self.log("test_acc", self.test_acc, prog_bar=True, batch_size=len(y))
@@ -143,12 +143,6 @@ class GraphSAGE(LightningModule):
             )
         kept = y >= 0
         return (logits, y.long()) if bool(kept.all()) else (logits[kept], y[kept].long())
-
-    def _labelled(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The same of the seeds that have a label: in evaluation some may have none, in training none is let in."""
-        logits, y = self._classify(batch)
-        known = y >= 0
-        return logits[known], y[known]
 
 
 def _build(
