@@ -185,7 +185,7 @@ def test_what_was_made_otherwise_is_not_opened(tmp_path):
     handle = maker.make(remote, progress=False)
     for what in ("rows", "topology"):
         other = dict(handle) | {what: handle[what] | {"made_by": {"graph": "other"}}}
-        with pytest.raises(DataError, match="made otherwise"):
+        with pytest.raises(DataError, match="built with different options"):
             Kept.from_handle(other, whole.manifest)
     maker.close()
 

@@ -167,7 +167,9 @@ class KeptTopology:
         arrays = SharedArrays.open(handle["path"])
         if arrays.meta.get("made_by") != handle["made_by"]:
             arrays.close()
-            raise DataError(f"{handle['path']}: holds neighbour lists that were made otherwise.")
+            raise DataError(
+                f"{handle['path']}: these neighbour lists were built with different options. Start the run again."
+            )
         return cls(arrays, manifest)
 
     def sample(

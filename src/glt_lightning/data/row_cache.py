@@ -85,7 +85,9 @@ class RowCache:
         arrays = SharedArrays.open(path)
         if arrays.meta.get("made_by") != made_by:
             arrays.close()
-            raise DataError(f"{path}: holds a cache that was made otherwise.")
+            raise DataError(
+                f"{path}: this cache was built with different options. Delete the file, and the next run fills it anew."
+            )
         return cls(arrays, manifest)
 
     @property
