@@ -120,7 +120,7 @@ def test_files_are_found() -> None:
             "from glt_lightning.partition import x",
             "sampler imports partition, which stands above",
         ),
-        ("options.py", "from glt_lightning.ops import gather", "options imports ops, which stands above it"),
+        ("options/cache.py", "from glt_lightning.ops import gather", "options imports ops, which stands above it"),
         (
             "lightning/cli/command_line.py",
             "import glt_lightning.launch",

@@ -1,0 +1,50 @@
+"""Every option of the package: frozen dataclasses, the same in YAML, on the command line and in Python."""
+
+from glt_lightning.options.cache import CACHE_POLICIES, CacheOptions, CachePolicy
+from glt_lightning.options.checks import as_options
+from glt_lightning.options.cluster import ClusterOptions, Placement
+from glt_lightning.options.deadlines import DeadlineOptions, RetryOptions
+from glt_lightning.options.limits import LimitOptions
+from glt_lightning.options.parse import Fanouts, parse_address, parse_bytes, parse_fanouts
+from glt_lightning.options.partition import (
+    ALGORITHMS,
+    ALLOWED,
+    BALANCE,
+    HOTNESS,
+    STORAGE,
+    Hotness,
+    Normalize,
+    PartitionOptions,
+)
+from glt_lightning.options.sampling import MEMORIES, FeatureDtype, Memory, SamplingOptions, SeedPlacement
+from glt_lightning.options.security import SecurityOptions
+
+__all__ = [
+    "ALGORITHMS",
+    "ALLOWED",
+    "BALANCE",
+    "CACHE_POLICIES",
+    "HOTNESS",
+    "MEMORIES",
+    "STORAGE",
+    "CacheOptions",
+    "CachePolicy",
+    "ClusterOptions",
+    "DeadlineOptions",
+    "Fanouts",
+    "FeatureDtype",
+    "Hotness",
+    "LimitOptions",
+    "Memory",
+    "Normalize",
+    "PartitionOptions",
+    "Placement",
+    "RetryOptions",
+    "SamplingOptions",
+    "SecurityOptions",
+    "SeedPlacement",
+    "as_options",
+    "parse_address",
+    "parse_bytes",
+    "parse_fanouts",
+]

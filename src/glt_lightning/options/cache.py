@@ -1,0 +1,116 @@
+"""Options of caches: remote rows on a host, own rows in memory, rows on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from glt_lightning.errors import OptionError
+from glt_lightning.options.checks import at_least, one_of
+from glt_lightning.options.parse import Fanouts, parse_bytes
+
+CachePolicy = Literal["auto", "vip", "degree", "presample", "dynamic", "none"]
+CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """What is kept near the samplers. It changes how fast batches come, never what is in them.
+
+    Attributes:
+        policy: Which rows of other hosts' parts are kept: those that ``vip``, ``degree`` or ``presample`` rank highest;
+            ``dynamic`` keeps what is asked for often while training; ``none`` keeps nothing. ``auto``: by the ranking
+            that the partition folder has.
+        ratio: How many of them, as a share of all nodes of each type, such as 0.1; or a share per node type, where types
+            that are not named have none.
+        bytes: Instead of ``ratio``, the memory for them on each host, such as ``"2GiB"``.
+        topology: Memory, out of ``bytes``, for the neighbour lists of such nodes; ``auto`` divides ``bytes`` so that the
+            least has to be asked of others.
+        memory: Memory on each host for the attributes of its own parts. The hottest rows stay in it, the others are read
+            from disk for each batch. ``None``: files are mapped, and the operating system decides.
+        device: Memory on each GPU, such as ``"4GiB"``, for the attributes of the hottest nodes, whoever has them: batches
+            bring only those of the others. Where GPUs sample: for what ``sampling.features: hybrid`` puts there. It has no
+            effect when training on the CPU.
+        device_topology: Memory on each GPU for the neighbour lists of the hottest nodes, with ``sampling.topology: hybrid``.
+        save: Keep the filled cache beside the partition for later runs.
+        num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: those of training.
+        batch_size: Batch size that they assume. ``None``: that of training.
+    """
+
+    policy: CachePolicy = "auto"
+    ratio: float | dict[str, float] | None = None
+    bytes: int | str | None = None
+    topology: int | str | None = None
+    memory: int | str | None = None
+    device: int | str | None = None
+    device_topology: int | str | None = None
+    save: bool = False
+    num_neighbors: Fanouts | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        one_of("cache.policy", self.policy, CACHE_POLICIES)
+        if self.ratio is not None and self.bytes is not None:
+            raise OptionError(f"cache: give ratio or bytes, not both; got {self.ratio!r} and {self.bytes!r}.")
+        ratios = self.ratio.items() if isinstance(self.ratio, dict) else [("", self.ratio)]
+        for node_type, ratio in ratios:
+            name = f"cache.ratio[{node_type}]" if node_type else "cache.ratio"
+            number = isinstance(ratio, (int, float)) and not isinstance(ratio, bool)
+            if ratio is not None and not (number and 0 <= ratio <= 1):
+                raise OptionError(f"{name}: expected a share of the nodes from 0 to 1, such as 0.1; got {ratio!r}.")
+        if self.bytes is not None:
+            parse_bytes("cache.bytes", self.bytes)
+        if self.memory is not None:
+            parse_bytes("cache.memory", self.memory)
+        if self.device is not None:
+            parse_bytes("cache.device", self.device)
+        if self.device_topology is not None:
+            parse_bytes("cache.device_topology", self.device_topology)
+        if self.topology is not None:
+            if self.topology != "auto":
+                parse_bytes("cache.topology", self.topology)
+            if self.budget is None or self.topology_bytes > self.budget:
+                raise OptionError(
+                    f"cache.topology: a part of cache.bytes, which has to be as large; got {self.topology!r} of "
+                    f"{self.bytes!r}."
+                )
+        if self.batch_size is not None:
+            at_least("cache.batch_size", self.batch_size, 1)
+
+    def assuming(self, num_neighbors: Fanouts, batch_size: int) -> CacheOptions:
+        """With these where none are given."""
+        return replace(
+            self,
+            num_neighbors=num_neighbors if self.num_neighbors is None else self.num_neighbors,
+            batch_size=batch_size if self.batch_size is None else self.batch_size,
+        )
+
+    @property
+    def budget(self) -> int | None:
+        """``bytes`` as a number."""
+        return None if self.bytes is None else parse_bytes("cache.bytes", self.bytes)
+
+    @property
+    def topology_bytes(self) -> int:
+        """``topology`` as a number; 0 for none, and for ``auto``."""
+        return 0 if self.topology in (None, "auto") else parse_bytes("cache.topology", self.topology)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """``memory`` as a number."""
+        return None if self.memory is None else parse_bytes("cache.memory", self.memory)
+
+    @property
+    def device_bytes(self) -> int | None:
+        """``device`` as a number."""
+        return None if self.device is None else parse_bytes("cache.device", self.device)
+
+    @property
+    def device_topology_bytes(self) -> int | None:
+        """``device_topology`` as a number."""
+        return None if self.device_topology is None else parse_bytes("cache.device_topology", self.device_topology)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows of other hosts' parts are kept."""
+        return self.policy != "none" and (self.budget is not None or bool(self.ratio))

@@ -1,0 +1,44 @@
+"""Deadlines of calls between processes, and the pauses between attempts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glt_lightning.options.checks import above_zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadlineOptions:
+    """How long the processes of a job wait for each other, in seconds.
+
+    Attributes:
+        connect_s: One attempt to reach a peer.
+        call_s: One attempt of one call.
+        reconnect_s: How long a peer that does not answer is tried again before the run fails.
+        lease_s: How long a server keeps what a client holds that has not been heard of.
+        start_s: Until the processes that a rank starts itself are ready.
+        join_s: Until the ranks of all hosts of a job have met.
+    """
+
+    connect_s: float = 10.0
+    call_s: float = 30.0
+    reconnect_s: float = 120.0
+    lease_s: float = 15.0
+    start_s: float = 60.0
+    join_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "call_s", "reconnect_s", "lease_s", "start_s", "join_s"):
+            above_zero(f"cluster.deadlines.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryOptions:
+    """The pauses between attempts to reach a peer: ``first_s``, doubled each time, up to ``most_s``."""
+
+    first_s: float = 0.05
+    most_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        above_zero("cluster.retry.first_s", self.first_s)
+        above_zero("cluster.retry.most_s", self.most_s)

@@ -1,0 +1,53 @@
+"""Sizes, addresses and fan-outs, as they are written in YAML."""
+
+from __future__ import annotations
+
+from glt_lightning.errors import OptionError
+from glt_lightning.types import MAX_FANOUT
+
+# One list for all edge types, or one per edge type (``src__rel__dst``).
+Fanouts = list[int] | dict[str, list[int]]
+
+
+def parse_address(name: str, address: str) -> tuple[str, int]:
+    """``"host:port"`` or ``"[::1]:port"`` -> (host, port). Raises `OptionError`."""
+    host, _, port = str(address).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 <= int(port) <= 65535 or "/" in host:
+        raise OptionError(f"{name}: expected addresses like '10.0.0.1:18800' or 'node1:18800', got {address!r}.")
+    return host, int(port)
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_bytes(name: str, value: int | str) -> int:
+    """``"1.5GiB"`` -> 1610612736; integers pass. Raises `OptionError` for anything else or for less than one byte."""
+    text = str(value).strip().upper()
+    number = text.rstrip("KMGTIB ")
+    try:
+        size = int(float(number) * _UNITS[text[len(number) :].strip()])
+    except (ValueError, KeyError, OverflowError):
+        size = 0
+    if size < 1:
+        raise OptionError(f"{name}: expected bytes such as 500000000, '500MB' or '2GiB', got {value!r}.")
+    return size
+
+
+def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors") -> tuple[int, ...]:
+    """Checks one list of fan-outs, first hop first: each -1 (all neighbours) or 1 to `MAX_FANOUT`."""
+    ok = isinstance(num_neighbors, (list, tuple)) and len(num_neighbors) > 0
+    if ok:
+        ok = all(
+            isinstance(k, int) and not isinstance(k, bool) and (k == -1 or 1 <= k <= MAX_FANOUT) for k in num_neighbors
+        )
+    if not ok:
+        given = num_neighbors if isinstance(num_neighbors, (list, tuple)) else ()
+        hint = " Drop the hop instead of asking for 0." if 0 in given else ""
+        if any(isinstance(k, int) and k > MAX_FANOUT for k in given):
+            hint = " Use -1 to take all neighbours."
+        raise OptionError(
+            f"{name}: expected one integer per hop, each -1 (all) or 1 to {MAX_FANOUT}; got {num_neighbors!r}.{hint}"
+        )
+    return tuple(num_neighbors)

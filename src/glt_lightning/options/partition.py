@@ -1,0 +1,113 @@
+"""Options of the partition: who assigns nodes to parts, and how rows are ranked and stored."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, Literal
+
+from glt_lightning.errors import OptionError
+from glt_lightning.options.checks import at_least, one_of
+from glt_lightning.options.parse import Fanouts, parse_fanouts
+
+Normalize = Literal["none", "rows", "standardize"]
+Hotness = Literal["auto", "vip", "degree", "presample"]
+ALGORITHMS = ("random", "frequency", "metis", "streaming")
+HOTNESS = ("auto", "vip", "degree", "presample")
+BALANCE = ("nodes", "seeds", "edges")
+STORAGE = ("float16", "bfloat16", "int8")
+ALLOWED = ("nonfinite_features", "nonfinite_labels", "overlapping_splits", "sparse_labels", "unlabelled_seeds")
+_NUM_NEIGHBORS = [15, 10, 5]
+_BALANCE = ["nodes", "seeds"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions:
+    """How a graph is cut into parts.
+
+    Attributes:
+        num_parts: Number of parts, >= 1.
+        algorithm: Who assigns nodes to parts: ``random``, ``frequency``, ``metis`` or ``streaming``; the path of an array
+            of part numbers (``.npy``, or ``.npz`` with one array per node type); or the class path of a
+            ``PartitionerBase``, alone or with ``{class_path, init_args}``.
+        seed: Seed of the assignment.
+        dir: Folder of the partition. ``None`` derives one below ``root`` from the data set and these options, so that
+            other options make another folder.
+        memory_bytes: Working memory of the partitioner beyond a few arrays of one entry per node. METIS takes more.
+        balance: What ``metis`` and ``streaming`` spread evenly over the parts: ``nodes`` of each type, ``seeds`` of each
+            split, ``edges`` by destination.
+        imbalance: How much more than its even share a part may get, as a fraction.
+        node_weight: Node attribute of integers >= 0 that says what a node weighs in ``nodes``. ``None``: all weigh 1.
+        passes: Passes over the edges with which ``streaming`` groups nodes; and with which it and ``metis`` refine parts.
+        hotness: How rows are ranked: ``vip`` by the probability to be in a batch of the part's own training seeds,
+            ``presample`` by counting sampled batches, ``degree`` by edges. ``auto``: ``degree`` for ``random``, else
+            ``vip``. Without training seeds it is always ``degree``.
+        num_neighbors: Fan-outs that ``vip``, ``presample`` and ``frequency`` assume, as for sampling.
+        batch_size: Batch size that they assume.
+        storage: Attributes of nodes and edges that are stored, cached and sent in fewer bytes, and given as float32:
+            ``{x: float16}``, ``bfloat16``, or ``int8`` with a scale per row.
+        device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that works out ``vip`` and ``frequency``: the same
+            numbers, sooner.
+        allow: Doubtful data that is refused otherwise. ``nonfinite_labels``: NaN or infinite values in ``y``, where NaN
+            marks an unknown label; ``nonfinite_features``: the same in other attributes; ``overlapping_splits``: training
+            nodes that are also in ``val`` or ``test``; ``unlabelled_seeds``: training nodes without a label;
+            ``sparse_labels``: more than ten times as many classes as labels that occur.
+    """
+
+    num_parts: int = 1
+    algorithm: str | dict[str, Any] = "random"
+    seed: int = 0
+    dir: str | None = None
+    memory_bytes: int = 2 << 30
+    balance: list[str] = field(default_factory=lambda: list(_BALANCE))
+    imbalance: float = 0.05
+    node_weight: str | None = None
+    passes: int = 3
+    hotness: Hotness = "auto"
+    num_neighbors: Fanouts = field(default_factory=lambda: list(_NUM_NEIGHBORS))
+    batch_size: int = 1024
+    storage: dict[str, str] = field(default_factory=dict)
+    device: str = "cpu"
+    allow: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        at_least("partition.num_parts", self.num_parts, 1)
+        at_least("partition.seed", self.seed, 0)
+        at_least("partition.memory_bytes", self.memory_bytes, 1 << 20)
+        at_least("partition.passes", self.passes, 1)
+        at_least("partition.batch_size", self.batch_size, 1)
+        self._check_algorithm()
+        for name in self.balance:
+            one_of("partition.balance", name, BALANCE)
+        one_of("partition.hotness", self.hotness, HOTNESS)
+        for name, kind in self.storage.items():
+            one_of(f"partition.storage.{name}", kind, STORAGE)
+        allow: Any = self.allow
+        for name in [allow] if isinstance(allow, str) else allow:
+            one_of("partition.allow", name, ALLOWED)
+        if isinstance(self.imbalance, bool) or not isinstance(self.imbalance, (int, float)) or not self.imbalance > 0:
+            raise OptionError(f"partition.imbalance: expected a fraction > 0 such as 0.05, got {self.imbalance!r}.")
+        if re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)) is None:
+            raise OptionError(f"partition.device: expected cpu, cuda or cuda:0 and so on, got {self.device!r}.")
+        fanouts = self.num_neighbors
+        for key, given in fanouts.items() if isinstance(fanouts, dict) else [(None, fanouts)]:
+            parse_fanouts(given, "partition.num_neighbors" if key is None else f"partition.num_neighbors[{key}]")
+
+    def _check_algorithm(self) -> None:
+        given = self.algorithm
+        if isinstance(given, dict):
+            if not isinstance(given.get("class_path"), str) or set(given) - {"class_path", "init_args"}:
+                raise OptionError(f"partition.algorithm: expected class_path and init_args, got {given!r}.")
+        elif not isinstance(given, str) or (given not in ALGORITHMS and "." not in given):
+            one_of(
+                "partition.algorithm", given, ALGORITHMS, "a path (parts.npy) or a class path (my_module.MyPartitioner)"
+            )
+
+    @property
+    def algorithm_name(self) -> str:
+        """Short name of the algorithm, fit for a folder."""
+        given = self.algorithm["class_path"] if isinstance(self.algorithm, dict) else self.algorithm
+        if given in ALGORITHMS:
+            return given
+        return PurePath(given).stem if given.endswith((".npy", ".npz")) else given.rpartition(".")[2]
