@@ -25,8 +25,8 @@ def count(
     partition: LocalPartition, fanouts: list[int], size: int, seeds: np.ndarray, epoch: int
 ) -> tuple[np.ndarray, int]:
     """(accesses of each node, batches) of one epoch over the seeds (gids)."""
-    relations = len(partition.schema.edge_types)
-    sample = KHopOp(partition.view, [[k] * relations for k in fanouts])
+    edge_types = len(partition.schema.edge_types)
+    sample = KHopOp(partition.view, [[k] * edge_types for k in fanouts])
     seed_type = partition.schema.node_index(partition.manifest.splits["train"].node_type)
     order = np.random.default_rng(epoch).permutation(seeds)
     accesses = np.zeros(partition.manifest.total_nodes, np.int32)

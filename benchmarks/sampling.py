@@ -19,7 +19,7 @@ from measure import report
 
 from glt_lightning import LocalPartition
 from glt_lightning.channel import Slot, SlotPool
-from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.sampler import BatchRequest, SamplerConfig
 from glt_lightning.sampler.khop import KHopSampler
@@ -74,7 +74,7 @@ def tiny(calls: int = 5000) -> float:
     """Median microseconds of a call: 1 seed, fan-outs [5, 5], 1000 nodes of degree 10."""
     nodes, degree = 1000, 10
     indices = (np.arange(nodes * degree) * 7919 % nodes).astype(np.int32)
-    rows = RelationArrays(np.arange(0, nodes * degree + 1, degree), indices)
+    rows = EdgeTypeArrays(np.arange(0, nodes * degree + 1, degree), indices)
     names = np.arange(nodes, dtype=np.int32)
     view = GraphView(np.array([0, nodes]), [rows], [names], [1], [0], [0], np.array([[len(indices)]]))
     op = KHopOp(view, [[5], [5]])

@@ -24,7 +24,7 @@ struct TypeRange {
   GLT_HD bool has(int64_t gid) const { return uint64_t(gid - begin) < uint64_t(size); }
 };
 
-// -1: all neighbours; 0: none, where a hop may leave a relation out.
+// -1: all neighbours; 0: none, where a hop may leave an edge type out.
 GLT_HD bool is_fanout(int64_t fanout) { return fanout >= -1 && fanout <= GLT_MAX_FANOUT; }
 
 // Positions are 32-bit, and a row lies inside its part's array.

@@ -39,14 +39,14 @@ class KHop {
         lo(g.num_types, 0),
         hi(g.num_types, 0),
         nodes(g.num_types, 0),
-        edges(g.num_relations, 0) {}
+        edges(g.num_edge_types, 0) {}
 
   int32_t run(const int64_t* seeds, int64_t num_seeds, int32_t seed_type) {
     table.clear();
     int32_t status = add_seeds(seeds, num_seeds, seed_type);
     if (!status) status = close_hop(0);
     for (int32_t h = 0; h < c.num_hops && !status; ++h) {
-      for (int32_t r = 0; r < g.num_relations && !status; ++r) {
+      for (int32_t r = 0; r < g.num_edge_types && !status; ++r) {
         const int64_t before = edges[r];
         status = expand(h, r);
         ws.edges_per_hop[r * c.num_hops + h] = edges[r] - before;
@@ -105,7 +105,7 @@ class KHop {
   }
 
   int32_t expand(int32_t h, int32_t r) {
-    const int32_t fanout = c.fanouts[h * g.num_relations + r], type = g.dst_type[r];
+    const int32_t fanout = c.fanouts[h * g.num_edge_types + r], type = g.dst_type[r];
     if (fanout == 0 || lo[type] == hi[type]) return GLT_OK;
     RowRequest q{&g, r, fanout, c.replace, hop_key(c.batch_key, h, g.key[r])};
     if (ws.e_id[r]) q.edge_ids = ws.edge_ids, q.edge_id_bytes = ws.edge_id_bytes;
@@ -121,9 +121,9 @@ class KHop {
 
   // A few rows on this thread.
   int32_t step(const RowRequest& q, int32_t type, int64_t* row) {
-    const int64_t lists = num_lists(q.relation), cap = ws.scratch_cap / lists;
+    const int64_t lists = num_lists(q.edge_type), cap = ws.scratch_cap / lists;
     int64_t counts[kBlock];
-    Slice s{*row, std::min(*row + kBlock, hi[type]), counts, picks_in(q.relation, ws.scratch, cap), cap};
+    Slice s{*row, std::min(*row + kBlock, hi[type]), counts, picks_in(q.edge_type, ws.scratch, cap), cap};
     sample_slice<Id>(q, ws.gid[type], ws.uid[type], s, spare);
     *row = s.end;
     s.detail[2] *= s.status == GLT_GROW ? lists : 1;
@@ -134,10 +134,10 @@ class KHop {
   int32_t step_threads(const RowRequest& q, int32_t type, int64_t* row, int64_t n) {
     std::vector<Slice> slices(c.threads);
     parallel(n, c.threads, 512, [&](int64_t begin, int64_t end, int index) {
-      uint64_t* memory = ws.scratch + begin * row_words(q.relation, q.fanout);
+      uint64_t* memory = ws.scratch + begin * row_words(q.edge_type, q.fanout);
       const int64_t rows = end - begin, cap = rows * q.fanout;
       std::vector<uint32_t> own;
-      Slice s{*row + begin, *row + end, reinterpret_cast<int64_t*>(memory), picks_in(q.relation, memory + rows, cap), cap};
+      Slice s{*row + begin, *row + end, reinterpret_cast<int64_t*>(memory), picks_in(q.edge_type, memory + rows, cap), cap};
       sample_slice<Id>(q, ws.gid[type], ws.uid[type], s, own);
       slices[index] = s;
     });
@@ -161,7 +161,7 @@ class KHop {
 
   int32_t relabel(const RowRequest& q, const Slice& s) {
     if (s.status) return fail(c.detail, s.status, s.detail[0], s.detail[1], s.detail[2], s.detail[3]);
-    const int32_t r = q.relation;
+    const int32_t r = q.edge_type;
     const int64_t e = edges[r];
     if (e + s.used > ws.edge_cap[r]) {
       const int64_t rest = q.fanout > 0 ? (hi[g.dst_type[r]] - s.end) * q.fanout : 0;  // at most: few rows may yield so much
@@ -212,7 +212,7 @@ class KHop {
   const glt_graph& g;
   const glt_workspace& ws;
   Lids table;
-  std::vector<int64_t> lo, hi, nodes, edges;  // frontier [lo, hi) and counts, per type; edges per relation
+  std::vector<int64_t> lo, hi, nodes, edges;  // frontier [lo, hi) and counts, per type; edges per edge type
   std::vector<uint32_t> spare;
   int64_t total = 0;
 };
@@ -226,7 +226,7 @@ int32_t glt_khop(const glt_graph* graph, const int64_t* seeds, int64_t num_seeds
   using namespace glt;
   if (seed_type < 0 || seed_type >= graph->num_types || num_hops < 0 || num_hops > GLT_MAX_HOPS || ws->table_cap < 2)
     return fail(detail, GLT_BAD_ARG, seed_type, num_hops, ws->table_cap);
-  for (int32_t i = 0; i < num_hops * graph->num_relations; ++i)
+  for (int32_t i = 0; i < num_hops * graph->num_edge_types; ++i)
     if (!is_fanout(fanouts[i])) return fail(detail, GLT_BAD_ARG, i, fanouts[i]);
   const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, detail};
   const int64_t base = *ws->table_base, ids = num_nodes(*graph);

@@ -15,7 +15,7 @@ struct KHopOut {
 };
 
 // Queues one batch. Counts on the device, each written by one kernel and read by later ones alone: of the nodes of a type
-// after the last step that found some (`now`), and when the last two hops began (`hi`, `lo`); of a relation's edges.
+// after the last step that found some (`now`), and when the last two hops began (`hi`, `lo`); of an edge type's edges.
 template <class Id, class Lids>
 class KHopQueue {
  public:
@@ -29,7 +29,7 @@ class KHopQueue {
       hi_.push_back(nodes_ + g_.num_types + t);
     }
     now_ = hi_;
-    for (int32_t r = 0; r < g_.num_relations; ++r) num_edges_.push_back(edges_ + r);
+    for (int32_t r = 0; r < g_.num_edge_types; ++r) num_edges_.push_back(edges_ + r);
   }
 
   int32_t all(const int64_t* seeds, uint64_t batch_key) {
@@ -39,7 +39,7 @@ class KHopQueue {
       if (s && room_.steps[s].hop != room_.steps[s - 1].hop) lo_ = hi_, hi_ = now_;
       status = step(s, batch_key);
     }
-    for (int32_t r = 0; r < g_.num_relations && !status; ++r) status = finish(r);
+    for (int32_t r = 0; r < g_.num_edge_types && !status; ++r) status = finish(r);
     return status;
   }
 
@@ -50,7 +50,7 @@ class KHopQueue {
   }
 
   int32_t empty() {
-    const int64_t sizes = edges_ - out_.sizes + (shape_.num_hops + 1) * g_.num_relations;
+    const int64_t sizes = edges_ - out_.sizes + (shape_.num_hops + 1) * g_.num_edge_types;
     int32_t status = fill_bytes(out_.sizes, 0, 8 * sizes, stream_, detail_);
     if (!status) status = fill_bytes(memory_, 0, room_.zeroed, stream_, detail_);
     if (!status) status = fill_bytes(memory_ + room_.table, 0xff, room_.table_bytes, stream_, detail_);
@@ -65,15 +65,15 @@ class KHopQueue {
 
   int32_t step(size_t s, uint64_t batch_key) {
     const KHopStep& step = room_.steps[s];
-    const int32_t r = step.relation, source = shape_.src_type[r], destination = shape_.dst_type[r];
+    const int32_t r = step.edge_type, source = shape_.src_type[r], destination = shape_.dst_type[r];
     KHopContext c{};
     c.g = g_;
-    c.relation = r, c.hop = step.hop, c.fanout = step.fanout;
+    c.edge_type = r, c.hop = step.hop, c.fanout = step.fanout;
     c.replace = shape_.replace != 0;
     c.batch_key = batch_key;
     c.dst_gid = out_.gid[destination], c.dst_uid = out_.uid[destination];
     c.lo = lo_[destination], c.hi = hi_[destination];
-    c.edges_before = num_edges_[r], c.edges_after = edges_ + (step.hop + 1) * g_.num_relations + r;
+    c.edges_before = num_edges_[r], c.edges_after = edges_ + (step.hop + 1) * g_.num_edge_types + r;
     c.nodes_before = now_[source];
     c.nodes_after = step.last_of_type ? nodes_ + (step.hop + 2) * g_.num_types + source : at<int64_t>(room_.new_counts[s]);
     c.rows = at<FoundRow>(room_.rows);
@@ -122,7 +122,7 @@ int32_t check_shape(const glt_graph& g, const glt_khop_shape& shape, int64_t* de
   const bool good = shape.num_hops >= 0 && shape.num_hops <= GLT_MAX_HOPS && shape.num_seeds >= 0 && shape.seed_type >= 0 &&
                     shape.seed_type < g.num_types && (g.id_bytes == 4 || g.id_bytes == 8);
   if (!good) return fail(detail, GLT_BAD_ARG, shape.num_hops, shape.seed_type, shape.num_seeds, g.id_bytes);
-  for (int32_t i = 0; i < shape.num_hops * g.num_relations; ++i)
+  for (int32_t i = 0; i < shape.num_hops * g.num_edge_types; ++i)
     if (!is_fanout(shape.fanouts[i])) return fail(detail, GLT_BAD_ARG, i, shape.fanouts[i]);
   return GLT_OK;
 }

@@ -1,4 +1,4 @@
-// What the kernels of a k-hop batch do. For each relation of each hop: count the rows of the frontier and place their
+// What the kernels of a k-hop batch do. For each edge type of each hop: count the rows of the frontier and place their
 // picks; pick, and enter what was picked into the table; number the new nodes. At the end the edges get their lids, which
 // the table has for every slot. How first occurrences come out the same for any order of threads: see lids.h.
 #pragma once
@@ -11,22 +11,22 @@
 
 namespace glt {
 
-// One relation of one hop. Pointers to single counts are to cells that one kernel writes and only later ones read.
+// One edge type of one hop. Pointers to single counts are to cells that one kernel writes and only later ones read.
 struct KHopContext {
   glt_graph g;
-  int32_t relation, hop, fanout, src_type;
+  int32_t edge_type, hop, fanout, src_type;
   bool replace;
   uint64_t batch_key;
   const int64_t *dst_gid, *dst_uid;   // of the destination type; its lids [*lo, *hi) are the frontier
   const int64_t *lo, *hi;
-  const int64_t* edges_before;        // of the relation
+  const int64_t* edges_before;        // of the edge type
   int64_t* edges_after;
   const int64_t* nodes_before;        // of the source type
   int64_t* nodes_after;
   FoundRow* rows;                     // [frontier]
   int64_t* row_edges;                 // [frontier] edge row of the row's first edge, or null
   uint32_t* spare;                    // 2 words a pick
-  Picked* picked;                     // of the relation, all hops
+  Picked* picked;                     // of the edge type, all hops
   int64_t *edge_row, *src_gid, *src_uid, *error;
 
   GLT_DEVICE int64_t num_rows() const { return *hi - *lo; }
@@ -61,9 +61,9 @@ struct KHopCount {
   GLT_DEVICE uint32_t value(int64_t i) const {
     const int64_t gid = c.dst_gid[*c.lo + i];
     Located row;
-    const int32_t status = locate_row(c.g, c.relation, gid, &row);
+    const int32_t status = locate_row(c.g, c.edge_type, gid, &row);
     if (status == GLT_BAD_ID) report(c.error, status, i, gid);
-    if (status == GLT_BAD_ROW) report(c.error, status, c.relation, gid, row.begin, row.end);
+    if (status == GLT_BAD_ROW) report(c.error, status, c.edge_type, gid, row.begin, row.end);
     if (status) row.part = 0, row.begin = row.end = 0;
     c.rows[i].neighbors = static_cast<const Id*>(c.g.indices[row.part]) + row.begin;
     c.rows[i].degree = uint32_t(row.end - row.begin);
@@ -86,7 +86,7 @@ struct KHopPick {
     RowPicks picks;
     const Id* neighbors;
     int64_t edge_row;
-    int64_t to;        // place of the first pick among the relation's edges
+    int64_t to;        // place of the first pick among the edge type's edges
     uint32_t order;    // of the first pick
     uint32_t lid;
   };
@@ -97,7 +97,7 @@ struct KHopPick {
     const FoundRow row = c.rows[i];
     const uint32_t count = uint32_t(pick_count(row.degree, c.fanout, c.replace));
     if (!count) return Item{};
-    const uint64_t stream = row_stream(hop_key(c.batch_key, c.hop, c.g.key[c.relation]), c.dst_uid[lo + i]);
+    const uint64_t stream = row_stream(hop_key(c.batch_key, c.hop, c.g.key[c.edge_type]), c.dst_uid[lo + i]);
     uint32_t* memory = c.fanout > GLT_SPARE_FANOUT ? c.spare + 2 * int64_t(row.at) : shared;
     Item item{};
     item.picks = open_picks(row.degree, count, c.fanout, c.replace, stream, memory);
@@ -122,7 +122,7 @@ struct KHopPick {
 
   GLT_DEVICE uint32_t enter(int64_t gid, uint32_t order) const {
     if (!TypeRange(c.g, c.src_type).has(gid)) {
-      report(c.error, GLT_BAD_ROW, c.relation, -1, gid);
+      report(c.error, GLT_BAD_ROW, c.edge_type, -1, gid);
       return kNoSlot;
     }
     const uint32_t slot = lids.enter(gid, order);

@@ -24,9 +24,9 @@ struct alignas(8) Picked {
   uint32_t dst;           // lid
 };
 
-// One relation of one hop.
+// One edge type of one hop.
 struct KHopStep {
-  int32_t hop, relation, fanout;
+  int32_t hop, edge_type, fanout;
   int64_t rows, picks;    // at most
   bool last_of_type;      // no later step of the hop finds nodes of the same type
 };
@@ -34,9 +34,9 @@ struct KHopStep {
 // Offsets in bytes. What is zero at first comes first.
 struct KHopRoom {
   std::vector<KHopStep> steps;
-  std::vector<int64_t> nodes, edges;       // at most, by type and by relation
+  std::vector<int64_t> nodes, edges;       // at most, by type and by edge type
   std::vector<int64_t> new_counts, scans;  // by step: a word, and the words of two scans
-  std::vector<int64_t> picked;             // by relation
+  std::vector<int64_t> picked;             // by edge type
   int64_t zeroed, table, table_bytes, rows, edge_rows, spare, bytes;
   int64_t num_slots;                       // 0: one order for every node of the graph
 
@@ -51,13 +51,13 @@ struct KHopRoom {
 inline bool bound_steps(const glt_graph& g, const glt_khop_shape& shape, KHopRoom* room) {
   std::vector<int64_t> frontier(g.num_types), found(g.num_types), all(g.num_types);
   frontier[shape.seed_type] = shape.num_seeds;
-  room->edges.assign(g.num_relations, 0);
+  room->edges.assign(g.num_edge_types, 0);
   int64_t picks = 0;
   for (int32_t hop = 0; hop < shape.num_hops; ++hop) {
     std::fill(found.begin(), found.end(), 0);
     const size_t first = room->steps.size();
-    for (int32_t r = 0; r < g.num_relations; ++r) {
-      const int32_t fanout = shape.fanouts[hop * g.num_relations + r];
+    for (int32_t r = 0; r < g.num_edge_types; ++r) {
+      const int32_t fanout = shape.fanouts[hop * g.num_edge_types + r];
       const int64_t rows = frontier[shape.dst_type[r]];
       if (!rows || !fanout) continue;
       if (fanout < 0 || rows > (shape.max_picks - picks) / fanout) return false;
@@ -68,7 +68,7 @@ inline bool bound_steps(const glt_graph& g, const glt_khop_shape& shape, KHopRoo
     }
     for (size_t i = first; i < room->steps.size(); ++i)
       for (size_t k = i + 1; k < room->steps.size(); ++k)
-        if (shape.src_type[room->steps[i].relation] == shape.src_type[room->steps[k].relation])
+        if (shape.src_type[room->steps[i].edge_type] == shape.src_type[room->steps[k].edge_type])
           room->steps[i].last_of_type = false;
     for (int32_t t = 0; t < g.num_types; ++t) {
       all[t] += found[t];

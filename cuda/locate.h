@@ -5,16 +5,16 @@
 namespace glt {
 
 struct Located {
-  int32_t part;  // relation * P + part
+  int32_t part;  // edge_type * P + part
   int64_t begin, end;
 };
 
-// The row of a destination node of the relation, of which nothing is known. Returns a glt_status.
-GLT_HD int32_t locate_row(const glt_graph& g, int32_t relation, int64_t gid, Located* row) {
-  const int32_t type = g.dst_type[relation];
+// The row of a destination node of the edge type, of which nothing is known. Returns a glt_status.
+GLT_HD int32_t locate_row(const glt_graph& g, int32_t edge_type, int64_t gid, Located* row) {
+  const int32_t type = g.dst_type[edge_type];
   if (!TypeRange(g, type).has(gid)) return GLT_BAD_ID;
   const int32_t s = segment_of(g, gid);
-  row->part = relation * g.num_parts + s - type * g.num_parts;
+  row->part = edge_type * g.num_parts + s - type * g.num_parts;
   if (!g.indptr[row->part]) return GLT_BAD_ID;
   const int64_t* at = g.indptr[row->part] + (gid - g.bounds[s]);
   row->begin = at[0];

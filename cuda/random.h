@@ -1,4 +1,4 @@
-// Counter-based random numbers: what a node draws is a function of (batch key, hop, relation, user id, draw) alone, so
+// Counter-based random numbers: what a node draws is a function of (batch key, hop, edge type, user id, draw) alone, so
 // the CPU, the GPU and the reference agree on any number of threads and parts.
 // Mixer: the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
 #pragma once
@@ -16,8 +16,8 @@ GLT_HD uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-GLT_HD uint64_t hop_key(uint64_t batch_key, int hop, uint64_t relation_key) {
-  return mix(mix(batch_key ^ mix(uint64_t(hop) + 1)) ^ relation_key);
+GLT_HD uint64_t hop_key(uint64_t batch_key, int hop, uint64_t edge_type_key) {
+  return mix(mix(batch_key ^ mix(uint64_t(hop) + 1)) ^ edge_type_key);
 }
 
 GLT_HD uint64_t row_stream(uint64_t hop_key, int64_t user_id) { return mix(hop_key + uint64_t(user_id) * kGolden); }

@@ -1,4 +1,4 @@
-// Sampling rows of one relation: the steps that glt_pick_rows and glt_khop share.
+// Sampling rows of one edge type: the steps that glt_pick_rows and glt_khop share.
 #pragma once
 #include <vector>
 
@@ -11,7 +11,7 @@ constexpr int kBlock = 128;  // rows resolved and prefetched together
 
 struct RowRequest {
   const glt_graph* graph;
-  int32_t relation, fanout;
+  int32_t edge_type, fanout;
   bool replace;
   uint64_t key;  // hop_key
   const void* const* edge_ids = nullptr;  // [R * P], where edge ids are wanted
@@ -26,7 +26,7 @@ struct Row {
   uint64_t stream;
 };
 
-// Resolves up to kBlock rows. gids must be in the range of the relation's destination type. uids may be null: then
+// Resolves up to kBlock rows. gids must be in the range of the edge type's destination type. uids may be null: then
 // they are read from the graph. On failure fills detail and returns the status.
 template <class Id>
 int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids, int64_t n, Row* rows, int64_t* detail) {
@@ -34,10 +34,10 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
   const int64_t* ptr[kBlock];
   int32_t part[kBlock];
   int64_t uid[kBlock];
-  const int32_t first_segment = g.dst_type[q.relation] * g.num_parts;
+  const int32_t first_segment = g.dst_type[q.edge_type] * g.num_parts;
   for (int64_t i = 0; i < n; ++i) {
     const int32_t s = segment_of(g, gids[i]);
-    part[i] = q.relation * g.num_parts + s - first_segment;
+    part[i] = q.edge_type * g.num_parts + s - first_segment;
     if (!g.indptr[part[i]]) return fail(detail, GLT_BAD_ID, i, gids[i]);
     const int64_t row = gids[i] - g.bounds[s];
     ptr[i] = g.indptr[part[i]] + row;
@@ -47,7 +47,7 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
   for (int64_t i = 0; i < n; ++i) {
     const int64_t begin = ptr[i][0], end = ptr[i][1];
     if (!is_sound_row(begin, end, g.num_edges[part[i]]))
-      return fail(detail, GLT_BAD_ROW, q.relation, gids[i], begin, end);
+      return fail(detail, GLT_BAD_ROW, q.edge_type, gids[i], begin, end);
     Row& r = rows[i];
     r.first = static_cast<const Id*>(g.indices[part[i]]) + begin;
     r.first_edge = q.edge_ids ? static_cast<const char*>(q.edge_ids[part[i]]) + begin * q.edge_id_bytes : nullptr;
@@ -106,10 +106,10 @@ template <class Id>
 bool read_picks(const RowRequest& q, const Picks& picks, int64_t n, int64_t* detail) {
   read_values<Id>(picks.neighbors, n);
   if (picks.edge_ids) (q.edge_id_bytes == 4 ? read_values<int32_t> : read_values<int64_t>)(picks.edge_ids, n);
-  const TypeRange range(*q.graph, q.graph->src_type[q.relation]);
+  const TypeRange range(*q.graph, q.graph->src_type[q.edge_type]);
   for (int64_t i = 0; i < n; ++i) {
     if (range.has(int64_t(picks.neighbors[i]))) continue;
-    fail(detail, GLT_BAD_ROW, q.relation, -1, int64_t(picks.neighbors[i]));
+    fail(detail, GLT_BAD_ROW, q.edge_type, -1, int64_t(picks.neighbors[i]));
     return false;
   }
   return true;

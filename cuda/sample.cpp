@@ -1,4 +1,4 @@
-// One hop of one relation, for callers that hold the loop themselves (rows of several owners).
+// One hop of one edge type, for callers that hold the loop themselves (rows of several owners).
 #include <glt/api.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 template <class Id>
 int32_t count_rows(const RowRequest& q, const int64_t* gids, int64_t n, int64_t* counts, int64_t* detail) {
-  const TypeRange range(*q.graph, q.graph->dst_type[q.relation]);
+  const TypeRange range(*q.graph, q.graph->dst_type[q.edge_type]);
   const std::vector<int64_t> no_ids(kBlock, 0);  // counting needs no draws
   Row rows[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
@@ -47,7 +47,7 @@ struct Window {
 template <class Id>
 int32_t pick_range(const RowRequest& q, const int64_t* gids, const Window& w, int64_t begin, int64_t end, const Picks& out,
                    int64_t* detail) {
-  const TypeRange range(*q.graph, q.graph->dst_type[q.relation]);
+  const TypeRange range(*q.graph, q.graph->dst_type[q.edge_type]);
   std::vector<uint32_t> spare;
   Row rows[kBlock];
   for (int64_t i = begin; i < end; i += kBlock) {
@@ -84,29 +84,29 @@ int32_t pick_rows(const RowRequest& q, const int64_t* gids, const Window& w, int
   return GLT_OK;
 }
 
-bool is_known(const glt_graph& g, int32_t relation, int32_t fanout) {
-  return relation >= 0 && relation < g.num_relations && is_fanout(fanout);
+bool is_known(const glt_graph& g, int32_t edge_type, int32_t fanout) {
+  return edge_type >= 0 && edge_type < g.num_edge_types && is_fanout(fanout);
 }
 
 }  // namespace
 }  // namespace glt
 
-int32_t glt_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+int32_t glt_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
                        int32_t replace, int64_t* counts, int64_t* detail) try {
-  if (!glt::is_known(*graph, relation, fanout)) return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
-  const glt::RowRequest q{graph, relation, fanout, replace != 0, 0};
+  if (!glt::is_known(*graph, edge_type, fanout)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
+  const glt::RowRequest q{graph, edge_type, fanout, replace != 0, 0};
   return (graph->id_bytes == 4 ? glt::count_rows<int32_t> : glt::count_rows<int64_t>)(q, gids, num_rows, counts, detail);
 }
 GLT_CATCH(detail)
 
-int32_t glt_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
                       uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const int64_t* counts,
                       int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows, int64_t* detail) try {
-  if (!glt::is_known(*graph, relation, fanout)) return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
+  if (!glt::is_known(*graph, edge_type, fanout)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
   const glt::Window window(counts, num_rows, first, n);
   if (first < 0 || n < 0 || window.last > window.offset.back()) return glt::fail(detail, GLT_BAD_ARG, first, n);
   if (n == 0) return GLT_OK;
-  const glt::RowRequest q{graph, relation, fanout, replace != 0, glt::hop_key(batch_key, hop, graph->key[relation])};
+  const glt::RowRequest q{graph, edge_type, fanout, replace != 0, glt::hop_key(batch_key, hop, graph->key[edge_type])};
   const glt::Picks out{reinterpret_cast<uint64_t*>(neighbors), nullptr, edge_rows};
   return (graph->id_bytes == 4 ? glt::pick_rows<int32_t> : glt::pick_rows<int64_t>)(q, gids, window, threads, out, detail);
 }

@@ -1,4 +1,4 @@
-// Sampling the rows of one relation: counts first, then, with the offsets that the caller scans from them, the picks.
+// Sampling the rows of one edge type: counts first, then, with the offsets that the caller scans from them, the picks.
 #include <glt/cuda.h>
 
 #include "guard.h"
@@ -12,17 +12,17 @@ namespace {
 
 struct CountRow {
   glt_graph g;
-  int32_t relation, fanout;
+  int32_t edge_type, fanout;
   bool replace;
   const int64_t* gids;
   int64_t *counts, *error;
 
   GLT_DEVICE void operator()(int64_t i) const {
     Located row;
-    const int32_t status = locate_row(g, relation, gids[i], &row);
+    const int32_t status = locate_row(g, edge_type, gids[i], &row);
     counts[i] = status ? 0 : pick_count(row.end - row.begin, fanout, replace);
     if (status == GLT_BAD_ID) report(error, status, i, gids[i]);
-    if (status == GLT_BAD_ROW) report(error, status, relation, gids[i], row.begin, row.end);
+    if (status == GLT_BAD_ROW) report(error, status, edge_type, gids[i], row.begin, row.end);
   }
 };
 
@@ -31,7 +31,7 @@ struct PickRow {
   static constexpr int kWords = 2 * GLT_SPARE_FANOUT;
 
   glt_graph g;
-  int32_t relation, fanout, hop;
+  int32_t edge_type, fanout, hop;
   bool replace;
   uint64_t batch_key;
   const int64_t *gids, *uids, *offsets;
@@ -52,12 +52,12 @@ struct PickRow {
     item.at = offsets[i];
     const uint32_t count = uint32_t(offsets[i + 1] - item.at);
     Located row;
-    if (!count || locate_row(g, relation, gids[i], &row)) return Item{};
+    if (!count || locate_row(g, edge_type, gids[i], &row)) return Item{};
     item.indices = static_cast<const Id*>(g.indices[row.part]) + row.begin;
     item.edge_row = g.edge_base[row.part] + row.begin;
     item.lid = first_lid + i;
     item.picks = open_picks(uint32_t(row.end - row.begin), count, fanout, replace,
-                            row_stream(hop_key(batch_key, hop, g.key[relation]), uids[i]),
+                            row_stream(hop_key(batch_key, hop, g.key[edge_type]), uids[i]),
                             fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared);
     return item;
   }
@@ -70,8 +70,8 @@ struct PickRow {
 
   GLT_DEVICE void write(const Item& row, uint32_t position, uint32_t rank) const {
     const int64_t gid = int64_t(row.indices[position]), to = row.at + rank;
-    const bool good = TypeRange(g, g.src_type[relation]).has(gid);
-    if (!good) report(error, GLT_BAD_ROW, relation, -1, gid);
+    const bool good = TypeRange(g, g.src_type[edge_type]).has(gid);
+    if (!good) report(error, GLT_BAD_ROW, edge_type, -1, gid);
     neighbors[to] = good ? gid : -1;
     if (dst) dst[to] = row.lid;
     if (edge_rows) edge_rows[to] = row.edge_row + position;
@@ -105,24 +105,24 @@ bool known_width(const glt_graph& g) { return g.id_bytes == 4 || g.id_bytes == 8
 }  // namespace
 }  // namespace glt
 
-int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows,
+int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
                             int32_t fanout, int32_t replace, int64_t* counts, int64_t* error, int64_t* detail,
                             void* stream) try {
-  if (relation < 0 || relation >= graph->num_relations || !glt::is_fanout(fanout))
-    return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
-  return glt::for_each(num_rows, glt::CountRow{*graph, relation, fanout, replace != 0, gids, counts, error}, stream, detail);
+  if (edge_type < 0 || edge_type >= graph->num_edge_types || !glt::is_fanout(fanout))
+    return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
+  return glt::for_each(num_rows, glt::CountRow{*graph, edge_type, fanout, replace != 0, gids, counts, error}, stream, detail);
 }
 GLT_CATCH(detail)
 
-int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, const int64_t* uids,
+int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* uids,
                            int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
                            const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
                            int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream) try {
-  if (relation < 0 || relation >= graph->num_relations || !glt::known_width(*graph))
-    return glt::fail(detail, GLT_BAD_ARG, relation, graph->id_bytes);
-  if (!glt::is_fanout(fanout) || (fanout > GLT_SPARE_FANOUT && !spare)) return glt::fail(detail, GLT_BAD_ARG, relation, fanout);
+  if (edge_type < 0 || edge_type >= graph->num_edge_types || !glt::known_width(*graph))
+    return glt::fail(detail, GLT_BAD_ARG, edge_type, graph->id_bytes);
+  if (!glt::is_fanout(fanout) || (fanout > GLT_SPARE_FANOUT && !spare)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
   auto run = [&](auto id) {
-    const glt::PickRow<decltype(id)> body{*graph,  relation,  fanout,    hop, replace != 0, batch_key, gids, uids,
+    const glt::PickRow<decltype(id)> body{*graph,  edge_type,  fanout,    hop, replace != 0, batch_key, gids, uids,
                                           offsets, first_lid, neighbors, dst, edge_rows,    spare,     error};
     return glt::pick_rows(num_rows, body, stream, detail);
   };

@@ -63,13 +63,13 @@ def test_picks_in_pieces_are_the_same(partition, fanout, with_edge, replace) -> 
     view = partition.view
     bounds = view.type_offsets
     rows = {t: np.arange(bounds[t], bounds[t + 1], dtype=np.int32) for t in range(view.num_types)}
-    question = Expand(9, 1, (fanout,) * view.num_relations, DrawOptions(replace=replace, with_edge=with_edge), rows)
+    question = Expand(9, 1, (fanout,) * view.num_edge_types, DrawOptions(replace=replace, with_edge=with_edge), rows)
     size = 8 * sum(len(rows[int(t)]) for t in view.dst_types)
     near, small = asked(partition, size)
     picked = small.expand(1, question)()
     assert len(near.replies) > 1
-    assert max(len(reply.body) for reply in near.replies) <= size + 64 * 3 * view.num_relations
-    for r in range(view.num_relations):
+    assert max(len(reply.body) for reply in near.replies) <= size + 64 * 3 * view.num_edge_types
+    for r in range(view.num_edge_types):
         gids = rows[int(view.dst_types[r])].astype(np.int64)
         want = sample_rows(view, r, gids, fanout, batch_key=9, hop=1, replace=replace, with_edge=with_edge)
         for have, array in zip((picked[r].counts, picked[r].neighbors, picked[r].edge_rows), want, strict=True):
@@ -106,7 +106,7 @@ def test_an_owner_that_sends_nothing_more_is_an_error(partition) -> None:
     near, rows = asked(partition, 4096)
     near._calls = {"expand": lambda message, caller: Message({"arrays": [], "total": 5})}
     with pytest.raises(PeerError, match="server 0 answered a question for neighbours with what does not fit"):
-        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, DrawOptions(), {}))()
+        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_edge_types, DrawOptions(), {}))()
 
 
 def test_picks_of_other_edge_types_than_counted_are_an_error() -> None:
@@ -128,7 +128,7 @@ def test_counts_that_do_not_fit_are_refused(partition) -> None:
     t = int(partition.view.dst_types[0])
     ids = np.full(100, partition.view.type_offsets[t], dtype=np.int32)
     with pytest.raises(DataError, match=r"cluster\.limits\.reply_size"):
-        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_relations, DrawOptions(), {t: ids}))()
+        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_edge_types, DrawOptions(), {t: ids}))()
 
 
 @pytest.mark.parametrize("size", ["1KiB", "2GiB"])
@@ -152,14 +152,14 @@ def peak():
 
 partition = LocalPartition.open(sys.argv[1])
 owner = Owner(partition, LimitOptions().reply_bytes)
-hub = int(np.argmax(np.diff(partition.view.relation(0, 0).indptr)))
+hub = int(np.argmax(np.diff(partition.view.arrays(0, 0).indptr)))
 arrays, body = pack({"0": np.array([hub], dtype=np.int32)})
 
 def expand(fanout, replace=False):
     header = {"key": 1, "hop": 0, "fanouts": [fanout], "replace": replace, "with_edge": False, "arrays": arrays}
     return owner.calls["expand"](Message(header, body), None)
 
-_ = np.asarray(partition.view.relation(0, 0).indices).sum()  # its pages are the file's
+_ = np.asarray(partition.view.arrays(0, 0).indices).sum()  # its pages are the file's
 expand(5)
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
@@ -215,6 +215,6 @@ def test_a_client_in_pieces_has_a_limit_too(partition) -> None:
     rows = {t: np.arange(view.type_offsets[t], view.type_offsets[t + 1], dtype=np.int32) for t in range(view.num_types)}
     _, small = asked(partition, 8 * sum(len(rows[int(t)]) for t in view.dst_types))
     config = SamplerConfig(0, ((-1,),), most_bytes=1000)
-    fanouts = (-1,) * view.num_relations
+    fanouts = (-1,) * view.num_edge_types
     with pytest.raises(DataError, match=r"cluster\.limits\.batch_size"):
         small.expand(1, Expand(0, 0, fanouts, DrawOptions(), rows, config.require_room))()

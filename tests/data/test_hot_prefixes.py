@@ -24,7 +24,7 @@ def list_bytes(partition, found):
     view, total = partition.view, 0
     for p in partition.parts:
         for r, t in enumerate(view.dst_types):
-            arrays, k = view.relation(r, p), int(found.rows[t, p])
+            arrays, k = view.arrays(r, p), int(found.rows[t, p])
             pointers = len(arrays.indptr) if found.all_pointers else (k + 1) * (k > 0)
             total += 8 * pointers + int(arrays.indptr[k]) * arrays.indices.itemsize
     nodes = sum(partition.manifest.rows(p, t) for p in partition.parts for t in range(len(found.rows)))
@@ -37,7 +37,7 @@ def test_lists_within_a_budget(tmp_path, make, parts):
     partition = LocalPartition.open(partitioned(make(), tmp_path, 3).directory, parts=parts)
     view, need = partition.view, need_of(partition, True).topology
     longest = max(
-        16 + 4 * int(np.diff(view.relation(r, p).indptr).max()) for r in range(len(view.keys)) for p in partition.parts
+        16 + 4 * int(np.diff(view.arrays(r, p).indptr).max()) for r in range(len(view.keys)) for p in partition.parts
     )
     before = np.zeros_like(hot_lists_within(partition, 0).rows)
     for share in SHARES:

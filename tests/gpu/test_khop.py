@@ -132,11 +132,11 @@ def test_a_damaged_row_is_refused(kernels, max_picks):
     graph = TypedGraph.random(rng)
     graph.num_nodes, graph.edges = [4], [np.array([[0, 1, 2, 3], [1, 2, 3, 0]])]
     pieces = cut(graph, 1, rng)
-    relation, seeds = pieces.view._keep[0][0], cases.to(kernels, np.arange(4))
-    relation.indices[0] = 77
+    edge_type, seeds = pieces.view._keep[0][0], cases.to(kernels, np.arange(4))
+    edge_type.indices[0] = 77
     with pytest.raises(PartitionError, match="names neighbour 77"):
         CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5], [2]], max_picks=max_picks)(seeds, 0, 0)
-    relation.indices[0] = 0
-    relation.indptr[1] = 1000
+    edge_type.indices[0] = 0
+    edge_type.indptr[1] = 1000
     with pytest.raises(PartitionError, match="1000"):
         CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5]], max_picks=max_picks)(seeds, 0, 0)

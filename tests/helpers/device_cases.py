@@ -25,7 +25,7 @@ from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.cuda.sums import CudaNeighborSums
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp, Subgraph
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
@@ -118,7 +118,7 @@ def far_graph(first: int, n: int) -> GraphView:
     indices = first + rng.integers(0, n, indptr[-1])
     return GraphView(
         np.array([0, first, first + n]),
-        [RelationArrays(indptr, indices)],
+        [EdgeTypeArrays(indptr, indices)],
         [None, rng.permutation(n) + 2**40],
         [7],
         [1],

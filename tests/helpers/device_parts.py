@@ -69,7 +69,7 @@ class PartsCase:
         topology, features = memory
         budget = CacheOptions(device=2000, device_topology=2000) if "hybrid" in memory else CacheOptions()
         self.store = open_store(self.here, kernels, topology=topology, features=features, cache=budget)
-        self.relations = len(self.whole.schema.edge_types)
+        self.edge_types = len(self.whole.schema.edge_types)
 
     def close(self) -> None:
         self.store.close()
@@ -77,7 +77,7 @@ class PartsCase:
     def config(self, *fanouts: int, seed_type: int | None = None, **options: Any) -> SamplerConfig:
         if seed_type is None:
             seed_type = self.whole.split("train").node_type
-        return SamplerConfig(seed_type, tuple((k,) * self.relations for k in fanouts), **options)
+        return SamplerConfig(seed_type, tuple((k,) * self.edge_types for k in fanouts), **options)
 
     def requests(self, count: int = 2) -> Iterator[BatchRequest]:
         gids = self.whole.split("train").gids

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from glt_lightning.ops.graph import GraphView, RelationArrays
-from glt_lightning.ops.reference import ReferenceRelation
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
+from glt_lightning.ops.reference import ReferenceEdgeType
 from glt_lightning.types import EdgeType, GraphSchema, edge_type_key
 
 HETERO = (("a", "likes", "b"), ("b", "by", "a"), ("b", "near", "b"))
@@ -36,14 +36,14 @@ class TypedGraph:
             edges.append(np.stack(ends))
         return cls(schema, num_nodes, edges)
 
-    def reference(self) -> list[ReferenceRelation]:
-        relations = []
+    def reference(self) -> list[ReferenceEdgeType]:
+        edge_types = []
         sources, destinations = self.schema.source_types(), self.schema.destination_types()
         for r, edge_index in enumerate(self.edges):
             order = np.lexsort((np.arange(edge_index.shape[1]), edge_index[0], edge_index[1]))
             degrees = np.bincount(edge_index[1], minlength=self.num_nodes[destinations[r]])
-            relations.append(
-                ReferenceRelation(
+            edge_types.append(
+                ReferenceEdgeType(
                     source=sources[r],
                     destination=destinations[r],
                     key=edge_type_key(self.schema.edge_types[r]),
@@ -52,12 +52,12 @@ class TypedGraph:
                     edge_ids=torch.from_numpy(order),
                 )
             )
-        return relations
+        return edge_types
 
 
 @dataclass
 class CutGraph:
-    """A graph in parts: gid_of[t][user id], and the edge ids by edge row of each relation."""
+    """A graph in parts: gid_of[t][user id], and the edge ids by edge row of each edge type."""
 
     view: GraphView
     gid_of: list[np.ndarray]
@@ -79,7 +79,7 @@ def cut(graph: TypedGraph, parts: int, rng: np.random.Generator, dtype: type = n
         bounds += (offsets[t] + starts).tolist()
         user_ids += [ids.astype(dtype) for ids in np.split(order, starts[1:])]
     bounds.append(int(offsets[-1]))
-    relations, counts, edge_ids = [], [], []
+    edge_types, counts, edge_ids = [], [], []
     sources, destinations = schema.source_types(), schema.destination_types()
     for r, edge_index in enumerate(graph.edges):
         order = np.lexsort((np.arange(edge_index.shape[1]), edge_index[0], gid_of[destinations[r]][edge_index[1]]))
@@ -91,11 +91,11 @@ def cut(graph: TypedGraph, parts: int, rng: np.random.Generator, dtype: type = n
             begin, end = bounds[segment], bounds[segment + 1]
             mine = (rows >= begin) & (rows < end)
             indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[mine] - begin, minlength=end - begin))])
-            relations.append(RelationArrays(indptr.astype(np.int64), np.ascontiguousarray(neighbors[mine])))
+            edge_types.append(EdgeTypeArrays(indptr.astype(np.int64), np.ascontiguousarray(neighbors[mine])))
             counts.append(int(mine.sum()))
     view = GraphView(
         np.array(bounds, dtype=np.int64),
-        relations,
+        edge_types,
         user_ids,
         [edge_type_key(e) for e in schema.edge_types],
         sources,

@@ -67,8 +67,8 @@ def check_batches(
     fanouts: Sequence[Sequence[int]] | None = None,
 ) -> None:
     """With seeds of every type; of the mapped parts, but their neighbours are anywhere."""
-    relations, rng = len(partition.schema.edge_types), np.random.default_rng(1)
-    for hops in [[[3] * relations, [2] * relations], [[-1] * relations]] if fanouts is None else [fanouts]:
+    edge_types, rng = len(partition.schema.edge_types), np.random.default_rng(1)
+    for hops in [[[3] * edge_types, [2] * edge_types], [[-1] * edge_types]] if fanouts is None else [fanouts]:
         mine = CudaKHopOp(store.graph, hops, replace=replace, with_edge=True)
         theirs = KHopOp(partition.view, hops, replace=replace, with_edge=True)
         for t in range(len(partition.schema.node_types)):

@@ -90,8 +90,8 @@ def test_heterogeneous_model_leaves_out_what_cannot_reach_the_seeds(make_data) -
     model = hetero_model(make_data(dataset=learnable_hetero()))
     assert set(model.gnn.encoders) == {"author", "paper"}
     by, wrote = ("paper", "by", "author"), ("author", "wrote", "paper")
-    assert [layer.relations for layer in model.gnn.layers] == [[wrote, by], [by]] or [
-        set(layer.relations) for layer in model.gnn.layers
+    assert [layer.edge_types for layer in model.gnn.layers] == [[wrote, by], [by]] or [
+        set(layer.edge_types) for layer in model.gnn.layers
     ] == [{by, wrote}, {by}]
 
 

@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from glt_lightning import GLTDataModule, NodePredictor, PredictionWriter
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning import BestCheckpoint, read_predictions
-from glt_lightning.lightning.models.gnn import RelationLayer
+from glt_lightning.lightning.models.gnn import EdgeTypeLayer
 from glt_lightning.lightning.models.layers import make_conv
 from glt_lightning.lightning.models.metrics import update_metric
 from glt_lightning.lightning.models.tasks import make_task
@@ -174,7 +174,7 @@ def test_every_parameter_of_a_heterogeneous_encoder_gets_a_gradient(
     torch.testing.assert_close(trimmed, model(batch), rtol=1e-4, atol=1e-5)
 
 
-def test_relations_are_summed_as_to_hetero_sums_them() -> None:
+def test_edge_types_are_summed_as_to_hetero_sums_them() -> None:
     from torch_geometric.nn import GraphConv, to_hetero
 
     class Net(torch.nn.Module):
@@ -185,13 +185,13 @@ def test_relations_are_summed_as_to_hetero_sums_them() -> None:
         def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
             return self.conv(x, edge_index)
 
-    relations = [("a", "to", "b"), ("b", "to", "a"), ("b", "to", "b")]
-    layer = RelationLayer(partial(make_conv, "GraphConv", 16, {}, two_types=True), relations)
-    theirs = to_hetero(Net(), (["a", "b"], relations), aggr="sum")
-    for edge_type, conv in zip(relations, layer.convs, strict=True):
+    edge_types = [("a", "to", "b"), ("b", "to", "a"), ("b", "to", "b")]
+    layer = EdgeTypeLayer(partial(make_conv, "GraphConv", 16, {}, two_types=True), edge_types)
+    theirs = to_hetero(Net(), (["a", "b"], edge_types), aggr="sum")
+    for edge_type, conv in zip(edge_types, layer.convs, strict=True):
         theirs.conv["__".join(edge_type)].load_state_dict(conv.state_dict())
     x = {"a": torch.randn(7, 16), "b": torch.randn(5, 16)}
-    edges = {e: torch.randint(0, 5, (2, 12)) for e in relations}
+    edges = {e: torch.randint(0, 5, (2, 12)) for e in edge_types}
     expected = theirs(x, edges)
     for node_type, rows in layer(x, edges).items():
         torch.testing.assert_close(rows, expected[node_type])

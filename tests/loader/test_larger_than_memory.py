@@ -132,8 +132,8 @@ def test_parts_of_others(tmp_path, make, with_edge):
         tiers.append(MemoryTier.create(part, memory))
     opened = [LocalPartition.open(whole.directory, parts=[p], memory=t) for p, t in zip((1, 0, 2), tiers, strict=True)]
     remote = DirectRows(3, opened[1:])
-    seeds, relations = whole.split("train"), len(whole.schema.edge_types)
-    config = SamplerConfig(seeds.node_type, ((4,) * relations, (3,) * relations), with_edge=with_edge)
+    seeds, edge_types = whole.split("train"), len(whole.schema.edge_types)
+    config = SamplerConfig(seeds.node_type, ((4,) * edge_types, (3,) * edge_types), with_edge=with_edge)
     sampler, expected = KHopSampler(opened[0], config, remote=remote), KHopSampler(whole, config)
     for number in range(3):
         gids = np.ascontiguousarray(seeds.gids[number * 7 : number * 7 + 16])

@@ -106,12 +106,12 @@ def test_a_damaged_row_is_refused(kernels, fanout):
     graph = TypedGraph.random(rng)
     graph.num_nodes, graph.edges = [4], [np.array([[0, 1, 2, 3], [1, 2, 3, 0]])]
     pieces = cut(graph, 1, rng)
-    relation = pieces.view._keep[0][0]
-    relation.indices[0] = 77
+    edge_type = pieces.view._keep[0][0]
+    edge_type.indices[0] = 77
     with pytest.raises(PartitionError, match="names neighbour 77"):
         CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout], [2]])(torch.arange(4), 0, 0)
-    relation.indices[0] = 0
-    relation.indptr[1] = 1000
+    edge_type.indices[0] = 0
+    edge_type.indptr[1] = 1000
     with pytest.raises(PartitionError, match="1000"):
         CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout]])(torch.from_numpy(pieces.gid_of[0]), 0, 0)
 

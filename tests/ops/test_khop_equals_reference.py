@@ -155,11 +155,11 @@ def test_a_damaged_row_is_refused():
     graph = TypedGraph.random(rng)
     graph.num_nodes, graph.edges = [4], [np.array([[0, 1, 2, 3], [1, 2, 3, 0]])]
     pieces = cut(graph, 1, rng)
-    relation = pieces.view._keep[0][0]
-    relation.indices[0] = 77
+    edge_type = pieces.view._keep[0][0]
+    edge_type.indices[0] = 77
     with pytest.raises(PartitionError, match="names neighbour 77"):
         KHopOp(pieces.view, [[-1]])(np.arange(4), 0, 0)
-    relation.indices[0] = 0
-    relation.indptr[1] = 1000
+    edge_type.indices[0] = 0
+    edge_type.indptr[1] = 1000
     with pytest.raises(PartitionError, match="outside its array"):
         KHopOp(pieces.view, [[-1]])(pieces.gid_of[0], 0, 0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.ops.merge import BatchBuilder, Picks
 from glt_lightning.ops.sample import sample_rows
@@ -19,9 +19,9 @@ def shifted(start: int) -> tuple[GraphView, GraphView]:
     graph = TypedGraph.random(rng)
     graph.num_nodes, graph.edges = [NODES], [(rng.random((2, 300)) ** 2 * NODES).astype(np.int64)]
     plain = cut(graph, 1, rng, np.int64).view
-    (relation,), (users,) = plain._keep
-    assert relation is not None
-    far = RelationArrays(relation.indptr, relation.indices + start)
+    (edge_type,), (users,) = plain._keep
+    assert edge_type is not None
+    far = EdgeTypeArrays(edge_type.indptr, edge_type.indices + start)
     bounds = np.array([0, start, start + NODES])
     counts = np.array([[len(far.indices)]])
     return plain, GraphView(bounds, [far], [None, users], plain.keys.tolist(), [1], [1], counts)

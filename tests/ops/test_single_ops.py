@@ -27,12 +27,12 @@ def test_sample_rows(seed, fanout, replace, parts, threads, key, hop):
     rng = np.random.default_rng(seed)
     graph = TypedGraph.random(rng, HETERO)
     pieces = cut(graph, parts, rng)
-    for r, relation in enumerate(graph.reference()):
-        rows = rng.integers(0, graph.num_nodes[relation.destination], int(rng.integers(0, 90)))
+    for r, edge_type in enumerate(graph.reference()):
+        rows = rng.integers(0, graph.num_nodes[edge_type.destination], int(rng.integers(0, 90)))
         counts, neighbors, edge_rows = sample_rows(
             pieces.view,
             r,
-            pieces.gid_of[relation.destination][rows],
+            pieces.gid_of[edge_type.destination][rows],
             fanout,
             batch_key=key,
             hop=hop,
@@ -42,11 +42,11 @@ def test_sample_rows(seed, fanout, replace, parts, threads, key, hop):
         )
         users = torch.from_numpy(rows)
         want_counts, at = reference.sample_rows(
-            relation.indptr, users, users, fanout, batch_key=key, hop=hop, relation_key=relation.key, replace=replace
+            edge_type.indptr, users, users, fanout, batch_key=key, hop=hop, edge_type_key=edge_type.key, replace=replace
         )
         assert counts.tolist() == want_counts.tolist()
-        assert neighbors.tolist() == pieces.gid_of[relation.source][relation.neighbors[at].numpy()].tolist()
-        assert pieces.edge_ids[r][edge_rows].tolist() == relation.edge_ids[at].tolist()
+        assert neighbors.tolist() == pieces.gid_of[edge_type.source][edge_type.neighbors[at].numpy()].tolist()
+        assert pieces.edge_ids[r][edge_rows].tolist() == edge_type.edge_ids[at].tolist()
 
 
 def test_sample_rows_refuses_other_types():

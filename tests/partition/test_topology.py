@@ -18,7 +18,7 @@ from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import GraphToPartition
 from glt_lightning.partition.assign.metis import fill
 from glt_lightning.partition.build.degrees import count_degrees
-from glt_lightning.partition.build.relations import Relation, stored_relations
+from glt_lightning.partition.build.edge_types import StoredEdgeType, stored_edge_types
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.progress import Progress
@@ -29,11 +29,11 @@ Rows = dict[int, list[int]]
 
 
 def topology_of(source: ArraySource, undirected: bool, folder: Path) -> GraphTopology:
-    schema, relations = stored_relations(source.schema, undirected)
+    schema, stored_types = stored_edge_types(source.schema, undirected)
     edges = {e: source.edges(e) for e in source.schema.edge_types}
     num_nodes = {t: source.num_nodes[t] for t in schema.node_types}
     degrees = count_degrees(edges, num_nodes, lambda _: None)
-    return GraphTopology(folder, edges, relations, num_nodes, degrees, 1 << 20, Progress(False))
+    return GraphTopology(folder, edges, stored_types, num_nodes, degrees, 1 << 20, Progress(False))
 
 
 def listed(chunks: Iterable[NeighborRows]) -> Rows:
@@ -108,24 +108,24 @@ def test_symmetric_edges_are_sorted_once(tmp_path: Path, edges, sorts: int, samp
     reverse = [(v, u) for u, v in edges]
     with topology_of(source, False, tmp_path) as topology:
         if sampled_first:
-            list(topology.sampled(Relation(EDGE, EDGE)))
+            list(topology.sampled(StoredEdgeType(EDGE, EDGE)))
         both = listed(topology.neighbors())
         assert both == {v: sorted({u for u, w in edges + reverse if w == v}) for v in both}
-        rows = listed(topology.sampled(Relation(EDGE, EDGE)))
+        rows = listed(topology.sampled(StoredEdgeType(EDGE, EDGE)))
         assert rows == {v: sorted(u for u, w in edges if w == v) for v in rows}
         assert len(list(tmp_path.iterdir())) == sorts
-        rows = listed(topology.sampled(Relation(EDGE, EDGE, flip=True)))
+        rows = listed(topology.sampled(StoredEdgeType(EDGE, EDGE, flip=True)))
         assert rows == {v: sorted(u for u, w in reverse if w == v) for v in rows}
 
 
 def _check_sampled(source: ArraySource, undirected: bool, topology: GraphTopology) -> None:
-    for relation in topology.relations:
-        src, _, dst = relation.edge_type
-        edges = Counter((u, v) for u, v, _ in stored_edges(source, undirected)[relation.edge_type])
-        found = listed(topology.sampled(relation))
+    for stored_type in topology.stored_types:
+        src, _, dst = stored_type.edge_type
+        edges = Counter((u, v) for u, v, _ in stored_edges(source, undirected)[stored_type.edge_type])
+        found = listed(topology.sampled(stored_type))
         assert sorted(found) == [topology.offset(dst) + v for v in range(topology.num_nodes[dst])]
         pairs = ((u - topology.offset(src), v - topology.offset(dst)) for v, row in found.items() for u in row)
         assert Counter(pairs) == edges
-        indptr, neighbors = topology.sampled_arrays(relation)
+        indptr, neighbors = topology.sampled_arrays(stored_type)
         assert np.diff(indptr).tolist() == [len(row) for row in found.values()]
         assert sorted(neighbors.tolist()) == sorted(u for row in found.values() for u in row)

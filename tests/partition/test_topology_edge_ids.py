@@ -11,8 +11,8 @@ import pytest
 
 from glt_lightning.partition.build import edges as edges_module
 from glt_lightning.partition.build.degrees import count_degrees
+from glt_lightning.partition.build.edge_types import stored_edge_types
 from glt_lightning.partition.build.edges import EdgeJob
-from glt_lightning.partition.build.relations import stored_relations
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE
@@ -25,9 +25,9 @@ def rows(folder: Path) -> list[list[int]]:
     source = single(np.random.default_rng(6).integers(0, NODES, (800, 2)), NODES)
     edges = {EDGE: source.edges(EDGE)}
     degrees = count_degrees(edges, source.num_nodes, lambda n: None)
-    _, relations = stored_relations(source.schema, False)
+    _, stored_types = stored_edge_types(source.schema, False)
     folder.mkdir()
-    with GraphTopology(folder, edges, relations, source.num_nodes, degrees, 1 << 20, Progress(False)) as topology:
+    with GraphTopology(folder, edges, stored_types, source.num_nodes, degrees, 1 << 20, Progress(False)) as topology:
         pieces = [(p.indptr, p.neighbors.copy()) for p in topology.neighbors()]
     return [n[a:b].tolist() for ptr, n in pieces for a, b in pairwise(ptr)]
 

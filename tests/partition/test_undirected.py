@@ -12,7 +12,7 @@ from torch_geometric.transforms import ToUndirected
 
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.partition.build.relations import stored_relations
+from glt_lightning.partition.build.edge_types import stored_edge_types
 from glt_lightning.types import EDGE, EdgeType, GraphSchema
 from tests.helpers.partition_truth import edges_of, single
 
@@ -77,5 +77,5 @@ LIKES, REVERSE = ("a", "likes", "b"), ("b", "rev_likes", "a")
 )
 def test_stored_types(given: tuple[EdgeType, ...], stored: tuple[EdgeType, ...]) -> None:
     types = tuple({t for e in given for t in (e[0], e[2])})
-    schema, relations = stored_relations(GraphSchema(types, given), undirected=True)
-    assert schema.edge_types == stored == tuple(r.edge_type for r in relations)
+    schema, stored_types = stored_edge_types(GraphSchema(types, given), undirected=True)
+    assert schema.edge_types == stored == tuple(r.edge_type for r in stored_types)

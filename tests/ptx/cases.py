@@ -15,7 +15,7 @@ from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.ranked_set import CudaRankedSet
 from glt_lightning.ops.cuda.relabel import relabel as device_relabel
 from glt_lightning.ops.encoding import ENCODINGS
-from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
@@ -59,7 +59,7 @@ def _far_view(rng: np.random.Generator, n: int, dtype: type) -> GraphView:
     indices = (_FAR + rng.integers(0, n, indptr[-1])).astype(dtype)
     edges = np.array([[len(indices)]])
     user_ids = [None, rng.permutation(n).astype(dtype)]
-    return GraphView(np.array([0, _FAR, _FAR + n]), [RelationArrays(indptr, indices)], user_ids, [7], [1], [1], edges)
+    return GraphView(np.array([0, _FAR, _FAR + n]), [EdgeTypeArrays(indptr, indices)], user_ids, [7], [1], [1], edges)
 
 
 def gather(kernels: PtxKernels, seed: int) -> None:

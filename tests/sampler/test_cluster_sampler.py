@@ -30,9 +30,9 @@ def test_same_batch(tmp_path, make, owners):
     whole = partitioned(make(), tmp_path, sum(map(len, owners)), undirected=True)
     here, remote = split_up(whole, owners)
     seeds = whole.split("train")
-    relations = len(whole.schema.edge_types)
+    edge_types = len(whole.schema.edge_types)
     for fanouts, replace, with_edge in itertools.product(([4, 3], [2, -1, 3]), (False, True), (False, True)):
-        table = tuple((k,) * relations for k in fanouts)
+        table = tuple((k,) * edge_types for k in fanouts)
         config = SamplerConfig(seeds.node_type, table, replace=replace, with_edge=with_edge)
         for number in range(3):
             chosen = np.ascontiguousarray(seeds.gids[number * 7 : number * 7 + 16])
@@ -40,7 +40,7 @@ def test_same_batch(tmp_path, make, owners):
             same(request, config, whole, here, remote)
 
 
-def test_some_relations_are_not_followed(tmp_path):
+def test_some_edge_types_are_not_followed(tmp_path):
     whole = partitioned(small_hetero(), tmp_path, 2)
     here, remote = split_up(whole, [[0], [1]])
     seeds = whole.split("train")

@@ -74,7 +74,7 @@ def test_random_graphs(kernels, open_case, seed):
     case = open_case(data, owners, memory, undirected=False)
     for number in range(4):
         seed_type = int(rng.integers(len(case.whole.schema.node_types)))
-        fanouts = rng.choice([0, 0, 1, 2, 5, 70, -1], (int(rng.integers(0, 4)), case.relations))
+        fanouts = rng.choice([0, 0, 1, 2, 5, 70, -1], (int(rng.integers(0, 4)), case.edge_types))
         options = {"replace": bool(rng.integers(2)), "with_edge": bool(rng.integers(2))}
         config = SamplerConfig(seed_type, tuple(map(tuple, fanouts.tolist())), **options)
         begin, end = case.whole.view.type_offsets[seed_type : seed_type + 2]

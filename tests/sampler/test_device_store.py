@@ -149,7 +149,7 @@ def test_parts_that_are_not_here(kernels, partition_of, name, memory):
     view = partition.view
     elsewhere = torch.tensor([int(view.bounds[1])])  # the first node of part 1
     with pytest.raises(DataError, match="not in the graph, or its part is not on this machine"):
-        CudaKHopOp(store.graph, [[2] * view.num_relations])(elsewhere, 0, 0)
+        CudaKHopOp(store.graph, [[2] * view.num_edge_types])(elsewhere, 0, 0)
     check_batches(store, partition, fanouts=[])
     store.close()
 

@@ -23,7 +23,7 @@ typedef enum {
   GLT_OK = 0,
   GLT_GROW = 1,      // a workspace is too small; detail = {which, index, needed}
   GLT_BAD_ID = 2,    // an id is outside the graph or not local; detail = {position, id}
-  GLT_BAD_ROW = 3,   // a row's pointers contradict the array they point into; detail = {relation, row, begin, end}
+  GLT_BAD_ROW = 3,   // a row's pointers contradict the array they point into; detail = {edge_type, row, begin, end}
   GLT_BAD_ARG = 4,
   GLT_CUDA = 5,      // detail = {cudaError_t}
   GLT_NO_MEMORY = 6,
@@ -32,10 +32,10 @@ typedef enum {
 } glt_status;
 
 // A typed graph whose parts are mapped into this process (or copied to this device).
-// T node types, R relations (edge types), P parts; segment s = type * P + part covers gids [bounds[s], bounds[s + 1]).
+// T node types, R edge types, P parts; segment s = type * P + part covers gids [bounds[s], bounds[s + 1]).
 // Pointers of parts that are not local are null.
 typedef struct {
-  int32_t num_types, num_relations, num_parts;
+  int32_t num_types, num_edge_types, num_parts;
   int32_t id_bytes;                // 4 or 8: width of indices and user_ids
   int32_t shift;                   // hint[gid >> shift] is the first segment that a gid of that bucket can lie in
   int32_t reserved;
@@ -51,7 +51,7 @@ typedef struct {
   const int64_t* num_edges;        // [R * P]
 } glt_graph;
 
-// Growable memory of the k-hop sampler. All lists are per type or per relation; capacities are in entries.
+// Growable memory of the k-hop sampler. All lists are per type or per edge type; capacities are in entries.
 typedef struct {
   int64_t table_cap;               // slots of the relabel table
   void* table;                     // 8 bytes a slot when num_nodes < 2^32 - 1, else 16
@@ -74,19 +74,19 @@ typedef struct {
 
 GLT_API int32_t glt_abi_version(void);
 
-// One whole batch: seeds, then H hops over all relations; rows of every visited node must be local.
-// Local ids: seeds first (one row per seed, duplicates kept), then by first occurrence (hop, relation, frontier lid, pick).
-// fanouts: [H * R], -1 = all. GLT_GROW detail[0]: 0 table, 1 scratch, 2 nodes of type detail[1], 3 edges of relation detail[1].
+// One whole batch: seeds, then H hops over all edge types; rows of every visited node must be local.
+// Local ids: seeds first (one row per seed, duplicates kept), then by first occurrence (hop, edge type, frontier lid, pick).
+// fanouts: [H * R], -1 = all. GLT_GROW detail[0]: 0 table, 1 scratch, 2 nodes of type detail[1], 3 edges of edge type detail[1].
 GLT_API int32_t glt_khop(const glt_graph* graph, const int64_t* seeds, int64_t num_seeds, int32_t seed_type, int32_t num_hops,
                          const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
                          const glt_workspace* ws, int64_t* detail);
 
-// One hop of one relation for F rows, all local, in two steps: how many neighbours each row yields, counts [F]; then of
+// One hop of one edge type for F rows, all local, in two steps: how many neighbours each row yields, counts [F]; then of
 // all picks in row order those from `first` on, n of them: neighbours (gids) [n] and edge rows [n] or null. Nothing is
 // allocated beyond the positions of one row, so that a caller can take a row of any length in pieces.
-GLT_API int32_t glt_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+GLT_API int32_t glt_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
                                int32_t replace, int64_t* counts, int64_t* detail);
-GLT_API int32_t glt_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows, int32_t fanout,
+GLT_API int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
                               uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const int64_t* counts,
                               int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows, int64_t* detail);
 
@@ -122,7 +122,7 @@ GLT_API int32_t glt_rank_find(const uint64_t* blocks, int64_t first, int64_t num
 GLT_API int32_t glt_table_fill(void* table, int64_t table_cap, int64_t num_ids, const int64_t* const* lists,
                                const int64_t* counts, int32_t num_lists, int64_t* detail);
 
-// What one owner picked for its rows of a relation: arrays of 4- or 8-byte integers.
+// What one owner picked for its rows of an edge type: arrays of 4- or 8-byte integers.
 typedef struct {
   int32_t bytes, reserved;
   int64_t num_rows, num_entries;
@@ -131,7 +131,7 @@ typedef struct {
   const void* edge_rows;           // [num_entries] or null
 } glt_picks;
 
-// One relation of one hop of a batch: F frontier rows whose picks come from num_owners owners, each in frontier order.
+// One edge type of one hop of a batch: F frontier rows whose picks come from num_owners owners, each in frontier order.
 typedef struct {
   int32_t num_owners, reserved;
   const glt_picks* picks;          // [num_owners]

@@ -35,14 +35,14 @@ GLT_API int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** dev
 GLT_API int32_t glt_cuda_host_unregister(void* address, int64_t* detail);
 
 // counts [F]: how many neighbours the rows of F nodes yield. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h.
-GLT_API int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, int64_t num_rows,
+GLT_API int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
                                     int32_t fanout, int32_t replace, int64_t* counts, int64_t* error, int64_t* detail,
                                     void* stream);
 
 // The picks of the same F rows. uids [F]: their user ids. offsets [F + 1]: exclusive scan of the counts.
 // Out, each [offsets[F]]: neighbors (gids; -1 for a damaged one), and unless null dst (first_lid + row), edge_rows.
 // spare: null, or for a fan-out above GLT_SPARE_FANOUT 2 * offsets[F] words. There a row takes fanout^2 steps.
-GLT_API int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t relation, const int64_t* gids, const int64_t* uids,
+GLT_API int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* uids,
                                    int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
                                    const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
                                    int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream);
@@ -72,7 +72,7 @@ GLT_API int32_t glt_cuda_relabel_number(const int64_t* ids, int64_t n, const int
                                         int64_t* num_unique, int64_t* lids, int64_t* error, int64_t* detail,
                                         void* stream);
 
-// A k-hop batch as one call. All of this is on the host. T node types, R relations, H hops as in api.h.
+// A k-hop batch as one call. All of this is on the host. T node types, R edge types, H hops as in api.h.
 typedef struct {
   int32_t num_hops, seed_type, replace, with_edge;
   int64_t num_seeds;
@@ -88,10 +88,10 @@ GLT_API int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape*
                                    int64_t* workspace_bytes, int64_t* detail);
 
 // Queues the batch; results as glt_khop. Tables of pointers on the host: gid and uid [T] -> [nodes], edge_index [R] ->
-// [2 * edges], edge_row [R] -> [edges], not read without with_edge. Of a relation with E edges, all hops in order, the
+// [2 * edges], edge_row [R] -> [edges], not read without with_edge. Of an edge type with E edges, all hops in order, the
 // first 2 * E of edge_index are written: source lids, then destination lids; -1 for a damaged source.
 // sizes: [5 + (H + 2) * T + (H + 1) * R] an error as above, the nodes by type (none, with the seeds, after each hop), the
-// edges by relation (none, after each hop). A count that a hop did not change may be 0: take the highest before it.
+// edges by edge type (none, after each hop). A count that a hop did not change may be 0: take the highest before it.
 // workspace: aligned to 256 bytes, for this call alone.
 GLT_API int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* seeds, uint64_t batch_key,
                               void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,

@@ -31,14 +31,14 @@ def divide(
     sizes: list[np.ndarray] = []
     is_list: list[np.ndarray] = []
     for t in range(len(rows)):
-        relations = dst.count(t)
+        edge_types = dst.count(t)
         each = row_bytes(manifest, t)
         gains.append(rows[t].heat * (each + id_bytes))
         sizes.append(np.full(len(rows[t].gids), float(each)))
         is_list.append(np.zeros(len(rows[t].gids), dtype=bool))
         length = _list_length(partition, t, counted.in_frontier)
-        gains.append(frontier[t].heat * id_bytes * (1 + relations + counted.picks))
-        sizes.append(np.full(len(frontier[t].gids), id_bytes * (1 + length) + _ROW * relations))
+        gains.append(frontier[t].heat * id_bytes * (1 + edge_types + counted.picks))
+        sizes.append(np.full(len(frontier[t].gids), id_bytes * (1 + length) + _ROW * edge_types))
         is_list.append(np.ones(len(frontier[t].gids), dtype=bool))
     gain, size, lists = np.concatenate(gains), np.concatenate(sizes), np.concatenate(is_list)
     order = np.argsort(-gain / size, kind="stable")

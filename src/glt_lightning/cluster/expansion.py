@@ -57,16 +57,16 @@ class Expansion:
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for draw, size in zip(draws, sizes.tolist(), strict=True):
             if not self.first:
-                shapes[f"{draw.relation}/counts"] = (wire, (len(draw.gids),))
+                shapes[f"{draw.edge_type}/counts"] = (wire, (len(draw.gids),))
             for name in ("neighbors", "edge_rows")[: 1 + self.draw.with_edge]:
-                shapes[f"{draw.relation}/{name}"] = (wire, (size,))
+                shapes[f"{draw.edge_type}/{name}"] = (wire, (size,))
         layout, nbytes = lay_out(shapes)
         body = np.zeros(nbytes, dtype=np.uint8)  # not empty: what lay between the arrays is nobody's business
         arrays = {place.name: place.view(body) for place in layout}
         for draw, count, begin in zip(draws, counts, begins.tolist(), strict=True):
             if not self.first:
-                arrays[f"{draw.relation}/counts"][...] = count
-            _fill(draw, count, begin, arrays[f"{draw.relation}/neighbors"], arrays.get(f"{draw.relation}/edge_rows"))
+                arrays[f"{draw.edge_type}/counts"][...] = count
+            _fill(draw, count, begin, arrays[f"{draw.edge_type}/neighbors"], arrays.get(f"{draw.edge_type}/edge_rows"))
         return Message({"arrays": layout_entries(layout), "total": total}, body)
 
 

@@ -57,7 +57,7 @@ class Owner:
     @guarded()  # who asks is told of a file that was cut off, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, view = message.header, self._partition.view
-        fanouts = _integers(ask, "fanouts", view.num_relations, -1, MAX_FANOUT)
+        fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
         rows = {_index(name, view.num_types): _ids(ids) for name, ids in unpack(message).items()}
         first = read_integer({"first": 0} | dict(ask), "first", 0, 2**62)

@@ -106,16 +106,16 @@ class _Picked:
 
     def _stitched(self, reply: Message) -> Mapping[int, Picks]:
         piece, total = unpack(reply), reply.header["total"]
-        relations = sorted({int(name.partition("/")[0]) for name in piece})
-        counts = {r: piece[f"{r}/counts"] for r in relations}
+        edge_types = sorted({int(name.partition("/")[0]) for name in piece})
+        counts = {r: piece[f"{r}/counts"] for r in edge_types}
         got = _num_picks(piece)
         if got == total:
-            return {r: Picks(counts[r], piece[f"{r}/neighbors"], piece.get(f"{r}/edge_rows")) for r in relations}
-        sizes = {r: int(counts[r].sum(dtype=np.int64)) for r in relations}
-        if sum(sizes.values()) != total or any(counts[r].min(initial=0) < 0 for r in relations):
+            return {r: Picks(counts[r], piece[f"{r}/neighbors"], piece.get(f"{r}/edge_rows")) for r in edge_types}
+        sizes = {r: int(counts[r].sum(dtype=np.int64)) for r in edge_types}
+        if sum(sizes.values()) != total or any(counts[r].min(initial=0) < 0 for r in edge_types):
             raise ValueError(f"counts of {sum(sizes.values())} picks, a total of {total!r}")
         lists = [name for name in piece if not name.endswith("/counts")]
-        self._require_room(total * sum(piece[name].itemsize for name in lists if name.startswith(f"{relations[0]}/")))
+        self._require_room(total * sum(piece[name].itemsize for name in lists if name.startswith(f"{edge_types[0]}/")))
         whole = {name: np.empty(sizes[int(name.partition("/")[0])], dtype=piece[name].dtype) for name in lists}
         ends = dict.fromkeys(lists, 0)
         while True:
@@ -130,7 +130,7 @@ class _Picked:
             got += _num_picks(piece)
         if any(end != len(whole[name]) for name, end in ends.items()):
             raise ValueError(f"lists of {ends} picks, counts of {sizes}")
-        return {r: Picks(counts[r], whole[f"{r}/neighbors"], whole.get(f"{r}/edge_rows")) for r in relations}
+        return {r: Picks(counts[r], whole[f"{r}/neighbors"], whole.get(f"{r}/edge_rows")) for r in edge_types}
 
 
 def _num_picks(piece: Mapping[str, np.ndarray]) -> int:

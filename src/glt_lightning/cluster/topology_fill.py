@@ -74,12 +74,12 @@ def _of_type(
 ) -> tuple[np.ndarray, np.ndarray, dict[int, Lists]]:
     """Nodes of one type, ascending, their user's ids, and their lists by edge type."""
     schema = partition.schema
-    relations = [r for r, t in enumerate(schema.destination_types()) if t == node_type]
-    edge_bytes = {r: _edge_bytes(partition.manifest, r) for r in relations}
+    edge_types = [r for r, t in enumerate(schema.destination_types()) if t == node_type]
+    edge_bytes = {r: _edge_bytes(partition.manifest, r) for r in edge_types}
     pieces: list[tuple[np.ndarray, np.ndarray, dict[int, Picks]]] = []
     spent = 8 * RankedSet.words_for(partition.manifest.num_nodes[node_type])
-    for ids, names, picks in _answers(partition, remote, node_type, order, relations):
-        sizes = np.full(len(ids), names.itemsize + 16 * len(relations), dtype=np.int64)
+    for ids, names, picks in _answers(partition, remote, node_type, order, edge_types):
+        sizes = np.full(len(ids), names.itemsize + 16 * len(edge_types), dtype=np.int64)
         for r, each in picks.items():
             sizes += each.counts.astype(np.int64) * (names.itemsize + edge_bytes[r])
         fits = int(np.count_nonzero(spent + np.cumsum(sizes) <= budget))
@@ -89,29 +89,29 @@ def _of_type(
             pieces.append((ids[:fits], names[:fits], {r: _first_rows(p, fits) for r, p in picks.items()}))
         if fits < len(ids):
             break
-    if not pieces or not relations:
+    if not pieces or not edge_types:
         empty = np.empty(0, dtype=np.int64)
         return empty, empty, {}
     ids = np.concatenate([piece[0] for piece in pieces])
     by_gid = np.argsort(ids)
     names = np.concatenate([piece[1] for piece in pieces])[by_gid]
-    lists = {r: _sorted_lists([piece[2][r] for piece in pieces], by_gid) for r in relations}
+    lists = {r: _sorted_lists([piece[2][r] for piece in pieces], by_gid) for r in edge_types}
     return ids[by_gid], names, lists
 
 
-def _edge_bytes(manifest: Manifest, relation: int) -> int:
-    rows = stored_edge_rows(manifest, relation).values()
+def _edge_bytes(manifest: Manifest, edge_type: int) -> int:
+    rows = stored_edge_rows(manifest, edge_type).values()
     return sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in rows)
 
 
 def _answers(
-    partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, relations: Sequence[int]
+    partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, edge_types: Sequence[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, Picks]]]:
     """Of some nodes after the others, in their order: gids, user's ids, all neighbours by edge type."""
     manifest, wire = partition.manifest, wire_dtype(partition.manifest)
     bounds = np.asarray(manifest.bounds[node_type], dtype=np.int64) + manifest.offsets[node_type]
     router = Router(bounds, remote.owner_of_part, remote.num_owners, wire)
-    fanouts = tuple(-1 if r in relations else 0 for r in range(len(manifest.schema.edge_types)))
+    fanouts = tuple(-1 if r in edge_types else 0 for r in range(len(manifest.schema.edge_types)))
     for first in range(0, len(order), _CHUNK):
         ids = order[first : first + _CHUNK]
         route = router(ids, np.zeros(remote.num_owners, dtype=np.int64))
@@ -122,24 +122,24 @@ def _answers(
                 rows = AskedRows("node", node_type, ("n_id",), theirs)
                 asked.append((owner, remote.expand(owner, expand), remote.gather(owner, [rows])))
         names = np.empty(len(ids), dtype=manifest.id_dtype)
-        parts: dict[int, list[Picks]] = {r: [] for r in relations}
+        parts: dict[int, list[Picks]] = {r: [] for r in edge_types}
         places = []
         for owner, picked, gathered in asked:
             at = np.flatnonzero(route.owner == owner)
             names[at] = gathered()[0]["n_id"]
             answer = picked()
             places.append(at)
-            for r in relations:
+            for r in edge_types:
                 _check(answer.get(r), len(at), r)
                 parts[r].append(answer[r])
         back = np.argsort(np.concatenate(places))
-        yield ids, names, {r: _reordered(_joined(parts[r]), back) for r in relations}
+        yield ids, names, {r: _reordered(_joined(parts[r]), back) for r in edge_types}
 
 
-def _check(picks: Picks | None, rows: int, relation: int) -> None:
+def _check(picks: Picks | None, rows: int, edge_type: int) -> None:
     whole = picks is not None and len(picks.counts) == rows and picks.edge_rows is not None
     if not whole or int(picks.counts.sum()) != len(picks.neighbors):  # type: ignore[union-attr]
-        raise PeerError(f"an owner answered no whole neighbour lists of edge type {relation} for {rows} nodes.")
+        raise PeerError(f"an owner answered no whole neighbour lists of edge type {edge_type} for {rows} nodes.")
 
 
 def _joined(picks: Sequence[Picks]) -> Picks:

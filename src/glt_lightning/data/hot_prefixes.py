@@ -12,7 +12,7 @@ from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path, node_path
 from glt_lightning.data.memory_choice import row_bytes
-from glt_lightning.ops.graph import RelationArrays
+from glt_lightning.ops.graph import EdgeTypeArrays
 
 _BLOCKS = 1024  # of the rows of a part; one cut goes through all blocks by their heat, and then into one of them
 _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs
@@ -57,20 +57,20 @@ def hot_lists_within(partition: LocalPartition, budget: int) -> HotLists:
     manifest, view = partition.manifest, partition.view
     types = range(len(manifest.num_nodes))
     lists = {
-        (t, p): [view.relation(r, p) for r, of in enumerate(view.dst_types.tolist()) if of == t]
+        (t, p): [view.arrays(r, p) for r, of in enumerate(view.dst_types.tolist()) if of == t]
         for t in types
         for p in partition.parts
     }
     ids = view.id_bytes * sum(manifest.rows(p, t) for t, p in lists)
     all_ids = 2 * ids <= budget
     budget -= ids if all_ids else 0
-    pointers = sum(each.indptr.nbytes for relations in lists.values() for each in relations if each is not None)
+    pointers = sum(each.indptr.nbytes for edge_types in lists.values() for each in edge_types if each is not None)
     all_pointers = 2 * pointers <= budget
     budget -= pointers if all_pointers else 0
     ranges = []
-    for (t, p), relations in lists.items():
+    for (t, p), edge_types in lists.items():
         ends, accesses = _accesses(partition, p, t)
-        here = [each for each in relations if each is not None]
+        here = [each for each in edge_types if each is not None]
         each_row = 0 if all_ids else view.id_bytes
         ranges.append(_Range(ends, accesses, partial(_list_bytes, here, each_row, not all_pointers)))
     rows = np.zeros((len(types), manifest.num_parts), dtype=np.int64)
@@ -98,7 +98,7 @@ def hot_attributes_within(partition: LocalPartition, with_edge: bool, budget: in
             names = ("edge_ids", *manifest.edge_attrs(r))
             size = sum(row_bytes(manifest.arrays[edge_path(p, r, name)]) for name in names)
             ends, accesses = found[t]
-            arrays = partition.view.relation(r, p)
+            arrays = partition.view.arrays(r, p)
             assert arrays is not None
             slots.append(edges[r, p : p + 1])
             ranges.append(_of_edges(ends, accesses, arrays.indptr, size))
@@ -134,7 +134,7 @@ def _rows_within(of: _Range, begin: int, end: int, room: int) -> int:
     return max(0, int(np.searchsorted(taken, (taken[0] + room), side="right")) - 1)
 
 
-def _list_bytes(lists: Sequence[RelationArrays], id_bytes: int, pointers: bool, rows: np.ndarray) -> np.ndarray:
+def _list_bytes(lists: Sequence[EdgeTypeArrays], id_bytes: int, pointers: bool, rows: np.ndarray) -> np.ndarray:
     """Of the first neighbour lists, with user ids of ``id_bytes``, and with row pointers or without."""
     nbytes = rows * id_bytes
     for each in lists:

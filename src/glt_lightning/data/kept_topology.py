@@ -12,7 +12,7 @@ from glt_lightning.data.manifest import Manifest, edge_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.draw import DrawOptions
-from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.sample import RowDraw
@@ -69,7 +69,7 @@ class KeptTopology:
     def __init__(self, arrays: SharedArrays, manifest: Manifest) -> None:
         self.arrays, found = arrays, arrays.arrays
         schema, offsets = manifest.schema, manifest.offsets
-        types, relations = range(len(schema.node_types)), range(len(schema.edge_types))
+        types, edge_types = range(len(schema.node_types)), range(len(schema.edge_types))
         self.members = [
             RankedSet(found[f"members/{t}"], offsets[t], manifest.num_nodes[t]) if f"members/{t}" in found else None
             for t in types
@@ -80,10 +80,10 @@ class KeptTopology:
         self._first = np.cumsum([manifest.total_nodes, *(len(ids) for ids in user_ids)])
         dst = schema.destination_types()
         lists = [
-            RelationArrays(found[f"indptr/{r}"], found[f"indices/{r}"])
+            EdgeTypeArrays(found[f"indptr/{r}"], found[f"indices/{r}"])
             if f"indptr/{r}" in found
-            else RelationArrays(np.zeros(1, dtype=np.int64), empty)
-            for r in relations
+            else EdgeTypeArrays(np.zeros(1, dtype=np.int64), empty)
+            for r in edge_types
         ]
         self._view = GraphView(
             np.array([*offsets[:-1], *self._first], dtype=np.int64),
@@ -94,16 +94,16 @@ class KeptTopology:
             [len(types) + t for t in dst],
             np.array([[len(each.indices)] for each in lists], dtype=np.int64).reshape(len(lists), 1),
         )
-        self._lists, self._first_edge = lists, [found.get(f"first_edge/{r}") for r in relations]
+        self._lists, self._first_edge = lists, [found.get(f"first_edge/{r}") for r in edge_types]
         self._dst = dst
-        self.edges = [self._edges_of(r) for r in relations]
+        self.edges = [self._edges_of(r) for r in edge_types]
 
-    def _edges_of(self, relation: int) -> KeptEdges | None:
-        prefix, found = f"edge/{relation}/", self.arrays.arrays
+    def _edges_of(self, edge_type: int) -> KeptEdges | None:
+        prefix, found = f"edge/{edge_type}/", self.arrays.arrays
         rows = {name.removeprefix(prefix): array for name, array in found.items() if name.startswith(prefix)}
         if not rows:
             return None
-        return KeptEdges(found[f"indptr/{relation}"], found[f"first_edge/{relation}"], rows)
+        return KeptEdges(found[f"indptr/{edge_type}"], found[f"first_edge/{edge_type}"], rows)
 
     @classmethod
     def create(
@@ -144,9 +144,9 @@ class KeptTopology:
                 arrays[f"indices/{r}"][:] = each.neighbors
         return cls(made, manifest)
 
-    def edge_rows(self, relation: int) -> np.ndarray:
+    def edge_rows(self, edge_type: int) -> np.ndarray:
         """int64 [E]: the edge row of each entry of the kept lists."""
-        lists, first = self._lists[relation], self._first_edge[relation]
+        lists, first = self._lists[edge_type], self._first_edge[edge_type]
         assert first is not None
         counts = np.diff(lists.indptr)
         rows: np.ndarray = np.arange(len(lists.indices)) + np.repeat(first - lists.indptr[:-1], counts)
@@ -173,16 +173,16 @@ class KeptTopology:
         return cls(arrays, manifest)
 
     def sample(
-        self, relation: int, ranks: np.ndarray, fanout: int, batch_key: int, hop: int, draw: DrawOptions
+        self, edge_type: int, ranks: np.ndarray, fanout: int, batch_key: int, hop: int, draw: DrawOptions
     ) -> Picks:
-        """The picks for kept nodes of the relation's destination type, by rank (int [n])."""
+        """The picks for kept nodes of the edge type's destination type, by rank (int [n])."""
         ranks = ranks.astype(np.int64)
-        rows = ranks + self._first[self._dst[relation]]
-        counts, neighbors, edges = RowDraw(self._view, relation, rows, fanout, batch_key, hop, draw).picks()
+        rows = ranks + self._first[self._dst[edge_type]]
+        counts, neighbors, edges = RowDraw(self._view, edge_type, rows, fanout, batch_key, hop, draw).picks()
         if edges is not None:
-            first = self._first_edge[relation]
+            first = self._first_edge[edge_type]
             assert first is not None
-            edges += np.repeat(first[ranks] - self._lists[relation].indptr[ranks], counts)
+            edges += np.repeat(first[ranks] - self._lists[edge_type].indptr[ranks], counts)
         return Picks(counts, neighbors, edges)
 
     @property
@@ -197,8 +197,8 @@ class KeptTopology:
         self.arrays.close()
 
 
-def stored_edge_rows(manifest: Manifest, relation: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+def stored_edge_rows(manifest: Manifest, edge_type: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
     """``edge_ids`` and the attributes of an edge type -> dtype and shape of one row, as stored; empty without attributes."""
-    names = manifest.edge_attrs(relation)
-    entries = {name: manifest.arrays[edge_path(0, relation, name)] for name in ("edge_ids", *names)} if names else {}
+    names = manifest.edge_attrs(edge_type)
+    entries = {name: manifest.arrays[edge_path(0, edge_type, name)] for name in ("edge_ids", *names)} if names else {}
     return {name: (np.dtype(entry.dtype), tuple(entry.shape[1:])) for name, entry in entries.items()}

@@ -16,7 +16,7 @@ from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.file_map import forget_losses, guarded
 from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.types import GraphSchema, edge_type_key
 
 
@@ -103,11 +103,11 @@ class LocalPartition:
     def view_of(self, opened: Callable[[str], np.ndarray]) -> GraphView:
         """The same of the arrays that ``opened`` gives for their paths in the folder."""
         schema, manifest = self.schema, self.manifest
-        relations: list[RelationArrays | None] = []
+        edge_types: list[EdgeTypeArrays | None] = []
         for r in range(len(schema.edge_types)):
             for p in self._all_parts:
                 if p not in self.parts:
-                    relations.append(None)
+                    edge_types.append(None)
                     continue
                 indptr, indices = opened(edge_path(p, r, "indptr")), opened(edge_path(p, r, "indices"))
                 if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(indices)):
@@ -121,7 +121,7 @@ class LocalPartition:
                         )
                         + ". Delete the partition folder and partition again."
                     )
-                relations.append(RelationArrays(indptr, indices))
+                edge_types.append(EdgeTypeArrays(indptr, indices))
         user_ids = [
             opened(node_path(p, t, "n_id")) if p in self.parts else None
             for t in range(len(schema.node_types))
@@ -131,7 +131,7 @@ class LocalPartition:
         counts = [[manifest.edges(p, r) for p in self._all_parts] for r in range(len(schema.edge_types))]
         return GraphView(
             np.array([*starts, manifest.total_nodes], dtype=np.int64),
-            relations,
+            edge_types,
             user_ids,
             [edge_type_key(e) for e in schema.edge_types],
             schema.source_types(),

@@ -14,7 +14,7 @@ from glt_lightning.glt.graph import EdgeDir, Graph
 from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.options import Fanouts
 from glt_lightning.partition.build.degrees import Degrees
-from glt_lightning.partition.build.relations import Relation
+from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.vip import inclusion, seed_probabilities
 from glt_lightning.partition.sources.arrays import host_array
@@ -122,12 +122,14 @@ class _MemoryTopology(GraphTopology):
     def __init__(self, graphs: Mapping[EdgeType, Graph], num_nodes: Mapping[NodeType, int]) -> None:
         indptr = {e: _padded(e, graph, num_nodes) for e, graph in graphs.items()}
         degrees = Degrees({}, {e: np.diff(p) for e, p in indptr.items()})
-        super().__init__(Path(), {}, [Relation(e, e) for e in sorted(graphs)], num_nodes, degrees, 0, Progress(False))
+        super().__init__(
+            Path(), {}, [StoredEdgeType(e, e) for e in sorted(graphs)], num_nodes, degrees, 0, Progress(False)
+        )
         self._held = {e: (indptr[e], self._shifted(graph.topo.indices, e[0])) for e, graph in graphs.items()}
 
-    def sampled(self, relation: Relation) -> Iterator[NeighborRows]:
-        indptr, neighbors = self._held[relation.source]
-        yield NeighborRows(self.offset(relation.edge_type[2]), indptr, neighbors, self.total)
+    def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
+        indptr, neighbors = self._held[stored_type.source]
+        yield NeighborRows(self.offset(stored_type.edge_type[2]), indptr, neighbors, self.total)
 
     def _shifted(self, ids: np.ndarray, node_type: NodeType) -> np.ndarray:
         offset = self.offset(node_type)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.lightning.label_facts import LabelFacts, labels_of_manifest, labels_of_source
 from glt_lightning.partition import GraphSource
-from glt_lightning.partition.build.relations import stored_relations
+from glt_lightning.partition.build.edge_types import stored_edge_types
 from glt_lightning.partition.labels import check_labels
 from glt_lightning.partition.sources.base import categories_of
 from glt_lightning.types import GraphSchema, NodeType
@@ -50,7 +50,7 @@ class GraphFacts:
     @classmethod
     def of_source(cls, source: GraphSource, undirected: bool, allow: Collection[str] = ()) -> GraphFacts:
         """Raises `DataError` for labels that no model can be sized by. allow: ``partition.allow``."""
-        schema, _ = stored_relations(source.schema, undirected)
+        schema, _ = stored_edge_types(source.schema, undirected)
         if source.target_type is not None:
             check_labels(source, source.target_type, allow)
         return cls(

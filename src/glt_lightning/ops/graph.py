@@ -14,7 +14,7 @@ _HINTS = 4096  # entries of the segment look-up: 16 KiB, half of a first-level c
 
 
 @dataclass(frozen=True)
-class RelationArrays:
+class EdgeTypeArrays:
     """The mapped arrays of one edge type in one part: CSC by destination row.
 
     indptr: int64 [rows + 1]; indices: int32 or int64 [edges], gids of sources.
@@ -30,7 +30,7 @@ class GraphView:
     Shapes: T node types, R edge types, P parts.
 
     bounds: int64 [T * P + 1], first gid of each segment (type-major), ends with the number of nodes.
-    relations: R * P entries, ``[relation * P + part]``; None where the part is not mapped.
+    arrays: R * P entries, ``[edge_type * P + part]``; None where the part is not mapped.
     user_ids: T * P arrays of user ids by row; None where not mapped.
     keys: R `edge_type_key`s; src_types, dst_types: R indices.
     """
@@ -38,15 +38,15 @@ class GraphView:
     def __init__(
         self,
         bounds: np.ndarray,
-        relations: Sequence[RelationArrays | None],
+        arrays: Sequence[EdgeTypeArrays | None],
         user_ids: Sequence[np.ndarray | None],
         keys: Sequence[int],
         src_types: Sequence[int],
         dst_types: Sequence[int],
         edge_counts: np.ndarray,
     ) -> None:
-        self.num_relations = len(keys)
-        self.num_parts = len(relations) // max(1, self.num_relations) if keys else 1
+        self.num_edge_types = len(keys)
+        self.num_parts = len(arrays) // max(1, self.num_edge_types) if keys else 1
         self.num_types = (len(bounds) - 1) // self.num_parts
         self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         self.num_nodes = int(self.bounds[-1])
@@ -55,19 +55,19 @@ class GraphView:
         self.dst_types = np.array(dst_types, dtype=np.int32)
         self.keys = np.array(keys, dtype=np.uint64)
         self.id_bytes = 4 if all(u is None or u.dtype == np.int32 for u in user_ids) else 8
-        # edge row of each part's first edge, per relation; edge_counts: int64 [R, P]
-        self.edge_bounds = np.zeros((self.num_relations, self.num_parts + 1), dtype=np.int64)
+        # edge row of each part's first edge, per edge type; edge_counts: int64 [R, P]
+        self.edge_bounds = np.zeros((self.num_edge_types, self.num_parts + 1), dtype=np.int64)
         np.cumsum(edge_counts, axis=1, out=self.edge_bounds[:, 1:])
-        self._keep = (list(relations), list(user_ids))
+        self._keep = (list(arrays), list(user_ids))
         shift, self._hint = segment_hints(self.bounds)
-        self._indptr = pointers([r.indptr if r else None for r in relations])
-        self._indices = pointers([r.indices if r else None for r in relations])
+        self._indptr = pointers([r.indptr if r else None for r in arrays])
+        self._indices = pointers([r.indices if r else None for r in arrays])
         self._user_ids = pointers(list(user_ids))
         self._edge_base = np.ascontiguousarray(self.edge_bounds[:, :-1]).reshape(-1)
-        self._num_edges = np.array([0 if r is None else len(r.indices) for r in relations], dtype=np.int64)
+        self._num_edges = np.array([0 if r is None else len(r.indices) for r in arrays], dtype=np.int64)
         self.struct = GraphStruct(
             num_types=self.num_types,
-            num_relations=self.num_relations,
+            num_edge_types=self.num_edge_types,
             num_parts=self.num_parts,
             id_bytes=self.id_bytes,
             shift=shift,
@@ -84,8 +84,8 @@ class GraphView:
         )
         self.address = ctypes.addressof(self.struct)
 
-    def relation(self, relation: int, part: int) -> RelationArrays | None:
-        return self._keep[0][relation * self.num_parts + part]
+    def arrays(self, edge_type: int, part: int) -> EdgeTypeArrays | None:
+        return self._keep[0][edge_type * self.num_parts + part]
 
     def type_of(self, gids: np.ndarray) -> np.ndarray:
         """Node type index of each gid."""

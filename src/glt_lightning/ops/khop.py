@@ -62,12 +62,12 @@ class KHopOp:
     ) -> None:
         self._require_room = require_room
         self._graph, self._replace, self._threads = graph, replace, threads
-        relations = graph.num_relations
-        self._with_edge = [with_edge] * relations if isinstance(with_edge, bool) else list(with_edge)
-        self._keep = [None] * relations if edge_ids is None else list(edge_ids)
+        edge_types = graph.num_edge_types
+        self._with_edge = [with_edge] * edge_types if isinstance(with_edge, bool) else list(with_edge)
+        self._keep = [None] * edge_types if edge_ids is None else list(edge_ids)
         parts = [part for parts in self._keep for part in (parts or [None] * graph.num_parts)]
         self._edge_ids, self._edge_id_dtype = pointers(parts), _dtype_of(parts)
-        self._fanouts = np.ascontiguousarray(fanouts, dtype=np.int32).reshape(len(fanouts), graph.num_relations)
+        self._fanouts = np.ascontiguousarray(fanouts, dtype=np.int32).reshape(len(fanouts), graph.num_edge_types)
         self._hops = len(fanouts)
         self._type_sizes = np.diff(graph.type_offsets)
         self._wide = graph.num_nodes >= 2**32 - 1
@@ -75,18 +75,18 @@ class KHopOp:
         self._call = library().glt_khop
         self._detail = np.zeros(4, dtype=np.int64)
         self._nodes_per_hop = np.zeros((graph.num_types, self._hops + 1), dtype=np.int64)
-        self._edges_per_hop = np.zeros((graph.num_relations, self._hops), dtype=np.int64)
+        self._edges_per_hop = np.zeros((graph.num_edge_types, self._hops), dtype=np.int64)
         self._table, self._table_base = np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
         self._slots = 0
         self._scratch = np.empty(1 << 15, dtype=np.uint64)
         self._node_cap = np.zeros(graph.num_types, dtype=np.int64)
-        self._edge_cap = np.zeros(graph.num_relations, dtype=np.int64)
+        self._edge_cap = np.zeros(graph.num_edge_types, dtype=np.int64)
         self._gid = [np.empty(0, dtype=np.int64)] * graph.num_types
         self._uid = list(self._gid)
-        self._src = [np.empty(0, dtype=np.int32)] * graph.num_relations
+        self._src = [np.empty(0, dtype=np.int32)] * graph.num_edge_types
         self._dst = list(self._src)
-        self._edge_row: list[np.ndarray | None] = [None] * graph.num_relations
-        self._e_id: list[np.ndarray | None] = [None] * graph.num_relations
+        self._edge_row: list[np.ndarray | None] = [None] * graph.num_edge_types
+        self._e_id: list[np.ndarray | None] = [None] * graph.num_edge_types
         self._sized_for = -1
         self._struct = WorkspaceStruct()
         self._address = ctypes.addressof(self._struct)
@@ -139,13 +139,13 @@ class KHopOp:
         )
 
     def _bounds(self, num_seeds: int, seed_type: int) -> tuple[list[int], list[int]]:
-        """Most nodes per type and edges per relation that these fan-outs allow."""
+        """Most nodes per type and edges per edge type that these fan-outs allow."""
         graph = self._graph
         sizes = self._type_sizes.tolist()
         nodes = [0] * graph.num_types
         frontier = [0] * graph.num_types
         nodes[seed_type] = frontier[seed_type] = num_seeds
-        edges = [0] * graph.num_relations
+        edges = [0] * graph.num_edge_types
         for hop in self._fanouts.tolist():
             new = [0] * graph.num_types
             for r, fanout in enumerate(hop):

@@ -17,7 +17,7 @@ from glt_lightning.ops.native import BAD_ARG, BAD_ID, GROW, MergeStruct, PicksSt
 
 @dataclass(frozen=True)
 class Picks:
-    """What one owner picked for its rows of one relation, in frontier order.
+    """What one owner picked for its rows of one edge type, in frontier order.
 
     counts: [rows], neighbors: [sum of counts] gids, edge_rows: like neighbors, or None; all int32 or all int64.
     """
@@ -67,15 +67,15 @@ class BatchBuilder:
         self._detail = np.zeros(4, dtype=np.int64)
         self._counts = np.zeros(2, dtype=np.int64)
         self._gid = [np.empty(0, dtype=np.int64) for _ in range(graph.num_types)]
-        self._src = [np.empty(0, dtype=np.int32) for _ in range(graph.num_relations)]
-        self._dst = [np.empty(0, dtype=np.int32) for _ in range(graph.num_relations)]
-        self._edge_row = [np.empty(0, dtype=np.int64) for _ in range(graph.num_relations)]
+        self._src = [np.empty(0, dtype=np.int32) for _ in range(graph.num_edge_types)]
+        self._dst = [np.empty(0, dtype=np.int32) for _ in range(graph.num_edge_types)]
+        self._edge_row = [np.empty(0, dtype=np.int64) for _ in range(graph.num_edge_types)]
 
     def start(self, seeds: np.ndarray, seed_type: int) -> None:
         """seeds: int64 [S] gids of one type; a seed that comes twice has two rows. Raises `DataError` for others."""
         graph = self._graph
         require_seeds(graph, seeds, seed_type)
-        self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_relations
+        self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_edge_types
         self._frontier = [(0, 0)] * graph.num_types
         self._nodes_per_hop: list[list[int]] = []
         self._edges_per_hop: list[list[int]] = []
@@ -84,7 +84,7 @@ class BatchBuilder:
         self._nodes[seed_type] = len(seeds)
         self._reserve_table(len(seeds))
         self._fill()
-        self._edges_before = [0] * graph.num_relations
+        self._edges_before = [0] * graph.num_edge_types
         self._close()
 
     @property
@@ -97,24 +97,24 @@ class BatchBuilder:
         added = {r: self.merge(r, each.picks, each.owner) for r, each in drawn.items()}
         return {r: rows for r, rows in added.items() if rows is not None}
 
-    def merge(self, relation: int, picks: Sequence[Picks], owner: np.ndarray | None) -> np.ndarray | None:
-        """Adds the picks for the frontier of a relation's destination type; their edge rows, as added, are returned.
+    def merge(self, edge_type: int, picks: Sequence[Picks], owner: np.ndarray | None) -> np.ndarray | None:
+        """Adds the picks for the frontier of an edge type's destination type; their edge rows, as added, are returned.
 
         picks: one per owner.  owner: int32 [F], or None when all rows are of the only owner.
         Raises `DataError` if an answer does not fit what was asked.
         """
         graph = self._graph
-        source = int(graph.src_types[relation])
-        low, high = self._frontier[int(graph.dst_types[relation])]
+        source = int(graph.src_types[edge_type])
+        low, high = self._frontier[int(graph.dst_types[edge_type])]
         found = sum(len(p.neighbors) for p in picks)
-        edges = self._edges[relation]
-        self._reserve_edges(relation, edges + found)
+        edges = self._edges[edge_type]
+        self._reserve_edges(edge_type, edges + found)
         self._reserve_nodes(source, self._nodes[source] + found)
         if self._reserve_table(sum(self._nodes) + found):
             self._fill()
         structs = (PicksStruct * len(picks))(*[_struct(p, self._with_edge) for p in picks])
         first, last = graph.type_offsets[source : source + 2].tolist()
-        rows = self._edge_row[relation] if self._with_edge else None
+        rows = self._edge_row[edge_type] if self._with_edge else None
         call = MergeStruct(
             num_owners=len(picks),
             picks=ctypes.addressof(structs),
@@ -127,10 +127,10 @@ class BatchBuilder:
             table_cap=self._slots,
             table=self._table.ctypes.data,
             node_cap=len(self._gid[source]),
-            edge_cap=len(self._src[relation]),
+            edge_cap=len(self._src[edge_type]),
             gids=self._gid[source].ctypes.data,
-            src=self._src[relation].ctypes.data,
-            dst=self._dst[relation].ctypes.data,
+            src=self._src[edge_type].ctypes.data,
+            dst=self._dst[edge_type].ctypes.data,
             edge_rows=pointer(rows),
         )
         self._counts[:] = self._nodes[source], edges
@@ -139,11 +139,11 @@ class BatchBuilder:
         assert status != GROW, "room was made above"
         if status in (BAD_ARG, BAD_ID):
             raise DataError(
-                f"merge: the picks of edge type {relation} do not fit the request: {self._detail.tolist()}."
+                f"merge: the picks of edge type {edge_type} do not fit the request: {self._detail.tolist()}."
             )
         check(status, self._detail, "merge")
-        self._nodes[source], self._edges[relation] = self._counts.tolist()
-        return None if rows is None else rows[edges : self._edges[relation]]
+        self._nodes[source], self._edges[edge_type] = self._counts.tolist()
+        return None if rows is None else rows[edges : self._edges[edge_type]]
 
     def end_hop(self) -> None:
         """What the hop found first is the next frontier."""
@@ -161,7 +161,7 @@ class BatchBuilder:
             edge_row=[a[:n] if self._with_edge else None for a, n in zip(self._edge_row, self._edges, strict=True)],
             nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).T.copy(),
             edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64)
-            .reshape(self._hops, self._graph.num_relations)
+            .reshape(self._hops, self._graph.num_edge_types)
             .T.copy(),
         )
 
@@ -173,10 +173,10 @@ class BatchBuilder:
     def _reserve_nodes(self, node_type: int, n: int) -> None:
         self._gid[node_type] = _grown(self._gid[node_type], n)
 
-    def _reserve_edges(self, relation: int, n: int) -> None:
+    def _reserve_edges(self, edge_type: int, n: int) -> None:
         every: list[list[np.ndarray]] = [self._src, self._dst, *([self._edge_row] if self._with_edge else [])]
         for arrays in every:
-            arrays[relation] = _grown(arrays[relation], n)
+            arrays[edge_type] = _grown(arrays[edge_type], n)
 
     def _reserve_table(self, nodes: int) -> bool:
         """Room for this many ids; True if the table is a new one."""

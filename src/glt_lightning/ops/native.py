@@ -97,7 +97,7 @@ class GraphStruct(ctypes.Structure):
 
     _fields_ = [
         ("num_types", c_int32),
-        ("num_relations", c_int32),
+        ("num_edge_types", c_int32),
         ("num_parts", c_int32),
         ("id_bytes", c_int32),
         ("shift", c_int32),

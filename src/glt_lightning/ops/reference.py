@@ -37,9 +37,9 @@ def _bits(value: int) -> Tensor:
     return torch.tensor(_signed(value), dtype=torch.int64)
 
 
-def row_streams(batch_key: int, hop: int, relation_key: int, user_ids: Tensor) -> Tensor:
+def row_streams(batch_key: int, hop: int, edge_type_key: int, user_ids: Tensor) -> Tensor:
     """int64 [F]: the stream of draws of each row."""
-    hop_key = mix(mix(_bits(batch_key) ^ mix(_bits(hop + 1))) ^ _bits(relation_key))
+    hop_key = mix(mix(_bits(batch_key) ^ mix(_bits(hop + 1))) ^ _bits(edge_type_key))
     return mix(hop_key + user_ids * _signed(_GOLDEN))
 
 
@@ -79,7 +79,7 @@ def sample_rows(
     *,
     batch_key: int,
     hop: int,
-    relation_key: int,
+    edge_type_key: int,
     replace: bool,
 ) -> tuple[Tensor, Tensor]:
     """Positions in the edge arrays that the rows pick.
@@ -88,7 +88,7 @@ def sample_rows(
     Returns (counts int64 [F], positions int64 [sum of counts] in row order).
     """
     begin = indptr[rows]
-    streams = row_streams(batch_key, hop, relation_key, user_ids)
+    streams = row_streams(batch_key, hop, edge_type_key, user_ids)
     picks = pick_positions(streams, indptr[rows + 1] - begin, fanout, replace)
     counts = torch.tensor([len(p) for p in picks], dtype=torch.int64)
     positions = [p + b for p, b in zip(picks, begin, strict=True)]
@@ -124,7 +124,7 @@ def decode(stored: Tensor, encoding: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ReferenceRelation:
+class ReferenceEdgeType:
     """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id."""
 
     source: int
@@ -147,7 +147,7 @@ class ReferenceBatch:
 
 
 def khop(
-    relations: list[ReferenceRelation],
+    edge_types: list[ReferenceEdgeType],
     num_types: int,
     seeds: Tensor,
     seed_type: int,
@@ -163,26 +163,26 @@ def khop(
     nodes[seed_type] = seeds
     frontier = [(0, len(n)) for n in nodes]
     nodes_per_hop = [[len(n)] for n in nodes]
-    edges: list[list[Tensor]] = [[] for _ in relations]
-    edge_ids: list[list[Tensor]] = [[] for _ in relations]
-    for hop, per_relation in enumerate(fanouts):
-        for r, (relation, fanout) in enumerate(zip(relations, per_relation, strict=True)):
-            begin, end = frontier[relation.destination]
-            rows = nodes[relation.destination][begin:end]
+    edges: list[list[Tensor]] = [[] for _ in edge_types]
+    edge_ids: list[list[Tensor]] = [[] for _ in edge_types]
+    for hop, per_edge_type in enumerate(fanouts):
+        for r, (edge_type, fanout) in enumerate(zip(edge_types, per_edge_type, strict=True)):
+            begin, end = frontier[edge_type.destination]
+            rows = nodes[edge_type.destination][begin:end]
             counts, at = sample_rows(
-                relation.indptr,
+                edge_type.indptr,
                 rows,
                 rows,
                 fanout,
                 batch_key=batch_key,
                 hop=hop,
-                relation_key=relation.key,
+                edge_type_key=edge_type.key,
                 replace=replace,
             )
-            nodes[relation.source], lids = relabel(relation.neighbors[at], nodes[relation.source])
+            nodes[edge_type.source], lids = relabel(edge_type.neighbors[at], nodes[edge_type.source])
             dst = torch.repeat_interleave(torch.arange(begin, end), counts)
             edges[r].append(torch.stack([lids.to(torch.int64), dst]))
-            edge_ids[r].append(relation.edge_ids[at])
+            edge_ids[r].append(edge_type.edge_ids[at])
         frontier = [(f[1], len(n)) for f, n in zip(frontier, nodes, strict=True)]
         for t, (begin, end) in enumerate(frontier):
             nodes_per_hop[t].append(end - begin)

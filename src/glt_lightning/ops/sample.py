@@ -1,4 +1,4 @@
-"""Sampling the rows of one relation."""
+"""Sampling the rows of one edge type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RowDraw:
     """
 
     graph: GraphView
-    relation: int
+    edge_type: int
     gids: np.ndarray
     fanout: int
     batch_key: int
@@ -45,7 +45,7 @@ class RowDraw:
     def count(self) -> np.ndarray:
         """int64 [F]: how many neighbours each row yields. Raises as `sample_rows`."""
         counts, detail = np.empty(len(self.gids), dtype=np.int64), np.zeros(4, dtype=np.int64)
-        rows = (self.graph.address, self.relation, self.gids.ctypes.data, len(self.gids), self.fanout)
+        rows = (self.graph.address, self.edge_type, self.gids.ctypes.data, len(self.gids), self.fanout)
         status = library().glt_count_rows(*rows, self.draw.replace, counts.ctypes.data, detail.ctypes.data)
         check(status, detail, "sample")
         return counts
@@ -66,7 +66,7 @@ class RowDraw:
         detail = np.zeros(4, dtype=np.int64)
         status = library().glt_pick_rows(
             self.graph.address,
-            self.relation,
+            self.edge_type,
             self.gids.ctypes.data,
             len(self.gids),
             self.fanout,
@@ -86,7 +86,7 @@ class RowDraw:
 
 def sample_rows(
     graph: GraphView,
-    relation: int,
+    edge_type: int,
     gids: np.ndarray,
     fanout: int,
     *,
@@ -103,4 +103,4 @@ def sample_rows(
     Raises `DataError` for an id that is not a local node of the destination type, `PartitionError` for a damaged row.
     """
     draw = DrawOptions(replace=replace, with_edge=with_edge, threads=threads)
-    return RowDraw(graph, relation, gids, fanout, batch_key, hop, draw).picks()
+    return RowDraw(graph, edge_type, gids, fanout, batch_key, hop, draw).picks()

@@ -183,9 +183,9 @@ def _lists_on_device(partition: LocalPartition, placement: Placement) -> HotList
 def _attributes_on_device(partition: LocalPartition, placement: Placement, with_edge: bool) -> HotAttributes:
     if placement.features == "hybrid":
         return hot_attributes_within(partition, with_edge, placement.features_bytes)
-    types, relations = len(partition.schema.node_types), len(partition.schema.edge_types)
+    types, edge_types = len(partition.schema.node_types), len(partition.schema.edge_types)
     parts = partition.manifest.num_parts
-    return HotAttributes(np.zeros((types, parts), dtype=np.int64), np.zeros((relations, parts), dtype=np.int64))
+    return HotAttributes(np.zeros((types, parts), dtype=np.int64), np.zeros((edge_types, parts), dtype=np.int64))
 
 
 def _where(kind: str, rows: int, of: int, nbytes: int) -> str:

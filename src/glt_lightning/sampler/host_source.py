@@ -77,8 +77,8 @@ class HostSource(AllLocal):
             if fanout
         }
 
-    def _draw(self, key: int, hop: int, relation: int, fanout: int, gids: np.ndarray) -> Picks:
-        draw = RowDraw(self.view, relation, gids, fanout, key, hop, self.config)
+    def _draw(self, key: int, hop: int, edge_type: int, fanout: int, gids: np.ndarray) -> Picks:
+        draw = RowDraw(self.view, edge_type, gids, fanout, key, hop, self.config)
         return Picks(*draw.picks(self.config.require_room))
 
     def routed(self, frontier: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

@@ -117,7 +117,7 @@ class RoutedSource:
         self,
         key: int,
         hop: int,
-        relation: int,
+        edge_type: int,
         fanout: int,
         route: Route,
         answers: Mapping[int, Mapping[int, Picks]],
@@ -126,11 +126,11 @@ class RoutedSource:
         config, empty = self.config, np.empty(0, dtype=self._wire)
         none = Picks(empty, empty, empty if config.with_edge else None)
         owners = range(1, self._remote.num_owners)
-        picks = [answers[o].get(relation, none) if o in answers else none for o in owners]
+        picks = [answers[o].get(edge_type, none) if o in answers else none for o in owners]
         if len(route.begin) > len(picks) + 2:
             assert self._topology is not None
             ranks = route.of(self._remote.num_owners)
-            picks.append(self._topology.sample(relation, ranks, fanout, key, hop, config))
+            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, config))
         return picks
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:

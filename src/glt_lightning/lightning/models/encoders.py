@@ -16,12 +16,12 @@ from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import NumCategories, categories_of
 from glt_lightning.lightning.models.gnn import (
     FAMILY,
+    EdgeTypeLayer,
     HeterogeneousEncoder,
     HomogeneousGNN,
     Metadata,
     NodeEncoder,
-    RelationLayer,
-    relation_conv,
+    edge_type_conv,
 )
 from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
 
@@ -125,9 +125,9 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
                 f"encoder: {name} has no form for edges between two node types; use {', '.join(_FOR_TWO_TYPES)}, HGT, RGCN, or "
                 "a convolution such as GATv2Conv."
             )
-        make_layer = partial(RelationLayer, partial(relation_conv, name, width, shape.dropout, options))
+        make_layer = partial(EdgeTypeLayer, partial(edge_type_conv, name, width, shape.dropout, options))
     else:
-        make_layer = partial(RelationLayer, partial(make_conv, name, width, options, two_types=True))
+        make_layer = partial(EdgeTypeLayer, partial(make_conv, name, width, options, two_types=True))
     return HeterogeneousEncoder(
         make_layer,
         shape.in_channels,

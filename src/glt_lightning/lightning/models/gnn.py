@@ -74,7 +74,7 @@ class HeterogeneousEncoder(nn.Module):
     Each node type is projected to ``hidden_channels`` (or has a learned embedding). A layer is made for the edge types that
     can still reach the seeds alone, so that every parameter gets a gradient, as DDP wants it.
 
-    make_layer: makes the layer of some edge types. A layer has ``relations``, those edge types, and ``activate``, whether
+    make_layer: makes the layer of some edge types. A layer has ``edge_types``, those edge types, and ``activate``, whether
         its outputs pass a ReLU; it maps (x by node type, edge_index by edge type) to outputs of the types that edges lead to.
     """
 
@@ -98,8 +98,8 @@ class HeterogeneousEncoder(nn.Module):
         for _ in range(num_layers):
             layer = make_layer([e for e in metadata[1] if e[2] in needed])
             self.layers.insert(0, layer)
-            needed |= {src for src, _, _ in layer.relations}
-        self.relations = layer.relations  # of the first layer: all that is ever used
+            needed |= {src for src, _, _ in layer.edge_types}
+        self.edge_types = layer.edge_types  # of the first layer: all that is ever used
         self.encoders = nn.ModuleDict(
             {
                 t: NodeEncoder(
@@ -116,7 +116,7 @@ class HeterogeneousEncoder(nn.Module):
     def forward(self, batch: HeteroData) -> Tensor:
         """Embeddings [S, hidden_channels] of the S seeds."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
-        edges = {e: batch[e].edge_index for e in self.relations}
+        edges = {e: batch[e].edge_index for e in self.edge_types}
         nodes_per_hop = {t: batch[t].num_sampled_nodes for t in x}
         edges_per_hop = {e: batch[e].num_sampled_edges for e in edges}
         trims = all(len(hops) == len(self.layers) for hops in edges_per_hop.values())
@@ -143,8 +143,8 @@ class HeterogeneousGNN(HeterogeneousEncoder):
         options: Mapping[str, Any],
         **graph: Any,
     ) -> None:
-        make_conv = partial(relation_conv, name, hidden_channels, dropout, options)
-        make_layer = partial(RelationLayer, make_conv)
+        make_conv = partial(edge_type_conv, name, hidden_channels, dropout, options)
+        make_layer = partial(EdgeTypeLayer, make_conv)
         super().__init__(make_layer, in_channels, hidden_channels, num_layers, dropout=dropout, **graph)
         self.head = nn.Linear(hidden_channels, out_channels)
 
@@ -153,7 +153,7 @@ class HeterogeneousGNN(HeterogeneousEncoder):
         return self.head(super().forward(batch))
 
 
-class RelationLayer(nn.Module):
+class EdgeTypeLayer(nn.Module):
     """One convolution for each of some edge types; a node sums what they bring it, as in PyG's ``to_hetero``.
 
     make_conv: makes a convolution between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width].
@@ -161,15 +161,15 @@ class RelationLayer(nn.Module):
 
     activate = True
 
-    def __init__(self, make_conv: Callable[[], nn.Module], relations: list[EdgeType]) -> None:
+    def __init__(self, make_conv: Callable[[], nn.Module], edge_types: list[EdgeType]) -> None:
         super().__init__()
-        self.relations = relations
-        self.convs = nn.ModuleList(make_conv() for _ in relations)
+        self.edge_types = edge_types
+        self.convs = nn.ModuleList(make_conv() for _ in edge_types)
 
     def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
         """x: float [N, width] per node type.  Returns the same for the types that any edge type leads to."""
         sums: dict[NodeType, Tensor] = {}
-        for edge_type, conv in zip(self.relations, self.convs, strict=True):
+        for edge_type, conv in zip(self.edge_types, self.convs, strict=True):
             src, _, dst = edge_type
             out = conv((x[src], x[dst]), edges[edge_type])
             sums[dst] = sums[dst] + out if dst in sums else out
@@ -223,7 +223,7 @@ class NodeEncoder(nn.Module):
         return self.layer(x.to(self.like.dtype))
 
 
-def relation_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:
+def edge_type_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:
     """The convolution of a PyG model between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width]."""
     if name in ("GCN", "PNA"):
         raise OptionError(

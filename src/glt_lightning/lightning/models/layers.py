@@ -19,17 +19,17 @@ class HGTLayer(nn.Module):
 
     activate = False  # the convolution has its own
 
-    def __init__(self, width: int, options: Mapping[str, Any], relations: list[EdgeType]) -> None:
+    def __init__(self, width: int, options: Mapping[str, Any], edge_types: list[EdgeType]) -> None:
         super().__init__()
-        self.relations = relations
-        destinations = {dst for _, _, dst in relations}
-        self.types = sorted(destinations | {src for src, _, _ in relations})
-        self.conv = made("HGT", HGTConv, width, width, (self.types, relations), **options)
+        self.edge_types = edge_types
+        destinations = {dst for _, _, dst in edge_types}
+        self.types = sorted(destinations | {src for src, _, _ in edge_types})
+        self.conv = made("HGT", HGTConv, width, width, (self.types, edge_types), **options)
         for node_type in set(self.types) - destinations:  # sources alone have no output, and DDP wants every gradient
             del self.conv.out_lin.lins[node_type], self.conv.skip[node_type]
 
     def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
-        return self.conv({t: x[t] for t in self.types}, {e: edges[e] for e in self.relations})
+        return self.conv({t: x[t] for t in self.types}, {e: edges[e] for e in self.edge_types})
 
 
 class RGCNLayer(nn.Module):
@@ -37,19 +37,19 @@ class RGCNLayer(nn.Module):
 
     activate = True
 
-    def __init__(self, width: int, options: Mapping[str, Any], relations: list[EdgeType]) -> None:
+    def __init__(self, width: int, options: Mapping[str, Any], edge_types: list[EdgeType]) -> None:
         super().__init__()
-        self.relations = relations
-        self.destinations = sorted({dst for _, _, dst in relations})
-        self.types = sorted({*self.destinations, *(src for src, _, _ in relations)})
-        self.conv = made("RGCN", RGCNConv, width, width, len(relations), **options)
+        self.edge_types = edge_types
+        self.destinations = sorted({dst for _, _, dst in edge_types})
+        self.types = sorted({*self.destinations, *(src for src, _, _ in edge_types)})
+        self.conv = made("RGCN", RGCNConv, width, width, len(edge_types), **options)
 
     def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
         first, total = {}, 0
         for t in self.types:
             first[t], total = total, total + len(x[t])
-        shift = {(src, dst): torch.tensor([[first[src]], [first[dst]]]) for src, _, dst in self.relations}
-        found = [edges[e] + shift[e[0], e[2]].to(edges[e].device) for e in self.relations]
+        shift = {(src, dst): torch.tensor([[first[src]], [first[dst]]]) for src, _, dst in self.edge_types}
+        found = [edges[e] + shift[e[0], e[2]].to(edges[e].device) for e in self.edge_types]
         kinds = [torch.full((part.size(1),), r, device=part.device) for r, part in enumerate(found)]
         out = self.conv(torch.cat([x[t] for t in self.types]), torch.cat(found, dim=1), torch.cat(kinds))
         return {t: out[first[t] : first[t] + len(x[t])] for t in self.destinations}

@@ -36,12 +36,12 @@ class GraphAddresses:
     @classmethod
     def whole(cls, view: GraphView, place: Place) -> GraphAddresses:
         """The parts as they are."""
-        relations, user_ids = view._keep
+        arrays, user_ids = view._keep
         return cls(
             view.bounds,
             [0 if ids is None else place(ids) for ids in user_ids],
-            [0 if r is None else place(r.indptr) for r in relations],
-            [0 if r is None else place(r.indices) for r in relations],
+            [0 if r is None else place(r.indptr) for r in arrays],
+            [0 if r is None else place(r.indices) for r in arrays],
             view._edge_base.tolist(),
             view._num_edges.tolist(),
         )
@@ -62,7 +62,7 @@ class GraphAddresses:
         rows: int64 [T, P], how many the first are.  hot: places copies of their arrays.  rest: says where whole arrays lie.
         ids, pointers: the same for the user ids, and the row pointers, where these are not split.
         """
-        relations, user_ids = view._keep
+        arrays, user_ids = view._keep
         starts = view.bounds[:-1]
         bounds = np.append(np.stack([starts, starts + rows.reshape(-1)], axis=1).reshape(-1), view.num_nodes)
         made = cls(bounds)
@@ -70,7 +70,7 @@ class GraphAddresses:
             made.user_ids += (0, 0) if each is None else _split(each, k, k, hot, rest, ids)
         for r, t in enumerate(view.dst_types.tolist()):
             for p in range(view.num_parts):
-                of, k = relations[r * view.num_parts + p], int(rows[t, p])
+                of, k = arrays[r * view.num_parts + p], int(rows[t, p])
                 made.edge_base += [int(view.edge_bounds[r, p])] * 2
                 if of is None or len(of.indptr) == 0:
                     made._append((0, 0), (0, 0), (0, 0))
@@ -106,14 +106,14 @@ class DeviceGraph:
         self, kernels: Kernels, view: GraphView, addresses: GraphAddresses, keep: Sequence[Tensor] = ()
     ) -> None:
         self.kernels = kernels
-        self.num_types, self.num_relations, self.num_nodes = view.num_types, view.num_relations, view.num_nodes
+        self.num_types, self.num_edge_types, self.num_nodes = view.num_types, view.num_edge_types, view.num_nodes
         self.src_types, self.dst_types = view.src_types.tolist(), view.dst_types.tolist()
         self.type_sizes = np.diff(view.type_offsets).tolist()
         self._keep = list(keep)
         shift, hint = segment_hints(addresses.bounds)
         self.struct = GraphStruct(
             num_types=view.num_types,
-            num_relations=view.num_relations,
+            num_edge_types=view.num_edge_types,
             num_parts=(len(addresses.bounds) - 1) // view.num_types,
             id_bytes=view.id_bytes,
             shift=shift,

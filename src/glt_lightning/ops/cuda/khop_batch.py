@@ -37,7 +37,7 @@ class _Shape(ctypes.Structure):
 class KHopRoom:
     """What batches of so many seeds can come to. It never changes, so any number of them may share it.
 
-    nodes, edges: at most, by type and by relation.  workspace: bytes; -1 where that is not bounded by ``max_picks``.
+    nodes, edges: at most, by type and by edge type.  workspace: bytes; -1 where that is not bounded by ``max_picks``.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class KHopRoom:
         addresses = [array.ctypes.data for array in self._keep]
         self._shape = _Shape(self.num_hops, seed_type, replace, with_edge, num_seeds, max_picks, *addresses)
         self.address = ctypes.addressof(self._shape)
-        room = np.zeros(graph.num_types + graph.num_relations + 1, dtype=np.int64)
+        room = np.zeros(graph.num_types + graph.num_edge_types + 1, dtype=np.int64)
         parts = [room[: graph.num_types], room[graph.num_types : -1], room[-1:]]
         graph.kernels.ask("glt_cuda_khop_room", graph.address, self.address, *[part.ctypes.data for part in parts])
         self.nodes, self.edges, (self.workspace,) = (part.tolist() for part in parts)
@@ -75,7 +75,7 @@ class NativeBatch:
         self._edge_row = [empty(n) for n in room.edges] if room.with_edge else []
         outputs = (self._gid, self._uid, self._edge_index, self._edge_row)
         tables = [(c_void_p * len(tensors))(*[t.data_ptr() for t in tensors]) for tensors in outputs]
-        sizes = empty(5 + (room.num_hops + 2) * graph.num_types + (room.num_hops + 1) * graph.num_relations)
+        sizes = empty(5 + (room.num_hops + 2) * graph.num_types + (room.num_hops + 1) * graph.num_edge_types)
         workspace = empty(room.workspace, dtype=torch.uint8)
         kernels.run(
             "glt_cuda_khop",
@@ -96,7 +96,7 @@ class NativeBatch:
         raise_if(sizes[:5].tolist(), "sample")
         first_edge = 5 + (room.num_hops + 2) * room.graph.num_types
         nodes = np.maximum.accumulate(sizes[5:first_edge].reshape(room.num_hops + 2, -1))
-        edges = np.maximum.accumulate(sizes[first_edge:].reshape(room.num_hops + 1, room.graph.num_relations))
+        edges = np.maximum.accumulate(sizes[first_edge:].reshape(room.num_hops + 1, room.graph.num_edge_types))
         num_nodes, num_edges = nodes[-1].tolist(), edges[-1].tolist()
         return DeviceSubgraph(
             gid=list(map(_first, self._gid, num_nodes)),

@@ -44,18 +44,18 @@ class RemoteParts:
         """bool [n]: which of the nodes, on the host, are remote."""
         return self._is_remote[np.searchsorted(self._inner_bounds[node_type], gids, side="right")]
 
-    def join(self, relation: int, drawn: Drawn, with_edge: bool) -> Picks:
+    def join(self, edge_type: int, drawn: Drawn, with_edge: bool) -> Picks:
         """What the owners drew, owner after owner. Raises `DataError` where it does not answer what was asked, so that
         nothing of a batch can lie outside its memory."""
         assert drawn.owner is not None
         for owner, picks in enumerate(drawn.picks[1:], 1):
-            self._require_fit(relation, picks, int(np.count_nonzero(drawn.owner == owner)), with_edge)
+            self._require_fit(edge_type, picks, int(np.count_nonzero(drawn.owner == owner)), with_edge)
         counts, neighbors = (np.concatenate([getattr(p, n) for p in drawn.picks[1:]]) for n in ("counts", "neighbors"))
         rows = [p.edge_rows for p in drawn.picks[1:]] if with_edge else []
         return Picks(counts, neighbors, np.concatenate(rows).astype(np.int64) if rows else None)
 
-    def _require_fit(self, relation: int, picks: Picks, rows: int, with_edge: bool) -> None:
-        first, last = self._sources[relation]
+    def _require_fit(self, edge_type: int, picks: Picks, rows: int, with_edge: bool) -> None:
+        first, last = self._sources[edge_type]
         counts, neighbors, edges = picks.counts, picks.neighbors, picks.edge_rows
         fits = (
             counts.dtype == neighbors.dtype
@@ -68,7 +68,7 @@ class RemoteParts:
         )
         if not fits:
             raise DataError(
-                f"merge: the picks of edge type {relation} do not fit the request: {counts.dtype} {list(counts.shape)} counts "
+                f"merge: the picks of edge type {edge_type} do not fit the request: {counts.dtype} {list(counts.shape)} counts "
                 f"and {neighbors.dtype} {list(neighbors.shape)} neighbours for {rows} rows, of gids {first} to {last - 1}."
             )
 
@@ -139,7 +139,7 @@ class DeviceHops:
     ) -> None:
         kernels = graph.kernels
         self._graph, self._kernels, self._with_edge, self._remote = graph, kernels, with_edge, remote
-        types, relations = range(graph.num_types), range(graph.num_relations)
+        types, edge_types = range(graph.num_types), range(graph.num_edge_types)
         self._error = kernels.new_error()
         self._lids = DeviceLids(kernels, self._error)
         self._gid = [seeds.clone() if t == seed_type else kernels.empty(0) for t in types]
@@ -147,8 +147,8 @@ class DeviceHops:
         self._num_nodes = [len(gid) for gid in self._gid]
         # on the device: ahead of `_num_nodes` while a hop is made
         self._counts = kernels.put(np.array(self._num_nodes))
-        self._src, self._dst, self._edge_row = ([[kernels.empty(0)] for _ in relations] for _ in range(3))
-        self._num_remote_edges = [0 for _ in relations]
+        self._src, self._dst, self._edge_row = ([[kernels.empty(0)] for _ in edge_types] for _ in range(3))
+        self._num_remote_edges = [0 for _ in edge_types]
         self._remote_lids = [[kernels.empty(0)] for _ in types]
         self._nodes_per_hop: list[list[int]] = []
         self._edges_per_hop: list[list[int]] = []
@@ -221,12 +221,12 @@ class DeviceHops:
             edge_index=[torch.cat([*src, *dst]).view(2, -1) for src, dst in zip(self._src, self._dst, strict=True)],
             edge_row=[torch.cat(rows) if self._with_edge else None for rows in self._edge_row],
             nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).reshape(hops + 1, -1).T,
-            edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64).reshape(hops, self._graph.num_relations).T,
+            edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64).reshape(hops, self._graph.num_edge_types).T,
             remote=None if self._remote is None else [torch.cat(lids) for lids in self._remote_lids],
         )
 
-    def _frontier(self, relation: int) -> Frontier:
-        return self.frontier[self._graph.dst_types[relation]]
+    def _frontier(self, edge_type: int) -> Frontier:
+        return self.frontier[self._graph.dst_types[edge_type]]
 
     def _begin(self, first: Sequence[int], split: Mapping[int, tuple[Tensor, np.ndarray]]) -> None:
         """The next frontier: the nodes from ``first`` (per type) on. split: type -> the order that `RemoteSplit` gave, and
@@ -256,9 +256,9 @@ class DeviceHops:
         arguments = (node_type, gids, begin, len(gids), self._counts[node_type:], out, self._error)
         self._kernels.run("glt_cuda_user_ids", self._graph.address, *arguments)
 
-    def _piece(self, relation: int, drawn: Drawn, picks: Picks) -> Piece:
+    def _piece(self, edge_type: int, drawn: Drawn, picks: Picks) -> Piece:
         """Remote picks, on the device; their edges have numbers behind the edge rows."""
-        frontier, n = self._frontier(relation), len(picks.neighbors)
+        frontier, n = self._frontier(edge_type), len(picks.neighbors)
         assert self._remote is not None
         assert drawn.owner is not None
         assert frontier.remote is not None
@@ -266,9 +266,9 @@ class DeviceHops:
         rows, counts, neighbors = (self._send(values) for values in (order, picks.counts, picks.neighbors))
         row, edges = torch.repeat_interleave(counts, output_size=n), None
         if self._with_edge:
-            first = self._remote.edge_ends[relation] + self._num_remote_edges[relation]
+            first = self._remote.edge_ends[edge_type] + self._num_remote_edges[edge_type]
             edges = torch.arange(first, first + n, device=self._kernels.device)
-            self._num_remote_edges[relation] += n
+            self._num_remote_edges[edge_type] += n
         return Piece(frontier.remote.index_select(0, rows), counts, neighbors, row, edges)
 
     def _send(self, values: np.ndarray) -> Tensor:
@@ -292,7 +292,7 @@ class DeviceHops:
         return bounds
 
     def _append_edges(self, totals: Sequence[int]) -> None:
-        edges = [0] * self._graph.num_relations
+        edges = [0] * self._graph.num_edge_types
         for (r, (merged, src)), total in zip(self._found.items(), totals, strict=True):
             edges[r] = total
             self._src[r].append(src[:total])

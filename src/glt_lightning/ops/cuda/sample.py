@@ -15,19 +15,19 @@ MODEST_ROOM = 1 << 24  # picks for which room is made without asking how many th
 
 
 class DeviceRowDraw:
-    """Rows of one relation: counted when made, then picked.
+    """Rows of one edge type: counted when made, then picked.
 
     gids, uids: int64 [F].  offsets: int64 [F + 1], exclusive scan of the counts; ``offsets[-1:]`` is their total.
     """
 
     def __init__(
-        self, graph: DeviceGraph, relation: int, fanout: int, replace: bool, gids: Tensor, uids: Tensor, error: Tensor
+        self, graph: DeviceGraph, edge_type: int, fanout: int, replace: bool, gids: Tensor, uids: Tensor, error: Tensor
     ):
-        self._graph, self.relation, self.fanout, self._replace = graph, relation, fanout, replace
+        self._graph, self.edge_type, self.fanout, self._replace = graph, edge_type, fanout, replace
         self._gids, self._uids, self._error = gids, uids, error
         self.counts = graph.kernels.empty(len(gids))
         graph.kernels.run(
-            "glt_cuda_count_rows", graph.address, relation, gids, len(gids), fanout, replace, self.counts, error
+            "glt_cuda_count_rows", graph.address, edge_type, gids, len(gids), fanout, replace, self.counts, error
         )
         self.offsets = graph.kernels.zeros(len(gids) + 1)
         torch.cumsum(self.counts, 0, out=self.offsets[1:])
@@ -53,7 +53,7 @@ class DeviceRowDraw:
         kernels.run(
             "glt_cuda_pick_rows",
             self._graph.address,
-            self.relation,
+            self.edge_type,
             self._gids,
             self._uids,
             len(self._gids),
@@ -82,7 +82,7 @@ def rooms_of(rows: Sequence[DeviceRowDraw]) -> list[int]:
 
 def sample_rows(
     graph: DeviceGraph,
-    relation: int,
+    edge_type: int,
     gids: Tensor,
     fanout: int,
     *,
@@ -95,8 +95,8 @@ def sample_rows(
     kernels = graph.kernels
     gids = kernels.require_ids(gids, "gids")
     error, uids, count = kernels.new_error(), kernels.empty(len(gids)), kernels.zeros(1).fill_(len(gids))
-    kernels.run("glt_cuda_user_ids", graph.address, graph.dst_types[relation], gids, 0, len(gids), count, uids, error)
-    rows = DeviceRowDraw(graph, relation, fanout, replace, gids, uids, error)
+    kernels.run("glt_cuda_user_ids", graph.address, graph.dst_types[edge_type], gids, 0, len(gids), count, uids, error)
+    rows = DeviceRowDraw(graph, edge_type, fanout, replace, gids, uids, error)
     (room,) = rooms_of([rows])
     neighbors, _, edge_rows = rows.pick(room, batch_key, hop, 0, with_edge)
     *values, total = read(error, rows.total)

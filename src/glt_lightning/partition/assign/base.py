@@ -91,8 +91,8 @@ class GraphToPartition:
     def _in_degrees(self) -> np.ndarray:
         column = np.zeros(self.topology.total, np.int64)
         by_type = self.topology.split(column)
-        for relation in self.topology.relations:
-            by_type[relation.edge_type[2]][:] += self.topology.degrees.in_degree(relation)
+        for stored_type in self.topology.stored_types:
+            by_type[stored_type.edge_type[2]][:] += self.topology.degrees.in_degree(stored_type)
         return np.minimum(column, 2**31 - 1).astype(np.int32)
 
     def capacity(self, weights: np.ndarray, parts: int, imbalance: float) -> np.ndarray:

@@ -24,10 +24,10 @@ from glt_lightning.data.manifest import (
 )
 from glt_lightning.partition.assign import Assigner
 from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
 from glt_lightning.partition.build.layout import NodeLayout, number_nodes
 from glt_lightning.partition.build.normalize import row_bytes, transform_for
-from glt_lightning.partition.build.relations import Relation
 from glt_lightning.partition.build.rows import write_rows
 from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space
 from glt_lightning.partition.build.stored_graph import StoredGraph
@@ -75,7 +75,7 @@ class Builder:
         self._require_space_for_all()
         degrees = self._graph.count()
         layouts, hotness = self._number(degrees)
-        in_degrees = [degrees.in_degree(r) for r in self._relations]
+        in_degrees = [degrees.in_degree(r) for r in self._stored_types]
         del degrees
         if len(self._parts) < self._options.num_parts:
             nodes = {t: sum(stop - start for start, stop in self._ranges(layouts[t])) for t in layouts}
@@ -87,8 +87,8 @@ class Builder:
         return Built(self._manifest(layouts, hotness), arrays, _digest(layouts))
 
     @property
-    def _relations(self) -> Sequence[Relation]:
-        return self._graph.relations
+    def _stored_types(self) -> Sequence[StoredEdgeType]:
+        return self._graph.stored_types
 
     def _dtype(self, count: int) -> np.dtype:
         return np.dtype(np.int64 if self._made["wide_ids"] or count > _INT32_MAX else np.int32)
@@ -102,11 +102,11 @@ class Builder:
         graph, before = self._graph, bytes_to_number(self._graph, self._assigner)
         if len(self._parts) < self._options.num_parts:
             return require_space(self._folder, before, "numbering the nodes of this graph")
-        edges = [graph.edges[r.source].num_edges * (2 if r.both else 1) for r in graph.relations]
+        edges = [graph.edges[r.source].num_edges * (2 if r.both else 1) for r in graph.stored_types]
         return self._require_space(graph.num_nodes, edges, before)
 
     def _require_space(self, nodes: Mapping[NodeType, int], edges: Sequence[int], before: int = 0) -> None:
-        """Raises `PartitionError` unless there is room for so many nodes per type and edges per relation.
+        """Raises `PartitionError` unless there is room for so many nodes per type and edges per edge type.
 
         before: bytes that earlier steps take, before there is any of these.
         """
@@ -134,7 +134,7 @@ class Builder:
     ) -> dict[NodeType, NodeLayout]:
         owners = [*parts.values()]
         own = topology.split(hotness.of_owner(owners[0] if len(owners) == 1 else np.concatenate(owners)))
-        degree = topology.degrees.occurrences(self._relations, self._graph.num_nodes)
+        degree = topology.degrees.occurrences(self._stored_types, self._graph.num_nodes)
         return {
             t: number_nodes(parts[t], own[t], degree[t], self._options.num_parts, self._id_dtype)
             for t in self._graph.num_nodes
@@ -166,23 +166,23 @@ class Builder:
                     )
 
     def _edges_of_parts(self, layouts: Mapping[NodeType, NodeLayout], in_degrees: Sequence[np.ndarray]) -> list[int]:
-        """Edges of each relation that the parts to write have, before merging."""
+        """Edges of each stored edge type that the parts to write have, before merging."""
         return [
             sum(int(degree[layout.user_ids[start:stop]].sum()) for start, stop in self._ranges(layout))
-            for degree, layout in zip(in_degrees, (layouts[r.edge_type[2]] for r in self._relations), strict=True)
+            for degree, layout in zip(in_degrees, (layouts[r.edge_type[2]] for r in self._stored_types), strict=True)
         ]
 
     def _write_edges(self, layouts: Mapping[NodeType, NodeLayout], in_degrees: list[np.ndarray]) -> None:
         """Takes the degrees out of the list one by one."""
         total = sum(int(d.sum()) for d in in_degrees) + sum(self._edges_of_parts(layouts, in_degrees))
         with self._progress.phase("writing edges", total, "edges") as done:
-            for index, relation in enumerate(self._relations):
-                src, _, dst = relation.edge_type
+            for index, stored_type in enumerate(self._stored_types):
+                src, _, dst = stored_type.edge_type
                 job = EdgeJob(
                     index=index,
-                    relation=relation,
-                    edges=self._graph.edges[relation.source],
-                    attrs=self._graph.source.edge_attrs(relation.source),
+                    stored_type=stored_type,
+                    edges=self._graph.edges[stored_type.source],
+                    attrs=self._graph.source.edge_attrs(stored_type.source),
                     in_degree=in_degrees.pop(0),
                     sources=layouts[src],
                     destinations=layouts[dst],
@@ -190,7 +190,7 @@ class Builder:
                     id_dtype=self._id_dtype,
                     edge_id_dtype=self._edge_id_dtype,
                     parts=self._parts,
-                    stored=self._graph.storage.edges[relation.source],
+                    stored=self._graph.storage.edges[stored_type.source],
                 )
                 self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
 
@@ -232,7 +232,7 @@ class Builder:
     def _encodings(self) -> dict[str, EncodingEntry]:
         storage = self._graph.storage
         attrs = [("nodes", t, storage.nodes[node_type]) for t, node_type in enumerate(self._graph.num_nodes)]
-        attrs += [("edges", r, storage.edges[relation.source]) for r, relation in enumerate(self._relations)]
+        attrs += [("edges", r, storage.edges[stored_type.source]) for r, stored_type in enumerate(self._stored_types)]
         return {
             attr_key(kind, index, name): stored.entry
             for kind, index, each in attrs

@@ -9,7 +9,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.build import count_ids
-from glt_lightning.partition.build.relations import Relation
+from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.sources.base import EdgeList
 from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
@@ -28,29 +28,29 @@ class Degrees:
     out: dict[EdgeType, np.ndarray]
     into: dict[EdgeType, np.ndarray]
 
-    def in_degree(self, relation: Relation) -> np.ndarray:
+    def in_degree(self, stored_type: StoredEdgeType) -> np.ndarray:
         """int32 or int64 [N]: stored edges by destination."""
-        if relation.both:
-            both: np.ndarray = self.out[relation.source] + self.into[relation.source]
+        if stored_type.both:
+            both: np.ndarray = self.out[stored_type.source] + self.into[stored_type.source]
             return both
-        return (self.out if relation.flip else self.into)[relation.source]
+        return (self.out if stored_type.flip else self.into)[stored_type.source]
 
-    def out_degree(self, relation: Relation) -> np.ndarray:
+    def out_degree(self, stored_type: StoredEdgeType) -> np.ndarray:
         """int32 or int64 [N]: stored edges by source."""
-        if relation.both:
-            return self.in_degree(relation)
-        return (self.into if relation.flip else self.out)[relation.source]
+        if stored_type.both:
+            return self.in_degree(stored_type)
+        return (self.into if stored_type.flip else self.out)[stored_type.source]
 
-    def num_edges(self, relation: Relation) -> int:
-        return int(self.into[relation.source].sum()) * (2 if relation.both else 1)
+    def num_edges(self, stored_type: StoredEdgeType) -> int:
+        return int(self.into[stored_type.source].sum()) * (2 if stored_type.both else 1)
 
     def occurrences(
-        self, relations: Sequence[Relation], num_nodes: Mapping[NodeType, int]
+        self, stored_types: Sequence[StoredEdgeType], num_nodes: Mapping[NodeType, int]
     ) -> dict[NodeType, np.ndarray]:
         """Node type -> int64 [N]: how often each node is a source of a stored edge."""
         total = {t: np.zeros(n, np.int64) for t, n in num_nodes.items()}
-        for relation in relations:
-            total[relation.edge_type[0]] += self.out_degree(relation)
+        for stored_type in stored_types:
+            total[stored_type.edge_type[0]] += self.out_degree(stored_type)
         return total
 
 

@@ -18,8 +18,8 @@ from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.data.manifest import ArrayEntry, edge_path
 from glt_lightning.errors import DataError
 from glt_lightning.ops.build import CHANGED, Buckets, RowBuffers, build_rows
+from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.relations import Relation
 from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.build.storage import StoredAs
 from glt_lightning.partition.sources.base import EdgeList, Rows
@@ -46,7 +46,7 @@ class EdgeJob:
     """
 
     index: int
-    relation: Relation
+    stored_type: StoredEdgeType
     edges: EdgeList
     attrs: Mapping[str, Rows]
     in_degree: np.ndarray
@@ -111,8 +111,8 @@ def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray,
     """(sources, destinations, id of the first edge) of all edges to store, before merging."""
     at = 0
     for src, dst in job.edges.chunks(size):
-        yield (dst, src, at) if job.relation.flip else (src, dst, at)
-        if job.relation.both:
+        yield (dst, src, at) if job.stored_type.flip else (src, dst, at)
+        if job.stored_type.both:
             yield dst, src, job.edges.num_edges + at
         at += len(src)
 
@@ -215,7 +215,7 @@ class _PartWriter:
     def write(self, records: np.ndarray, num_rows: int, buffers: RowBuffers) -> None:
         job = self._job
         indptr, indices, edge_ids = build_rows(
-            records, num_rows, job.relation.both, job.sources.new, job.offset, job.record_bytes, buffers
+            records, num_rows, job.stored_type.both, job.sources.new, job.offset, job.record_bytes, buffers
         )
         self._writers["indptr"].write(indptr[1:] + self._num_edges)
         self._writers["indices"].write(indices)

@@ -63,7 +63,7 @@ def bytes_to_write(
     id_dtype: np.dtype,
     edge_id_dtype: np.dtype,
 ) -> int:
-    """While so many nodes of each type and edges of each relation, before merging, are written."""
+    """While so many nodes of each type and edges of each stored edge type, before merging, are written."""
     kept = worst = 0
     memory = graph.options.memory_bytes
     for node_type, count in nodes.items():
@@ -74,10 +74,10 @@ def bytes_to_write(
             worst = max(worst, kept + (size if _goes_through_a_file(rows, memory) else 0))
     record = 12 if id_dtype.itemsize == edge_id_dtype.itemsize == 4 else 24
     files = []
-    for relation, count in zip(graph.relations, edges, strict=True):
+    for stored_type, count in zip(graph.stored_types, edges, strict=True):
         width = id_dtype.itemsize + edge_id_dtype.itemsize
-        width += sum(stored.row_bytes for stored in graph.storage.edges[relation.source].values())
-        files.append(_EdgeFiles(count, nodes[relation.edge_type[2]], 0 if relation.both else width, record))
+        width += sum(rows.row_bytes for rows in graph.storage.edges[stored_type.source].values())
+        files.append(_EdgeFiles(count, nodes[stored_type.edge_type[2]], 0 if stored_type.both else width, record))
     return max(worst, kept + _worst_of(files, graph)[1])
 
 
@@ -100,7 +100,7 @@ class _EdgeFiles(NamedTuple):
 
 
 def _worst_of(files: Iterable[_EdgeFiles], graph: StoredGraph) -> tuple[int, int]:
-    """(bytes that stay, bytes at the worst moment) of edges that are sorted one relation after the other."""
+    """(bytes that stay, bytes at the worst moment) of edges that are sorted one stored edge type after the other."""
     kept = worst = 0
     for each in files:
         kept += 8 * each.rows + each.edges * each.width
@@ -111,10 +111,10 @@ def _worst_of(files: Iterable[_EdgeFiles], graph: StoredGraph) -> tuple[int, int
 
 def _sampled_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
     id_bytes = _id_bytes(graph)
-    for relation in graph.relations:
-        count = graph.edges[relation.source].num_edges * (2 if relation.both else 1)
+    for stored_type in graph.stored_types:
+        count = graph.edges[stored_type.source].num_edges * (2 if stored_type.both else 1)
         yield _EdgeFiles(
-            count, graph.num_nodes[relation.edge_type[2]], 0 if relation.both else id_bytes, 12 * id_bytes // 4
+            count, graph.num_nodes[stored_type.edge_type[2]], 0 if stored_type.both else id_bytes, 12 * id_bytes // 4
         )
 
 

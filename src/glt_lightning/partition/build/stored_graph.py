@@ -13,7 +13,7 @@ import numpy as np
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import Assigner, GraphToPartition, built_in, checked, require_countable
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
-from glt_lightning.partition.build.relations import stored_relations
+from glt_lightning.partition.build.edge_types import stored_edge_types
 from glt_lightning.partition.build.storage import Storage
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.checks import check_graph
@@ -33,7 +33,7 @@ class StoredGraph:
     """Attributes are small; what is as long as the graph is made by the methods, for the caller to drop.
 
     Attributes:
-        schema, relations: The stored types, and which of the user's they come from.
+        schema, stored_types: The stored types, and which of the user's they come from.
         edges: The user's edges by the user's type.
         num_nodes: Nodes of each type, in the order of the types.
         offsets: First gid of each node type.
@@ -49,7 +49,7 @@ class StoredGraph:
         progress: Progress,
     ) -> None:
         self.source, self.options, self.splits, self.progress = source, options, splits, progress
-        self.schema, self.relations = stored_relations(source.schema, made["undirected"])
+        self.schema, self.stored_types = stored_edge_types(source.schema, made["undirected"])
         self.edges = {edge_type: source.edges(edge_type) for edge_type in source.schema.edge_types}
         self.num_nodes = {t: int(source.num_nodes[t]) for t in self.schema.node_types}
         self.offsets = dict(zip(self.num_nodes, np.cumsum([0, *self.num_nodes.values()]).tolist(), strict=False))
@@ -62,7 +62,7 @@ class StoredGraph:
     @property
     def most_edge_ids(self) -> int:
         """Edge ids of the stored type that has the most."""
-        return max((self.edges[r.source].num_edges * (2 if r.both else 1) for r in self.relations), default=0)
+        return max((self.edges[r.source].num_edges * (2 if r.both else 1) for r in self.stored_types), default=0)
 
     @cached_property
     def storage(self) -> Storage:
@@ -100,7 +100,7 @@ class StoredGraph:
     def topology(self, folder: Path, degrees: Degrees) -> GraphTopology:
         """Its rows, in files of ``folder`` while the ``with`` block lasts."""
         memory = self.options.memory_bytes
-        return GraphTopology(folder, self.edges, self.relations, self.num_nodes, degrees, memory, self.progress)
+        return GraphTopology(folder, self.edges, self.stored_types, self.num_nodes, degrees, memory, self.progress)
 
     def is_trivial(self, assigner: Assigner) -> bool:
         """Whether there is one part, and the assigner is ours, so that its answer is known."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.relations import Relation
 from glt_lightning.partition.sources.base import EdgeList
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.progress import Progress
@@ -32,7 +32,7 @@ class GraphTopology:
     Attributes:
         num_nodes: Nodes of each type, in the order of the types.
         total: Nodes of all types.
-        relations: The stored edge types.
+        stored_types: The stored edge types.
         folder: For working files.
     """
 
@@ -40,13 +40,13 @@ class GraphTopology:
         self,
         folder: Path,
         edges: Mapping[EdgeType, EdgeList],
-        relations: Sequence[Relation],
+        stored_types: Sequence[StoredEdgeType],
         num_nodes: Mapping[NodeType, int],
         degrees: Degrees,
         memory_bytes: int,
         progress: Progress,
     ) -> None:
-        self.num_nodes, self.relations, self.degrees = dict(num_nodes), list(relations), degrees
+        self.num_nodes, self.stored_types, self.degrees = dict(num_nodes), list(stored_types), degrees
         self.total = sum(num_nodes.values())
         self._offsets = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]).tolist(), strict=False))
         self.folder, self._edges, self._memory, self._progress = folder, edges, memory_bytes, progress
@@ -62,14 +62,14 @@ class GraphTopology:
         """Views of [total, ...] by node type."""
         return {t: values[self._offsets[t] : self._offsets[t] + n] for t, n in self.num_nodes.items()}
 
-    def sampled(self, relation: Relation) -> Iterator[NeighborRows]:
+    def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
         """The rows that a sampler reads: destinations, listing their sources."""
-        files = self._rows(relation)
-        yield from _merged([files], self._offsets[relation.edge_type[2]], self.total, self._chunk)
+        files = self._rows(stored_type)
+        yield from _merged([files], self._offsets[stored_type.edge_type[2]], self.total, self._chunk)
 
-    def sampled_arrays(self, relation: Relation) -> tuple[np.ndarray, np.ndarray]:
+    def sampled_arrays(self, stored_type: StoredEdgeType) -> tuple[np.ndarray, np.ndarray]:
         """The same whole: indptr in memory, neighbours mapped."""
-        files = self._rows(relation)
+        files = self._rows(stored_type)
         return files.indptr, files.mapped()
 
     def neighbors(self) -> Iterator[NeighborRows]:
@@ -77,7 +77,7 @@ class GraphTopology:
         for node_type, offset in self._offsets.items():
             if not self.num_nodes[node_type]:
                 continue
-            files = [self._rows(relation) for relation in self._touching(node_type)]
+            files = [self._rows(stored_type) for stored_type in self._touching(node_type)]
             yield from _merged(files, offset, self.total, self._chunk, self.num_nodes[node_type])
 
     @property
@@ -85,36 +85,36 @@ class GraphTopology:
         """Entries of all rows of `neighbors`, at most."""
         return 2 * sum(edges.num_edges for edges in self._edges.values())
 
-    def _touching(self, node_type: NodeType) -> Iterator[Relation]:
+    def _touching(self, node_type: NodeType) -> Iterator[StoredEdgeType]:
         """The user's edge types at a node type, each turned so that its rows are nodes of that type."""
         for edge_type in self._edges:
             src, rel, dst = edge_type
             if src == dst == node_type:
-                yield Relation(edge_type, edge_type, both=True)
+                yield StoredEdgeType(edge_type, edge_type, both=True)
             elif dst == node_type:
-                yield Relation(edge_type, edge_type)
+                yield StoredEdgeType(edge_type, edge_type)
             elif src == node_type:
-                yield Relation((dst, rel, src), edge_type, flip=True)
+                yield StoredEdgeType((dst, rel, src), edge_type, flip=True)
 
-    def _rows(self, relation: Relation) -> _RowFiles:
-        key = (relation.source, relation.flip, relation.both)
+    def _rows(self, stored_type: StoredEdgeType) -> _RowFiles:
+        key = (stored_type.source, stored_type.flip, stored_type.both)
         if key not in self._files:
-            self._files[key] = self._same_rows(relation) or self._build(relation)
+            self._files[key] = self._same_rows(stored_type) or self._build(stored_type)
         return self._files[key]
 
-    def _same_rows(self, relation: Relation) -> _RowFiles | None:
+    def _same_rows(self, stored_type: StoredEdgeType) -> _RowFiles | None:
         """Where each edge has its reverse and none is there twice, rows of one direction are those of both.
 
         Those of one are sorted first where that may be so: it takes half the time and half the space.
         """
-        source, files = relation.source, self._files
+        source, files = stored_type.source, self._files
         one_way = files.get((source, False, False)) or files.get((source, True, False))
-        if not relation.both:
+        if not stored_type.both:
             both = files.get((source, False, True))
             return both if both is one_way else None
         if not np.array_equal(self.degrees.into[source], self.degrees.out[source]):
             return None
-        found = one_way or self._build(Relation(source, source))
+        found = one_way or self._build(StoredEdgeType(source, source))
         if not self._is_symmetric(found, self._offsets[source[0]]):
             if one_way is None:  # looked at for nothing
                 found.remove()
@@ -132,17 +132,17 @@ class GraphTopology:
             difference += _checksum(src, dst) - _checksum(dst, src)
         return difference % 2**64 == 0
 
-    def _build(self, relation: Relation) -> _RowFiles:
+    def _build(self, stored_type: StoredEdgeType) -> _RowFiles:
         self._built += 1
         folder = self.folder / f"topology{self._built}"
-        src, _, dst = relation.edge_type
+        src, _, dst = stored_type.edge_type
         dtype = _narrowest(self.total)
         job = EdgeJob(
             index=0,
-            relation=relation,
-            edges=self._edges[relation.source],
+            stored_type=stored_type,
+            edges=self._edges[stored_type.source],
             attrs={},
-            in_degree=self.degrees.in_degree(relation),
+            in_degree=self.degrees.in_degree(stored_type),
             sources=_as_they_are(self.num_nodes[src], dtype),
             destinations=_as_they_are(self.num_nodes[dst], dtype),
             offset=self._offsets[src],
@@ -152,7 +152,7 @@ class GraphTopology:
             structure_only=True,
         )
         folder.mkdir()
-        with self._progress.phase("sorting edges", 2 * self.degrees.num_edges(relation), "edges") as done:
+        with self._progress.phase("sorting edges", 2 * self.degrees.num_edges(stored_type), "edges") as done:
             write_edges(folder, job, self._memory, done)
         return _RowFiles(folder)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from glt_lightning.ops.graph import GraphView, RelationArrays
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.build.scratch import float_matrix
@@ -61,7 +61,7 @@ def rank_nodes(
     """
     policy = _policy(options)
     if policy == "degree" or train is None or not len(train[1]):
-        degree = topology.degrees.occurrences(topology.relations, topology.num_nodes)
+        degree = topology.degrees.occurrences(topology.stored_types, topology.num_nodes)
         return Hotness("degree", {}, np.concatenate([*degree.values()])[None].astype(np.float32))
     node_type, ids = train
     seeds = [(node_type, ids[parts[node_type][ids] == p]) for p in range(options.num_parts)]
@@ -89,7 +89,7 @@ def _count_accesses(
     progress: Progress,
 ) -> None:
     """Samples batches of each part's seeds and counts which nodes are in them."""
-    schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.relations))
+    schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.stored_types))
     sample = KHopOp(_view(topology, schema), fanout_table(options.num_neighbors, schema))
     size = options.batch_size
     numbers = [min(_MOST_BATCHES, -(-len(ids) // size)) for _, ids in seeds]
@@ -106,7 +106,7 @@ def _count_accesses(
 def _view(topology: GraphTopology, schema: GraphSchema) -> GraphView:
     """The graph by user ids, as one part."""
     offsets = np.array([*(topology.offset(t) for t in schema.node_types), topology.total], np.int64)
-    arrays = [RelationArrays(*topology.sampled_arrays(r)) for r in topology.relations]
+    arrays = [EdgeTypeArrays(*topology.sampled_arrays(r)) for r in topology.stored_types]
     dtype = arrays[0].indices.dtype if arrays else np.dtype(np.int32)
     return GraphView(
         offsets,

@@ -105,17 +105,17 @@ def inclusion(
     device: ``cpu`` or a CUDA device, which sums over edges; the result is the same, bit for bit.
     """
     make_sums = sums_on(device)
-    schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.relations))
+    schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.stored_types))
     fanouts = fanout_table(num_neighbors, schema)
     present = first.copy()
     frontier = first
-    edges = sum(topology.degrees.num_edges(r) for r in topology.relations)
+    edges = sum(topology.degrees.num_edges(r) for r in topology.stored_types)
     with progress.phase("ranking nodes", len(fanouts) * edges, "edges") as done:
         for hop in fanouts:
             missed = make_sums(*frontier.shape)  # of -log(probability that a row does not draw the node)
-            for relation in topology.relations:
-                fanout = hop[schema.edge_index(relation.edge_type)]
-                for rows in topology.sampled(relation):
+            for stored_type in topology.stored_types:
+                fanout = hop[schema.edge_index(stored_type.edge_type)]
+                for rows in topology.sampled(stored_type):
                     missed.add(rows, _drawn(frontier, rows.first, np.diff(rows.indptr), fanout))
                     done(len(rows.neighbors))
             np.multiply(missed.result(), -_UNIT, out=frontier, casting="unsafe")

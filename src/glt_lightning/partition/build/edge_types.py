@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Relation:
+class StoredEdgeType:
     """A stored edge type and the user's edge type it comes from.
 
     Attributes:
@@ -27,26 +27,26 @@ class Relation:
     both: bool = False
 
 
-def stored_relations(schema: GraphSchema, undirected: bool) -> tuple[GraphSchema, list[Relation]]:
-    """The stored schema and its relations in the order of its edge types.
+def stored_edge_types(schema: GraphSchema, undirected: bool) -> tuple[GraphSchema, list[StoredEdgeType]]:
+    """The stored schema, and its edge types in the order of the schema.
 
-    As PyG's ``ToUndirected``: a relation within one node type gets its reverse edges added, one between two types
-    gets a second relation ``(dst, "rev_" + rel, src)``, unless the data has that relation already.
+    As PyG's ``ToUndirected``: an edge type within one node type gets its reverse edges added, one between two types
+    gets a second edge type ``(dst, "rev_" + rel, src)``, unless the data has that edge type already.
     """
-    relations = []
+    stored_types = []
     for edge_type in schema.edge_types:
         src, rel, dst = edge_type
-        relations.append(Relation(edge_type, edge_type, both=undirected and src == dst))
+        stored_types.append(StoredEdgeType(edge_type, edge_type, both=undirected and src == dst))
         if not undirected or src == dst:
             continue
         reverse = (dst, f"rev_{rel}", src)
         if reverse in schema.edge_types or _is_reverse(edge_type, schema):
             _log.info("undirected: %s has its reverse in the data already.", edge_type_str(edge_type))
         else:
-            relations.append(Relation(reverse, edge_type, flip=True))
-    relations.sort(key=lambda relation: relation.edge_type)
-    stored = GraphSchema(schema.node_types, tuple(r.edge_type for r in relations), schema.homogeneous)
-    return stored, relations
+            stored_types.append(StoredEdgeType(reverse, edge_type, flip=True))
+    stored_types.sort(key=lambda stored_type: stored_type.edge_type)
+    stored = GraphSchema(schema.node_types, tuple(r.edge_type for r in stored_types), schema.homogeneous)
+    return stored, stored_types
 
 
 def _is_reverse(edge_type: EdgeType, schema: GraphSchema) -> bool:
