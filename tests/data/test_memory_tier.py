@@ -93,7 +93,7 @@ def test_the_hottest_rows_are_those_of_the_folder(tmp_path: Path) -> None:
 def test_opened_by_path(tmp_path: Path) -> None:
     partition = partitioned(wide_graph(), tmp_path, 2)
     tier = MemoryTier.create(partition, 300_000)
-    theirs = LocalPartition.open(partition.directory, memory=tier.path)
+    theirs = LocalPartition.open(partition.directory, memory=MemoryTier.open(tier.path))
     tier.close()
     tier.close()
     ids = np.random.default_rng(0).integers(0, 200, 300)
@@ -102,7 +102,7 @@ def test_opened_by_path(tmp_path: Path) -> None:
         for other in (theirs, partition.with_memory(tier)):
             assert np.array_equal(other.node_shards(0, name).gather(ids), expected)
     with pytest.raises(DataError):  # the number of its file may be another's by now
-        LocalPartition.open(partition.directory, memory=tier.path)
+        LocalPartition.open(partition.directory, memory=MemoryTier.open(tier.path))
 
 
 def test_files_stay_open_while_they_are_read_and_no_longer(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_of_another_partition(tmp_path: Path) -> None:
     with pytest.raises(PartitionError, match="rows of another partition"):
         two.with_memory(tier)
     with pytest.raises(PartitionError, match=r"or of other parts than \[0, 1\]"):
-        LocalPartition.open(one.directory, memory=tier.path)
+        LocalPartition.open(one.directory, memory=MemoryTier.open(tier.path))
     tier.close()
 
 

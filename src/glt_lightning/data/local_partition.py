@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from glt_lightning.data.arrays import VERIFY_BYTES, open_array, verify_array
 from glt_lightning.data.graph import Seeds, choose, no_split
 from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
@@ -18,6 +18,32 @@ from glt_lightning.ops.file_map import forget_losses, guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.types import GraphSchema, edge_type_key
+
+
+class MemoryRows(Protocol):
+    """The host tier, as `LocalPartition` asks it (`MemoryTier`): rows of attributes that lie in memory, and the others on disk.
+
+    path: where other processes of the host open it.
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    def require(self, manifest: Manifest, parts: Sequence[int]) -> None:
+        """Raises `PartitionError` where it was built of another partition, or without one of ``parts``."""
+
+    def holds(self, path: str) -> bool:
+        """Whether it answers for an array of the partition folder, however many rows of it are in memory."""
+
+    def shards(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        paths: Sequence[str | None],
+        bounds: np.ndarray,
+        encoding: Encoding | None = None,
+    ) -> Shards:
+        """An attribute whose parts are the arrays at ``paths``, None where a part is not mapped. bounds: int64 [P + 1]."""
 
 
 class LocalPartition:
@@ -31,7 +57,7 @@ class LocalPartition:
     """
 
     def __init__(
-        self, directory: Path, manifest: Manifest, parts: tuple[int, ...], memory: MemoryTier | None = None
+        self, directory: Path, manifest: Manifest, parts: tuple[int, ...], memory: MemoryRows | None = None
     ) -> None:
         self.directory, self.manifest, self.parts, self.memory = directory, manifest, parts, memory
         if memory is not None:
@@ -47,11 +73,11 @@ class LocalPartition:
         *,
         parts: Sequence[int] | None = None,
         verify: bool = False,
-        memory: str | Path | MemoryTier | None = None,
+        memory: MemoryRows | None = None,
     ) -> LocalPartition:
         """Reads the manifest and maps the arrays of ``parts`` (None: of all), of which alone the files need be here.
 
-        ``verify`` reads every byte and compares checksums. ``memory``: a `MemoryTier` of these parts, or its path.
+        ``verify`` reads every byte and compares checksums. ``memory``: a `MemoryTier` of these parts.
 
         Raises `PartitionError`, naming the file, for a folder that is missing, foreign or damaged.
         """
@@ -61,8 +87,6 @@ class LocalPartition:
             for path, entry in manifest.arrays.items():
                 if (directory / path).exists() or parts is None:
                     verify_array(directory, path, entry)
-        if isinstance(memory, (str, Path)):
-            memory = MemoryTier.open(memory)
         partition = cls(directory, manifest, _checked(parts, directory, manifest.num_parts), memory)
         _ = partition.view  # map the topology now: a damaged folder speaks here
         for t, count in enumerate(manifest.num_nodes):
@@ -71,7 +95,7 @@ class LocalPartition:
                 check_user_ids(manifest, t, partition.mapped_user_ids(t), directory)
         return partition
 
-    def with_memory(self, memory: MemoryTier) -> LocalPartition:
+    def with_memory(self, memory: MemoryRows) -> LocalPartition:
         """The same parts, with a `MemoryTier` of them."""
         partition = LocalPartition(self.directory, self.manifest, self.parts, memory)
         partition._maps = self._maps

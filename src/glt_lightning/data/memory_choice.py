@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glt_lightning.data.arrays import open_array
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import ArrayEntry, edge_path, node_path
 from glt_lightning.ops.disk import PAGE
-
-if TYPE_CHECKING:
-    from glt_lightning.data.local_partition import LocalPartition
 
 _BLOCKS = 1024  # of the rows of a part; those of a block count as equally hot
 _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glt_lightning.data.arrays import open_array
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.memory_choice import choose_prefixes, row_bytes
 from glt_lightning.data.shared_arrays import SharedArrays
@@ -23,9 +23,6 @@ from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.tiered import TieredShards
-
-if TYPE_CHECKING:
-    from glt_lightning.data.local_partition import LocalPartition
 
 _log = logging.getLogger(__name__)
 

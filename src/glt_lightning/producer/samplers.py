@@ -12,6 +12,7 @@ from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import PartitionError, SamplerError
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.khop import KHopSampler
@@ -107,7 +108,8 @@ class Samplers:
 
     def __init__(self, source: SamplerSource, index: int = 0, works_for: int | None = None) -> None:
         self._index = index
-        self._partition = LocalPartition.open(source.directory, parts=source.parts, memory=source.memory)
+        memory = None if source.memory is None else MemoryTier.open(source.memory)
+        self._partition = LocalPartition.open(source.directory, parts=source.parts, memory=memory)
         if self._partition.manifest.options_hash != source.options_hash:
             raise PartitionError(f"{source.directory} was replaced by another partition while training.")
         where = source.on_device
