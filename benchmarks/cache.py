@@ -31,7 +31,6 @@ from measure import report
 sys.path.append(str(Path(__file__).parents[1]))
 from glt_lightning import LocalPartition
 from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.data.kept import Kept
 from glt_lightning.ops.gather import Shards
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.counters import Counters
@@ -39,6 +38,7 @@ from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.store.remote_cache import RemoteCache
 from tests.helpers.owners import DirectRows, split_up
 
 _LOOKED_UP = 500_000
@@ -73,13 +73,13 @@ class RankOfPart:
             self.foreign[offset + bounds_of_type[part] : offset + bounds_of_type[part + 1]] = False
 
     @contextmanager
-    def keeping(self, options: CacheOptions | None = None) -> Iterator[tuple[KHopSampler, Kept]]:
+    def keeping(self, options: CacheOptions | None = None) -> Iterator[tuple[KHopSampler, RemoteCache]]:
         """The sampler of the rank, with a filled cache; and that cache."""
         if options is None:
-            yield KHopSampler(self.here, self._config, remote=self.owners), Kept()
+            yield KHopSampler(self.here, self._config, remote=self.owners), RemoteCache()
             return
         maker = CacheMaker(self.here, options)
-        kept = Kept.from_handle(maker.make(self.owners, progress=False), self.here.manifest)
+        kept = RemoteCache.from_handle(maker.make(self.owners, progress=False), self.here.manifest)
         yield KHopSampler(self.here, self._config, remote=self.owners, cache=kept), kept
         kept.close()
         maker.close()

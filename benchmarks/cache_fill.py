@@ -32,11 +32,11 @@ from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOpt
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.member import OwnerAddresses, connect_owners
-from glt_lightning.data.kept import Kept
 from glt_lightning.options import CacheOptions, ClusterOptions, SecurityOptions
 from glt_lightning.producer.group import WorkerGroup
 from glt_lightning.server.hosted import ServerPlan
 from glt_lightning.server.process import ServerProcess
+from glt_lightning.store.remote_cache import RemoteCache
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
 RANKS, WORKERS = 4, 2
@@ -86,7 +86,7 @@ def _made(pids: list[int], partition: LocalPartition, remote: Any, options: Cach
     """Wall and CPU seconds of a cache until it can be used."""
     before, begin = cpu_s(pids), time.perf_counter()
     maker = CacheMaker(partition, options)
-    kept = Kept.from_handle(maker.make(remote, progress=False), partition.manifest)
+    kept = RemoteCache.from_handle(maker.make(remote, progress=False), partition.manifest)
     wall, cpu = time.perf_counter() - begin, cpu_s(pids) - before
     assert kept.rows is not None
     rows, mb = len(kept.rows.tables[0] or ()), kept.rows.nbytes / 1e6

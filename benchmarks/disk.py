@@ -27,10 +27,10 @@ from measure import report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
 from glt_lightning.data.manifest import node_path
-from glt_lightning.data.memory_choice import choose_prefixes, row_bytes
 from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.counters import Counters
+from glt_lightning.store.host_choice import choose_prefixes, row_bytes
 
 DEPTHS = (1, 4, 16, 32, 64)
 

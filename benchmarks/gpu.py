@@ -34,7 +34,7 @@ from glt_lightning import CacheOptions, LoaderContext, LocalPartition
 from glt_lightning.data.manifest import node_path
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import Memory
-from glt_lightning.sampler.device_store import open_store
+from glt_lightning.store.device_store import open_store
 
 _PEERS = ("pyg_lib", "torch_sparse", "dgl", "cugraph", "pylibcugraph")
 # what an H200 is to reach, by where the graph and the attributes lie

@@ -16,7 +16,7 @@ from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.khop import CudaKHopOp, DeviceSubgraph
 from glt_lightning.ops.khop import KHopOp, Subgraph
-from glt_lightning.sampler.device_store import DeviceStore
+from glt_lightning.store.device_store import DeviceStore
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024

@@ -17,7 +17,7 @@ from glt_lightning import CacheOptions, LoaderContext, LocalPartition, SamplingO
 from glt_lightning.loader import on_gpu
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.khop import KHopOp
-from glt_lightning.sampler.device_store import open_store
+from glt_lightning.store.device_store import open_store
 
 CPU = torch.device("cpu")
 QUICK = Rounds(warmup=1, rounds=2)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.data.hot_lists import hot_list
-from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.row_cache import index_bytes, row_bytes
 from glt_lightning.errors import DataError, OptionError, PeerError
 from glt_lightning.options import CacheOptions, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
+from glt_lightning.store.hot_lists import hot_list
+from glt_lightning.store.remote_cache import RemoteCache
+from glt_lightning.store.row_cache import index_bytes, row_bytes
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -105,7 +105,7 @@ def test_degrees_without_a_list(tmp_path, monkeypatch):
     """Counted from the edges of the mapped parts."""
     whole = partitioned(small_graph(), tmp_path, 3, undirected=True)
     here, _ = split_up(whole, [[1], [0, 2]])
-    monkeypatch.setattr("glt_lightning.data.cache_choice.stored_policies", lambda manifest: ())
+    monkeypatch.setattr("glt_lightning.store.cache_choice.stored_policies", lambda manifest: ())
     policy, kept = chosen(here, CacheOptions(ratio=0.05))
     indices = np.load(whole.directory / "part1/edges/0/indices.npy")
     counts = np.bincount(indices, minlength=whole.manifest.total_nodes)
@@ -186,7 +186,7 @@ def test_what_was_made_otherwise_is_not_opened(tmp_path):
     for what in ("rows", "topology"):
         other = dict(handle) | {what: handle[what] | {"made_by": {"graph": "other"}}}
         with pytest.raises(DataError, match="built with different options"):
-            Kept.from_handle(other, whole.manifest)
+            RemoteCache.from_handle(other, whole.manifest)
     maker.close()
 
 
@@ -215,7 +215,7 @@ def test_room_to_learn_is_shared_among_processes(tmp_path, monkeypatch):
     foreign = [n - whole.manifest.rows(0, t) for t, n in enumerate(whole.manifest.num_nodes)]
     expected = [min(int(0.4 * n), f) // 3 for n, f in zip(whole.manifest.num_nodes, foreign, strict=True)]
     assert maker.make(remote)["capacity"] == expected
-    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 1000)
     with pytest.raises(OptionError, match=r"cache: no room for .* are available on this host. Lower cache.ratio"):
         CacheMaker(here, CacheOptions(policy="dynamic", bytes="1GB"))
 
@@ -260,7 +260,7 @@ def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make):
     edge_types = len(whole.schema.edge_types)
     options = CacheOptions(policy="presample", ratio=0.1, num_neighbors=[4, 3], batch_size=8)
     maker = CacheMaker(here, options)
-    kept = Kept.from_handle(maker.make(remote, progress=False), here.manifest)
+    kept = RemoteCache.from_handle(maker.make(remote, progress=False), here.manifest)
     maker.close()
     seeds = whole.split("train")
     bounds = np.asarray(whole.manifest.bounds[seeds.node_type]) + whole.manifest.offsets[seeds.node_type]
@@ -371,7 +371,7 @@ def test_options_that_do_not_fit_the_graph(tmp_path, monkeypatch):
         make_cache(here, remote, CacheOptions(ratio={f"{name}s": 0.1}))
     with pytest.raises(OptionError, match=r"cache.policy: vip, but .* \(it has: degree\).*partition.hotness: vip"):
         make_cache(here, remote, CacheOptions(policy="vip", ratio=0.1))
-    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 1000)
     with pytest.raises(OptionError, match=r"cache: no room for .* are available on this host. Lower cache.ratio"):
         make_cache(here, remote, CacheOptions(ratio=0.1))
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from glt_lightning.data import host_memory
+from glt_lightning.data import free_memory
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 
@@ -121,5 +121,5 @@ def test_a_control_group_limits_memory(tmp_path, monkeypatch, version):
     names = ("memory.max", "memory.current", "inactive_file")
     if version == 1:
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    assert host_memory._left(tmp_path, *names) == [800_000]
-    assert 0 < host_memory.available_memory() < 1 << 50
+    assert free_memory._left(tmp_path, *names) == [800_000]
+    assert 0 < free_memory.available_memory() < 1 << 50

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from glt_lightning.data.device_layout import need_of
-from glt_lightning.data.host_arrays import copy_to_host, open_on_host
 from glt_lightning.ops.cuda.memory import Registered
-from glt_lightning.sampler.device_store import free_memory
+from glt_lightning.store.device_store import free_memory
+from glt_lightning.store.placement import need_of
+from glt_lightning.store.uva import copy_for_uva, open_uva
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, open_with
 from tests.helpers.wide import padded_graph, wide_graph
@@ -45,9 +45,9 @@ def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
 def test_what_another_rank_copied_can_be_registered(kernels, tmp_path):
     """A second map of the memfd, as every rank but the first has it; registered anew after it was closed."""
     partition = partitioned(small_graph(), tmp_path, 2)
-    made = copy_to_host(partition, ["topology", "features"], True)
+    made = copy_for_uva(partition, ["topology", "features"], True)
     for _ in range(2):
-        opened = open_on_host(partition, ["topology", "features"], True, made.path)
+        opened = open_uva(partition, ["topology", "features"], True, made.path)
         with Registered(kernels, made.memory), Registered(kernels, opened.memory) as registered:
             assert registered.address_of(opened.arrays["part1/nodes/0/x.npy"])
         opened.close()

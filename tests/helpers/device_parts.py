@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.data.kept import Kept
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.device_store import open_store
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Sample
+from glt_lightning.store.device_store import open_store
+from glt_lightning.store.remote_cache import RemoteCache
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned
 
@@ -85,14 +85,14 @@ class PartsCase:
             chosen = np.ascontiguousarray(gids[number * 7 : number * 7 + 16])
             yield BatchRequest(number, 99 + number, chosen, np.arange(16))
 
-    def sampler(self, config: SamplerConfig, kept: Kept | None = None) -> KHopSampler:
+    def sampler(self, config: SamplerConfig, kept: RemoteCache | None = None) -> KHopSampler:
         return KHopSampler(self.here, config, store=self.store, remote=self.remote, cache=kept)
 
     def check(
         self,
         config: SamplerConfig,
         requests: Iterable[BatchRequest] | None = None,
-        kept: tuple[Kept | None, Kept | None] = (None, None),
+        kept: tuple[RemoteCache | None, RemoteCache | None] = (None, None),
     ) -> list[Counters]:
         """Batches one after the other. kept: for the CPU's sampler, and for the device's. Returns the latter's counters."""
         device, cpu = self.sampler(config, kept[1]), KHopSampler(self.here, config, remote=self.remote, cache=kept[0])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.sample import sample_rows
 from glt_lightning.options import CacheOptions
+from glt_lightning.store.remote_cache import RemoteCache
 
 
 class DirectRows:
@@ -52,10 +52,10 @@ def split_up(partition: LocalPartition, owners: list[list[int]]) -> tuple[LocalP
     return opened[0], DirectRows(partition.manifest.num_parts, opened[1:])
 
 
-def make_cache(here: LocalPartition, remote: DirectRows, options: CacheOptions) -> Kept:
+def make_cache(here: LocalPartition, remote: DirectRows, options: CacheOptions) -> RemoteCache:
     """What the options say that this process keeps of the parts of others. Close it."""
     maker = CacheMaker(here, options)
     try:
-        return Kept.from_handle(maker.make(remote, progress=False), here.manifest)
+        return RemoteCache.from_handle(maker.make(remote, progress=False), here.manifest)
     finally:
         maker.close()

@@ -12,7 +12,7 @@ from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.device_store import DeviceStore, open_store
+from glt_lightning.store.device_store import DeviceStore, open_store
 from tests.helpers.device_cases import assert_same_batch, to
 
 

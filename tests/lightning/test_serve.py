@@ -182,7 +182,7 @@ def test_cache_that_cannot_be_had(
     said = refused(capsys, *args, "--data.cache.policy", "vip")
     assert "cache.policy: vip, but " in said
     assert "has no such lists of hot rows (it has: degree)" in said
-    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 64 << 20)
+    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 64 << 20)
     said = refused(capsys, *args)
     assert re.search(
         r"cache: no room for 48 rows: [\d,]+ bytes are needed, 67,108,864 are available on this host. Lower cache", said

@@ -24,13 +24,13 @@ folder, memory, procs = sys.argv[1:]
 open(procs, "w").write(str(os.getpid()))
 import numpy as np
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.memory_tier import MemoryTier
+from glt_lightning.store.host_tier import HostTier
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
 partition = LocalPartition.open(folder)
 if memory != "mapped":
-    partition = partition.with_memory(MemoryTier.create(partition, int(memory)))
+    partition = partition.with_memory(HostTier.create(partition, int(memory)))
 sampler, gids, crc = KHopSampler(partition, SamplerConfig(0, ((5,), (5,)))), partition.split("train").gids, 0
 memory = np.empty(0, np.uint8)
 for number in range(60):

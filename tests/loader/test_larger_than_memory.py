@@ -11,12 +11,12 @@ import pytest
 
 from glt_lightning.data import LocalPartition
 from glt_lightning.data.manifest import node_path
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, PartitionError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.store.host_tier import HostTier
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import DirectRows
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -92,7 +92,7 @@ def test_counters(tmp_path, workers):
 
 
 def test_more_memory_than_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 64 << 20)
+    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 64 << 20)
     with pytest.raises(OptionError, match=r"^cache\.memory: "):
         LoaderContext(partitioned(wide_graph(), tmp_path), cache=CacheOptions(memory=1 << 30))
 
@@ -129,7 +129,7 @@ def test_parts_of_others(tmp_path, make, with_edge):
     tiers = []
     for parts, memory in (([1], 200_000), ([0], 1), ([2], 1_000_000)):
         part = LocalPartition.open(whole.directory, parts=parts)
-        tiers.append(MemoryTier.create(part, memory))
+        tiers.append(HostTier.create(part, memory))
     opened = [LocalPartition.open(whole.directory, parts=[p], memory=t) for p, t in zip((1, 0, 2), tiers, strict=True)]
     remote = DirectRows(3, opened[1:])
     seeds, edge_types = whole.split("train"), len(whole.schema.edge_types)

@@ -212,7 +212,7 @@ def test_servers_read_from_disk(tmp_path):
 
 def test_all_ranks_hear_of_too_much_memory(tmp_path, monkeypatch):
     whole = partitioned(small_graph(), tmp_path, 2)
-    monkeypatch.setattr("glt_lightning.data.host_memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 1000)
 
     def run(rank, exchange):
         with pytest.raises((OptionError, PeerError), match=r"cache.memory: .*Lower cache.memory"):

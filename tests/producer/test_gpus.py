@@ -21,12 +21,12 @@ from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.group import WorkerGroup
-from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.samplers import Samplers, SamplerSource
-from glt_lightning.sampler import device_store
+from glt_lightning.producer.shared_uva import SamplerGpus
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.store import device_store
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.loader.test_stored_attributes import every_dtype
@@ -145,7 +145,7 @@ def gpus(topology="device", features="device", **budgets):
 @pytest.mark.parametrize("make", [small_graph, every_dtype])
 def test_drafts_are_those_of_the_cpu(tmp_path, gpu, make, memory):
     partition = partitioned(make(), tmp_path, 2)
-    here = HostGpus(partition, gpus(memory, memory, device=3000, device_topology=2000), one_rank, "rank 0")
+    here = SamplerGpus(partition, gpus(memory, memory, device=3000, device_topology=2000), one_rank, "rank 0")
     source = SamplerSource.from_json(SamplerSource.of(partition, gpus=here.source).to_json())
     samplers = Samplers(source, 1)
     try:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.cuda import khop_steps
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.store.host_tier import HostTier
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph
 from tests.helpers.owners import DirectRows, make_cache
@@ -131,7 +131,7 @@ def test_every_dtype(open_case, make, memory):
 @pytest.mark.parametrize("make", [wide_graph, wide_hetero])
 def test_rows_on_disk(open_case, make):
     case = open_case(make(), [[1], [0], [2]], ("device", "cpu"))
-    with closing(MemoryTier.create(case.here, 200_000)) as tier:
+    with closing(HostTier.create(case.here, 200_000)) as tier:
         case.here = case.here.with_memory(tier)
         counters = case.check(case.config(3, 2, with_edge=True))
     assert min(each.disk_rows for each in counters) > 0

@@ -13,7 +13,12 @@ from glt_lightning.cluster.cache_budget import divide
 from glt_lightning.cluster.cache_fill import Wanted, fetch_rows
 from glt_lightning.cluster.presample import Presampled, presample
 from glt_lightning.cluster.topology_fill import make_topology
-from glt_lightning.data.cache_choice import (
+from glt_lightning.data.free_memory import require_memory
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.options import CacheOptions
+from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.store.cache_choice import (
     Ranked,
     choose_policy,
     rank_by_counts,
@@ -22,14 +27,9 @@ from glt_lightning.data.cache_choice import (
     within_bytes,
     within_ratio,
 )
-from glt_lightning.data.host_memory import require_memory
-from glt_lightning.data.kept import cache_handle
-from glt_lightning.data.kept_topology import KeptTopology
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.row_cache import RowCache, row_bytes
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.store.remote_cache import cache_handle
+from glt_lightning.store.row_cache import RowCache, row_bytes
+from glt_lightning.store.topology_cache import TopologyCache
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class CacheMaker:
         self._gids: Sequence[np.ndarray] | None = None
         self._topology_bytes = options.topology_bytes
         self._rows: RowCache | None = None
-        self._topology: KeptTopology | None = None
+        self._topology: TopologyCache | None = None
         self._file: Path | None = None
         self._capacity: list[int] = []
         self._filled = self._topology_made = False

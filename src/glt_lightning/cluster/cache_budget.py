@@ -8,11 +8,11 @@ import numpy as np
 
 from glt_lightning.cluster.presample import Presampled
 from glt_lightning.data.arrays import open_array
-from glt_lightning.data.cache_choice import Ranked
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path
-from glt_lightning.data.row_cache import row_bytes
 from glt_lightning.sampler.source import wire_dtype
+from glt_lightning.store.cache_choice import Ranked
+from glt_lightning.store.row_cache import row_bytes
 
 _ROW = 16  # bytes of a kept neighbour list beside its entries, for each edge type
 

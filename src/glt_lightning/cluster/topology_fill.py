@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.cluster.cache_fill import Wanted, fetch_rows
-from glt_lightning.data.kept_topology import KeptTopology, Lists, stored_edge_rows
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, PeerError
@@ -18,6 +17,7 @@ from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Router
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
+from glt_lightning.store.topology_cache import NeighborLists, TopologyCache, stored_edge_rows
 
 _CHUNK = 1 << 12  # nodes asked for at once: the hottest ones have thousands of neighbours
 
@@ -29,7 +29,7 @@ def make_topology(
     budget: int,
     made_by: Mapping[str, Any],
     progress: bool | None = None,
-) -> KeptTopology | None:
+) -> TopologyCache | None:
     """Keeps the lists of the hottest nodes; None where not one fits.
 
     hottest: for each node type gids (int64) of nodes that are not mapped here, hottest first; types share the budget
@@ -40,7 +40,7 @@ def make_topology(
     manifest = partition.manifest
     total = sum(len(gids) for gids in hottest)
     gids, user_ids = [], []
-    by_type: dict[int, Lists] = {}
+    by_type: dict[int, NeighborLists] = {}
     with Progress(progress).phase("fetching neighbour lists", total, "nodes") as done:
         for t, order in enumerate(hottest):
             share = budget * len(order) // max(1, total)
@@ -52,7 +52,7 @@ def make_topology(
         return None
     lists = [by_type.get(r) for r in range(len(manifest.schema.edge_types))]
     try:
-        kept = KeptTopology.create(manifest, gids, user_ids, lists, made_by)
+        kept = TopologyCache.create(manifest, gids, user_ids, lists, made_by)
     except MemoryError as error:
         raise OptionError(f"cache.topology: no room: {error}. Lower it.") from None
     try:
@@ -71,7 +71,7 @@ def make_topology(
 
 def _of_type(
     partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, budget: int, done: Any
-) -> tuple[np.ndarray, np.ndarray, dict[int, Lists]]:
+) -> tuple[np.ndarray, np.ndarray, dict[int, NeighborLists]]:
     """Nodes of one type, ascending, their user's ids, and their lists by edge type."""
     schema = partition.schema
     edge_types = [r for r, t in enumerate(schema.destination_types()) if t == node_type]
@@ -164,11 +164,11 @@ def _reordered(picks: Picks, order: np.ndarray) -> Picks:
     return Picks(picks.counts[order], picks.neighbors[at], picks.edge_rows[at])
 
 
-def _sorted_lists(picks: Sequence[Picks], order: np.ndarray) -> Lists:
+def _sorted_lists(picks: Sequence[Picks], order: np.ndarray) -> NeighborLists:
     found = _reordered(_joined(picks), order)
     assert found.edge_rows is not None
     counts = found.counts.astype(np.int64)
     first = np.zeros(len(counts), dtype=np.int64)
     begin = np.cumsum(counts) - counts
     first[counts > 0] = found.edge_rows[begin[counts > 0]]
-    return Lists(counts, found.neighbors, first)
+    return NeighborLists(counts, found.neighbors, first)

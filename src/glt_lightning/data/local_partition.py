@@ -21,7 +21,7 @@ from glt_lightning.types import GraphSchema, edge_type_key
 
 
 class MemoryRows(Protocol):
-    """The host tier, as `LocalPartition` asks it (`MemoryTier`): rows of attributes that lie in memory, and the others on disk.
+    """The host tier, as `LocalPartition` asks it (`HostTier`): rows of attributes that lie in memory, and the others on disk.
 
     path: where other processes of the host open it.
     """
@@ -77,7 +77,7 @@ class LocalPartition:
     ) -> LocalPartition:
         """Reads the manifest and maps the arrays of ``parts`` (None: of all), of which alone the files need be here.
 
-        ``verify`` reads every byte and compares checksums. ``memory``: a `MemoryTier` of these parts.
+        ``verify`` reads every byte and compares checksums. ``memory``: a `HostTier` of these parts.
 
         Raises `PartitionError`, naming the file, for a folder that is missing, foreign or damaged.
         """
@@ -96,7 +96,7 @@ class LocalPartition:
         return partition
 
     def with_memory(self, memory: MemoryRows) -> LocalPartition:
-        """The same parts, with a `MemoryTier` of them."""
+        """The same parts, with a `HostTier` of them."""
         partition = LocalPartition(self.directory, self.manifest, self.parts, memory)
         partition._maps = self._maps
         return partition
@@ -220,7 +220,7 @@ class LocalPartition:
 
 
 class _Maps:
-    """What is mapped of a folder, shared by all `LocalPartition` of it that differ in their `MemoryTier` alone."""
+    """What is mapped of a folder, shared by all `LocalPartition` of it that differ in their `HostTier` alone."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory, self._manifest = directory, manifest

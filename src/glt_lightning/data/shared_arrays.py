@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.arrays import disk_full_speaks
-from glt_lightning.data.host_memory import require_memory
+from glt_lightning.data.free_memory import require_memory
 from glt_lightning.data.regular_file import parse_json
 from glt_lightning.errors import DataError
 

@@ -16,11 +16,9 @@ import torch
 from glt_lightning.channel.slots import PinMemory
 from glt_lightning.cluster.cache import NOTHING_TO_KEEP
 from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import DataError, OptionError, SamplerError
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
@@ -32,17 +30,19 @@ from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import Producer
-from glt_lightning.producer.host_cache import host_memory
-from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.samplers import SamplerSource
+from glt_lightning.producer.shared_tiers import shared_host_tier
+from glt_lightning.producer.shared_uva import SamplerGpus
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.device_source import DeviceSource, batches_have_edges
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.store.device_index import DeviceIndex
+from glt_lightning.store.host_tier import HostTier
 
 _log = logging.getLogger(__name__)
 
@@ -108,14 +108,14 @@ class LoaderContext:
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.pin_memory = pin_memory
         self._gather_counts = gather_counts
-        self._memory: MemoryTier | None = None
+        self._memory: HostTier | None = None
         self.device_rows: DeviceRows | None = None
         self._device, self._in_flight = device or torch.device("cpu"), CopiesInFlight()
         self._producer: Producer | None = None
-        self._gpus: HostGpus | None = None
+        self._gpus: SamplerGpus | None = None
         try:
             if make_producer is None and isinstance(graph, LocalPartition) and graph.memory is None:
-                self._memory = host_memory(graph, self.cache, exchange or _alone, f"rank {rank}")
+                self._memory = shared_host_tier(graph, self.cache, exchange or _alone, f"rank {rank}")
                 if self._memory is not None:
                     graph = graph.with_memory(self._memory)
             if make_producer is None and self.cache.keeps_rows and rank == 0:
@@ -146,7 +146,7 @@ class LoaderContext:
         if make_producer is None:
             assert isinstance(graph, LocalPartition), "a graph that is not mapped here needs make_producer"
             gpus = DeviceSource.of_workers(sampling, cache, graph.manifest)
-            self._gpus = HostGpus(graph, gpus, exchange, name)
+            self._gpus = SamplerGpus(graph, gpus, exchange, name)
             make_producer = partial(local_producer, graph, sampling, self._gpus.source)
         if not sampling.worker_devices:  # else the budget is for those
             self.device_rows = device_rows(graph, cache, device, stored=sampling.feature_dtype == "stored")
@@ -314,7 +314,7 @@ def local_producer(
     options: SamplingOptions,
     gpus: DeviceSource | None,
     pin: PinMemory | None,
-    on_device: DeviceMembers | None = None,
+    on_device: DeviceIndex | None = None,
 ) -> Producer:
     """Makes batches in this process or in sampler processes, as the options say, from a graph whose parts are all mapped."""
     if options.num_workers == 0:

@@ -11,16 +11,16 @@ import torch
 
 from glt_lightning.cluster.device_fill import read_rows
 from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.data.device_choice import choose_rows, device_row_bytes
-from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
 from glt_lightning.options import CacheOptions
 from glt_lightning.progress import Progress
-from glt_lightning.sampler.device_store import free_memory
 from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.store.device_choice import choose_rows, device_row_bytes
+from glt_lightning.store.device_index import DeviceIndex
+from glt_lightning.store.device_store import free_memory
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class DeviceRows:
                 f"cache.device: its rows take {self.nbytes:,} bytes, and {device} has {free:,} free. Lower cache.device."
             )
         try:
-            self.members = DeviceMembers.create(manifest, self._gids)
+            self.members = DeviceIndex.create(manifest, self._gids)
         except MemoryError as error:
             raise OptionError(f"cache.device: no memory on the host to say which rows: {error}.") from None
         self._tables: list[dict[str, torch.Tensor]] = []

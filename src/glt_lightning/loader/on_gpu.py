@@ -15,13 +15,13 @@ from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.stream import wait_for
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.host_graph import share_on_host
 from glt_lightning.producer.once_per_host import Exchange, on_all_or_none
 from glt_lightning.producer.samplers import Samplers
+from glt_lightning.producer.shared_uva import share_uva
 from glt_lightning.sampler.device_source import batches_have_edges
-from glt_lightning.sampler.device_store import DeviceStore, open_store
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.store.device_store import DeviceStore, open_store
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def make_device_producer(
     name: str,
 ) -> DeviceProducer:
     """Makes batches with a GPU. samplers: know who has the parts that are not mapped here; None if all are. All ranks call
-    it; ``exchange`` and the rank's ``name``: see `producer.host_graph.share_on_host`.
+    it; ``exchange`` and the rank's ``name``: see `producer.shared_uva.share_uva`.
 
     Raises `OptionError` for more memory than the GPU or the host has, on other ranks `PeerError`."""
     with_edge = batches_have_edges(sampling, partition.manifest)
@@ -94,7 +94,7 @@ def make_device_producer(
             features=sampling.features,
             cache=cache,
             with_edge=with_edge,
-            share=share_on_host(partition, exchange, name, with_edge),
+            share=share_uva(partition, exchange, name, with_edge),
             agree=lambda place: on_all_or_none(exchange, name, place, undo=lambda _: None),
         )
 

@@ -15,21 +15,21 @@ from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import OwnerAddresses, connect_owners
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
-from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import Producer
-from glt_lightning.producer.host_cache import HostCache, host_memory
-from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.once_per_host import Exchange
 from glt_lightning.producer.samplers import Samplers, SamplerSource
+from glt_lightning.producer.shared_tiers import SharedCache, shared_host_tier
+from glt_lightning.producer.shared_uva import SamplerGpus
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.producer.watch import OnLoss, OwnerWatch
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
+from glt_lightning.store.device_index import DeviceIndex
 
 # Makes batches in this process from the mapped parts, and from others by what is known of them
 MakeInner = Callable[[LocalPartition, Samplers], Producer]
@@ -67,7 +67,7 @@ class WorkerGroup:
         pin: PinMemory | None = None,
         on_loss: OnLoss | None = None,
         cache: CacheOptions | None = None,
-        on_device: DeviceMembers | None = None,
+        on_device: DeviceIndex | None = None,
         inner: MakeInner | None = None,
         silence_s: float = math.inf,
     ) -> None:
@@ -75,18 +75,18 @@ class WorkerGroup:
         where = f"[{host}]:0" if ":" in host else f"{host}:0"
         members = None if on_device is None else on_device.path
         cache = cache or CacheOptions()
-        self._cache: HostCache | None = None
+        self._cache: SharedCache | None = None
         self._rows: PeerRows | None = None
         self._samplers: Samplers | None = None
         self._watch: OwnerWatch | None = None
         with ExitStack() as opened:  # closed in the opposite order
             opened.callback(self._close_rows)
             partition = graph.partition
-            memory = host_memory(partition, cache, exchange, link.name)
+            memory = shared_host_tier(partition, cache, exchange, link.name)
             if memory is not None:
                 opened.callback(memory.close)
                 partition = partition.with_memory(memory)
-            gpus = HostGpus(partition, DeviceSource.of_workers(sampling, cache, graph.manifest), exchange, link.name)
+            gpus = SamplerGpus(partition, DeviceSource.of_workers(sampling, cache, graph.manifest), exchange, link.name)
             opened.callback(gpus.close)
             opened.callback(self._close_cache)
             source = SamplerSource.of(partition, link, serve=where, on_device=members, gpus=gpus.source)
@@ -97,7 +97,7 @@ class WorkerGroup:
             self._join(owners)
             self._rows = graph.remote = connect_owners(graph.partition, owners, link, link.open_transport())
             if cache.keeps_rows:
-                self._cache = HostCache(
+                self._cache = SharedCache(
                     graph.partition, self._rows, cache, exchange, link.name, max(1, sampling.num_workers)
                 )
                 self._keep(self._cache.handle)

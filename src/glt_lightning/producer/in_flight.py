@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from glt_lightning.data.host_memory import available_memory
+from glt_lightning.data.free_memory import available_memory
 from glt_lightning.options import SamplingOptions
 
 _log = logging.getLogger(__name__)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.member import Member, OwnerAddresses, connect_owners
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
-from glt_lightning.data.device_members import DeviceMembers
-from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import PartitionError, SamplerError
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft
 from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.store.device_index import DeviceIndex
+from glt_lightning.store.host_tier import HostTier
+from glt_lightning.store.remote_cache import RemoteCache
 
 if TYPE_CHECKING:
     from glt_lightning.sampler.device_draft import GpuSamplers  # imports torch
@@ -38,8 +38,8 @@ class SamplerSource:
     directory, options_hash: the partition folder, and what its manifest must say.  parts: those to map.
     link: how to talk to owners of other parts; None when all are mapped.  serve: address at which the mapped parts are
     served to others; None: they are not.  owners: who has the other parts, if that is known from the start.
-    memory: path of the `MemoryTier` of the parts; None: their attributes are mapped.
-    on_device: path of the `DeviceMembers` of the trainer; None: batches have all rows.
+    memory: path of the `HostTier` of the parts; None: their attributes are mapped.
+    on_device: path of the `DeviceIndex` of the trainer; None: batches have all rows.
     gpus: those that sample; None: the CPU does.
     """
 
@@ -108,15 +108,15 @@ class Samplers:
 
     def __init__(self, source: SamplerSource, index: int = 0, works_for: int | None = None) -> None:
         self._index = index
-        memory = None if source.memory is None else MemoryTier.open(source.memory)
+        memory = None if source.memory is None else HostTier.open(source.memory)
         self._partition = LocalPartition.open(source.directory, parts=source.parts, memory=memory)
         if self._partition.manifest.options_hash != source.options_hash:
             raise PartitionError(f"{source.directory} was replaced by another partition while training.")
         where = source.on_device
-        self._on_device = None if where is None else DeviceMembers.open(where, self._partition.manifest)
+        self._on_device = None if where is None else DeviceIndex.open(where, self._partition.manifest)
         self._member: Member | None = None
         self._rows: PeerRows | None = None
-        self._kept = Kept()
+        self._kept = RemoteCache()
         self._gpu = None if source.gpus is None else _open_gpu(source.gpus, index, self._partition)
         self.version = 0
         link = source.link
@@ -137,8 +137,8 @@ class Samplers:
         self._rows = self._member.join(owners, self._index)
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Samplers made from now on, in a new `version`, ask for nothing that is `Kept`."""
-        before, self._kept = self._kept, Kept.from_handle(handle, self._partition.manifest)
+        """Samplers made from now on, in a new `version`, ask no owner for rows of this `RemoteCache`."""
+        before, self._kept = self._kept, RemoteCache.from_handle(handle, self._partition.manifest)
         self.version += 1
         before.close()
 
@@ -160,7 +160,7 @@ class Samplers:
         return self._rows
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> RemoteCache:
         """What of those is kept on this host."""
         return self._kept
 

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import torch
 
-from glt_lightning.data.host_arrays import open_on_host
-from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.stream import SideStream, wait_for
 from glt_lightning.sampler.device_source import DeviceSource
-from glt_lightning.sampler.device_store import open_store
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft
 from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.store.device_store import open_store
+from glt_lightning.store.remote_cache import RemoteCache
+from glt_lightning.store.uva import open_uva
 
 
 class GpuSamplers:
@@ -33,7 +33,7 @@ class GpuSamplers:
             if not on_host:
                 return None
             assert source.host is not None, "the trainer or server has not copied what GPUs read"
-            return open_on_host(partition, on_host, source.with_edge, source.host)
+            return open_uva(partition, on_host, source.with_edge, source.host)
 
         self._store = open_store(
             partition,
@@ -46,7 +46,7 @@ class GpuSamplers:
         )
         wait_for(self._kernels.device)
 
-    def sampler(self, config: SamplerConfig, remote: RemoteRows | None, cache: Kept) -> OnStream:
+    def sampler(self, config: SamplerConfig, remote: RemoteRows | None, cache: RemoteCache) -> OnStream:
         """For one thread. remote: who has the parts that are not mapped; None if all are."""
         sampler = KHopSampler(self._partition, config, store=self._store, remote=remote, cache=cache)
         return OnStream(sampler, self._kernels.device)

@@ -22,10 +22,10 @@ from glt_lightning.ops.merge import Drawn, require_seeds
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.tiered import OnDisk, TieredShards
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.device_store import DeviceStore
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Field
 from glt_lightning.sampler.table import RowTable, open_tables
+from glt_lightning.store.device_store import DeviceStore
 
 
 class DeviceNeighbors(AllLocal):

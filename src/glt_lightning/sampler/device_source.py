@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glt_lightning.data.device_layout import require_readable
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.store.placement import require_readable
 
 
 @dataclass(frozen=True, kw_only=True)

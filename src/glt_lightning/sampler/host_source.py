@@ -7,7 +7,6 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.hops import AllLocal
 from glt_lightning.ops.khop import KHopOp, Subgraph, widen
@@ -19,6 +18,7 @@ from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Field, copied
 from glt_lightning.sampler.table import RowTable, open_tables
+from glt_lightning.store.device_index import DeviceIndex
 
 _INT64 = np.dtype(np.int64)
 
@@ -27,9 +27,7 @@ class HostSource(AllLocal):
     """`neighbors.LocalSource` in the host's memory. Where all parts are mapped, a batch is one native call, and its attributes
     are gathered straight into the memory that it is written to."""
 
-    def __init__(
-        self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceMembers | None = None
-    ) -> None:
+    def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
         self.config, self.view = config, partition.view
         self.nodes, self.edges = open_tables(partition, config, on_device)
         self.counters = Counters()

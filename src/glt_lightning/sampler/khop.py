@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from glt_lightning.data.device_members import DeviceMembers
-from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.hops import run_hops
 from glt_lightning.sampler.assemble import assemble
@@ -16,9 +14,11 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.routed_source import RoutedSource
 from glt_lightning.sampler.sample import Draft
 from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.store.device_index import DeviceIndex
+from glt_lightning.store.remote_cache import RemoteCache
 
 if TYPE_CHECKING:
-    from glt_lightning.sampler.device_store import DeviceStore  # imports torch
+    from glt_lightning.store.device_store import DeviceStore  # imports torch
 
 
 def neighbor_source(
@@ -27,8 +27,8 @@ def neighbor_source(
     *,
     store: DeviceStore | None = None,
     remote: RemoteRows | None = None,
-    cache: Kept | None = None,
-    on_device: DeviceMembers | None = None,
+    cache: RemoteCache | None = None,
+    on_device: DeviceIndex | None = None,
     attributes: bool = True,
 ) -> NeighborSource:
     """The source of a graph's neighbours and attributes, for one thread.
@@ -82,8 +82,8 @@ class KHopSampler:
         *,
         store: DeviceStore | None = None,
         remote: RemoteRows | None = None,
-        cache: Kept | None = None,
-        on_device: DeviceMembers | None = None,
+        cache: RemoteCache | None = None,
+        on_device: DeviceIndex | None = None,
     ) -> None:
         self.source = neighbor_source(partition, config, store=store, remote=remote, cache=cache, on_device=on_device)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.kept import Kept
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
@@ -19,6 +18,7 @@ from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import Field
 from glt_lightning.sampler.source import AskedRows, Expand, Picked, RemoteRows, wire_dtype
 from glt_lightning.sampler.table import Answer, RowTable
+from glt_lightning.store.remote_cache import RemoteCache
 
 
 class RoutedSource:
@@ -34,11 +34,11 @@ class RoutedSource:
         local: LocalSource,
         partition: LocalPartition,
         remote: RemoteRows,
-        cache: Kept | None = None,
+        cache: RemoteCache | None = None,
         *,
         attributes: bool = True,
     ) -> None:
-        cache = cache or Kept()
+        cache = cache or RemoteCache()
         view, owners, parts = partition.view, remote.num_owners, partition.manifest.num_parts
         self.config, self.view, self.nodes, self.edges = local.config, view, local.nodes, local.edges
         self._local, self._remote, self._topology, self._attributes = local, remote, cache.topology, attributes

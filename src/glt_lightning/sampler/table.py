@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from glt_lightning.data.device_members import DeviceMembers
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerError
@@ -19,10 +18,11 @@ from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import Gathered
+from glt_lightning.store.device_index import DeviceIndex
 
 
 class CachedTable(Protocol):
-    """Remote rows of one table that are cached on this host: `CachedRows`, `KeptEdges`."""
+    """Remote rows of one table that are cached on this host: `CachedRows`, `CachedEdges`."""
 
     @property
     def rows(self) -> Mapping[str, np.ndarray]: ...
@@ -202,7 +202,7 @@ def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]
 
 
 def open_tables(
-    partition: LocalPartition, config: SamplerConfig, on_device: DeviceMembers | None = None
+    partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None
 ) -> tuple[list[RowTable], list[RowTable]]:
     """A table for each node type, with ``n_id`` and the attributes of nodes; and one for each edge type, with ``e_id`` and
     the attributes of edges where batches have these."""

@@ -20,19 +20,19 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.options import (
     CacheOptions,
     ClusterOptions,
     SamplingOptions,
 )
-from glt_lightning.producer.host_graph import HostGpus
 from glt_lightning.producer.samplers import SamplerSource
+from glt_lightning.producer.shared_uva import SamplerGpus
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.server.server import GraphServer
+from glt_lightning.store.host_tier import HostTier
 
 _CACHE = CacheOptions()
 _AGAIN_S = 1.0  # between attempts to reach other servers, beyond those of the deadlines
@@ -150,7 +150,7 @@ class HostedServer:
         partition = _open_parts(plan)
         self._closing.callback(partition.close)
         if plan.cache.memory_bytes is not None:
-            memory = MemoryTier.create(partition, plan.cache.memory_bytes, Progress(None).phase)
+            memory = HostTier.create(partition, plan.cache.memory_bytes, Progress(None).phase)
             self._closing.callback(memory.close)
             partition = partition.with_memory(memory)
         self.partition = partition
@@ -188,7 +188,7 @@ class HostedServer:
             self._closing.callback(graph.remote.close)
         owner = Owner(partition, options.limits.reply_bytes)
         self._closing.callback(owner.close)
-        gpus = HostGpus(partition, plan.gpus, lambda text: [text], link.name)
+        gpus = SamplerGpus(partition, plan.gpus, lambda text: [text], link.name)
         self._closing.callback(gpus.close)
         source = SamplerSource.of(partition, None if whole else link, owners=tuple(owners), gpus=gpus.source)
         self.server = GraphServer(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.hot_lists import stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.partition.report import TrafficOptions
@@ -18,6 +17,7 @@ from glt_lightning.partition.report.caches import presampled_lists
 from glt_lightning.partition.report.traffic import predict_traffic
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
+from glt_lightning.store.hot_lists import stored_policies
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 RATIOS = (0.05, 0.2, 1.0)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from glt_lightning.data.hot_lists import hot_list
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.store.hot_lists import hot_list
 
 PRESAMPLED = "presampled"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glt_lightning.data.hot_lists import stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.partition.report.caches import PRESAMPLED
 from glt_lightning.partition.report.contents import Contents, collect_contents
@@ -17,6 +16,7 @@ from glt_lightning.partition.report.traffic import (
     why_no_traffic,
 )
 from glt_lightning.progress import Progress
+from glt_lightning.store.hot_lists import stored_policies
 
 
 @dataclass(frozen=True, kw_only=True)

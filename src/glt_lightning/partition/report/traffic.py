@@ -8,7 +8,6 @@ from typing import get_args
 
 import numpy as np
 
-from glt_lightning.data.hot_lists import stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import SeedPlacement
@@ -20,6 +19,7 @@ from glt_lightning.partition.report.questions import Asked, Questions
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.store.hot_lists import stored_policies
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
 _SPLIT = "train"

@@ -22,7 +22,7 @@ _MOST_EDGES = 2**31  # of one edge type, whose attributes can be kept
 
 
 @dataclass(frozen=True)
-class Lists:
+class NeighborLists:
     """Whole neighbour lists of one edge type, for nodes in ascending order.
 
     counts: [K].  neighbors: [sum of counts] gids, in stored order.  first_edge: int64 [K], edge row of each list's first.
@@ -33,7 +33,7 @@ class Lists:
     first_edge: np.ndarray
 
 
-class KeptEdges:
+class CachedEdges:
     """The attributes of all edges of the kept lists of one edge type.
 
     rows: ``edge_ids`` or attribute, as stored -> [E, ...], list after list.
@@ -57,7 +57,7 @@ class KeptEdges:
         return np.where(inside, self._first[at] + offset, -1).astype(np.int32)
 
 
-class KeptTopology:
+class TopologyCache:
     """Draws neighbours of the kept nodes as their owners would.
 
     Attributes:
@@ -98,12 +98,12 @@ class KeptTopology:
         self._dst = dst
         self.edges = [self._edges_of(r) for r in edge_types]
 
-    def _edges_of(self, edge_type: int) -> KeptEdges | None:
+    def _edges_of(self, edge_type: int) -> CachedEdges | None:
         prefix, found = f"edge/{edge_type}/", self.arrays.arrays
         rows = {name.removeprefix(prefix): array for name, array in found.items() if name.startswith(prefix)}
         if not rows:
             return None
-        return KeptEdges(found[f"indptr/{edge_type}"], found[f"first_edge/{edge_type}"], rows)
+        return CachedEdges(found[f"indptr/{edge_type}"], found[f"first_edge/{edge_type}"], rows)
 
     @classmethod
     def create(
@@ -111,9 +111,9 @@ class KeptTopology:
         manifest: Manifest,
         gids: Sequence[np.ndarray],
         user_ids: Sequence[np.ndarray],
-        lists: Sequence[Lists | None],
+        lists: Sequence[NeighborLists | None],
         made_by: Mapping[str, Any],
-    ) -> KeptTopology:
+    ) -> TopologyCache:
         """Of these nodes, ascending, for each node type (int64 [K]), with their user's ids and the lists of all edge types
         that lead to them; the attributes of their edges, where the graph has some, are still to be filled in, and `finish`
         to be called. Raises MemoryError where there is no room."""
@@ -162,7 +162,7 @@ class KeptTopology:
         return {"path": self.arrays.path, "made_by": self.arrays.meta["made_by"]}
 
     @classmethod
-    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> KeptTopology:
+    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> TopologyCache:
         """Those of a `handle`, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
         arrays = SharedArrays.open(handle["path"])
         if arrays.meta.get("made_by") != handle["made_by"]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.data import hot_prefixes
-from glt_lightning.data.device_layout import need_of
-from glt_lightning.data.hot_prefixes import hot_attributes_within, hot_lists_within
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import node_path
+from glt_lightning.store import hot_prefixes
+from glt_lightning.store.hot_prefixes import hot_attributes_within, hot_lists_within
+from glt_lightning.store.placement import need_of
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.wide import wide_graph
 

@@ -11,8 +11,8 @@ import numpy as np
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path, node_path
-from glt_lightning.data.memory_choice import row_bytes
 from glt_lightning.ops.graph import EdgeTypeArrays
+from glt_lightning.store.host_choice import row_bytes
 
 _BLOCKS = 1024  # of the rows of a part; one cut goes through all blocks by their heat, and then into one of them
 _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs

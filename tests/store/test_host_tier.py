@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data import LocalPartition, host_memory, memory_choice
+from glt_lightning.data import LocalPartition, free_memory
 from glt_lightning.data.manifest import edge_path, node_path
-from glt_lightning.data.memory_choice import choose_prefixes, row_bytes
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError, OptionError, PartitionError
+from glt_lightning.store import host_choice
+from glt_lightning.store.host_choice import choose_prefixes, row_bytes
+from glt_lightning.store.host_tier import HostTier
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.wide import wide_graph, wide_hetero
 
@@ -56,7 +57,7 @@ def test_hottest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two parts the one with the hotter rows gets more, and narrow rows come before wide ones as hot."""
     partition = partitioned(small_graph(), tmp_path, 2)
     hot = {0: 9.0, 1: 1.0}
-    monkeypatch.setattr(memory_choice, "_hotness", lambda _, part, t: np.full(150, hot[part], np.float32))
+    monkeypatch.setattr(host_choice, "_hotness", lambda _, part, t: np.full(150, hot[part], np.float32))
     xs = [node_path(p, 0, "x") for p in (0, 1)]
     ys = [node_path(p, 0, "y") for p in (0, 1)]
     kept = choose_prefixes(partition, partition.manifest.arrays[ys[0]].shape[0] * 8)
@@ -69,7 +70,7 @@ def test_hottest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_equally_hot_parts_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a folder says nothing of hotness."""
     partition = partitioned(small_graph(), tmp_path, 2)
-    monkeypatch.setattr(memory_choice, "_hotness", lambda p, part, t: np.ones(len(p.user_ids_by_part(t)[part]), "f4"))
+    monkeypatch.setattr(host_choice, "_hotness", lambda p, part, t: np.ones(len(p.user_ids_by_part(t)[part]), "f4"))
     rows = [partition.manifest.arrays[node_path(p, 0, "x")].shape[0] for p in (0, 1)]
     kept = choose_prefixes(partition, sum(rows) * 8 + sum(rows) * 6)
     shares = [kept[node_path(p, 0, "x")] / rows[p] for p in (0, 1)]
@@ -92,8 +93,8 @@ def test_the_hottest_rows_are_those_of_the_folder(tmp_path: Path) -> None:
 
 def test_opened_by_path(tmp_path: Path) -> None:
     partition = partitioned(wide_graph(), tmp_path, 2)
-    tier = MemoryTier.create(partition, 300_000)
-    theirs = LocalPartition.open(partition.directory, memory=MemoryTier.open(tier.path))
+    tier = HostTier.create(partition, 300_000)
+    theirs = LocalPartition.open(partition.directory, memory=HostTier.open(tier.path))
     tier.close()
     tier.close()
     ids = np.random.default_rng(0).integers(0, 200, 300)
@@ -102,13 +103,13 @@ def test_opened_by_path(tmp_path: Path) -> None:
         for other in (theirs, partition.with_memory(tier)):
             assert np.array_equal(other.node_shards(0, name).gather(ids), expected)
     with pytest.raises(DataError):  # the number of its file may be another's by now
-        LocalPartition.open(partition.directory, memory=MemoryTier.open(tier.path))
+        LocalPartition.open(partition.directory, memory=HostTier.open(tier.path))
 
 
 def test_files_stay_open_while_they_are_read_and_no_longer(tmp_path: Path) -> None:
     partition = partitioned(wide_graph(), tmp_path, 2)
     before = open_files(tmp_path)
-    tier = MemoryTier.create(partition, 1)
+    tier = HostTier.create(partition, 1)
     shards = [partition.with_memory(tier).node_shards(0, "x") for _ in range(3)]
     tier.close()
     assert shards[2].gather(np.arange(200))[3, 0] == partition.node_shards(0, "x").gather(np.arange(200))[3, 0]
@@ -124,11 +125,11 @@ def open_files(folder: Path) -> int:
 
 def test_of_another_partition(tmp_path: Path) -> None:
     one, two = (partitioned(small_graph(seed=seed), tmp_path / str(seed), 2) for seed in (0, 1))
-    tier = MemoryTier.create(LocalPartition.open(one.directory, parts=[0]), 100)
+    tier = HostTier.create(LocalPartition.open(one.directory, parts=[0]), 100)
     with pytest.raises(PartitionError, match="rows of another partition"):
         two.with_memory(tier)
     with pytest.raises(PartitionError, match=r"or of other parts than \[0, 1\]"):
-        LocalPartition.open(one.directory, memory=MemoryTier.open(tier.path))
+        LocalPartition.open(one.directory, memory=HostTier.open(tier.path))
     tier.close()
 
 
@@ -136,26 +137,26 @@ def test_other_arrays(tmp_path: Path) -> None:
     arrays = SharedArrays.create({}, {})
     arrays.finish()
     with pytest.raises(DataError, match="holds no rows of a partition"):
-        MemoryTier.open(arrays.path)
+        HostTier.open(arrays.path)
     arrays.close()
 
 
 def test_more_than_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = partitioned(wide_graph(), tmp_path)
-    monkeypatch.setattr(host_memory, "available_memory", lambda: 64 << 20)
+    monkeypatch.setattr(free_memory, "available_memory", lambda: 64 << 20)
     with pytest.raises(
         OptionError, match=r"^cache\.memory: [\d,]+ bytes are needed, 67,108,864 are available on this host"
     ):
-        MemoryTier.create(partition, 1 << 30)
+        HostTier.create(partition, 1 << 30)
 
 
 def test_damaged_file(tmp_path: Path) -> None:
     partition = partitioned(wide_graph(), tmp_path)
     os.truncate(partition.directory / node_path(0, 0, "x"), 9000)
     with pytest.raises(PartitionError, match=r"nodes/0/x\.npy: damaged: it has 9000 bytes"):
-        MemoryTier.create(partition, 1 << 30)
+        HostTier.create(partition, 1 << 30)
     with pytest.raises(PartitionError, match=r"nodes/0/x\.npy: damaged: it has 9000 bytes"):
-        MemoryTier.create(partition, 1)
+        HostTier.create(partition, 1)
 
 
 def test_what_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +164,7 @@ def test_what_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkey
     caplog.set_level(logging.INFO)
     for budget, said in ((1 << 30, "are in memory."), (1 << 19, "the others are read from disk.")):
         caplog.clear()
-        MemoryTier.create(partition, budget).close()
+        HostTier.create(partition, budget).close()
         assert len(caplog.records) == 1
         assert caplog.messages[0].endswith(said)
     open_ = os.open
@@ -175,6 +176,6 @@ def test_what_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkey
 
     monkeypatch.setattr(os, "open", refuses)
     caplog.clear()
-    MemoryTier.create(partition, 1 << 19).close()
+    HostTier.create(partition, 1 << 19).close()
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     assert "has no direct reads (O_DIRECT)" in caplog.messages[1]

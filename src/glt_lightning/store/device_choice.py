@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 
 from glt_lightning.data.arrays import open_array
-from glt_lightning.data.cache_choice import Ranked, count_edges, hottest_within
-from glt_lightning.data.hot_lists import hot_list, stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import node_path
+from glt_lightning.store.cache_choice import Ranked, count_edges, hottest_within
+from glt_lightning.store.hot_lists import hot_list, stored_policies
 
 
 def choose_rows(partition: LocalPartition, budget: int) -> list[np.ndarray]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.data.device_choice import choose_rows, device_row_bytes
-from glt_lightning.data.device_members import DeviceMembers
-from glt_lightning.data.hot_lists import hot_list
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import node_path
 from glt_lightning.errors import DataError
+from glt_lightning.store.device_choice import choose_rows, device_row_bytes
+from glt_lightning.store.device_index import DeviceIndex
+from glt_lightning.store.hot_lists import hot_list
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 
@@ -64,11 +64,11 @@ def test_by_edges_without_hotness(tmp_path):
 def test_members_through_a_path(tmp_path):
     manifest = partitioned(small_hetero(), tmp_path).manifest
     gids = [np.empty(0, dtype=np.int64), np.array([80, 100, 279], dtype=np.int64)]
-    made = DeviceMembers.create(manifest, gids)
-    opened = DeviceMembers.open(made.path, manifest)
+    made = DeviceIndex.create(manifest, gids)
+    opened = DeviceIndex.open(made.path, manifest)
     made.close()
     made.close()
     assert opened.tables[0] is None
     assert opened.tables[1].find(np.array([279, 80, 81, 100])).tolist() == [2, 0, -1, 1]
     with pytest.raises(DataError):
-        DeviceMembers.open(made.path, manifest)
+        DeviceIndex.open(made.path, manifest)

@@ -6,21 +6,21 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from glt_lightning.data.host_arrays import copy_to_host, open_on_host
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.producer.once_per_host import Exchange, host_name, once_per_host
 from glt_lightning.sampler.device_source import DeviceSource
+from glt_lightning.store.uva import copy_for_uva, open_uva
 
 
-def share_on_host(
+def share_uva(
     partition: LocalPartition, exchange: Exchange, name: str, with_edge: bool
 ) -> Callable[[Sequence[str]], SharedArrays | None]:
-    """For `sampler.device_store.open_store`, whose ``share`` it is. What it gives is to be closed by who asked.
+    """For `store.device_store.open_store`, whose ``share`` it is. What it gives is to be closed by who asked.
 
     All ranks call what is returned, once, also those that need nothing of it: the ranks of a host that map the same parts
     get what any of them needs. name: of this rank; no other has it.
-    Raises what `copy_to_host` does on the rank that copies, and `PeerError` on the others.
+    Raises what `copy_for_uva` does on the rank that copies, and `PeerError` on the others.
     """
 
     def share(mine: Sequence[str]) -> SharedArrays | None:
@@ -32,7 +32,7 @@ def share_on_host(
         def make(_ranks: int) -> str | None:
             if not needed:
                 return None
-            made.append(copy_to_host(partition, needed, with_edge))
+            made.append(copy_for_uva(partition, needed, with_edge))
             return made[0].path
 
         try:
@@ -40,7 +40,7 @@ def share_on_host(
             try:
                 if made:
                     return made[0]  # the others find it here, also if this rank needs nothing of it
-                return open_on_host(partition, mine, with_edge, path) if mine and path is not None else None
+                return open_uva(partition, mine, with_edge, path) if mine and path is not None else None
             finally:
                 exchange(name)  # whoever fails from here on closes what the others have opened by now
         except BaseException:
@@ -51,17 +51,17 @@ def share_on_host(
     return share
 
 
-class HostGpus:
+class SamplerGpus:
     """The GPUs of sampler processes, and the memory of this host that these read. All ranks make theirs at the same time.
     Close it, after the processes.
 
-    source: None where the CPU samples.  Raises as `share_on_host`.
+    source: None where the CPU samples.  Raises as `share_uva`.
     """
 
     def __init__(self, partition: LocalPartition, source: DeviceSource | None, exchange: Exchange, name: str) -> None:
         self.source, self._shared = source, None
         if source is not None:
-            self._shared = share_on_host(partition, exchange, name, source.with_edge)(source.on_host)
+            self._shared = share_uva(partition, exchange, name, source.with_edge)(source.on_host)
             self.source = replace(source, host=None if self._shared is None else self._shared.path)
 
     def close(self) -> None:

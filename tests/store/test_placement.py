@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.data.device_layout import Need, need_of, place
 from glt_lightning.errors import OptionError
 from glt_lightning.options import CacheOptions
+from glt_lightning.store.placement import Need, need_of, place
 from tests.helpers.partitions import partitioned, small_hetero
 
 GRAPH, ROWS = 1000, 4000

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.data import host_memory
-from glt_lightning.data.device_layout import need_of
+from glt_lightning.data import free_memory
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.options import CacheOptions
-from glt_lightning.producer import host_graph, once_per_host
-from glt_lightning.producer.host_graph import share_on_host
-from glt_lightning.sampler.device_store import open_store
+from glt_lightning.producer import once_per_host, shared_uva
+from glt_lightning.producer.shared_uva import share_uva
+from glt_lightning.store.device_store import open_store
+from glt_lightning.store.placement import need_of
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.stores import check_attributes, check_batches
@@ -24,13 +24,13 @@ from tests.helpers.stores import check_attributes, check_batches
 @pytest.fixture
 def copies(monkeypatch):
     """What was copied: (parts, what)."""
-    made, plain = [], host_graph.copy_to_host
+    made, plain = [], shared_uva.copy_for_uva
 
     def counted(partition, what, with_edge):
         made.append((partition.parts, list(what)))
         return plain(partition, what, with_edge)
 
-    monkeypatch.setattr(host_graph, "copy_to_host", counted)
+    monkeypatch.setattr(shared_uva, "copy_for_uva", counted)
     return made
 
 
@@ -42,7 +42,7 @@ def stores_of(folder, kernels, modes, parts=None, free_bytes=None, lists=3000):
     def run(rank, exchange):
         partition = LocalPartition.open(folder, parts=None if parts is None else parts[rank])
         topology, features = modes[rank]
-        share = share_on_host(partition, exchange, f"rank {rank}", True)
+        share = share_uva(partition, exchange, f"rank {rank}", True)
         free = None if free_bytes is None else lambda: free_bytes[rank]
         store = open_store(
             partition, kernels, topology=topology, features=features, cache=cache, share=share, free_bytes=free
@@ -111,19 +111,19 @@ def test_ranks_of_other_hosts_have_their_own(tmp_path, kernels, copies, monkeypa
         return names.host
 
     monkeypatch.setattr(once_per_host, "host_name", name)
-    monkeypatch.setattr(host_graph, "host_name", name)
+    monkeypatch.setattr(shared_uva, "host_name", name)
     stores_of(partitioned(small_graph(), tmp_path, 2).directory, kernels, [("uva", "cpu")] * 4)
     assert copies == [((0, 1), ["topology"])] * 2
 
 
 def test_all_ranks_hear_of_too_little_memory(tmp_path, kernels, monkeypatch):
     folder = partitioned(small_graph(), tmp_path, 2).directory
-    monkeypatch.setattr(host_memory, "available_memory", lambda: 1 << 20)
+    monkeypatch.setattr(free_memory, "available_memory", lambda: 1 << 20)
     errors = []
 
     def run(rank, exchange):
         partition = LocalPartition.open(folder)
-        share = share_on_host(partition, exchange, f"rank {rank}", True)
+        share = share_uva(partition, exchange, f"rank {rank}", True)
         with pytest.raises((OptionError, PeerError), match="no memory on the host") as raised:
             open_store(partition, kernels, topology="uva", features="cpu", cache=CacheOptions(), share=share)
         errors.append((rank, type(raised.value)))
@@ -139,7 +139,7 @@ def test_a_rank_that_cannot_open_it_leaves_nothing_behind(tmp_path, kernels, mon
     def refuse(*_):
         raise PermissionError("not yours")
 
-    monkeypatch.setattr(host_graph, "open_on_host", refuse)
+    monkeypatch.setattr(shared_uva, "open_uva", refuse)
     with pytest.raises(PermissionError):
         stores_of(folder, kernels, [("uva", "cpu")] * 2)
 

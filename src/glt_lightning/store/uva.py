@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import open_array
-from glt_lightning.data.bus_stride import bus_stride
-from glt_lightning.data.device_layout import feature_paths, topology_paths
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.memory_choice import row_bytes
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.store.bus_stride import bus_stride
+from glt_lightning.store.host_choice import row_bytes
+from glt_lightning.store.placement import feature_paths, topology_paths
 
 _log = logging.getLogger(__name__)
 
 _CHUNK = 64 << 20
 
 
-def copy_to_host(partition: LocalPartition, what: Collection[str], with_edge: bool) -> SharedArrays:
+def copy_for_uva(partition: LocalPartition, what: Collection[str], with_edge: bool) -> SharedArrays:
     """Arrays of the mapped parts by their paths in the folder. Others open them by their `SharedArrays.path`. Close them.
 
     what: ``topology``, ``features`` or both.  with_edge: attributes of edges, and their ids, are among the features.
@@ -53,7 +53,7 @@ def copy_to_host(partition: LocalPartition, what: Collection[str], with_edge: bo
     return arrays
 
 
-def open_on_host(partition: LocalPartition, what: Collection[str], with_edge: bool, path: str | Path) -> SharedArrays:
+def open_uva(partition: LocalPartition, what: Collection[str], with_edge: bool, path: str | Path) -> SharedArrays:
     """What another process of the host has copied. Raises `PartitionError` where that was for something else."""
     arrays = SharedArrays.open(path, writable=True)
     mine, meta = _meta(partition, what, with_edge), arrays.meta

@@ -10,13 +10,13 @@ from itertools import pairwise
 import numpy as np
 
 from glt_lightning.data.arrays import open_array
-from glt_lightning.data.hot_lists import hot_list, stored_policies
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest, edge_path
-from glt_lightning.data.row_cache import index_bytes, row_bytes
 from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.ops.build import count_ids
 from glt_lightning.options import CacheOptions
+from glt_lightning.store.hot_lists import hot_list, stored_policies
+from glt_lightning.store.row_cache import index_bytes, row_bytes
 
 _CHUNK = 1 << 22  # edges looked at together
 

@@ -7,23 +7,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from glt_lightning.data.kept_topology import KeptTopology
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.row_cache import RowCache, stored_rows
 from glt_lightning.ops.dynamic_cache import DynamicCache
+from glt_lightning.store.row_cache import RowCache, stored_rows
+from glt_lightning.store.topology_cache import TopologyCache
 
 
 @dataclass(frozen=True)
-class Kept:
+class RemoteCache:
     """rows: attributes of nodes.  topology: neighbour lists.  learning: for each node type, attributes of nodes that this
     process asked for often, or None. Close it."""
 
     rows: RowCache | None = None
-    topology: KeptTopology | None = None
+    topology: TopologyCache | None = None
     learning: Sequence[DynamicCache | None] = ()
 
     @classmethod
-    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> Kept:
+    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> RemoteCache:
         """What `cache_handle` tells of, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
         with ExitStack() as opened:
             rows = topology = None
@@ -31,7 +31,7 @@ class Kept:
                 rows = RowCache.from_handle(handle["rows"], manifest)
                 opened.callback(rows.close)
             if handle["topology"] is not None:
-                topology = KeptTopology.from_handle(handle["topology"], manifest)
+                topology = TopologyCache.from_handle(handle["topology"], manifest)
             opened.pop_all()
         return cls(rows, topology, _learning(handle["capacity"], manifest))
 
@@ -41,7 +41,7 @@ class Kept:
                 each.close()
 
 
-def cache_handle(rows: RowCache | None, topology: KeptTopology | None, capacity: Sequence[int] = ()) -> dict[str, Any]:
+def cache_handle(rows: RowCache | None, topology: TopologyCache | None, capacity: Sequence[int] = ()) -> dict[str, Any]:
     """With what the processes of a host open what it keeps, as JSON can say it. capacity: rows of each node type for which
     there is room in a cache that learns."""
     return {

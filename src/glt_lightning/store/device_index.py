@@ -12,7 +12,7 @@ from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.ops.ranked_set import RankedSet
 
 
-class DeviceMembers:
+class DeviceIndex:
     """The nodes of each type whose attributes are on the training device. The trainer makes it, its samplers open it by
     ``path``, and batches bring the attributes of the other nodes. Close it.
 
@@ -29,7 +29,7 @@ class DeviceMembers:
             self.tables.append(None if words is None else RankedSet(words, first, count))
 
     @classmethod
-    def create(cls, manifest: Manifest, gids: Sequence[np.ndarray]) -> DeviceMembers:
+    def create(cls, manifest: Manifest, gids: Sequence[np.ndarray]) -> DeviceIndex:
         """Of these nodes, int64 [K], ascending, for each node type; row k on the device is that of the k-th.
 
         Raises MemoryError where the host has too little memory.
@@ -43,7 +43,7 @@ class DeviceMembers:
         return cls(arrays, manifest)
 
     @classmethod
-    def open(cls, path: str | Path, manifest: Manifest) -> DeviceMembers:
+    def open(cls, path: str | Path, manifest: Manifest) -> DeviceIndex:
         """Maps what the trainer has made. Raises `DataError` where that is not what ``path`` is."""
         arrays = SharedArrays.open(path)
         arrays.close()  # the map stays

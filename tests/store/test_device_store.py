@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.data import host_memory
-from glt_lightning.data.bus_stride import bus_stride
-from glt_lightning.data.device_layout import feature_paths, need_of
+from glt_lightning.data import free_memory
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.memory_choice import row_bytes
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.errors import DataError, NativeError, OptionError, PartitionError, SamplerError
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.options import STORAGE, CacheOptions
-from glt_lightning.sampler.device_memory import DeviceMemory
-from glt_lightning.sampler.device_store import open_store
+from glt_lightning.store.bus_stride import bus_stride
+from glt_lightning.store.device_memory import DeviceMemory
+from glt_lightning.store.device_store import open_store
+from glt_lightning.store.host_choice import row_bytes
+from glt_lightning.store.host_tier import HostTier
+from glt_lightning.store.placement import feature_paths, need_of
 from tests.helpers.device_cases import to
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, open_with
@@ -199,7 +199,7 @@ def test_auto_goes_by_what_is_free(kernels, partition_of):
 
 def test_rows_on_disk_are_the_cpus(kernels, tmp_path):
     whole = partitioned(wide_graph(), tmp_path, 2)
-    tier = MemoryTier.create(whole, 50_000)
+    tier = HostTier.create(whole, 50_000)
     partition = whole.with_memory(tier)
     store = open_store(partition, kernels, cache=CacheOptions(memory=50_000))
     assert (store.graph_memory, store.feature_memory, store.node_shards(0, "x")) == ("device", "cpu", None)
@@ -272,7 +272,7 @@ def test_memory_that_cannot_be_locked_is_given_back(kernels, partition_of):
 
 
 def test_a_host_without_memory(kernels, partition_of, monkeypatch):
-    monkeypatch.setattr(host_memory, "available_memory", lambda: 1 << 20)
+    monkeypatch.setattr(free_memory, "available_memory", lambda: 1 << 20)
     with pytest.raises(OptionError, match="no memory on the host for what the GPU reads there"):
         open_with(partition_of("small_graph", 3), kernels, "uva", "device")
     open_with(partition_of("small_graph", 3), kernels, "device", "device").close()

@@ -7,14 +7,14 @@ from typing import Any
 
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.memory_tier import MemoryTier
 from glt_lightning.options import CacheOptions
 from glt_lightning.producer.once_per_host import Exchange, once_per_host
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.store.host_tier import HostTier
 
 
-class HostCache:
+class SharedCache:
     """The rows of others that this rank's host keeps. All ranks make theirs at the same time, with the same options. Close
     it.
 
@@ -49,7 +49,9 @@ class HostCache:
             self._own.close()
 
 
-def host_memory(partition: LocalPartition, options: CacheOptions, exchange: Exchange, name: str) -> MemoryTier | None:
+def shared_host_tier(
+    partition: LocalPartition, options: CacheOptions, exchange: Exchange, name: str
+) -> HostTier | None:
     """The rows of the mapped parts that stay in this host's memory; None where the options set no limit. Close it. All
     ranks call it.
 
@@ -58,15 +60,15 @@ def host_memory(partition: LocalPartition, options: CacheOptions, exchange: Exch
     budget = options.memory_bytes
     if budget is None:
         return None
-    made: list[MemoryTier] = []
+    made: list[HostTier] = []
 
     def make(_ranks: int) -> str:
-        made.append(MemoryTier.create(partition, budget, Progress(None).phase))
+        made.append(HostTier.create(partition, budget, Progress(None).phase))
         return made[0].path
 
     try:
         path = once_per_host(exchange, name, partition.parts, make)
-        return made[0] if made else MemoryTier.open(path)
+        return made[0] if made else HostTier.open(path)
     except BaseException:
         for tier in made:
             tier.close()

@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from glt_lightning.data.device_layout import Placement, need_of, place
-from glt_lightning.data.host_arrays import copy_to_host
-from glt_lightning.data.hot_prefixes import HotAttributes, HotLists, hot_attributes_within, hot_lists_within
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import attr_key, edge_path, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
@@ -18,7 +15,10 @@ from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.graph import DeviceGraph, GraphAddresses
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.device_memory import DeviceMemory
+from glt_lightning.store.device_memory import DeviceMemory
+from glt_lightning.store.hot_prefixes import HotAttributes, HotLists, hot_attributes_within, hot_lists_within
+from glt_lightning.store.placement import Placement, need_of, place
+from glt_lightning.store.uva import copy_for_uva
 
 # Gives arrays of the host that hold at least what is asked for (`Placement.on_host`), the same to all its processes.
 Share = Callable[[Sequence[str]], SharedArrays | None]
@@ -170,7 +170,7 @@ def open_store(
     if share is not None:
         shared = share(placement.on_host)
     elif placement.on_host:
-        shared = copy_to_host(partition, placement.on_host, with_edge)
+        shared = copy_for_uva(partition, placement.on_host, with_edge)
     return DeviceStore(partition, kernels, placement, with_edge, shared)
 
 

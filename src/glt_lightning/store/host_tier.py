@@ -16,13 +16,13 @@ import numpy as np
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.memory_choice import choose_prefixes, row_bytes
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.tiered import TieredShards
+from glt_lightning.store.host_choice import choose_prefixes, row_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _CHUNK = 8 << 20
 Phase = Callable[[str, int, str], AbstractContextManager[Callable[[int], object]]]
 
 
-class MemoryTier:
+class HostTier:
     """The first, hottest rows of each array of attributes. One process of a host makes it, others open it by ``path``.
 
     Files stay open while a `Shards` reads from them. Close it: that closes none of those.
@@ -50,7 +50,7 @@ class MemoryTier:
         self._slots = ReadSlots()
 
     @classmethod
-    def create(cls, partition: LocalPartition, budget_bytes: int, progress: Phase | None = None) -> MemoryTier:
+    def create(cls, partition: LocalPartition, budget_bytes: int, progress: Phase | None = None) -> HostTier:
         """Reads the hottest rows of the parts that ``partition`` maps.
 
         Raises `OptionError` for a budget that this host does not have, `PartitionError` for a file that is damaged.
@@ -101,7 +101,7 @@ class MemoryTier:
             )
 
     @classmethod
-    def open(cls, path: str | Path) -> MemoryTier:
+    def open(cls, path: str | Path) -> HostTier:
         """Maps what another process has made. Raises `DataError` where that is not what ``path`` is."""
         arrays = SharedArrays.open(path)
         arrays.close()  # the map stays
