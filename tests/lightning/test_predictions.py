@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ import torch
 from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
 from glt_lightning.errors import DataError, PeerError, WriteError
 from glt_lightning.lightning import read_predictions
-from glt_lightning.lightning.callbacks.prediction_files import write_manifest, write_rows
+from glt_lightning.lightning.callbacks import prediction_rows
+from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, write_manifest
 from tests.helpers.disks import SIZE, full_soon
 from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
 
@@ -82,7 +85,7 @@ def test_full_disk_leaves_the_earlier_predictions(make_data, make_model, make_tr
                 n_id = batch.n_id[: batch.batch_size].clone()
                 return {"n_id": n_id, "wide": torch.rand(len(n_id), SIZE // 4)}
 
-        said = rf"{folder}/out: the predictions of rank 0 cannot be written \(.*\): they take [\d,]+ bytes, and [\d,]+ were free"
+        said = rf"{folder}/out: the predictions of rank 0 cannot be written \(.*\) after [\d,]+ rows; [\d,]+ bytes are free"
         with pytest.raises(WriteError, match=said):
             make_trainer(callbacks=[PredictionWriter(str(folder / "out"))]).predict(make_model(Wide), data)
         assert [path.name for path in folder.iterdir()] == ["out"]
@@ -92,7 +95,7 @@ def test_full_disk_leaves_the_earlier_predictions(make_data, make_model, make_tr
 def test_failure_of_another_rank_ends_this_one_too(
     make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([[str(tmp_path / "out")], ["", ""], ["", "out: the disk is full"]])
+    answers = iter([[str(tmp_path / "out")], ["", ""], ["", ""], ["", "out: the disk is full"]])
     monkeypatch.setattr(
         "glt_lightning.lightning.callbacks.predictions.gather_text_of", lambda trainer, text: next(answers)
     )
@@ -121,6 +124,80 @@ def test_other_outputs_are_refused(outputs: Any, keys: list[str] | None, said: s
         writer.on_predict_batch_end(None, None, outputs, None, 0)
 
 
+def test_rows_are_written_while_others_are_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction_rows, "_MOST_BYTES", 1 << 20)
+    trainer: Any = SimpleNamespace(ckpt_path=None, local_rank=0, global_rank=0)
+    writer = PredictionWriter(str(tmp_path / "out"))
+    writer.on_predict_start(trainer, None)
+    tracemalloc.start()
+    try:
+        for batch in range(40):
+            rows = {"n_id": torch.arange(100) + 100 * batch, "wide": torch.rand(100, 1000)}  # 0.4 MB; 16 MB of all
+            writer.on_predict_batch_end(trainer, None, rows, None, batch)
+            assert list(tmp_path.iterdir()) == []  # whatever ends the process now leaves nothing
+        assert tracemalloc.get_traced_memory()[1] < 5 << 20
+    finally:
+        tracemalloc.stop()
+    writer.on_predict_end(trainer, None)
+    assert pq.ParquetFile(tmp_path / "out" / "rank0.parquet").metadata.num_row_groups == 14
+    written = pq.read_table(tmp_path / "out")  # of the folder, as users do
+    assert written["n_id"].to_pylist() == list(range(4000))
+
+
+def test_disk_that_is_full_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction_rows, "ROW_GROUP", 50)
+    trainer: Any = SimpleNamespace(ckpt_path=None, local_rank=0, global_rank=0)
+    folder = tmp_path / "disk"
+    with full_soon(folder):
+        writer = PredictionWriter(str(folder / "out"))
+        writer.on_predict_start(trainer, None)
+        with pytest.raises(
+            WriteError, match=r"after \d+ rows; [\d,]+ bytes are free there\. Free some space"
+        ) as raised:
+            for batch in range(100):
+                rows = {"n_id": torch.arange(50), "wide": torch.rand(50, SIZE // 1000)}
+                writer.on_predict_batch_end(trainer, None, rows, None, batch)
+        writer.on_exception(trainer, None, raised.value)  # Lightning's Trainer calls it
+        assert list(folder.iterdir()) == []
+        (folder / "fits").write_bytes(bytes(SIZE // 2))  # nothing that has no name takes space any more
+
+
+@pytest.mark.parametrize("no_links", [False, True])
+def test_class_that_has_no_name_takes_the_names_away(
+    make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_links: bool
+) -> None:
+    monkeypatch.setattr(prediction_rows, "ROW_GROUP", 20)
+    if no_links:  # a file system such as NFS
+        monkeypatch.setattr("os.O_TMPFILE", 1 << 30)
+
+    class Unsure(Noting):
+        class_names = tuple("abc")[:CLASSES]
+
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            n_id = batch.n_id[: batch.batch_size].clone()
+            return {"n_id": n_id, "pred": torch.where(n_id < limit, n_id % 2, -1)}
+
+    for limit in (NODES, 50):
+        make_trainer(callbacks=[PredictionWriter(str(tmp_path / f"{limit}"))]).predict(make_model(Unsure), make_data())
+    named, unnamed = read_predictions(tmp_path / f"{NODES}"), read_predictions(tmp_path / "50")
+    assert named["class"].tolist() == [("a", "b")[n % 2] for n in range(NODES)]
+    assert unnamed.keys() == {"n_id", "pred"}
+    assert unnamed["pred"].tolist() == [n % 2 if n < 50 else -1 for n in range(NODES)]
+
+
+def test_batches_of_another_form_are_refused() -> None:
+    writer = PredictionWriter()
+    for first in (torch.zeros(0), torch.zeros(2, dtype=torch.int64)):  # an idle rank's says nothing
+        writer.on_predict_batch_end(None, None, {"n_id": torch.arange(len(first)), "pred": first}, None, 0)
+    for other, said in (
+        ({"pred": torch.zeros(2)}, "'pred': .* rows of int64 for the first batch and of float32 for a later one"),
+        ({"pred": torch.zeros(2, 3, dtype=torch.int64)}, r"of int64 \[3\] for a later one"),
+        ({}, r"returned \['n_id', 'pred'\] for the first batch and \['n_id'\] for a later one"),
+    ):
+        with pytest.raises(DataError, match=said):
+            writer.on_predict_batch_end(None, None, {"n_id": torch.arange(2), **other}, None, 1)
+
+
 def test_files_of_earlier_releases_are_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "rank0.npz", n_id=np.array([4, 0]), pred=np.array([1, 2]))
     np.savez(tmp_path / "rank1.npz")  # of a rank without seeds
@@ -137,7 +214,10 @@ def test_every_kind_of_column_comes_back(tmp_path: Path) -> None:
         "pred": np.array([[True, False], [False, False], [True, True]]),
         "classes": [["x"], [], ["x", "y"]],
     }
-    write_manifest(tmp_path, {"rank0.parquet": write_rows(tmp_path / "rank0.parquet", rows, {"graph": "abc"})}, {})
+    file = PredictionFile(tmp_path, {"graph": "abc"})
+    file.write(rows)
+    file.publish(tmp_path / "rank0.parquet")
+    write_manifest(tmp_path, {"rank0.parquet": file.num_rows}, {})
     schema = pq.read_schema(tmp_path / "rank0.parquet")
     assert schema.metadata == {b"glt_lightning.graph": b"abc"}
     assert str(schema.field("half").type) == "fixed_size_list<element: halffloat>[4]"
@@ -147,11 +227,14 @@ def test_every_kind_of_column_comes_back(tmp_path: Path) -> None:
     for name in ("n_id", "wide", "half", "pred"):
         assert read[name].dtype == rows[name].dtype
         assert np.array_equal(read[name], rows[name][[1, 2, 0]])
+    (tmp_path / "_manifest.json").rename(tmp_path / "manifest.json")  # its name in earlier releases
+    assert read_predictions(tmp_path)["n_id"].tolist() == [1, 2, 3]
+    (tmp_path / "manifest.json").rename(tmp_path / "_manifest.json")
     (tmp_path / "rank0.parquet").rename(tmp_path / "gone")
     with pytest.raises(DataError, match=r"rank0.parquet: cannot be read as Parquet .* Predict again"):
         read_predictions(tmp_path)
     write_manifest(tmp_path, {"gone": 4}, {})
-    with pytest.raises(DataError, match=r"gone: has 3 rows, manifest.json says 4"):
+    with pytest.raises(DataError, match=r"gone: has 3 rows, the manifest says 4"):
         read_predictions(tmp_path)
 
 

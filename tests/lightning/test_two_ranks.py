@@ -96,7 +96,7 @@ def test_fit_test_and_predict_in_one_process_per_rank(data_options: dict[str, An
     written = read_predictions(tmp_path / "predictions")
     assert written["n_id"].tolist() == list(range(NODES))
     assert sorted(p.name for p in (tmp_path / "predictions").iterdir()) == [
-        "manifest.json",
+        "_manifest.json",
         "rank0.parquet",
         "rank1.parquet",
     ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +19,10 @@ from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import DataError
 
 KEY = "n_id"
-MANIFEST = "manifest.json"
+MANIFEST = "_manifest.json"  # pyarrow, pandas and Spark skip such names when they read a folder of Parquet files
+_OLD_MANIFEST = "manifest.json"  # of earlier releases
 _FORMAT, _VERSION = "glt_lightning.predictions", 1
-_ROW_GROUP = 65_536
+ROW_GROUP = 65_536
 _SHAPE = b"shape"  # of a row with more than one dimension
 
 Column = np.ndarray | list[list[str]]
@@ -27,15 +32,82 @@ def file_name(rank: int) -> str:
     return f"rank{rank}.parquet"
 
 
-def write_rows(path: Path, rows: Mapping[str, Column], facts: Mapping[str, str]) -> int:
-    """Writes columns with one row per node; ``facts`` go into the metadata of the schema. Returns the number of rows."""
+class PredictionFile:
+    """The Parquet file of one rank, written by row groups. It has no name until `publish`, so whatever ends the process
+    earlier, ``kill -9`` too, leaves nothing on the disk.
+
+    folder: of the file system where it is to lie.  facts: go into the metadata of the schema.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, str]) -> None:
+        self._folder, self._facts = folder, facts
+        self._stream = _open_nameless(folder)
+        self._writer: Any = None
+        self.num_rows = 0
+
+    def write(self, rows: Mapping[str, Column]) -> None:
+        """Adds columns with one row per node; every call has the same columns, types and shapes."""
+        table = _to_table(rows, self._facts)
+        if self._writer is None:
+            self._writer = _writer(self._stream, table.schema)
+        self._writer.write_table(table, row_group_size=ROW_GROUP)
+        self.num_rows += table.num_rows
+
+    def drop(self, name: str) -> None:
+        """Takes a column out of all that is written."""
+        self._writer.close()
+        with self._stream as old:
+            written = pq.ParquetFile(old)
+            schema = written.schema_arrow
+            schema = schema.remove(schema.get_field_index(name))
+            self._stream = _open_nameless(self._folder)
+            self._writer = _writer(self._stream, schema)
+            for group in range(written.num_row_groups):
+                self._writer.write_table(written.read_row_group(group, schema.names).cast(schema))
+
+    def publish(self, path: Path) -> None:
+        """Completes the file and gives it a name."""
+        if self._writer is None:
+            self.write({})  # a rank that was given no batch
+        self._writer.close()
+        self._stream.flush()
+        _give_name(self._stream, path)
+        self.close()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.is_open = False  # else its end writes a footer, which a full disk refuses once more
+        with contextlib.suppress(
+            OSError
+        ):  # of what is still to be written, on a full disk; the file is closed all the same
+            self._stream.close()
+
+
+def _writer(stream: IO[bytes], schema: pa.Schema) -> Any:
+    return pq.ParquetWriter(stream, schema, compression="zstd", compression_level=1)
+
+
+def _open_nameless(folder: Path) -> IO[bytes]:
+    try:
+        return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "w+b")
+    except OSError:  # NFS, for one, has no such files
+        return tempfile.TemporaryFile(dir=folder)
+
+
+def _give_name(stream: IO[bytes], path: Path) -> None:
+    try:  # with src_dir_fd Python calls linkat(), which alone follows this link
+        os.link(f"/proc/self/fd/{stream.fileno()}", path, src_dir_fd=stream.fileno(), follow_symlinks=True)
+    except OSError:  # the file system cannot do it
+        stream.seek(0)
+        with open(path, "wb") as copy:
+            shutil.copyfileobj(stream, copy)
+
+
+def _to_table(rows: Mapping[str, Column], facts: Mapping[str, str]) -> pa.Table:
     arrays = {name: _to_arrow(values) for name, values in rows.items()}
     fields = [pa.field(name, array.type, nullable=False, metadata=_shape(rows[name])) for name, array in arrays.items()]
     schema = pa.schema(fields, metadata={f"glt_lightning.{key}": value for key, value in facts.items()})
-    table = pa.table(list(arrays.values()), schema=schema)
-    with open(path, "wb") as stream:
-        pq.write_table(table, stream, row_group_size=_ROW_GROUP, compression="zstd", compression_level=1)
-    return int(table.num_rows)
+    return pa.table(list(arrays.values()), schema=schema)
 
 
 def write_manifest(folder: Path, files: Mapping[str, int], facts: Mapping[str, Any]) -> None:
@@ -50,7 +122,8 @@ def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
     Reads the ``.npz`` files of earlier releases, too. Raises `DataError` where files are missing or damaged.
     """
     folder = Path(path)
-    parts = _read_parquet(folder) if (folder / MANIFEST).exists() else _read_npz(folder)
+    place = next((folder / name for name in (MANIFEST, _OLD_MANIFEST) if (folder / name).exists()), None)
+    parts = _read_npz(folder) if place is None else _read_parquet(place)
     parts = [part for part in parts if part]
     if not parts:
         return {}
@@ -59,8 +132,7 @@ def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
     return {name: rows[order] for name, rows in merged.items()}
 
 
-def _read_parquet(folder: Path) -> list[dict[str, np.ndarray]]:
-    place = folder / MANIFEST
+def _read_parquet(place: Path) -> list[dict[str, np.ndarray]]:
     try:
         with open_regular(place) as stream:
             about: Any = parse_json(stream.read())
@@ -69,7 +141,7 @@ def _read_parquet(folder: Path) -> list[dict[str, np.ndarray]]:
         listed = {str(name): int(count) for name, count in about["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{place}: expected the list of a folder of predictions ({error}). Predict again.") from None
-    return [_read_file(folder / Path(name).name, count) for name, count in sorted(listed.items())]
+    return [_read_file(place.parent / Path(name).name, count) for name, count in sorted(listed.items())]
 
 
 def _read_file(path: Path, count: int) -> dict[str, np.ndarray]:
@@ -78,7 +150,7 @@ def _read_file(path: Path, count: int) -> dict[str, np.ndarray]:
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}). Predict again.") from None
     if table.num_rows != count:
-        raise DataError(f"{path}: has {table.num_rows} rows, {MANIFEST} says {count}. Predict again.")
+        raise DataError(f"{path}: has {table.num_rows} rows, the manifest says {count}. Predict again.")
     return {field.name: _to_numpy(table.column(field.name), field) for field in table.schema}
 
 

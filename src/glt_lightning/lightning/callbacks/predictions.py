@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 import glt_lightning
-from glt_lightning.errors import DataError, PeerError, WriteError
+from glt_lightning.errors import PeerError, WriteError
 from glt_lightning.lightning.callbacks.prediction_files import (
-    KEY,
-    Column,
+    PredictionFile,
     file_name,
     read_predictions,
     write_manifest,
-    write_rows,
 )
+from glt_lightning.lightning.callbacks.prediction_rows import Naming, RowGroup
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.strategies.collectives import gather_text_of
 
 __all__ = ["PredictionWriter", "read_predictions"]
-
-_PRED = "pred"
 
 
 class PredictionWriter(Callback):
@@ -37,8 +33,9 @@ class PredictionWriter(Callback):
 
     ``predict_step`` returns a dictionary of tensors with one row per seed, among them ``n_id``. Beside these columns there are
     ``id``, what the user's table calls the node, where the graph comes from tables with ids; and, where ``pred`` holds
-    classes that have names, ``class`` (for several labels of a node ``classes``). The folder appears when it is complete and
-    replaces an older one. Read it with `read_predictions`, or with whatever reads Parquet.
+    classes that have names, ``class`` (for several labels of a node ``classes``). Rows are written while others are predicted,
+    in row groups of at most 65,536. The folder appears when it is complete and replaces an older one; a run that fails leaves
+    nothing of it. Read it with `read_predictions`, or with whatever reads Parquet.
 
     Args:
         path: The folder. ``None``: ``predictions`` in the folder of the Trainer's logs.
@@ -47,10 +44,18 @@ class PredictionWriter(Callback):
 
     def __init__(self, path: str | None = None, keys: list[str] | None = None) -> None:
         self.path, self.keys = path, keys
-        self._rows: dict[str, list[np.ndarray]] = {}
+        self._folder, self._facts = Path(), dict[str, str]()
+        self._file: Any = None
+        self._naming: Any = None
+        self._group = RowGroup(keys)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._rows = {}
+        self._close()
+        folder = Path(self.path) if self.path is not None else self._default_folder(trainer)
+        self._folder = Path(gather_text_of(trainer, str(folder.resolve()))[0])
+        self._facts = _facts(trainer)
+        self._file = _open(self._folder, self._facts)
+        self._naming = Naming(trainer, pl_module)
 
     def on_predict_batch_end(
         self,
@@ -61,76 +66,71 @@ class PredictionWriter(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        for name, rows in _checked(outputs, self.keys).items():
-            rows = rows.float() if rows.dtype == torch.bfloat16 else rows  # numpy has no bfloat16
-            self._rows.setdefault(name, []).append(rows.detach().cpu().numpy().copy())
+        self._group.add(outputs)
+        if self._group.full:
+            self._write(trainer.global_rank)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        folder = Path(self.path) if self.path is not None else self._default_folder(trainer)
-        folder = Path(gather_text_of(trainer, str(folder.resolve()))[0])
+        folder, file = self._folder, self._file
         part = folder.with_name(f".{folder.name}.part")
-        rows = {name: np.concatenate(chunks) for name, chunks in self._rows.items()}
-        self._rows = {}
         leads_host = trainer.local_rank == 0
-        facts = _facts(trainer)
         try:
+            _on_all_ranks(trainer, lambda: self._write(trainer.global_rank))
             _on_all_ranks(trainer, lambda: _make_empty(part) if leads_host else None)
-            _on_all_ranks(
-                trainer, lambda: _save(part, folder, trainer.global_rank, _named(rows, trainer, pl_module), facts)
-            )
-            counts = gather_text_of(trainer, str(len(rows.get(KEY, ()))))
+            _on_all_ranks(trainer, lambda: self._publish(part, trainer.global_rank))
+            counts = gather_text_of(trainer, str(file.num_rows))
             files = {file_name(rank): int(count) for rank, count in enumerate(counts)}
-            _on_all_ranks(trainer, lambda: _replace(part, folder, files, facts) if leads_host else None)
+            _on_all_ranks(trainer, lambda: _replace(part, folder, files, self._facts) if leads_host else None)
         finally:
+            self._close()
             if leads_host:  # what a rank could not finish; no rank writes any more
                 shutil.rmtree(part, ignore_errors=True)
         rank_zero_info(f"predictions: {folder}")
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._close()
+
+    def _write(self, rank: int) -> None:
+        """Writes the rows that were collected."""
+        if not (rows := self._group.take()):
+            return
+        columns, lost = self._naming.add(rows)
+        with self._said_of(rank):
+            if lost is not None:
+                self._file.drop(lost)
+            self._file.write(columns)
+
+    def _publish(self, part: Path, rank: int) -> None:
+        with self._said_of(rank):
+            self._file.publish(part / file_name(rank))
+
+    @contextlib.contextmanager
+    def _said_of(self, rank: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise WriteError(
+                f"{self._folder}: the predictions of rank {rank} cannot be written ({error.strerror or error}) after "
+                f"{self._file.num_rows:,} rows; {shutil.disk_usage(self._folder.parent).free:,} bytes are free there. Free some "
+                "space or give PredictionWriter another path, then predict again; earlier predictions in that folder are "
+                "untouched."
+            ) from error
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._naming, self._group = None, None, RowGroup(self.keys)
 
     def _default_folder(self, trainer: Trainer) -> Path:
         return Path(trainer.log_dir or trainer.default_root_dir) / "predictions"
 
 
-def _checked(outputs: Any, keys: list[str] | None) -> dict[str, torch.Tensor]:
-    if not isinstance(outputs, Mapping) or KEY not in outputs:
-        raise DataError(
-            f"PredictionWriter: predict_step must return a dictionary of tensors with {KEY!r} among them, got "
-            f"{sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__}."
-        )
-    if missing := set(keys or ()) - set(outputs):
-        raise DataError(f"PredictionWriter: keys: predict_step returns no {sorted(missing)}, but {sorted(outputs)}.")
-    chosen = {name: rows for name, rows in outputs.items() if keys is None or name in (KEY, *keys)}
-    count = len(outputs[KEY])
-    for name, rows in chosen.items():
-        if not isinstance(rows, torch.Tensor) or rows.dim() == 0 or len(rows) != count:
-            raise DataError(
-                f"PredictionWriter: {name!r}: expected a tensor with one row for each of the {count} nodes."
-            )
-    return chosen
-
-
-def _named(rows: dict[str, np.ndarray], trainer: Trainer, module: LightningModule) -> dict[str, Column]:
-    """The columns to write: with the user's ids and the names of classes, where they are known."""
-    data = getattr(trainer, "datamodule", None)
-    if not rows or not isinstance(data, GLTDataModule):
-        return dict(rows)
-    found: dict[str, Column] = {KEY: rows[KEY]}
-    if (ids := data.user_ids(rows[KEY])) is not None:
-        found["id"] = ids
-    for name, values in rows.items():
-        found[name] = values
-        names = getattr(module, "class_names", None) or data.class_names
-        if name == _PRED and names:
-            found |= _class_columns(values, [str(each) for each in names])
-    return found
-
-
-def _class_columns(pred: np.ndarray, names: list[str]) -> dict[str, Column]:
-    """The names of predicted classes; nothing where the predictions are no classes."""
-    if pred.ndim == 1 and pred.dtype.kind in "iub" and (not len(pred) or (pred.min() >= 0 and pred.max() < len(names))):
-        return {"class": np.array(names, dtype=object)[pred.astype(np.int64)]}
-    if pred.dtype == np.bool_ and pred.shape[1:] == (len(names),):
-        return {"classes": [[names[c] for c in np.flatnonzero(row)] for row in pred]}
-    return {}
+def _open(folder: Path, facts: Mapping[str, str]) -> PredictionFile:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return PredictionFile(folder.parent, facts)
+    except OSError as error:
+        raise _no_folder(folder, error) from error
 
 
 def _facts(trainer: Trainer) -> dict[str, str]:
@@ -171,22 +171,13 @@ def _make_empty(part: Path) -> None:
     try:
         part.mkdir(parents=True)
     except OSError as error:
-        raise WriteError(
-            f"{part}: this folder for predictions cannot be made ({error.strerror}). Give PredictionWriter another path."
-        ) from error
+        raise _no_folder(part, error) from error
 
 
-def _save(part: Path, folder: Path, rank: int, rows: Mapping[str, Column], facts: Mapping[str, str]) -> None:
-    free = shutil.disk_usage(part).free
-    try:
-        write_rows(part / file_name(rank), rows, facts)
-    except OSError as error:
-        needed = sum(column.nbytes for column in rows.values() if isinstance(column, np.ndarray))
-        raise WriteError(
-            f"{folder}: the predictions of rank {rank} cannot be written ({error.strerror}): they take {needed:,} bytes, "
-            f"and {free:,} were free. Free some space or give PredictionWriter another path, then predict again; earlier "
-            "predictions in that folder are untouched."
-        ) from error
+def _no_folder(folder: Path, error: OSError) -> WriteError:
+    return WriteError(
+        f"{folder}: this folder for predictions cannot be made ({error.strerror}). Give PredictionWriter another path."
+    )
 
 
 def _replace(part: Path, folder: Path, files: Mapping[str, int], facts: Mapping[str, str]) -> None:
