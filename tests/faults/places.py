@@ -87,7 +87,7 @@ class Place:
         return ClusterOptions(
             servers=self.servers,
             num_workers=1,
-            prefetch_size=2,
+            prefetch=2,
             placement="rank" if self.mode == cells.PLACED else "host",
             deadlines=_DEADLINES,
             retry=RetryOptions(most_s=cells.MOST_PAUSE_S),

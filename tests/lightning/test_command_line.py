@@ -435,5 +435,5 @@ def test_cluster_goes_to_those_who_ask_others(
 
 def test_cluster_is_nothing_to_another_data_module(config: str, built: list[GLTCLI]) -> None:
     own = ["--data", "usermodule.OtherData", "--model", "usermodule.Plain", "--trainer.strategy", "glt_server_client"]
-    main(["fit", "--trainer.accelerator", "cpu", "--trainer.devices", "1", *own, "--cluster.prefetch_size", "9"])
-    assert built[0].trainer.strategy.cluster.prefetch_size == 9
+    main(["fit", "--trainer.accelerator", "cpu", "--trainer.devices", "1", *own, "--cluster.prefetch", "9"])
+    assert built[0].trainer.strategy.cluster.prefetch == 9

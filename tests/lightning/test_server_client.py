@@ -226,7 +226,7 @@ def test_several_hosts_need_servers(make_data, tmp_path: Path) -> None:
 
 def test_options_of_data_module_and_strategy_must_agree(make_model, make_trainer, folder: Path) -> None:
     with serving(folder) as (where, _):
-        strategy = GLTServerClientStrategy(ClusterOptions(prefetch_size=9))
+        strategy = GLTServerClientStrategy(ClusterOptions(prefetch=9))
         with pytest.raises(OptionError, match=r"cluster: the data module has .*Give it to one of them"):
             make_trainer(strategy=strategy).fit(make_model(), client_data(where))
         make_trainer(strategy=GLTServerClientStrategy(where), max_epochs=1).fit(make_model(), client_data(where))

@@ -39,5 +39,5 @@ def test_auto_is_a_share_of_what_the_host_has_available(monkeypatch):
 def test_what_is_no_size():
     with pytest.raises(OptionError, match=r"sampling.channel_size: expected bytes .* got 'all'"):
         SamplingOptions(channel_size="all")
-    with pytest.raises(OptionError, match=r"cluster.buffer_size: expected bytes .* got 'much'"):
-        ClusterOptions(buffer_size="much")
+    with pytest.raises(OptionError, match=r"cluster.channel_size: expected bytes .* got 'much'"):
+        ClusterOptions(channel_size="much")

@@ -120,12 +120,12 @@ def test_a_client_is_killed(whole, tmp_path):
 def test_slots_that_are_gone_are_forgotten_by_who_had_them(farm, whole):
     """Clients that come and go do not make one that stays collect the memory that was theirs."""
     server = farm.serve(whole, concurrency=1)
-    stays = farm.producer(farm.peer(server.address, name="stays"), prefetch_size=6)
+    stays = farm.producer(farm.peer(server.address, name="stays"), prefetch=6)
     stream = stays.stream(CONFIG, requests(10**6))
     for _ in range(5):
         for _ in range(20):
             next(stream)
-        guest = farm.producer(farm.peer(server.address, name="guest"), prefetch_size=20)
+        guest = farm.producer(farm.peer(server.address, name="guest"), prefetch=20)
         assert len(list(guest.stream(CONFIG, requests(100)))) == 100
         guest.close()
         until(lambda: len(server.status()["clients"]) == 1)

@@ -88,7 +88,7 @@ def test_same_batches_over_a_bad_network(farm, network, tmp_path, make, faults):
 
 def test_runs_at_the_same_time(any_farm, whole):
     """A validation loop in the middle of an epoch, and an epoch that is left early."""
-    context = any_farm.context(any_farm.serve(whole).address, prefetch_size=3)
+    context = any_farm.context(any_farm.serve(whole).address, prefetch=3)
     train, val = context.make_loader(SPEC), context.make_loader(OTHER)
     found: list[Contents] = []
     for number, batch in enumerate(train):
@@ -251,9 +251,9 @@ def test_a_bad_question_is_refused_and_harms_nobody(farm, whole, config, seeds, 
 
 @pytest.mark.parametrize(("channel_size", "most"), [(1, 2), (1 << 30, 8)])
 def test_bytes_limit_what_a_client_has_in_flight(farm, whole, channel_size, most):
-    """Two batches at least; else as many as have room, up to ``prefetch_size``."""
+    """Two batches at least; else as many as have room, up to ``prefetch``."""
     peer = farm.peer(farm.serve(whole).address)
-    producer = farm.producer(peer, SamplingOptions(channel_size=channel_size), prefetch_size=8)
+    producer = farm.producer(peer, SamplingOptions(channel_size=channel_size), prefetch=8)
     asked = []
 
     def requests() -> Iterator[BatchRequest]:

@@ -64,7 +64,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_a_batch_that_ends_samplers_fails_alone(farm, whole, poison, workers):
     """Those of others, which the same process had in hand, are made; and the server goes on."""
     server = farm.serve(whole, num_workers=workers, concurrency=4)
-    good = farm.producer(farm.peer(server.address, name="good"), prefetch_size=8).stream(CONFIG, requests(200))
+    good = farm.producer(farm.peer(server.address, name="good"), prefetch=8).stream(CONFIG, requests(200))
     numbers = [next(good).number]
     bad = farm.producer(farm.peer(server.address, name="bad"), SamplingOptions(max_restarts=1))
     ask = BatchRequest(poison, 7, np.arange(4), np.arange(4))
@@ -150,7 +150,7 @@ def test_it_ends_with_clients_attached_and_a_sampler_that_hangs(farm, whole):
 
 def test_a_client_that_does_not_read_costs_its_buffer_and_no_more(farm, whole):
     """And nobody waits for it."""
-    server = farm.serve(whole, buffer_size="40kB", deadlines=farm.deadlines(lease_s=60))
+    server = farm.serve(whole, channel_size="40kB", deadlines=farm.deadlines(lease_s=60))
     peer = farm.peer(server.address, name="slow")
     asked = {"session": "s" * 20, "max_restarts": 3, "timeout_s": 60}
     peer.ask("open", asked).result()

@@ -18,6 +18,7 @@ from glt_lightning.options.partition import (
 )
 from glt_lightning.options.sampling import MEMORIES, FeatureDtype, Memory, SamplingOptions, SeedPlacement
 from glt_lightning.options.security import SecurityOptions
+from glt_lightning.options.workers import WorkerOptions
 
 __all__ = [
     "ALGORITHMS",
@@ -43,6 +44,7 @@ __all__ = [
     "SamplingOptions",
     "SecurityOptions",
     "SeedPlacement",
+    "WorkerOptions",
     "as_options",
     "parse_address",
     "parse_bytes",

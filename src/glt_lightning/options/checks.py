@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import re
+import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -14,12 +15,6 @@ from glt_lightning.errors import OptionError
 def above_zero(name: str, seconds: float) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
         raise OptionError(f"{name}: expected seconds > 0, got {seconds!r}.")
-
-
-def check_devices(name: str, devices: list[str]) -> None:
-    for device in devices:
-        if re.fullmatch(r"cuda:\d+", str(device)) is None:
-            raise OptionError(f"{name}: expected devices such as cuda:0, got {device!r}.")
 
 
 def at_least(name: str, value: int, least: int) -> None:
@@ -33,6 +28,31 @@ def one_of(name: str, given: object, known: Sequence[str], further: str = "") ->
     near = difflib.get_close_matches(str(given), known, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     raise OptionError(f"{name}: expected {', '.join([*known, further] if further else known)}; got {given!r}.{hint}")
+
+
+def take_old_name(options: Any, group: str, old: str, new: str) -> None:
+    """For ``__post_init__``: moves the value of a field's old name to the field, with a line of advice. Raises `OptionError`
+    where the field has a value, too, that is not its default: the command line gives every field, so a default counts as
+    not given."""
+    value = getattr(options, old)
+    if value is None:
+        return
+    default = next(each.default for each in fields(options) if each.name == new)
+    if getattr(options, new) != default:
+        raise OptionError(
+            f"{group}.{old}: is the old name of {group}.{new}, and both are given: {value!r} and "
+            f"{getattr(options, new)!r}. Remove {group}.{old}."
+        )
+    advise(f"{group}.{old} is now called {group}.{new}. The value {value!r} is used; rename the option.")
+    object.__setattr__(options, new, value)
+    object.__setattr__(options, old, None)
+
+
+def advise(text: str) -> None:
+    """One line about an old name, once in a job. A warning of Python's, which shows each text once in a process: the command
+    line makes an options object several times."""
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+        warnings.warn(text, FutureWarning, stacklevel=2)
 
 
 _Options = TypeVar("_Options")

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from glt_lightning.errors import OptionError
-from glt_lightning.options.checks import above_zero, as_options, at_least, check_devices
+from glt_lightning.options.checks import above_zero, as_options, at_least, take_old_name
 from glt_lightning.options.deadlines import DeadlineOptions, RetryOptions
 from glt_lightning.options.limits import LimitOptions
-from glt_lightning.options.parse import parse_address, parse_bytes
+from glt_lightning.options.parse import parse_address
 from glt_lightning.options.security import SecurityOptions
+from glt_lightning.options.workers import WorkerOptions
 
 Placement = Literal["host", "rank"]
 _DEADLINES, _RETRY, _SECURITY = DeadlineOptions(), RetryOptions(), SecurityOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
+class ClusterOptions(WorkerOptions):
     """Where the graph is served and sampled.
 
     Attributes:
         servers: Addresses of the graph servers, ``host:port``, in the order of their ranks. Empty: ``glt_server_client``
             starts one itself, if all ranks are on one host.
         server_rank: The server that makes this rank's batches; ``auto`` takes rank mod servers.
-        num_workers: Sampler processes of a server.
-        concurrency: Batches that each of them has in flight.
-        worker_devices: GPUs of a server on which these sample, such as ``[cuda:0, cuda:1]``, in turn; from where
-            ``sampling.topology`` and ``sampling.features`` say. Empty: the CPU samples.
-        buffer_size: Most bytes of finished batches that a server keeps for one client. ``auto``: its clients share an
-            eighth of the memory that its host, or control group, has available when it starts; each may have two batches.
-        prefetch_size: Batches that a client asks for ahead.
+        num_workers: Sampler processes of a server. Those of a rank are ``sampling.num_workers``.
+        prefetch: Batches that a client asks for ahead, for each loader; fewer where ``sampling.channel_size`` says so.
+        channel_size: Bytes of finished batches that a server holds for one client, such as ``"1GB"``. ``auto``: its clients
+            share an eighth of the memory that its host, or control group, has available when it starts; each may have two
+            batches.
         placement: Which parts a rank maps in ``glt_worker``: ``host`` gives part p to host p mod hosts, so that a single
             host maps all; ``rank`` gives part p to rank p mod ranks.
         host: Name or address under which other hosts reach this one. ``None``: loopback if all ranks are on one host,
@@ -43,15 +42,17 @@ class ClusterOptions:
         peer_silence_s: After how many seconds without a sign of life a rank of the same host that is stopped is killed, which
             ends the job; five times as long for one that is not stopped and uses no CPU time. Slow steps, compilations and
             long validations are no silence.
+        prefetch_size: Old name of ``prefetch``.
+        buffer_size: Old name of ``channel_size``.
     """
+
+    group: ClassVar[str] = "cluster"
+    least_workers: ClassVar[int] = 1
 
     servers: list[str] = field(default_factory=list)
     server_rank: int | Literal["auto"] = "auto"
     num_workers: int = 2
-    concurrency: int = 4
-    worker_devices: list[str] = field(default_factory=list)
-    buffer_size: int | str = "auto"
-    prefetch_size: int = 4
+    prefetch: int = 4
     placement: Placement = "host"
     host: str | None = None
     deadlines: DeadlineOptions = _DEADLINES
@@ -60,8 +61,18 @@ class ClusterOptions:
     security: SecurityOptions = _SECURITY
     peer_timeout_s: float = 30.0
     peer_silence_s: float = 60.0
+    prefetch_size: int | None = None
+    buffer_size: int | str | None = None
 
     def __post_init__(self) -> None:
+        take_old_name(self, "cluster", "prefetch_size", "prefetch")
+        take_old_name(self, "cluster", "buffer_size", "channel_size")
+        super().__post_init__()
+        if self.channel_size is None:
+            raise OptionError(
+                "cluster.channel_size: null (no limit) is for sampling.channel_size alone, for a server has many clients. "
+                "Give auto, or bytes such as '1GB'."
+            )
         kinds = {
             "deadlines": DeadlineOptions,
             "retry": RetryOptions,
@@ -72,12 +83,6 @@ class ClusterOptions:
             object.__setattr__(self, name, as_options(kind, f"cluster.{name}", getattr(self, name)))
         for address in self.servers:
             parse_address("cluster.servers", address)
-        at_least("cluster.num_workers", self.num_workers, 1)
-        at_least("cluster.concurrency", self.concurrency, 1)
-        at_least("cluster.prefetch_size", self.prefetch_size, 1)
-        check_devices("cluster.worker_devices", self.worker_devices)
-        if self.buffer_size != "auto":
-            parse_bytes("cluster.buffer_size", self.buffer_size)
         if self.server_rank != "auto":
             at_least("cluster.server_rank", self.server_rank, 0)
             if self.servers and self.server_rank >= len(self.servers):
@@ -88,8 +93,3 @@ class ClusterOptions:
             raise OptionError(f"cluster.placement: expected 'host' or 'rank', got {self.placement!r}.")
         above_zero("cluster.peer_timeout_s", self.peer_timeout_s)
         above_zero("cluster.peer_silence_s", self.peer_silence_s)
-
-    @property
-    def buffer_bytes(self) -> int | None:
-        """``buffer_size`` in bytes; None for ``auto``."""
-        return None if self.buffer_size == "auto" else parse_bytes("cluster.buffer_size", self.buffer_size)

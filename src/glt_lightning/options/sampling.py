@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from glt_lightning.errors import OptionError
-from glt_lightning.options.checks import at_least, check_devices, one_of
-from glt_lightning.options.parse import parse_bytes
+from glt_lightning.options.checks import at_least, one_of
+from glt_lightning.options.workers import WorkerOptions
 
 SeedPlacement = Literal["global", "owner"]
 FeatureDtype = Literal["float32", "stored"]
@@ -16,12 +16,16 @@ MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingOptions:
+class SamplingOptions(WorkerOptions):
     """How batches are made.
 
     Attributes:
         num_workers: Sampler processes per rank; 0 samples inside the training process.
-        concurrency: Batches that each sampler process has in flight; it makes as many at once as there are cores for.
+        prefetch: Batches that the GPU that trains makes ahead, where it samples.
+        channel_size: Bytes of batches in flight per rank, as an integer or like ``"2GB"``, beside those that the trainer
+            has; never fewer than two batches. ``auto``: an eighth of the memory that the host, or the control group, has
+            available, divided by the ranks of the host. ``None``: no limit beyond ``num_workers * concurrency`` batches, or
+            ``cluster.prefetch`` from a server.
         num_threads: Threads that share the work of one batch.
         replace: Draw neighbours with replacement.
         with_edge: Give each batch its ``e_id`` (and ``edge_attr`` where the graph has it).
@@ -30,10 +34,6 @@ class SamplingOptions:
         feature_dtype: ``stored`` gives attributes that ``partition.storage`` keeps as ``float16`` or ``bfloat16`` in that
             dtype: half the bytes in each batch. The ready modules cast them in their first layer, others have to. ``int8``
             is decoded all the same. ``float32`` decodes all.
-        channel_size: Most bytes of batches in flight per rank, as an integer or like ``"2GB"``, but never fewer than two
-            batches, and beside those that the trainer has. ``auto``: an eighth of the memory that the host, or the control
-            group, has available, divided by the ranks of the host. ``None`` sets no limit beyond ``num_workers *
-            concurrency`` batches, or ``cluster.prefetch_size`` from a server.
         pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
         max_restarts: How often a batch may be tried again after the sampler processes that had it died or raised, and how
             often in a row a process is replaced that makes nothing. Not a limit for the whole job.
@@ -44,34 +44,29 @@ class SamplingOptions:
             if it fits, else ``hybrid``; for ``worker_devices`` ``device``; otherwise ``cpu``.
         features: The same for attributes of nodes and edges, ``hybrid`` within ``cache.device``. ``cpu``: read by the CPU
             and copied to the GPU.
-        prefetch: Batches that a GPU makes ahead of the one in training.
-        worker_devices: GPUs on which the sampler processes sample, such as ``[cuda:0, cuda:1]``, in turn. Their batches
-            come through the host's memory.
     """
 
+    group: ClassVar[str] = "sampling"
+    least_workers: ClassVar[int] = 0
+
     num_workers: int = 0
-    concurrency: int = 4
+    prefetch: int = 2
     num_threads: int = 1
     replace: bool = False
     with_edge: bool = False
     seed: int | None = None
     seed_placement: SeedPlacement = "global"
     feature_dtype: FeatureDtype = "float32"
-    channel_size: int | str | None = "auto"
     pin_memory: bool | None = None
     max_restarts: int = 3
     timeout_s: float = 300.0
     topology: Memory = "auto"
     features: Memory = "auto"
-    prefetch: int = 2
-    worker_devices: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        at_least("sampling.num_workers", self.num_workers, 0)
-        at_least("sampling.prefetch", self.prefetch, 1)
+        super().__post_init__()
         one_of("sampling.topology", self.topology, MEMORIES)
         one_of("sampling.features", self.features, MEMORIES)
-        check_devices("sampling.worker_devices", self.worker_devices)
         if self.worker_devices and not self.num_workers:
             raise OptionError("sampling.worker_devices: for sampler processes; set sampling.num_workers, too.")
         for name, kind in (("topology", self.topology), ("features", self.features)):
@@ -85,7 +80,6 @@ class SamplingOptions:
                 f"sampling.features: {self.features!r} with topology cpu, where the CPU samples and reads attributes. Leave "
                 "one of them out."
             )
-        at_least("sampling.concurrency", self.concurrency, 1)
         at_least("sampling.num_threads", self.num_threads, 1)
         at_least("sampling.max_restarts", self.max_restarts, 0)
         if self.seed is not None:
@@ -95,11 +89,3 @@ class SamplingOptions:
         one_of("sampling.feature_dtype", self.feature_dtype, ("float32", "stored"))
         if not self.timeout_s > 0:
             raise OptionError(f"sampling.timeout_s: expected seconds > 0, got {self.timeout_s!r}.")
-        if self.channel_size is not None and self.channel_size != "auto":
-            parse_bytes("sampling.channel_size", self.channel_size)
-
-    @property
-    def channel_bytes(self) -> int | None:
-        """``channel_size`` in bytes; None for no limit. ``auto`` must have become a number before."""
-        assert self.channel_size != "auto", "only a process of the host knows what auto means"
-        return None if self.channel_size is None else parse_bytes("sampling.channel_size", self.channel_size)

@@ -40,7 +40,7 @@ class _AskedRun:
 
 
 class RemoteProducer:
-    """Asks a graph server for batches, up to ``options.prefetch_size`` ahead for each loader that is iterated.
+    """Asks a graph server for batches, up to ``options.prefetch`` ahead for each loader that is iterated.
 
     The trainer keeps the plan and says what it wants of each batch, so a server that was restarted, or a connection that
     broke, costs time and nothing else; `PeerLostError` after ``options.deadlines.reconnect_s``. A batch lies in the memory
@@ -67,8 +67,8 @@ class RemoteProducer:
         *,
         handover: bool = True,
     ) -> None:
-        most = options.prefetch_size
-        self._in_flight = InFlight.of(sampling, most, f"cluster.prefetch_size {most}")
+        most = options.prefetch
+        self._in_flight = InFlight.of(sampling, most, f"cluster.prefetch {most}")
         self._sizes: dict[SamplerConfig, int] = {}  # bytes of the largest batch so far, for the runs to come
         self._runs: WeakSet[_AskedRun] = WeakSet()
         self._client_session = ClientSession(

@@ -329,10 +329,11 @@ class Scheduler:
 
 
 def _sessions(options: ClusterOptions) -> Sessions:
-    if options.buffer_bytes is not None:
-        return Sessions(options.buffer_bytes)
+    if options.channel_size != "auto":
+        assert options.channel_bytes is not None, "the options refuse a server without a limit"
+        return Sessions(options.channel_bytes)
     shared = memory_for_batches()
-    _log.info("cluster.buffer_size: auto, %s MB of finished batches for all clients together.", f"{shared / 1e6:,.0f}")
+    _log.info("cluster.channel_size: auto, %s MB of finished batches for all clients together.", f"{shared / 1e6:,.0f}")
     return Sessions(shared, shared=True)
 
 
