@@ -104,7 +104,7 @@ def test_serves_until_it_is_told_to_end(
         assert settle(run.family, grace_s=5) == []
         assert "Traceback" not in run.output
     sick = said_by("--health", address, status=1)
-    assert sick.startswith(f"unhealthy: graph server ({address}): nothing listens there")
+    assert sick.startswith(f"unhealthy: graph server ({address}): nothing listens at this address")
 
 
 @pytest.mark.slow
@@ -225,8 +225,8 @@ def test_secret_of_the_job(make_data: Callable[..., Any], tmp_path: Path, capsys
     other.write_text("another secret of the same size\n")
     with serving(data.partition_dir, security=SecurityOptions(token_file=str(token))) as (where, _):
         ask = ["--status", where.servers[0], *SHORT]
-        assert "the secret of this process is not that of the job" in refused(capsys, *ask)
-        assert "is not that of the job" in refused(capsys, *ask, "--cluster.security.token_file", other)
+        assert "the secret of this process is not the job's" in refused(capsys, *ask)
+        assert "is not the job's" in refused(capsys, *ask, "--cluster.security.token_file", other)
         main(["serve", *ask, "--cluster.security.token_file", str(token)])
         assert f"server 0 at {where.servers[0]}" in capsys.readouterr().out
 

@@ -246,7 +246,10 @@ def test_no_trainer_samples_on_servers(folder: Path) -> None:
 def test_nobody_there(make_model, make_trainer) -> None:
     (address,) = free_addresses(1)
     where = cluster(servers=[address], deadlines=DeadlineOptions(connect_s=1, reconnect_s=0.3))
-    said = rf"graph server \({address}\): nothing listens there.*raise cluster\.deadlines\.reconnect_s.*lightning serve --config"
+    said = (
+        rf"graph server \({address}\): nothing listens at this address.*"
+        r"raise cluster\.deadlines\.reconnect_s.*lightning serve --config"
+    )
     with pytest.raises(PeerLostError, match=said):
         _ = client_data(where).num_features
     with pytest.raises(PeerLostError, match=rf"server 0 \({address}\)"):

@@ -153,7 +153,7 @@ def test_batches_may_be_kept(partition, workers):
         loader.set_epoch(0)
         want = [contents(b) for b in loader]
         loader.set_epoch(0)
-        with pytest.warns(UserWarning, match="held by kept batches"):
+        with pytest.warns(UserWarning, match="batch slots are in use"):
             kept = list(loader)
         assert [contents(b) for b in kept] == want
         assert loader.stats().fresh_slots > 0

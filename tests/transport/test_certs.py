@@ -69,7 +69,7 @@ def test_a_host_is_added_to_the_same_authority(tmp_path):
 def test_nothing_is_replaced_without_being_told(tmp_path):
     run_certs(["--dir", str(tmp_path), "--hosts", "node1"])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(OptionError, match=r"node1.pem.*already there.*--force"):
+    with pytest.raises(OptionError, match=r"node1.pem.*exist already.*--force"):
         run_certs(["--dir", str(tmp_path), "--hosts", "node2,node1"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     run_certs(["--dir", str(tmp_path), "--hosts", "node1", "--force"])
@@ -116,7 +116,7 @@ def test_what_a_certificate_says(tmp_path):
         (["--hosts", "bad host"], "expected names or addresses"),
         (["--hosts", "a,,b"], "expected names or addresses"),
         (["--hosts", "a,a"], "names a host twice"),
-        (["--hosts", "ca"], "another of the files"),
+        (["--hosts", "ca"], "would replace those of the authority"),
         (["--hosts", "a", "--days", "0"], "at least 1"),
     ],
 )

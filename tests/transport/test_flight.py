@@ -242,7 +242,7 @@ def test_a_server_that_stands_still_is_noticed(other_process: Any) -> None:
     next(stream)
     process.send_signal(signal.SIGSTOP)
     began = time.monotonic()
-    with pytest.raises(PeerLostError, match="no sign of life for 1 s"):
+    with pytest.raises(PeerLostError, match="the peer answered no ping for 1 s"):
         next(stream)
     assert 0.9 < time.monotonic() - began < 10
     with pytest.raises(PeerLostError, match="no answer"):
@@ -539,7 +539,7 @@ def test_a_batch_that_claims_more_than_it_brings() -> None:
             if len(batch.column(0)) > batch.column(0).buffers()[1].size:
                 caught += 1
                 chunk = SimpleNamespace(data=batch, app_metadata=frame.encode(Kind.REPLY, 1, {}))
-                with pytest.raises(WireError, match="longer than its memory"):
+                with pytest.raises(WireError, match="exceeds its buffer"):
                     flight_common.open_chunk(chunk)
     assert caught > 0
 

@@ -13,11 +13,11 @@ import pytest
 
 from glt_lightning.errors import FullError, OptionError, PeerLostError
 from glt_lightning.options import DeadlineOptions, LimitOptions
+from glt_lightning.transport.admission import Admission, LaneUsage
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_common import SCHEMA, flight, to_json
 from glt_lightning.transport.flight_transport import FlightTransport
 from glt_lightning.transport.frame import Kind, encode
-from glt_lightning.transport.guests import Guests, Share
 from glt_lightning.transport.message import Message
 from tests.helpers.clock import Clock
 from tests.helpers.places import DEADLINES, Desk, Place
@@ -104,10 +104,10 @@ def test_who_finds_a_server_full_tries_again(limited: Any, desk: Desk) -> None:
     busy = place.connect(address)
     waiting = busy.call("wait", {})
     assert desk.entered.acquire(timeout=10)
-    with pytest.raises(FullError, match=r"has 1 streams open and takes no more \(cluster.limits.streams\)"):
+    with pytest.raises(FullError, match=r"has 1 streams open, the limit of cluster.limits.streams"):
         place.connect(address)
     impatient = DeadlineOptions(connect_s=5, call_s=5, reconnect_s=0.1)
-    with pytest.raises(PeerLostError, match=r"server 0 .*takes no more.*reconnect_s"):
+    with pytest.raises(PeerLostError, match=r"server 0 .*has 1 streams open.*reconnect_s"):
         place.peer(address, deadlines=impatient).ask("echo").result()
     desk.release.set()
     waiting.result(10)
@@ -132,7 +132,7 @@ def test_an_operation_that_has_no_room_is_asked_again(place: Place, desk: Desk) 
 
 
 def test_replies_that_nobody_reads_are_bounded(limited: Any, greedy: Any, desk: Desk) -> None:
-    """Of one client by its share; of many by ending the one that has the most and reads nothing."""
+    """Of one client by its usage; of many by ending the one that has the most and reads nothing."""
     place = limited(unread_size="40MB", unread_total_size="100MB")
     made: list[str] = []
 
@@ -145,7 +145,7 @@ def test_replies_that_nobody_reads_are_bounded(limited: Any, greedy: Any, desk: 
     taker = greedy(address)
     taker.open()
     taker.ask("grow", nbytes=30 * MB)
-    until(lambda: server._flight._guests._held >= 30 * MB)  # from then on its lane is known for large replies
+    until(lambda: server._flight._admission._held >= 30 * MB)  # from then on its lane is known for large replies
     taker.ask("grow", 20, nbytes=30 * MB)
     other = place.connect(address, name="other")
     assert other.call("grow", {"nbytes": 30 * MB}, bulk=True).result(20).body.nbytes == 30 * MB
@@ -182,8 +182,8 @@ def test_compressed_bodies_are_refused(limited: Any, greedy: Any, desk: Desk) ->
     assert echoed == [50 * MB]
 
 
-def enter(guests: Guests, stack: ExitStack, peer: str) -> None:
-    stack.enter_context(guests.stream(peer))
+def enter(admission: Admission, stack: ExitStack, peer: str) -> None:
+    stack.enter_context(admission.stream(peer))
 
 
 def test_whose_connection_makes_room() -> None:
@@ -199,9 +199,9 @@ def test_whose_connection_makes_room() -> None:
         def come(peer: str, times: int = 1) -> None:
             clock.ahead_s += 1.0
             for _ in range(times):
-                enter(guests, rooms.setdefault(peer, stack.enter_context(ExitStack())), peer)
+                enter(admission, rooms.setdefault(peer, stack.enter_context(ExitStack())), peer)
 
-        guests = Guests(LimitOptions(streams=8, streams_per_host=6), sever, clock)
+        admission = Admission(LimitOptions(streams=8, streams_per_host=6), sever, clock)
         come("ipv4:10.0.0.1:1", 2)
         come("ipv4:10.0.0.2:1")
         come("ipv4:10.0.0.2:2", 3)
@@ -211,24 +211,24 @@ def test_whose_connection_makes_room() -> None:
         come("ipv4:10.0.0.1:3", 2)
         come("ipv4:10.0.0.1:4")  # the 7th of an address: its own, and of equals the one that was idle longest
         assert severed == ["ipv4:10.0.0.2:2", "ipv4:10.0.0.1:1"]
-        guest = guests._guests["ipv4:10.0.0.1:2"]
-        with guests.busy(guest):
+        client = admission._clients["ipv4:10.0.0.1:2"]
+        with admission.busy(client):
             come("ipv4:10.0.0.1:4", 2)
             assert severed[2:] == ["ipv4:10.0.0.1:3"]
-            assert guest.peer in rooms
+            assert client.peer in rooms
 
 
 def test_an_address_that_has_less_does_not_make_room() -> None:
     severed: list[str] = []
-    guests = Guests(LimitOptions(streams=3, streams_per_host=3), severed.append, Clock())
+    admission = Admission(LimitOptions(streams=3, streams_per_host=3), severed.append, Clock())
     with ExitStack() as stack:
-        enter(guests, stack, "ipv4:10.0.0.2:1")
-        enter(guests, stack, "ipv4:10.0.0.1:1")
-        enter(guests, stack, "ipv4:10.0.0.1:1")
+        enter(admission, stack, "ipv4:10.0.0.2:1")
+        enter(admission, stack, "ipv4:10.0.0.1:1")
+        enter(admission, stack, "ipv4:10.0.0.1:1")
         with pytest.raises(FullError, match="this server has 3 streams open"):
-            enter(guests, stack, "ipv4:10.0.0.1:1")
+            enter(admission, stack, "ipv4:10.0.0.1:1")
     assert severed == []
-    assert not guests._guests
+    assert not admission._clients
 
 
 @pytest.mark.parametrize(
@@ -245,15 +245,19 @@ def test_limits_are_checked(limits: dict[str, Any], complaint: str) -> None:
 
 def test_a_lane_that_is_not_read_is_one_whatever_else_its_client_reads() -> None:
     clock, severed = Clock(), []
-    guests = Guests(LimitOptions(unread_size=1000, unread_total_size=10), severed.append, clock)
+    admission = Admission(LimitOptions(unread_size=1000, unread_total_size=10), severed.append, clock)
     with ExitStack() as stack:
-        greedy, other = stack.enter_context(guests.stream("a:1")), stack.enter_context(guests.stream("b:1"))
-        stuck, lively, newcomer = Share(guests, greedy), Share(guests, greedy), Share(guests, other)
+        greedy, other = stack.enter_context(admission.stream("a:1")), stack.enter_context(admission.stream("b:1"))
+        stuck, lively, newcomer = (
+            LaneUsage(admission, greedy),
+            LaneUsage(admission, greedy),
+            LaneUsage(admission, other),
+        )
         left = iter([False, True])
 
         def send_stuck(_reply: Message) -> None:
-            guests.made(lively, 0, 0)  # a small reply on its other lane, which it reads
-            guests.has_read(lively)
+            admission.made(lively, 0, 0)  # a small reply on its other lane, which it reads
+            admission.has_read(lively)
             clock.ahead_s += 60.0
             newcomer.answer(lambda: pytest.fail("there is no room yet"), lambda _: None, lambda: next(left))
             assert severed == ["a:1"]
@@ -262,4 +266,4 @@ def test_a_lane_that_is_not_read_is_one_whatever_else_its_client_reads() -> None
         sent: list[Message] = []
         newcomer.answer(lambda: Message({"room": True}), sent.append, lambda: False)
         assert len(sent) == 1
-        assert guests._held == greedy.held == other.held == stuck.unread == 0
+        assert admission._held == greedy.held == other.held == stuck.unread == 0

@@ -123,7 +123,7 @@ def test_a_cut_is_noticed_and_heals(network: InProcessNetwork, place: Place, des
         pending.result(5)
     with pytest.raises(PeerLostError):
         next(stream)
-    with pytest.raises(PeerLostError, match="nothing listens there"):
+    with pytest.raises(PeerLostError, match="nothing listens at this address"):
         place.connect(server.address)
     answer = peer.ask("echo", {"after": "the cut"})
     network.heal(server.address)

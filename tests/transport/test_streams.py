@@ -46,7 +46,7 @@ def test_an_error_ends_it(place: Place, desk: Desk) -> None:
 @pytest.mark.parametrize("op", ["nothing", "echo"])
 def test_unknown_streams_are_named(place: Place, desk: Desk, op: str) -> None:
     connection = place.connect(place.serve(desk.service()).address)
-    with pytest.raises(RemoteError, match=f"no operation '{op}' here; known: count, news"):
+    with pytest.raises(RemoteError, match=f"unknown operation '{op}'; this server offers: count, news"):
         list(connection.stream(op, {}))
 
 

@@ -1,4 +1,4 @@
-"""How batches travel: recycled memory slots and the messages about them."""
+"""Recycled memory slots for batches, and the messages between a rank and its sampler processes."""
 
 from glt_lightning.channel.slots import PinMemory, SharedSlot, Slot, SlotPool, SlotWriter
 

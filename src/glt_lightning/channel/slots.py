@@ -18,14 +18,15 @@ import numpy as np
 
 from glt_lightning.ops.native import address_of, lend
 
-_GRAIN = 2 << 20  # slots grow in huge pages
+_GRAIN = 2 << 20  # slots grow in steps of a huge page, 2 MiB on x86-64
 
-# Page-locks [address, address + bytes) and returns what undoes it; the loader passes it in when training on a GPU.
+# Page-locks [address, address + bytes) and returns a function that undoes it; the loader passes it in when training on a
+# GPU, since nothing below the loader may import torch.
 PinMemory = Callable[[int, int], Callable[[], None]]
 
 
 class _Map(mmap.mmap):
-    """A map that is page-locked for as long as anybody views it.
+    """A map that is page-locked until its last view is gone.
 
     CUDA must forget the pages before the kernel unmaps them: an address that is mapped again while it is registered cannot
     be registered, or copies read the old pages. Views outlive their slot, so the map itself undoes it.
@@ -56,6 +57,7 @@ class Slot:
     def reserve(self, nbytes: int) -> None:
         """Makes room for ``nbytes``. Only while the slot is not lent."""
         if nbytes > self.capacity:
+            # An eighth more than asked: sizes of batches vary, and each growth maps (and faults in) fresh pages.
             self._map(-(-(nbytes + nbytes // 8) // _GRAIN) * _GRAIN)
 
     def _map(self, capacity: int) -> None:
@@ -70,7 +72,7 @@ class Slot:
         self._memory = memory
 
     def buffer(self, nbytes: int) -> Any:
-        """A new object that exports the first ``nbytes``; its death is the sign that the batch is gone."""
+        """A new object that exports the first ``nbytes``. When it is garbage-collected, no view of the batch is left."""
         assert self._memory is not None
         return lend(self._memory, nbytes)
 
@@ -79,7 +81,8 @@ class Slot:
 
 
 class SharedSlot(Slot):
-    """A slot that another process writes: a memfd, which has no name and is gone with its last holder.
+    """A slot that another process writes: a memfd, which has no name and is freed when the last process closes it, however
+    that process ends.
 
     fd: of a slot that another process made; owned by this one from now on.
     """
@@ -103,7 +106,7 @@ class SharedSlot(Slot):
 
 
 class SlotWriter:
-    """The other process's view of a `SharedSlot`: maps it, makes it larger when a batch needs that."""
+    """The writing process's view of a `SharedSlot`: maps it, and enlarges it if a batch does not fit."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -127,7 +130,7 @@ class SlotWriter:
 class SlotPool:
     """Slots of one kind, created as they are needed up to ``limit``; beyond it batches come in one-off memory.
 
-    Not for several threads, but a lent slot may come back on any thread.
+    Not thread-safe, but a lent slot may come back on any thread: that is one append to a deque, which is atomic.
     """
 
     def __init__(self, kind: type[Slot], limit: int, pin: PinMemory | None = None) -> None:
@@ -151,12 +154,13 @@ class SlotPool:
         return slot
 
     def take_fresh(self) -> Slot:
-        """A one-off slot: it does not come back, its memory goes with the batch. It is not page-locked: that takes longer
-        than the copy from it, and the driver keeps the host from running further ahead."""
+        """A one-off slot: it does not come back, its memory is freed with the batch. It is not page-locked: that takes longer
+        than the copy from it, and blocks the host in the driver."""
         self.fresh_slots += 1
         if self.fresh_slots == 1:
             warnings.warn(
-                f"all {self.limit} batch slots are held by kept batches; further ones get memory of their own, which is slower.",
+                f"all {self.limit} batch slots are in use by batches that the program still references; further batches get "
+                "fresh memory, which is slower. Drop references to batches that are no longer needed.",
                 stacklevel=2,
             )
         return self._make(None)
@@ -169,12 +173,12 @@ class SlotPool:
             slot.close()
 
     def retire(self, slot: Slot) -> None:
-        """Forgets and closes a slot that was taken: its memory is not used again, and goes with whoever still reads it."""
+        """Forgets and closes a slot that was taken: its memory is not used again, and is freed with its last view."""
         self._slots = [each for each in self._slots if each is not slot]
         slot.close()
 
     def trim(self, most: int) -> list[Slot]:
-        """Closes the free slots but ``most`` of them, those that were used last; returns which."""
+        """Closes free slots until ``most`` are left, those that were used last; returns the closed ones."""
         gone = [self._free.popleft() for _ in range(len(self._free) - most)]
         for slot in gone:
             self.retire(slot)
@@ -190,7 +194,7 @@ class SlotPool:
         if self.owns(slot):
             weakref.finalize(buffer, self._free.append, slot).atexit = False
         elif isinstance(slot, SharedSlot):
-            # a mapping of a memfd holds a file descriptor, and there may be thousands of kept batches
+            # a mapping of a memfd holds a file descriptor, and the program may reference thousands of batches
             memory = memory.copy()
             slot.close()
         return memory

@@ -12,7 +12,7 @@ import struct
 from typing import Any
 
 _LENGTHS = struct.Struct("<II")
-_MOST = 1 << 31
+_MOST = 1 << 31  # bytes of a header or body: lengths beyond it mean that the stream is out of step
 
 
 class ClosedError(ConnectionError):
@@ -43,15 +43,17 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes, list[int]]:
     try:
         first, fds, _, _ = socket.recv_fds(sock, _LENGTHS.size, 1)
         if not first:
-            raise ClosedError("end of stream")
+            raise ClosedError("the other process closed the connection")
         lengths = first + _exactly(sock, _LENGTHS.size - len(first))
         header_size, body_size = _LENGTHS.unpack(lengths)
         if header_size > _MOST or body_size > _MOST:
-            raise ClosedError(f"frame of {header_size} + {body_size} bytes")
+            raise ClosedError(
+                f"received a frame of {header_size} + {body_size} bytes; at most {_MOST} each are possible"
+            )
         header = json.loads(_exactly(sock, header_size))
         return header, _exactly(sock, body_size), list(fds)
     except BaseException as error:
-        for fd in fds:  # they came with the first bytes of a message that did not come whole
+        for fd in fds:  # the descriptors arrive with the first bytes of a message, whose rest may be missing
             os.close(fd)
         if isinstance(error, ConnectionResetError):
             raise ClosedError(str(error)) from None
@@ -65,6 +67,6 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     while got < size:
         n = sock.recv_into(view[got:])
         if n == 0:
-            raise ClosedError("end of stream inside a message")
+            raise ClosedError("the other process closed the connection in the middle of a message")
         got += n
     return bytes(data)

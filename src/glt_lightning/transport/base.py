@@ -1,4 +1,4 @@
-"""What a transport offers. Nothing here waits without a deadline, and nobody unknown gets past `Service.greet`."""
+"""The interfaces of a transport. Every wait has a deadline, and a peer is served only after `Service.greet` accepted it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ PROTOCOL = 3  # version of the wire format and of the operations
 
 
 class Caller(Protocol):
-    """The peer a handler works for. ``name``: as it introduced itself; ``hello``: all it said; ``host``: where it really
-    is, "" within this process."""
+    """The peer that a handler works for. name: from its greeting.  hello: its whole greeting.  host: the address that its
+    connection comes from, which it cannot choose; "" within this process."""
 
     name: str
     host: str
     hello: Mapping[str, Any]
 
     def is_gone(self) -> bool:
-        """Whether its connection has ended. A stream that waits for news asks this at least once a second."""
+        """Whether its connection has ended. A stream handler checks this at least once a second while it waits."""
 
 
 CallHandler = Callable[[Message, Caller], Message]
@@ -29,11 +29,11 @@ StreamHandler = Callable[[Message, Caller], Iterator[Message]]
 
 @dataclass(frozen=True)
 class Service:
-    """What a process offers to its peers: a fixed table of operations.
+    """The operations that a process offers to its peers: a fixed table.
 
-    greet: takes a peer's introduction (`hello`), returns the answer to it or raises `RefusedError` with the reason.
-    calls: operations that give one reply. They run on pool threads, several at once.
-    streams: operations that give replies until they end or the caller leaves.
+    greet: takes a peer's greeting (`hello`), returns the answer to it or raises `RefusedError` with the reason.
+    calls: operations with one reply. They run on pool threads, several at once.
+    streams: operations with any number of replies; they end by themselves or when the caller leaves.
     """
 
     greet: Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -42,11 +42,11 @@ class Service:
 
 
 class Pending(Protocol):
-    """A call on its way."""
+    """A call in flight."""
 
     def result(self, timeout_s: float) -> Message:
-        """The reply. Raises `PeerLostError` when the connection ends or the time is over, `RemoteError` for an error of
-        the handler. May be asked again after a timeout."""
+        """The reply. Raises `PeerLostError` when the connection ends or ``timeout_s`` has passed, `RemoteError` for an error
+        of the handler. May be called again after a timeout."""
 
 
 class MessageStream(Protocol):
@@ -59,10 +59,10 @@ class MessageStream(Protocol):
 
 
 class Connection(Protocol):
-    """A greeted connection to one peer; for any number of threads.
+    """A connection to one peer, after the greeting. Thread-safe.
 
-    welcome: what the peer answered to the greeting.
-    heard_s: when anything last came from it, by the monotonic clock.
+    welcome: the peer's answer to the greeting.
+    heard_s: when the last message of any kind arrived from it, by the monotonic clock.
     """
 
     welcome: Mapping[str, Any]
@@ -82,7 +82,7 @@ class Connection(Protocol):
 
 
 class Server(Protocol):
-    """A service that listens. ``address``: host:port, with the port that was picked."""
+    """A listening service. ``address``: host:port, with the actual port where 0 was asked for."""
 
     address: str
 
@@ -95,7 +95,8 @@ class Transport(Protocol):
 
     def serve(self, address: str, service: Service) -> Server:
         """Listens at ``host:port``; port 0 picks a free one. Raises `OptionError` for an address that cannot be used:
-        taken, not of this host, or beyond loopback without security."""
+        in use, not of this host, or beyond loopback without security."""
 
     def connect(self, address: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
-        """Reaches a peer and greets it. Raises `PeerLostError` if there is no answer in time, `RefusedError` if it says no."""
+        """Connects to a peer and greets it. Raises `PeerLostError` if there is no answer in time, `RefusedError` if the peer
+        refuses the greeting."""

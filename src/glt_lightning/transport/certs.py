@@ -1,4 +1,4 @@
-"""A certificate authority for a job: ``glt-lightning certs`` makes what ``cluster.security`` names."""
+"""A certificate authority for a job: ``glt-lightning certs`` makes the files that ``cluster.security`` names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from glt_lightning.errors import OptionError
 
 CA, CA_KEY, TOKEN = "ca.pem", "ca.key", "token"
-_LONGEST_NAME = 64  # characters; what a common name holds
+_LONGEST_NAME = 64  # characters; X.509 limits a common name to this
 _SKEW = datetime.timedelta(hours=1)  # clocks of other hosts may be behind
 _KEY_MODE, _OPEN_MODE = 0o600, 0o644
 
@@ -26,7 +26,8 @@ _KEY_MODE, _OPEN_MODE = 0o600, 0o644
 def make_authority(folder: str | Path, days: int = 365, *, force: bool = False) -> Path:
     """Makes ``ca.pem`` and ``ca.key`` in ``folder`` and returns the path of the former.
 
-    Raises `OptionError` if there is an authority already, unless ``force``: certificates that it signed end with it.
+    Raises `OptionError` if there is an authority already, unless ``force``: replacing it invalidates the certificates that it
+    signed.
     """
     folder = Path(folder)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -58,10 +59,10 @@ def make_authority(folder: str | Path, days: int = 365, *, force: bool = False) 
 def make_certificate(
     folder: str | Path, name: str, hosts: Sequence[str], days: int = 365, *, force: bool = False
 ) -> tuple[Path, Path]:
-    """Makes a certificate and key for a host, which serves and asks with them, signed by the authority in ``folder``.
+    """Makes a certificate and key for a host, as server and as client, signed by the authority in ``folder``.
 
     hosts: its names and addresses, as peers write them.  Returns the paths (``name.pem``, ``name.key``).
-    Raises `OptionError` for a folder without an authority, or where the files are there already, unless ``force``.
+    Raises `OptionError` for a folder without an authority, or if the files exist already, unless ``force``.
     """
     folder = Path(folder)
     authority, signer = _open_authority(folder)
@@ -102,8 +103,8 @@ def run_certs(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--hosts",
         required=True,
-        help="comma-separated; each a name or address as others write it in cluster.servers or MASTER_ADDR, or several "
-        "of one host joined by +, such as node1+10.0.0.5",
+        help="comma-separated; each a name or address as it stands in cluster.servers or MASTER_ADDR; several names of "
+        "one host are joined by +, such as node1+10.0.0.5",
     )
     parser.add_argument("--days", type=int, default=365, help="how long they are valid")
     parser.add_argument("--token", action="store_true", help="make a secret of the job, too")
@@ -118,7 +119,7 @@ def run_certs(argv: Sequence[str]) -> None:
         _host(host)
     names = [_file_name(group[0]) for group in groups]
     if len(set(names)) != len(names):
-        raise OptionError(f"--hosts: {args.hosts} names a host twice.")
+        raise OptionError(f"--hosts: {args.hosts} names a host twice. List each host once; join its names by +.")
     files = [args.dir / f"{name}.{end}" for name in names for end in ("pem", "key")]
     _refuse_existing([*files, *([args.dir / TOKEN] if args.token else [])], args.force)  # all or nothing
     if not (args.dir / CA).exists():
@@ -127,9 +128,10 @@ def run_certs(argv: Sequence[str]) -> None:
         make_certificate(args.dir, name, group, args.days, force=args.force)
     token = [f"    token_file: {make_token(args.dir, force=args.force)}"] if args.token else []
     print(
-        f"made in {args.dir}: {', '.join(names)}. Copy {CA}, a host's own two files{' and the token' if token else ''} to"
+        f"made certificates in {args.dir} for: {', '.join(names)}. Copy {CA}, the host's own .pem and .key"
+        f"{' and the token' if token else ''} to each host"
     )
-    print(f"each host, {CA_KEY} to none, and write there:\n")
+    print(f"(never {CA_KEY}), and put into its configuration:\n")
     files_of_first = {"ca": CA, "cert": f"{names[0]}.pem", "key": f"{names[0]}.key"}
     shown = [f"    {option}: {args.dir / name}" for option, name in files_of_first.items()]
     print("\n".join(["cluster:", "  security:", *shown, *token]))
@@ -152,7 +154,9 @@ def _host(text: str) -> x509.GeneralName:
 def _file_name(host: str) -> str:
     name = host.replace(":", "-")
     if name in ("ca", TOKEN):
-        raise OptionError(f"--hosts: {host!r} is the name of another of the files; use the host's address.")
+        raise OptionError(
+            f"--hosts: the files of {host!r} would replace those of the authority or the secret; use the host's address."
+        )
     return name
 
 
@@ -176,11 +180,17 @@ def _open_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePri
         certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
         key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
     except OSError as error:
-        raise OptionError(f"--dir: {folder} has no authority: {error.filename}: {error.strerror}.") from None
+        raise OptionError(
+            f"--dir: {folder} has no authority: {error.filename}: {error.strerror}. Run glt-lightning certs in a new folder."
+        ) from None
     except (ValueError, TypeError) as error:
-        raise OptionError(f"--dir: the authority in {folder} cannot be read: {error}.") from None
+        raise OptionError(
+            f"--dir: the authority in {folder} cannot be read: {error}. Restore its files, or make a new one in another folder."
+        ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise OptionError(f"--dir: {folder / CA} and {CA_KEY} are not one pair.")
+        raise OptionError(
+            f"--dir: {folder / CA} does not belong to {CA_KEY} beside it. Restore the pair, or choose a new folder."
+        )
     return certificate, key
 
 
@@ -190,13 +200,15 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _refuse_existing(paths: Iterable[Path], force: bool) -> None:
-    there = [str(path) for path in paths if path.exists()]
-    if there and not force:
-        raise OptionError(f"{', '.join(there)}: already there. Give --force to replace, or leave these hosts out.")
+    existing = [str(path) for path in paths if path.exists()]
+    if existing and not force:
+        raise OptionError(
+            f"--dir: {', '.join(existing)} exist already. Give --force to replace them, or leave these hosts out of --hosts."
+        )
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """A whole file or none, never readable to more than ``mode`` says."""
+    """Writes the whole file or nothing. It has ``mode`` from its creation on, so a key is never readable by other users."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -1,7 +1,7 @@
 """A server proves to its client that it knows the job's secret.
 
 The client shows the secret with every call, and a server without one would take it and answer. So each opening carries a
-nonce, and the welcome a MAC of it under the secret: a client that was given a secret talks to nobody else.
+nonce, and the welcome a MAC of it under the secret. A client that has a secret accepts no server without this proof.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glt_lightning.transport.credentials import Credentials
 
 _NONCE, _PROOF = "nonce", "proof"
 _PURPOSE = b"glt-lightning welcome\0"
-_MOST_NONCE = 128
+_MOST_NONCE = 128  # characters; ours has 32. Bounds the work that a stranger can ask for before it is refused
 
 
 class Challenge:
@@ -28,26 +28,26 @@ class Challenge:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What the opening carries."""
+        """The fields that the opening carries for this challenge."""
         return {} if self._token is None else {_NONCE: self._nonce}
 
     def check(self, welcome: Mapping[str, Any]) -> dict[str, Any]:
-        """The welcome without its proof. Raises `UnprovenError` where a secret was given and the proof is not there, or
-        was made with another one."""
+        """Returns the welcome without its proof. Raises `UnprovenError` if this process has a secret and the proof is missing
+        or was made with another secret."""
         proof = welcome.get(_PROOF)
         if self._token is not None:
             wanted = _mac(self._token, self._nonce)
             if not isinstance(proof, str) or not hmac.compare_digest(proof.encode("utf-8", "replace"), wanted.encode()):
-                asks = "asks for no secret" if proof is None else "does not know this job's secret"
+                found = "was started without a secret" if proof is None else "has another secret"
                 raise UnprovenError(
-                    f"it {asks}, and this process was given one. Start the server with the same "
-                    "cluster.security.token_file, or leave token_file out here."
+                    f"the server {found}, but this process has the job's. Start the server with the same "
+                    "cluster.security.token_file, or remove token_file here."
                 )
         return {name: value for name, value in welcome.items() if name != _PROOF}
 
 
 def proof_for(opening: Mapping[str, Any], credentials: Credentials) -> dict[str, str]:
-    """The server's side: what the welcome to an opening carries besides."""
+    """The server's side: the proof that the welcome to an opening carries; empty where no secret or no nonce was given."""
     nonce = opening.get(_NONCE)
     if credentials.token is None or not isinstance(nonce, str) or len(nonce) > _MOST_NONCE:
         return {}

@@ -1,4 +1,4 @@
-"""What a process shows to its peers: certificates and the job's secret, read once."""
+"""The certificates and the job's secret with which a process authenticates itself to its peers. Read once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from glt_lightning.errors import OptionError
 from glt_lightning.options import SecurityOptions
 
-_LEAST_TOKEN = 16
-_MOST_TOKEN = 1024
+_LEAST_TOKEN = 16  # characters: too long to be guessed over the network
+_MOST_TOKEN = 1024  # travels in an HTTP/2 header of every call
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM texts. Both sides of a connection show one and check the other's against ``ca``."""
+    """PEM texts. Each side of a connection presents ``cert`` and checks the peer's certificate against ``ca``."""
 
     ca: bytes = field(repr=False)
     cert: bytes = field(repr=False)
@@ -24,7 +24,7 @@ class Certificates:
 
 @dataclass(frozen=True)
 class Credentials:
-    """token: the job's secret, or None where none is asked for.  tls: None means clear text.
+    """token: the job's secret; None: no secret is required.  tls: None means clear text.
     insecure: the user allows clear text beyond the loopback interface."""
 
     token: str | None = field(default=None, repr=False)
@@ -34,7 +34,7 @@ class Credentials:
     @classmethod
     def load(cls, options: SecurityOptions, token: str | None = None) -> Credentials:
         """Reads the files that ``options`` name. ``token`` is the secret where ``token_file`` is not given.
-        Raises `OptionError` for files that cannot be read or are not what they should be."""
+        Raises `OptionError` for files that cannot be read or have other contents."""
         if options.token_file is not None:
             token = _read(options.token_file, "token_file").decode("utf-8", "replace").strip()
             _check_token(token, f"cluster.security.token_file: {options.token_file}")
@@ -50,7 +50,7 @@ class Credentials:
         return cls(token, tls, options.insecure)
 
     def accepts(self, token: str | None) -> bool:
-        """Whether a peer's secret is this job's. Takes the same time for every wrong one."""
+        """Whether a peer's secret is this job's. Takes the same time for every wrong secret, so timing reveals nothing."""
         if self.token is None:
             return True
         return hmac.compare_digest((token or "").encode("utf-8", "replace"), self.token.encode())
@@ -74,11 +74,11 @@ def _read(path: str, option: str) -> bytes:
         ) from None
 
 
-def _pem(path: str, option: str, what: str) -> bytes:
+def _pem(path: str, option: str, kind: str) -> bytes:
     data = _read(path, option)
-    if b"-----BEGIN " not in data or f"{what}-----".encode() not in data:
+    if b"-----BEGIN " not in data or f"{kind}-----".encode() not in data:
         raise OptionError(
-            f"cluster.security.{option}: {path} holds no PEM block of a {what.lower()}. "
+            f"cluster.security.{option}: {path} contains no {kind.lower()} in PEM format. "
             "`glt-lightning certs` makes ca, cert and key."
         )
     if b"ENCRYPTED" in data:

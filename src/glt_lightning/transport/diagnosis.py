@@ -1,4 +1,5 @@
-"""Why a peer closes the connection during the greeting: gRPC does not say, so the peer is asked once more by plain TLS."""
+"""Finds out why a peer closes the connection during the greeting: gRPC does not report it, so a plain TLS handshake is
+tried."""
 
 from __future__ import annotations
 
@@ -11,19 +12,22 @@ from contextlib import contextmanager
 from glt_lightning.options import parse_address
 from glt_lightning.transport.credentials import Certificates, Credentials
 
-_ASKS = "it asks for a certificate, and this process has none (cluster.security.ca, cert and key)"
-_REJECTS = "it does not accept our certificate: it trusts another authority, or the certificate has expired"
+_ASKS = "the server requires TLS with a client certificate, and this process has none. Set cluster.security.ca, cert and key."
+_REJECTS = (
+    "the server rejects the certificate of this process (cluster.security.cert): its ca is another authority, or the "
+    "certificate has expired. Make both with the same authority (glt-lightning certs)."
+)
 
 
 def diagnose(address: str, credentials: Credentials, timeout_s: float) -> str | None:
-    """Why trying again would not help; None if nothing speaks for that."""
+    """The reason why another attempt would fail as well; None if none was found."""
     try:
         if credentials.tls is None:
             return _ASKS if _speaks_tls(address, timeout_s) else None
-        # twice: once may have been the moment in which a server ends
+        # twice: a server that is shutting down also hangs up, once
         tls = credentials.tls
         return _REJECTS if _hangs_up(address, tls, timeout_s) and _hangs_up(address, tls, timeout_s) else None
-    except OSError:  # it is really gone
+    except OSError:  # nothing answers: the peer is away, and another attempt may succeed
         return None
 
 
@@ -38,8 +42,8 @@ def _speaks_tls(address: str, timeout_s: float) -> bool:
 
 
 def _hangs_up(address: str, tls: Certificates, timeout_s: float) -> bool:
-    """Whether a TLS server says nothing after the handshake. In TLS 1.3 the client is done before the server has looked at
-    its certificate, and gRPC does not tell why it leaves; to a welcome client it sends its settings."""
+    """Whether a TLS server ends the connection after the handshake. In TLS 1.3 the client is done before the server has
+    checked its certificate, and gRPC reports no reason; to a client that it accepts, the server sends HTTP/2 settings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # gRPC has checked the peer's already
     context.set_alpn_protocols(["h2"])
@@ -55,7 +59,7 @@ def _hangs_up(address: str, tls: Certificates, timeout_s: float) -> bool:
 
 @contextmanager
 def _file(data: bytes) -> Iterator[str]:
-    """A path at which ``ssl`` can read what is in memory; a key is not written to a disk for that."""
+    """A path from which ``ssl`` can read ``data``: a memfd, so that no key is written to a disk."""
     fd = os.memfd_create("glt-pem", os.MFD_CLOEXEC)
     try:
         os.write(fd, data)

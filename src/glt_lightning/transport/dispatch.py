@@ -1,4 +1,4 @@
-"""The server's half of an operation, the same for every transport: look it up, run it, say how it failed."""
+"""The server's half of an operation, the same for every transport: look it up, run it, report how it failed."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def find_stream(service: Service, op: Any) -> StreamHandler:
 def _find(table: Mapping[str, Any], op: Any) -> Any:
     handler = table.get(op) if isinstance(op, str) else None
     if handler is None:
-        raise WireError(f"there is no operation {op!r:.60} here; known: {', '.join(sorted(table)) or 'none'}.")
+        raise WireError(f"unknown operation {op!r:.60}; this server offers: {', '.join(sorted(table)) or 'none'}.")
     return handler
 
 
 def greet(service: Service, hello: Any) -> dict[str, Any]:
-    """The answer to an introduction. Raises `RefusedError`, also for one that is no introduction at all."""
+    """The answer to a greeting. Raises `RefusedError`, also for a value that is no greeting at all."""
     if not isinstance(hello, dict):
-        raise RefusedError("expected an introduction.")
+        raise RefusedError("the greeting is missing: expected an object `hello`.")
     try:
         return service.greet(hello)
     except RefusedError:
         raise
-    except Exception as error:  # an introduction that breaks the check is not let in
-        raise RefusedError(f"the introduction cannot be read: {type(error).__name__}: {error!s:.200}") from error
+    except Exception as error:  # ``hello`` comes from a stranger: one that makes the check fail is refused as well
+        raise RefusedError(f"the greeting cannot be read: {type(error).__name__}: {error!s:.200}") from error
 
 
 def caller_name(hello: Mapping[str, Any]) -> str:
-    """What to call a peer that introduced itself."""
+    """The name of a peer in messages, from its greeting."""
     return f"{hello.get('name', 'a peer without a name')!s:.200}"
 
 
@@ -55,7 +55,7 @@ def check_reply(message: Message) -> Message:
     """Raises `WireError` for a reply that cannot be sent."""
     if message.body.nbytes > MOST_BODY:
         raise WireError(
-            f"a reply of {message.body.nbytes} bytes; at most {MOST_BODY} can be sent. Ask for less at once."
+            f"the reply has {message.body.nbytes} bytes; one message carries at most {MOST_BODY}. Ask for fewer ids per call."
         )
     return message
 
@@ -73,8 +73,9 @@ def fault(error: BaseException) -> dict[str, Any]:
 def raise_fault(header: Mapping[str, Any], source: str) -> None:
     """Raises the `RemoteError` that `fault` describes. ``source``: who reported it."""
     kind, text, trace = (str(header.get(name, "")) for name in ("kind", "message", "traceback"))
-    said = f"{source}: {text}" if header.get("expected") is True else f"{source}: {kind}: {text}\n\n{trace}"
-    raise RemoteError(said, kind=kind, traceback=trace)
+    # An error that the package raises on purpose explains itself; for any other one the traceback is needed.
+    message = f"{source}: {text}" if header.get("expected") is True else f"{source}: {kind}: {text}\n\n{trace}"
+    raise RemoteError(message, kind=kind, traceback=trace)
 
 
 class Workers:
@@ -87,6 +88,7 @@ class Workers:
         self._name, self._most = name, most
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        # Guards _threads and _closed: a task that `submit` adds stands before the Nones of `close`, or is dropped.
         self._lock = threading.Lock()
         self._closed = False
 
@@ -104,10 +106,10 @@ class Workers:
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
             task()
-            del task  # while this thread waits for the next one, nothing of the last reply may stay
+            del task  # or the memory of the last reply would stay in use while this thread waits for the next task
 
     def close(self, timeout_s: float) -> None:
-        """Ends the threads; one in the middle of a handler ends after it, within ``timeout_s`` or later by itself."""
+        """Ends the threads. Waits ``timeout_s`` for each; a handler that takes longer ends later on its daemon thread."""
         with self._lock:
             first, self._closed = not self._closed, True
             if first:

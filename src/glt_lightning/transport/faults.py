@@ -1,4 +1,4 @@
-"""What may go wrong on the way between two peers of an `InProcessNetwork`, drawn from a seed."""
+"""Simulated faults between two peers of an `InProcessNetwork`, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-_REORDER_S = 0.02  # how long a message is held back so that others overtake it
+_REORDER_S = 0.02  # the longest time that a message is held back so that later ones overtake it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Probabilities per message of a call; what happens to the n-th message of an operation depends on the seed alone.
+    """Probabilities per message of a call. The fate of the n-th message of an operation depends on the seed alone.
 
     Attributes:
         seed: Of all draws.
@@ -25,8 +25,8 @@ class Faults:
         lose_request: A request never arrives.
         lose_reply: The work is done, but its reply never arrives.
         cut_stream: A stream breaks before one of its messages.
-        ops: Operations that are hit; None: all.
-        addresses: Servers that are hit; None: all.
+        ops: Operations that are affected; None: all.
+        addresses: Servers that are affected; None: all.
     """
 
     seed: int = 0
@@ -40,11 +40,12 @@ class Faults:
     addresses: Collection[str] | None = None
 
     def hit(self, address: str, op: str) -> bool:
-        """Whether messages of this operation to this server are in danger."""
+        """Whether the faults apply to messages of this operation to this server."""
         return (self.ops is None or op in self.ops) and (self.addresses is None or address in self.addresses)
 
     def arrivals(self, way: str, op: str, number: int) -> list[float]:
-        """After how many seconds a message arrives: once, twice, or never. way: ``request`` or ``reply``."""
+        """The delays in seconds after which a message arrives: one, two (duplicated) or none (lost). way: ``request`` or
+        ``reply``."""
         draw = random.Random(f"{self.seed}/{way}/{op}/{number}")
         lost, twice, late = draw.random(), draw.random(), draw.random()
         if lost < (self.lose_request if way == "request" else self.lose_reply):
@@ -58,9 +59,10 @@ class Faults:
 
 
 class Clock:
-    """Runs short tasks at their time, on one thread that starts with the first of them."""
+    """Runs short tasks at a given time, on one thread that starts with the first task."""
 
     def __init__(self) -> None:
+        # Guards the heap and the thread. A task runs without it, since it may call `after`.
         self._state = threading.Condition()
         self._tasks: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()

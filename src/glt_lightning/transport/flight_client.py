@@ -1,4 +1,4 @@
-"""The asking end of Arrow Flight."""
+"""The client end of Arrow Flight."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from glt_lightning.transport.message import EMPTY, Message, as_body
 from glt_lightning.transport.pending import Waiting, again, received
 from glt_lightning.transport.sockets import sever_to
 
-_MOST_IN_FLIGHT = 64  # the server reads no further without having answered
-_CLOSE_S = 1.0
+_MOST_IN_FLIGHT = 64  # calls of a lane without a reply; the server reads no further ones
+_CLOSE_S = 1.0  # for cancelled threads to end before the TCP connection is severed
 _ENDED = "the connection is closed"
 
 
 class FlightConnection:
-    """`transport.base.Connection` over Arrow Flight. Raises what `Transport.connect` says."""
+    """`transport.base.Connection` over Arrow Flight. Raises as `Transport.connect` does."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class FlightConnection:
             self.welcome: Mapping[str, Any] = self._calls.welcome(timeout_s)
         except PeerLostError as error:
             self.close()
-            # A process that is about to end closes connections, and so does one that does not want ours.
+            # Both a server that shuts down and one that rejects our certificate close the connection without a reason.
             reason = diagnose(address, credentials, timeout_s) if str(error) == CLOSED else None
             if reason is not None:
                 raise RefusedError(reason) from None
@@ -70,7 +70,7 @@ class FlightConnection:
         except BaseException:
             self.close()
             raise
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # the bulk lane is opened once, whichever thread needs it first
         self._bulk: _Lane | None = None
 
     @property
@@ -111,8 +111,9 @@ def _client(address: str, credentials: Credentials, deadlines: DeadlineOptions, 
         ("grpc.min_reconnect_backoff_ms", timeout_ms),  # which is how long gRPC tries to connect
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        # A server that is left at its defaults, as Flight leaves it, ends a connection that pings while it is idle; so
-        # none are sent. The second number is also how long TCP waits for what was sent to be acknowledged.
+        # Flight gives no access to the server's settings, and by its defaults gRPC ends a connection that pings while
+        # idle; so none are sent: `_Parts.watch` has pings of its own.
+        # The second number is also how long TCP waits for an acknowledgement of sent data.
         ("grpc.keepalive_time_ms", 24 * 3600 * 1000),
         ("grpc.keepalive_timeout_ms", max(1000, int(deadlines.call_s * 1000))),
     ]
@@ -129,13 +130,15 @@ def _call_options(credentials: Credentials) -> Any:
 
 
 class _Parts:
-    """All that a connection must end, apart from it: the connection may be dropped while threads still wait."""
+    """The lanes, streams and threads of a connection. Apart from it, since the connection may be garbage-collected while
+    threads still wait."""
 
     def __init__(
         self, address: str, client: Any, credentials: Credentials, patience_s: float, memory: Recycler
     ) -> None:
         self._address, self._client, self._patience_s, self._memory = address, client, patience_s, memory
         self._credentials, self._options = credentials, _call_options(credentials)
+        # Guards the lists below. `close` sets _ending under it, so that nothing is added to a list that was closed.
         self._lock = threading.Lock()
         self._lanes: list[_Lane] = []
         self._openings: weakref.WeakSet[_Opening] = weakref.WeakSet()
@@ -173,21 +176,23 @@ class _Parts:
         raise PeerLostError(_ENDED)
 
     def watch(self, lane: _Lane) -> None:
-        """From now on, while streams are open, the peer is asked for signs of life: who waits for the next message of a
-        stream cannot tell a slow peer from one that is cut off."""
+        """From now on, pings the peer while streams are open: a stream alone cannot tell a peer that makes its next message
+        slowly from one that is cut off."""
         with self._lock:
             if self._pulse is None and not self._ending.is_set():
                 self._pulse = threading.Thread(
-                    target=self._ask_for_life, args=(lane, self._patience_s), name="glt-pulse", daemon=True
+                    target=self._ping_peer, args=(lane, self._patience_s), name="glt-pulse", daemon=True
                 )
                 self._pulse.start()
 
-    def _ask_for_life(self, lane: _Lane, silence_s: float) -> None:
-        asked_s: float | None = None  # the first time that was not answered
-        while not self._ending.wait(silence_s / 4):
+    def _ping_peer(self, lane: _Lane, silence_s: float) -> None:
+        asked_s: float | None = None  # the first ping without an answer
+        while not self._ending.wait(silence_s / 4):  # so silence is noticed at most a quarter late
             if asked_s is not None and lane.heard_s < asked_s and time.monotonic() - asked_s >= silence_s:
                 for stream in list(self._streams):
-                    stream.fail(PeerLostError(f"no sign of life for {silence_s:g} s"))
+                    stream.fail(
+                        PeerLostError(f"the peer answered no ping for {silence_s:g} s (cluster.deadlines.call_s)")
+                    )
             if asked_s is None or lane.heard_s >= asked_s:
                 asked_s = time.monotonic() if len(self._streams) else None
             if asked_s is not None:
@@ -203,7 +208,7 @@ class _Parts:
             cancel()
         threads = [lane.thread for lane in lanes] + [opening.thread for opening in openings]
         if not (_joined(threads) and all(lane.end_writing() for lane in lanes)):
-            sever_to(self._address)  # what blocks them is a peer that stands still
+            sever_to(self._address)  # they are blocked in a write to a peer that does not read
             _joined(threads)
             for lane in lanes:
                 lane.end_writing()
@@ -213,16 +218,20 @@ class _Parts:
 
 
 def _joined(threads: list[threading.Thread]) -> bool:
-    """Waits for threads, not for long. Whether all have ended."""
+    """Waits up to _CLOSE_S for threads; returns whether all have ended."""
     deadline = time.monotonic() + _CLOSE_S
-    others = [thread for thread in threads if thread is not threading.current_thread()]
-    for thread in others:
+    waited_for = [thread for thread in threads if thread is not threading.current_thread()]
+    for thread in waited_for:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return not any(thread.is_alive() for thread in others)
+    return not any(thread.is_alive() for thread in waited_for)
 
 
 class _Lane:
-    """One stream of calls: whoever calls writes, one thread reads and hands out the replies."""
+    """One stream of calls. The calling threads write, and one thread reads and distributes the replies.
+
+    Two locks, never held together. ``_state`` guards the fields and is held briefly. ``_writing`` admits one writer; a write
+    blocks while the peer does not read, so it is acquired with a deadline, and the reading thread never needs it.
+    """
 
     def __init__(
         self,
@@ -246,7 +255,7 @@ class _Lane:
         self._reader: Any = None
         self._cancelled = False
         self.heard_s = time.monotonic()
-        # Opening blocks until the peer is reached, so that happens there as well.
+        # Opening blocks until the peer is reached, so the reading thread does that as well.
         self.thread = threading.Thread(target=self._read, name=name, daemon=True)
         self.thread.start()
 
@@ -271,12 +280,14 @@ class _Lane:
             if self._error is not None:
                 raise again(self._error)
             if not ready:
-                raise PeerLostError(f"{len(self._pending)} calls are unanswered for {self._patience_s:g} s")
+                raise PeerLostError(
+                    f"{len(self._pending)} calls got no reply for {self._patience_s:g} s (cluster.deadlines.call_s)"
+                )
             id_ = next(self._ids)
             self._pending[id_] = pending
         try:
             if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                raise PeerLostError(f"nothing could be sent for {self._patience_s:g} s")
+                raise PeerLostError(f"the peer took no data for {self._patience_s:g} s (cluster.deadlines.call_s)")
             try:
                 if self._writer is None:
                     raise PeerLostError(_ENDED)
@@ -285,7 +296,7 @@ class _Lane:
                 self._writing.release()
         except FLIGHT_ERRORS as error:
             self._forget(id_)
-            with self._state:  # the reader has the better reason, if it is there already
+            with self._state:  # the reading thread may know the cause; a failed write rarely does
                 raise again(self._error or translate(error)) from None
         except BaseException:
             self._forget(id_)
@@ -293,7 +304,7 @@ class _Lane:
         return pending
 
     def ping(self, patience_s: float) -> None:
-        """Asks for a sign of life. Does not wait for it: `heard_s` shows it."""
+        """Sends a ping. Does not wait for the answer: it shows in `heard_s`."""
         if self._writing.acquire(timeout=patience_s):
             try:
                 with suppress(*FLIGHT_ERRORS):
@@ -317,12 +328,12 @@ class _Lane:
                     self._take(*arrived)
                 del arrived
         except StopIteration:
-            self._fail(PeerLostError("it has closed the connection"))
+            self._fail(PeerLostError("the peer has closed the connection"))
         except FLIGHT_ERRORS as error:
             self._fail(translate(error))
         except PeerError as error:
             self._fail(error)
-        except BaseException as error:  # a thread that dies must not leave anybody waiting
+        except BaseException as error:  # no caller may wait for ever because this thread died
             self._fail(PeerLostError(f"{type(error).__name__}: {error}"))
             raise
 
@@ -360,7 +371,7 @@ class _Lane:
             each.fail(error)
 
     def cancel(self) -> None:
-        """Ends the stream at once; its thread notices. From any thread."""
+        """Ends the stream at once; its thread ends soon after. From any thread."""
         with self._state:
             self._cancelled = True
             self._error = self._error or PeerLostError(_ENDED)
@@ -370,27 +381,28 @@ class _Lane:
             reader.cancel()
 
     def end_writing(self) -> bool:
-        """Whether the writer could be closed, if it is not already: another thread may be stuck in it. To be done after
-        `cancel` and the end of the thread: a stream that is dropped while its thread reads hangs."""
+        """Closes the writer. Returns False if another thread is blocked in it. Call it after `cancel` and the end of the thread:
+        a stream whose writer is dropped while its thread reads hangs."""
         if not self._writing.acquire(timeout=_CLOSE_S):
             return False
         writer, self._writer = self._writer, None
         self._writing.release()
         if writer is not None:
-            with suppress(*FLIGHT_ERRORS):  # it was cancelled, and says so
+            with suppress(*FLIGHT_ERRORS):  # the stream was cancelled, which closing reports as an error
                 writer.close()
         return True
 
 
 class _Opening:
-    """Opens a stream on a thread of its own: that lasts until the server begins to answer, and cannot be interrupted."""
+    """Opens a stream on a thread of its own: ``do_get`` returns when the server begins to answer, and cannot be
+    interrupted."""
 
     def __init__(self, client: Any, ticket: Any, options: Any) -> None:
         self._client, self._ticket, self._options = client, ticket, options
         self._state = threading.Condition()
         self._reader: Any = None
         self._error: PeerError | None = None
-        self._unwanted = False
+        self._abandoned = False
         self.thread = threading.Thread(target=self._open, name="glt-opening", daemon=True)
 
     def _open(self) -> None:
@@ -402,25 +414,25 @@ class _Opening:
         with self._state:
             self._reader, self._error = reader, error
             self._state.notify_all()
-            unwanted = self._unwanted
-        if unwanted and reader is not None:
+            abandoned = self._abandoned
+        if abandoned and reader is not None:
             reader.cancel()
 
     def reader(self, patience_s: float) -> Any:
-        """Raises `PeerLostError` if the server does not begin to answer in time."""
+        """The reader of the opened stream. Raises `PeerLostError` if the server does not begin to answer in time."""
         with self._state:
-            self._state.wait_for(lambda: self._reader or self._error or self._unwanted, patience_s)
+            self._state.wait_for(lambda: self._reader or self._error or self._abandoned, patience_s)
             if self._error is not None:
                 raise self._error
             if self._reader is None:
-                said = _ENDED if self._unwanted else f"no answer to the opening of a stream within {patience_s:g} s"
-                self._unwanted = True
-                raise PeerLostError(said)
+                reason = _ENDED if self._abandoned else f"no answer to the opening of a stream within {patience_s:g} s"
+                self._abandoned = True
+                raise PeerLostError(reason)
             return self._reader
 
     def cancel(self) -> None:
         with self._state:
-            self._unwanted = True
+            self._abandoned = True
             self._state.notify_all()
 
 
@@ -443,9 +455,9 @@ class _Stream:
                 self._welcomed = True
             elif frame.kind in (Kind.REPLY, Kind.FAULT):
                 if not self._welcomed:
-                    raise RefusedError("it sends batches before its welcome")
+                    raise RefusedError("the server sent a reply before its welcome, so it has proved no secret")
                 message = received(frame.kind == Kind.FAULT, frame.header, body, "a stream")
-                del frame, body  # the caller alone keeps what it was given
+                del frame, body  # only the caller may hold the message, or its memory could not be recycled
                 yield message
                 del message
 
@@ -464,7 +476,7 @@ class _Stream:
             raise self._error or translate(error) from None
 
     def fail(self, error: PeerError) -> None:
-        """Ends it from outside: who reads gets ``error``."""
+        """Ends the stream from another thread: the reader gets ``error``."""
         self._error = self._error or error
         self._reader.cancel()
 

@@ -1,4 +1,4 @@
-"""What both ends of a Flight connection share: how a frame and its body become one Flight message, and back."""
+"""The common part of both ends of a Flight connection: how a frame and its body become a Flight message, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glt_lightning.transport.message import EMPTY, MOST_BODY, WireError, decode_
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """gRPC reads this when it is first used; it would tell stderr about every peer that is not there."""
+    """gRPC reads this when it is first used; by default it logs every unreachable peer to stderr."""
     name = "GRPC_VERBOSITY"
     given = os.environ.get(name)
     if given is None:
@@ -36,16 +36,16 @@ def _quiet() -> Iterator[None]:
 with _quiet():
     from pyarrow import flight
 
-    # a channel that is never used, but its making starts gRPC
+    # never used; but making a channel starts gRPC, which reads the variable
     flight.FlightClient("grpc+tcp://127.0.0.1:9").close()
 
-FLIGHT_ERRORS = (pa.ArrowException, OSError)  # some of Flight's errors are the one, some the other
+FLIGHT_ERRORS = (pa.ArrowException, OSError)  # Flight raises errors of both families
 SCHEMA = pa.schema([("body", pa.uint8())])
 TOKEN_HEADER = "glt-token"
 # Where the memory of a received body begins depends on what stands before it: 14 bytes, modulo 16, and these frames.
 _BEFORE_BODY = 14
-_PIECE = 2 << 20  # bytes
-_MOST_BEGUN = 64  # bodies of a stream that are put together at once
+_PIECE = 2 << 20  # bytes; why replies go in pieces: see `chunks`
+_MOST_BEGUN = 64  # incomplete bodies of a stream, one per call in flight: bounds the memory that a peer can claim
 
 __all__ = [
     "FLIGHT_ERRORS",
@@ -70,11 +70,13 @@ def chunk(
     kind: Kind, id_: int, header: Mapping[str, Any], body: np.ndarray = EMPTY
 ) -> tuple[pa.RecordBatch | None, bytes]:
     """(batch, frame): a body that is large is the batch's only column and is not copied. It must not change until it
-    has been sent; nothing keeps it after that."""
+    has been sent; no reference to it stays after that."""
     if body.nbytes <= frames.MOST_INLINE:
         return None, frames.encode(kind, id_, header, body)
     if body.nbytes > MOST_BODY:
-        raise WireError(f"a body of {body.nbytes} bytes; at most {MOST_BODY} can be sent in one message.")
+        raise WireError(
+            f"the body has {body.nbytes} bytes; one message carries at most {MOST_BODY}. Ask for fewer ids per call."
+        )
     data = frames.encode_padded(kind, id_, header, lambda length: _pad(length, body.nbytes))
     column = pa.Array.from_buffers(pa.uint8(), body.nbytes, [None, pa.py_buffer(body)])
     return pa.RecordBatch.from_arrays([column], schema=SCHEMA), data
@@ -83,17 +85,18 @@ def chunk(
 def chunks(
     kind: Kind, id_: int, header: Mapping[str, Any], body: np.ndarray
 ) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
-    """The same for a reply: a very large body goes in pieces. Flight takes fresh memory for each message and returns it;
+    """The messages of a reply: a very large body goes in pieces. Flight takes fresh memory for each message and returns it;
     with messages of 80 MB that costs three times the CPU of pieces that are copied into recycled memory."""
     last = max(0, body.nbytes - 1) // _PIECE * _PIECE
-    final = chunk(kind, id_, header, body[last:])  # first, so that nothing of a reply that cannot be sent is
+    final = chunk(kind, id_, header, body[last:])  # made first: if it raises, no piece has been sent
     for begin in range(0, last, _PIECE):
         yield chunk(Kind.PART, id_, {"bytes": body.nbytes}, body[begin : begin + _PIECE])
     yield final
 
 
 def _pad(frame_bytes: int, body_bytes: int) -> int:
-    """Spaces that let the body arrive at an address that 16 divides: then it need not be copied."""
+    """The number of spaces after which the body arrives at an address that is a multiple of 16, so that the receiver need not
+    copy it to align it."""
     body_size = _varint(-(-body_bytes // 8) * 8)
     for pad in range(16):
         length = frame_bytes + pad
@@ -103,7 +106,7 @@ def _pad(frame_bytes: int, body_bytes: int) -> int:
 
 
 def _varint(value: int) -> int:
-    """Bytes that protobuf takes for a number."""
+    """Bytes of a number in protobuf's varint encoding."""
     return max(1, -(-value.bit_length() // 7))
 
 
@@ -113,7 +116,7 @@ def write(writer: Any, kind: Kind, id_: int, header: Mapping[str, Any], body: np
 
 
 def write_chunk(writer: Any, batch: pa.RecordBatch | None, frame: bytes) -> None:
-    """Sends what `chunk` made."""
+    """Sends one message made by `chunk`."""
     if batch is None:
         writer.write_metadata(frame)
     else:
@@ -129,27 +132,27 @@ def open_chunk(received: Any) -> tuple[Frame, np.ndarray]:
 
 def _open(received: Any) -> tuple[Frame, np.ndarray]:
     if received.app_metadata is None:
-        raise WireError("a message without a frame.")
+        raise WireError("received a Flight message without a frame (its app_metadata is empty).")
     frame = frames.decode(received.app_metadata)
     batch = received.data
     if batch is None or batch.num_rows == 0:
         return frame, frame.inline
     if batch.num_columns != 1 or batch.schema.field(0).type != pa.uint8():
-        raise WireError("a body that is not one column of uint8.")
+        raise WireError("received a body that is not one Arrow column of uint8.")
     column = batch.column(0)
     if column.null_count or len(frame.inline):
-        raise WireError("a body with gaps, or two of them.")
+        raise WireError("received a body with null values, or a second body inside the frame.")
     buffer = column.buffers()[1]
-    if buffer is None or column.offset + len(column) > buffer.size:  # Arrow itself does not look
-        raise WireError("a body that is longer than its memory.")
+    if buffer is None or column.offset + len(column) > buffer.size:  # Arrow does not check this itself
+        raise WireError("received a body whose length exceeds its buffer.")
     if len(column) > _message_bytes(received.app_metadata):
-        raise WireError(f"a compressed body, of {len(column)} bytes; bodies are sent as they are.")
+        raise WireError(f"received a compressed body, of {len(column)} bytes; this protocol has no compression.")
     return frame, view_of(buffer.address + column.offset, len(column), buffer)
 
 
 def _message_bytes(metadata: Any) -> float:
-    """What a message took on the wire: Flight's metadata is a slice of the memory that gRPC received all of it in, of the
-    body as well. Without bound where Flight has copied it: a body that was sent as it is must never be refused."""
+    """Bytes of a message on the wire: Flight's metadata is a slice of the buffer in which gRPC received the whole message,
+    body included. Infinity where Flight has copied the metadata: an uncompressed body must never be refused."""
     memory = getattr(metadata, "parent", None)
     return math.inf if memory is None else memory.size
 
@@ -159,7 +162,7 @@ class Assembler:
 
     def __init__(self, memory: Recycler) -> None:
         self._memory = memory
-        self._begun: dict[int, tuple[np.ndarray, int]] = {}  # by id: memory, and how much of it has come
+        self._begun: dict[int, tuple[np.ndarray, int]] = {}  # by id: memory, and bytes received so far
 
     def open(self, received: Any) -> tuple[Frame, np.ndarray] | None:
         """(frame, body); None for a piece that is not the last. Raises `WireError`."""
@@ -171,35 +174,39 @@ class Assembler:
             return frame, piece if piece.ctypes.data % 8 == 0 else piece.copy()
         memory, at = self._begun.pop(frame.id)
         if at + len(piece) != len(memory):
-            raise WireError(f"a body of {len(memory)} bytes of which {at + len(piece)} came.")
+            raise WireError(f"received {at + len(piece)} bytes of a body that was announced as {len(memory)} bytes.")
         memory[at:] = piece
         return frame, memory
 
     def _add(self, frame: Frame, piece: np.ndarray) -> None:
         total = frame.decode().get("bytes")
         if type(total) is not int or not len(piece) < total <= MOST_BODY:
-            raise WireError(f"a piece of {len(piece)} bytes of a body of {total!r:.50}.")
+            raise WireError(
+                f"received a piece of {len(piece)} bytes of a body that was announced as {total!r:.50} bytes."
+            )
         memory, at = self._begun.get(frame.id) or (None, 0)
         if memory is None:
             if len(self._begun) == _MOST_BEGUN:
-                raise WireError(f"{_MOST_BEGUN} bodies are begun and not ended.")
+                raise WireError(f"{_MOST_BEGUN} bodies of this stream are incomplete; no further one is accepted.")
             memory = self._memory.take(total)
         if len(memory) != total or at + len(piece) > total:
-            raise WireError(f"a body of {len(memory)} bytes that becomes one of {max(total, at + len(piece))}.")
+            raise WireError(
+                f"a body was announced as {len(memory)} bytes, and its pieces as {max(total, at + len(piece))}."
+            )
         memory[at : at + len(piece)] = piece
         self._begun[frame.id] = memory, at + len(piece)
 
 
-def read_json(data: bytes, what: str) -> dict[str, Any]:
-    """A descriptor or ticket. Raises `RefusedError`."""
+def read_json(data: bytes, source: str) -> dict[str, Any]:
+    """The object in a Flight descriptor or ticket. Raises `RefusedError`. ``source``: its name in the error."""
     try:
         return decode_header(data)
     except WireError as error:
-        raise RefusedError(f"{what}: {error}") from None
+        raise RefusedError(f"{source}: {error}") from None
 
 
 def to_json(header: Mapping[str, Any]) -> bytes:
-    """What `read_json` reads."""
+    """The inverse of `read_json`."""
     return encode_header(header)
 
 
@@ -214,22 +221,34 @@ def refusal(header: Mapping[str, Any]) -> PeerError:
     return (FullError if header.get("again") is True else RefusedError)(str(header.get("message", "no reason given")))
 
 
-# What gRPC says, in lower case, and what it means to the user. Trying again would not help with any of these.
+_UNTRUSTED = (
+    "this process does not trust the server's certificate: it has expired, or its authority is not the one in "
+    "cluster.security.ca. Make both with the same authority (glt-lightning certs)"
+)
+_CLEAR_TEXT = (
+    "the server uses clear text, and this process requires TLS. Give cluster.security.ca, cert and key to both, "
+    "or to neither"
+)
+_STRANGER = "a program that is no glt_lightning process listens at this address. Check the address"
+# Parts of gRPC's messages, in lower case, and their meaning for the user. Another attempt would fail in the same way.
 _REFUSALS = (
-    ("certificate_verify_failed", "its certificate is not accepted: another authority signed it, or it has expired"),
-    ("certificate verify failed", "its certificate is not accepted: another authority signed it, or it has expired"),
-    ("signature failure", "its certificate is not accepted: another authority signed it"),
-    ("is not in peer certificate", "its certificate is for another host: make one that names this address"),
-    ("wrong version number", "it speaks clear text, and this process has certificates (cluster.security)"),
-    ("packet length too long", "it speaks clear text, and this process has certificates (cluster.security)"),
-    ("empty address list", "cluster.security.cert and key are not one pair"),
-    ("expected settings frame", "what listens there does not speak this protocol"),
-    ("received http2 header with status", "what listens there does not speak this protocol"),
-    ("unimplemented", "what listens there does not speak this protocol"),
+    ("certificate_verify_failed", _UNTRUSTED),
+    ("certificate verify failed", _UNTRUSTED),
+    ("signature failure", _UNTRUSTED),
+    (
+        "is not in peer certificate",
+        "the server's certificate is for another host. Make one for this address (glt-lightning certs --hosts)",
+    ),
+    ("wrong version number", _CLEAR_TEXT),
+    ("packet length too long", _CLEAR_TEXT),
+    ("empty address list", "cluster.security.cert does not belong to cluster.security.key"),
+    ("expected settings frame", _STRANGER),
+    ("received http2 header with status", _STRANGER),
+    ("unimplemented", _STRANGER),
 )
 CLOSED = "the connection was closed"
 _REASONS = (
-    ("connection refused", "nothing listens there (connection refused)"),
+    ("connection refused", "nothing listens at this address (connection refused)"),
     ("connection reset", CLOSED),
     ("socket closed", CLOSED),
     ("broken pipe", CLOSED),
@@ -237,15 +256,17 @@ _REASONS = (
     ("no route to host", "there is no route to that host"),
     ("network is unreachable", "there is no route to that host"),
     ("connection timed out", "the connection timed out"),
-    ("address lookup failed", "its name is not known"),
+    ("address lookup failed", "the host name cannot be resolved"),
     ("cancelled", CLOSED),
 )
 
 
 def translate(error: BaseException) -> PeerError:
-    """An error of Flight as ours; the message is for behind "<who>: "."""
+    """The `PeerError` for an error of Flight. Its message is to follow the peer's name and a colon."""
     if isinstance(error, flight.FlightUnauthenticatedError):
-        return RefusedError("the secret of this process is not that of the job (cluster.security.token_file)")
+        return RefusedError(
+            "the secret of this process is not the job's. Give both processes the same cluster.security.token_file"
+        )
     text = " ".join(str(error).split())
     lower = text.lower()
     for sign, meaning in _REFUSALS:
@@ -254,5 +275,5 @@ def translate(error: BaseException) -> PeerError:
     for sign, meaning in _REASONS:
         if sign in lower:
             return PeerLostError(meaning)
-    said = text.partition(" gRPC client debug context")[0].partition(" Client context:")[0]
-    return PeerLostError(said.partition("with message: ")[2][:300] or said[:300])
+    message = text.partition(" gRPC client debug context")[0].partition(" Client context:")[0]
+    return PeerLostError(message.partition("with message: ")[2][:300] or message[:300])

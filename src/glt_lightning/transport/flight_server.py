@@ -1,4 +1,4 @@
-"""The serving end of Arrow Flight: one stream per lane of a peer for calls, one per stream of replies."""
+"""The server end of Arrow Flight: for each peer one Flight stream per lane of calls, and one per stream of replies."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from glt_lightning.errors import FullError, OptionError, PeerError, RefusedError
 from glt_lightning.options import LimitOptions, parse_address
 from glt_lightning.transport import dispatch
+from glt_lightning.transport.admission import Admission, ClientConnection, LaneUsage
 from glt_lightning.transport.base import Caller, Service
 from glt_lightning.transport.challenge import proof_for
 from glt_lightning.transport.credentials import Credentials
@@ -31,15 +32,15 @@ from glt_lightning.transport.flight_common import (
     write_chunk,
 )
 from glt_lightning.transport.frame import Frame, Kind
-from glt_lightning.transport.guests import Guest, Guests, Share
 from glt_lightning.transport.message import EMPTY, Message, WireError
 from glt_lightning.transport.sockets import sever_accepted, sever_peer
 
-_MOST_IN_FLIGHT = 64  # requests of a stream that are read ahead of their replies
+_MOST_IN_FLIGHT = 64  # requests of a lane that are read ahead of their replies
 _MOST_BYTES_IN_FLIGHT = 1 << 29  # of their bodies; one request may be larger
-_THREADS = 4  # for the handlers of each lane of each peer: one that stops reading holds up nobody else
-_MOST_TURNED_AWAY = 16  # threads that wait for who found the server full to read so; others see a closed connection
-_CLOSE_S = 1.0
+_THREADS = 4  # for the handlers of each lane of each peer: a peer that stops reading blocks its own threads only
+_MOST_TURNED_AWAY = 16  # threads that wait until a client has read that the server is full; further clients see a close
+_CLOSE_S = 1.0  # for the handlers of a lane to end
+_POLL_S = 0.5  # Flight does not report that a peer has left, so waiting threads ask
 LANES = ("calls", "bulk")
 
 
@@ -63,7 +64,7 @@ class FlightServer:
         try:
             self._flight = _Flight(service, f"{scheme}://{shown}:{port}", credentials, security, limits)
         except FLIGHT_ERRORS as error:
-            hint = " Are cert and key of cluster.security one pair?" if tls is not None else ""
+            hint = " Check that cluster.security.cert and key belong together." if tls is not None else ""
             raise OptionError(f"cannot listen at {address}: {error}.{hint}") from None
         self.address = f"{shown}:{self._flight.port}"
         # also at the interpreter's exit, where a server that still listens would hang
@@ -74,11 +75,11 @@ class FlightServer:
 
 
 def check_bind(host: str, address: str, credentials: Credentials) -> None:
-    """Raises `OptionError` for an address beyond loopback that would be open to everybody."""
+    """Raises `OptionError` for an address beyond loopback without certificates, unless the user allows clear text."""
     if credentials.tls is None and not credentials.insecure and not is_loopback(host):
         raise OptionError(
-            f"{address} is reachable from other hosts, and there are no certificates. Give cluster.security.ca, cert and "
-            "key (`glt-lightning certs` makes them), or listen at 127.0.0.1, or write cluster.security.insecure: true."
+            f"{address} is reachable from other hosts, and cluster.security has no certificates. Set cluster.security.ca, cert "
+            "and key (`glt-lightning certs` makes them), or listen at 127.0.0.1, or set cluster.security.insecure: true."
         )
 
 
@@ -87,12 +88,12 @@ def is_loopback(host: str) -> bool:
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError as error:
-        raise OptionError(f"address: {host!r} is not known: {error.strerror or error}.") from None
+        raise OptionError(f"address: the host name {host!r} cannot be resolved: {error.strerror or error}.") from None
     return all(name.startswith("127.") or name == "::1" for name in found)
 
 
 def _probe(host: str, port: int, address: str) -> None:
-    """Says why an address cannot be used; gRPC would only say that it cannot."""
+    """Raises `OptionError` with the reason if an address cannot be used: gRPC reports only that it cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         family, _, _, _, where = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)[0]
@@ -107,7 +108,7 @@ def _probe(host: str, port: int, address: str) -> None:
 
 
 class _Gate(flight.ServerMiddlewareFactory):
-    """Turns away every call, of whatever Flight method, that does not bring the job's secret."""
+    """Refuses every call, of any Flight method, without the job's secret."""
 
     def __init__(self, credentials: Credentials) -> None:
         super().__init__()
@@ -120,7 +121,7 @@ class _Gate(flight.ServerMiddlewareFactory):
 
 
 class _Flight(flight.FlightServerBase):
-    """Flight's side: two of its methods are used, all others are refused by the base class."""
+    """The Flight service: it has two methods; the base class refuses all others."""
 
     def __init__(
         self,
@@ -132,9 +133,9 @@ class _Flight(flight.FlightServerBase):
     ) -> None:
         self._service, self._credentials = service, credentials
         self._turned_away = threading.BoundedSemaphore(_MOST_TURNED_AWAY)
-        self._guests = Guests(limits, lambda peer: sever_peer(self.port, peer))
+        self._admission = Admission(limits, lambda peer: sever_peer(self.port, peer))
         self._ending = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards _ended: `end` runs once
         self._ended = False
         super().__init__(location, middleware={"glt": _Gate(credentials)}, **security)
 
@@ -142,8 +143,8 @@ class _Flight(flight.FlightServerBase):
         replies = _Replies(writer)
         presence = _Presence(context, self._ending)
         try:
-            with self._guests.stream(context.peer()) as guest:
-                self._serve_lane(descriptor, reader, replies, presence, guest)
+            with self._admission.stream(context.peer()) as client:
+                self._serve_lane(descriptor, reader, replies, presence, client)
         except FullError as error:
             replies.refuse(error)
             if self._turned_away.acquire(blocking=False):
@@ -155,27 +156,29 @@ class _Flight(flight.FlightServerBase):
             presence.end()
             replies.end()
 
-    def _serve_lane(self, descriptor: Any, reader: Any, replies: _Replies, presence: _Presence, guest: Guest) -> None:
+    def _serve_lane(
+        self, descriptor: Any, reader: Any, replies: _Replies, presence: _Presence, client: ClientConnection
+    ) -> None:
         try:
             opening = read_json(descriptor.command or b"", "the opening of a stream")
             lane = opening.get("lane")
             if lane not in LANES:
-                raise RefusedError(f"expected one of the lanes {', '.join(LANES)}, got {lane!r:.60}.")
-            caller = self._greet(opening, presence, replies, guest.host)
+                raise RefusedError(f"the opening names no lane: expected one of {', '.join(LANES)}, got {lane!r:.60}.")
+            caller = self._greet(opening, presence, replies, client.host)
         except RefusedError as refusal:
             replies.refuse(refusal)
             _wait_to_leave(reader)
             return
         workers = dispatch.Workers(f"glt-{lane}", _THREADS)
-        share = Share(self._guests, guest)
-        replies.on_read = share.has_read
+        usage = LaneUsage(self._admission, client)
+        replies.on_read = usage.has_read
         try:
-            self._serve_calls(reader, replies, caller, workers, share)
+            self._serve_calls(reader, replies, caller, workers, usage)
         finally:
             replies.end()
-            guest.shares.remove(share)
+            client.lanes.remove(usage)
             workers.close(_CLOSE_S)
-            pa.default_memory_pool().release_unused()  # of a body that Arrow has decompressed, 1.4 GB stayed
+            pa.default_memory_pool().release_unused()  # without this, 1.4 GB stayed after a body that Arrow had decompressed
 
     def _greet(self, opening: dict[str, Any], presence: _Presence, replies: _Replies, host: str) -> Caller:
         hello: Any = opening.get("hello")
@@ -184,35 +187,35 @@ class _Flight(flight.FlightServerBase):
         return dispatch.caller_is(hello, presence.is_gone, host)
 
     def _serve_calls(
-        self, reader: Any, replies: _Replies, caller: Caller, workers: dispatch.Workers, share: Share
+        self, reader: Any, replies: _Replies, caller: Caller, workers: dispatch.Workers, usage: LaneUsage
     ) -> None:
-        """Reads requests until the peer leaves; no more of them than it may have in flight, so that they do not pile up."""
-        room = _Room()
+        """Reads requests until the peer leaves; at most as many ahead of their replies as `_InFlight` allows."""
+        in_flight = _InFlight()
         if not _has_our_schema(reader):
             return
         while not caller.is_gone():
-            if not room.wait(0.5):
+            if not in_flight.wait(_POLL_S):
                 continue
             try:
                 received = reader.read_chunk()
-            except StopIteration:  # it has asked all, and still waits for the answers
-                while not (caller.is_gone() or room.wait_empty(0.5)):
+            except StopIteration:  # the peer sends no more requests, and still waits for replies
+                while not (caller.is_gone() or in_flight.wait_empty(_POLL_S)):
                     pass
                 return
-            except FLIGHT_ERRORS:  # it left, or sent what Flight cannot read
+            except FLIGHT_ERRORS:  # the peer left, or sent bytes that Flight cannot read
                 return
             opened = _opened(received)
             del received
-            if opened is None:  # whoever sends this is no peer of ours
+            if opened is None:  # not our protocol: end the lane
                 return
             frame, body = opened
             del opened
-            share.active()
+            usage.active()
             if frame.kind == Kind.PING:
                 replies.send(Kind.PONG, frame.id, Message({}))
             elif frame.kind == Kind.REQUEST:
-                room.enter(body.nbytes)
-                workers.submit(_Call(self._service, frame, body, caller, replies, room, share))
+                in_flight.enter(body.nbytes)
+                workers.submit(_Call(self._service, frame, body, caller, replies, in_flight, usage))
             else:
                 return
             del frame, body
@@ -223,7 +226,7 @@ class _Flight(flight.FlightServerBase):
 
     def _stream(self, ticket: bytes, presence: _Presence, peer: str) -> Iterator[Any]:
         try:
-            with self._guests.stream(peer) as guest, self._guests.busy(guest):
+            with self._admission.stream(peer) as client, self._admission.busy(client):
                 yield from self._replies_of(ticket, presence)
         except FullError as error:
             yield _piece(Kind.REFUSED, refused(error))
@@ -232,20 +235,20 @@ class _Flight(flight.FlightServerBase):
 
     def _replies_of(self, ticket: bytes, presence: _Presence) -> Iterator[Any]:
         try:
-            asked = read_json(ticket, "the ticket of a stream")
-            hello: Any = asked.get("hello")
-            yield _piece(Kind.WELCOME, dispatch.greet(self._service, hello) | proof_for(asked, self._credentials))
+            opening = read_json(ticket, "the ticket of a stream")
+            hello: Any = opening.get("hello")
+            yield _piece(Kind.WELCOME, dispatch.greet(self._service, hello) | proof_for(opening, self._credentials))
         except RefusedError as refusal:
             yield _piece(Kind.REFUSED, refused(refusal))
             return
         try:
-            handler = dispatch.find_stream(self._service, asked.get("op"))
-            header = asked.get("header")
+            handler = dispatch.find_stream(self._service, opening.get("op"))
+            header = opening.get("header")
             if not isinstance(header, dict):
-                raise WireError("expected a header in the ticket.")
+                raise WireError("the ticket of a stream has no header: expected an object `header`.")
             replies = iter(handler(Message(header), dispatch.caller_is(hello, presence.is_gone)))
             try:
-                # `next` inside of `yield`: no name may keep a reply while the handler waits for another
+                # `next` inside `yield from`: a local variable would keep a reply in memory while the handler makes another
                 while not presence.is_gone():
                     yield from _reply_pieces(next(replies))
             except StopIteration:
@@ -256,7 +259,7 @@ class _Flight(flight.FlightServerBase):
                     close()
         except GeneratorExit:
             raise
-        except BaseException as error:  # whatever a handler raises, the peer shall hear of it
+        except BaseException as error:  # every error of a handler is reported to the peer
             yield _piece(Kind.FAULT, dispatch.fault(error))
 
     def end(self) -> None:
@@ -269,14 +272,16 @@ class _Flight(flight.FlightServerBase):
         port = self.port
         waiting = threading.Thread(target=self.shutdown, name="glt-shutdown", daemon=True)
         waiting.start()
-        # Flight waits for calls to end; with their connections gone they do, also those that nobody reads.
+        # `shutdown` waits for running calls. They end when their connections do, also those that their peers do not read;
+        # repeated, since one more may have been accepted meanwhile.
         while waiting.is_alive():
             sever_accepted(port)
             waiting.join(0.05)
 
 
 def _opened(received: Any) -> tuple[Frame, np.ndarray] | None:
-    """The frame and body of a message; None if it is none. No exception keeps the memory."""
+    """The frame and body of a message; None if it is not of this protocol. No exception leaves here, since its traceback
+    would keep the memory."""
     try:
         return open_chunk(received)
     except WireError:
@@ -284,8 +289,8 @@ def _opened(received: Any) -> tuple[Frame, np.ndarray] | None:
 
 
 def _has_our_schema(reader: Any) -> bool:
-    """Whether a lane's bodies are one column of bytes. Others end before Arrow decodes a batch of them: it would expand
-    dictionaries, and columns by the thousand."""
+    """Whether a lane's bodies are one column of bytes. Any other schema is refused before Arrow decodes a batch: it would
+    expand dictionaries, and columns by the thousand."""
     try:
         return [field.type for field in reader.schema] == [pa.uint8()]
     except (StopIteration, *FLIGHT_ERRORS):
@@ -293,28 +298,28 @@ def _has_our_schema(reader: Any) -> bool:
 
 
 def _wait_to_leave(reader: Any) -> None:
-    """A peer that is still writing when its stream ends would not come to read why."""
+    """Reads until the peer leaves: one that is still writing when its stream ends would not read the reason."""
     with suppress(StopIteration, *FLIGHT_ERRORS):
         while True:
             reader.read_chunk()
 
 
-class _Room:
-    """How much a lane has read and not answered."""
+class _InFlight:
+    """The requests of a lane that were read and not answered."""
 
     def __init__(self) -> None:
-        self._state = threading.Condition()
+        self._state = threading.Condition()  # guards both counters; notified when a reply is sent
         self._requests = self._bytes = 0
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether there is room for one more request."""
+        """Whether one more request may be read; waits for that up to ``timeout_s``."""
         with self._state:
             return self._state.wait_for(
                 lambda: self._requests < _MOST_IN_FLIGHT and self._bytes < _MOST_BYTES_IN_FLIGHT, timeout_s
             )
 
     def wait_empty(self, timeout_s: float) -> bool:
-        """Whether all are answered."""
+        """Whether all are answered; waits for that up to ``timeout_s``."""
         with self._state:
             return self._state.wait_for(lambda: self._requests == 0, timeout_s)
 
@@ -331,7 +336,7 @@ class _Room:
 
 
 class _Call:
-    """One request on its way through a worker thread."""
+    """One request, to be run on a worker thread."""
 
     def __init__(
         self,
@@ -340,20 +345,20 @@ class _Call:
         body: Any,
         caller: Caller,
         replies: _Replies,
-        room: _Room,
-        share: Share,
+        in_flight: _InFlight,
+        usage: LaneUsage,
     ) -> None:
         self._service, self._frame, self._body, self._caller = service, frame, body, caller
-        self._replies, self._room, self._share = replies, room, share
+        self._replies, self._in_flight, self._usage = replies, in_flight, usage
 
     def __call__(self) -> None:
         try:
             if not self._caller.is_gone():
-                self._share.answer(self._run, self._send, self._caller.is_gone)
+                self._usage.answer(self._run, self._send, self._caller.is_gone)
         except BaseException as error:
             self._replies.send(Kind.FAULT, self._frame.id, Message(dispatch.fault(error)))
         finally:
-            self._room.leave(self._body.nbytes)
+            self._in_flight.leave(self._body.nbytes)
 
     def _send(self, reply: Message) -> None:
         self._replies.send(Kind.REPLY, self._frame.id, reply)
@@ -363,22 +368,25 @@ class _Call:
         handler = dispatch.find_call(self._service, request.get("op"))
         header = request.get("header")
         if not isinstance(header, dict):
-            raise WireError("expected a header in the request.")
+            raise WireError("the request has no header: expected an object `header`.")
         return dispatch.check_reply(handler(Message(header, self._body), self._caller))
 
 
 class _Replies:
-    """The writing half of a stream, for several threads. After `end` nothing is written: Flight has taken it back."""
+    """The writing half of a stream. Thread-safe. After `end` nothing is written: the writer belongs to Flight again, which
+    frees it."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
+        # One writer at a time. Taken per piece and not per reply, so that a PONG or a small reply goes between the pieces of
+        # a large one; held during a write, so that `end` returns only when no thread uses the writer.
         self._lock = threading.Lock()
         self._open = True
-        self.on_read: Callable[[], None] = lambda: None  # told of each message that the peer, or TCP, has taken
+        self.on_read: Callable[[], None] = lambda: None  # called for each message that the peer, or TCP, has taken
         writer.begin(SCHEMA)
 
     def send(self, kind: Kind, id_: int, message: Message) -> None:
-        """Raises `WireError` for what cannot be sent; does nothing once the peer has left."""
+        """Sends a message. Raises `WireError` for one that cannot be encoded; does nothing once the peer has left."""
         for batch, frame in chunks(kind, id_, message.header, message.body):
             with self._lock:
                 if not self._open:
@@ -398,7 +406,8 @@ class _Replies:
 
 
 class _Presence:
-    """Whether a peer is still there. Flight's context must not be asked after its call has ended."""
+    """Whether a peer is still connected. The lock keeps `is_gone` from using Flight's context after its call has ended, when
+    Flight has freed it."""
 
     def __init__(self, context: Any, ending: threading.Event) -> None:
         self._context, self._ending = context, ending
@@ -428,5 +437,5 @@ _NO_ROWS = pa.RecordBatch.from_arrays([pa.array(EMPTY, pa.uint8())], schema=SCHE
 
 
 def _with_batch(batch: Any, frame: bytes) -> Any:
-    """What Flight wants of a generator: always a batch."""
+    """(batch, metadata) for Flight, whose generators must always yield a batch."""
     return _NO_ROWS if batch is None else batch, frame

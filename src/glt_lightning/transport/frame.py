@@ -18,11 +18,11 @@ from glt_lightning.transport.message import EMPTY, MOST_HEADER, WireError, decod
 
 _PREFIX = struct.Struct("<BBHIQ")  # protocol, kind, 0, bytes of the header, id
 PREFIX_BYTES = _PREFIX.size
-MOST_INLINE = 16 << 10  # bytes of a body that ride in the frame: copying them is cheaper than a buffer of their own
+MOST_INLINE = 16 << 10  # bytes of a body inside the frame: copying them is cheaper than a buffer of their own
 
 
 class Kind(IntEnum):
-    """What a frame is. Requests and PING go to the server, all others come from it."""
+    """The kinds of frame. REQUEST and PING go to the server, all others come from it."""
 
     REQUEST = 1
     REPLY = 2
@@ -39,7 +39,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that has arrived. inline: the body, if it rode along."""
+    """A received frame. inline: the body, if it was inside the frame."""
 
     kind: Kind
     id: int
@@ -65,21 +65,23 @@ def encode_padded(kind: Kind, id_: int, header: Mapping[str, Any], pad_of: Calla
 
 
 def decode(data: Any) -> Frame:
-    """What `encode` wrote. Raises `WireError` for anything else. ``data``: any buffer; the header stays a view of it."""
+    """The inverse of `encode`. Raises `WireError` for anything else. ``data``: any buffer; the header stays a view of it."""
     view = memoryview(data).cast("B") if len(data) else memoryview(b"")
     if len(view) < _PREFIX.size:
-        raise WireError(f"a frame of {len(view)} bytes; the shortest has {_PREFIX.size}.")
+        raise WireError(f"received a frame of {len(view)} bytes; the shortest has {_PREFIX.size}.")
     protocol, kind, zero, length, id_ = _PREFIX.unpack_from(view)
     if protocol != PROTOCOL or zero:
-        raise WireError(f"a frame of protocol {protocol}; this release speaks {PROTOCOL}.")
+        raise WireError(
+            f"received a frame of protocol {protocol}; this release uses {PROTOCOL}. Install the same release on all hosts."
+        )
     if kind not in _KINDS:
-        raise WireError(f"a frame of unknown kind {kind}.")
-    # what pads a header to an alignment may take it a little over its limit
+        raise WireError(f"received a frame of unknown kind {kind}.")
+    # the padding of `encode_padded` may take a header up to 15 bytes over its limit
     if length > MOST_HEADER + 16 or length > len(view) - _PREFIX.size:
-        raise WireError(f"a frame of {len(view)} bytes names a header of {length}.")
+        raise WireError(f"received a frame of {len(view)} bytes whose header is announced as {length} bytes.")
     begin = _PREFIX.size + length
     header, inline = view[_PREFIX.size : begin], view[begin:]
     if len(inline) > MOST_INLINE:
-        raise WireError(f"a frame with a body of {len(inline)} bytes inside; at most {MOST_INLINE} ride along.")
+        raise WireError(f"received a frame with {len(inline)} bytes of body inside; at most {MOST_INLINE} are allowed.")
     # copied: aligned, writable, and independent of the buffer it came in
     return Frame(_KINDS[kind], id_, header, np.frombuffer(inline, dtype=np.uint8).copy() if len(inline) else EMPTY)

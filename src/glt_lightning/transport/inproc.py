@@ -1,6 +1,6 @@
-"""Peers within one process, over a network that can be told to fail.
+"""Peers within one process, over a network that can simulate faults.
 
-What crosses it is encoded as on the wire and copied, so that nothing works here that would not work between hosts.
+Messages are encoded as on the wire and copied, so that nothing works here that would not work between hosts.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from glt_lightning.transport.message import EMPTY, Message, as_body, decode_head
 from glt_lightning.transport.pending import Waiting, again, received
 
 _THREADS = 4  # per lane of a server
-_MOST_IN_FLIGHT = 64
-_PATIENCE_S = 30.0
+_MOST_IN_FLIGHT = 64  # calls of a lane without a reply; the same bound as of Flight
+_PATIENCE_S = 30.0  # for a place among them; Flight takes cluster.deadlines.call_s
 _AHEAD = 2  # messages of a stream that are made before they are asked for
-_CLOSE_S = 1.0
+_CLOSE_S = 1.0  # for handlers to end
 _BROKEN = "the connection was closed"
 
 
 class InProcessNetwork:
     """`transport.base.Transport`. An address is any ``host:port``; port 0 picks one. Close it after its servers.
 
-    faults: what goes wrong from now on; may be set at any time.
+    faults: the faults to simulate from now on; may be set at any time.
     """
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults
+        # Guards _servers, _cut and _sent. Not held while a server, a connection or the clock is called: these take their own
+        # locks, and call back.
         self._lock = threading.Lock()
         self._servers: dict[str, _Server] = {}
         self._ports = itertools.count(20000)
-        self._cut: dict[str, bool] = {}  # address -> whether silently
+        self._cut: dict[str, bool] = {}  # address -> whether messages vanish without an error
         self._sent: Counter[tuple[str, str]] = Counter()
         self._clock = Clock()
 
@@ -51,7 +53,9 @@ class InProcessNetwork:
         with self._lock:
             address = f"{host}:{port or next(self._ports)}"
             if address in self._servers:
-                raise OptionError(f"cannot listen at {address}: Address already in use. Port 0 picks a free one.")
+                raise OptionError(
+                    f"cannot listen at {address}: Address already in use. Choose another port; port 0 picks a free one."
+                )
             server = self._servers[address] = _Server(self, address, service)
         return server
 
@@ -62,15 +66,15 @@ class InProcessNetwork:
             time.sleep(timeout_s)
             raise PeerLostError(f"no answer to the greeting within {timeout_s:g} s")
         if server is None or silent is not None:
-            raise PeerLostError("nothing listens there (connection refused)")
-        said = decode_header(encode_header(hello))
-        welcome = decode_header(encode_header(dispatch.greet(server.service, said)))
-        connection = _Connection(self, server, said, welcome)
+            raise PeerLostError("nothing listens at this address (connection refused)")
+        greeting = decode_header(encode_header(hello))
+        welcome = decode_header(encode_header(dispatch.greet(server.service, greeting)))
+        connection = _Connection(self, server, greeting, welcome)
         server.admit(connection)
         return connection
 
     def cut(self, address: str, *, silent: bool = False) -> None:
-        """Breaks all connections to a server and lets no new ones through. ``silent``: nobody is told, messages vanish."""
+        """Breaks all connections to a server and refuses new ones. ``silent``: messages vanish, and neither end gets an error."""
         with self._lock:
             self._cut[address] = silent
             server = self._servers.get(address)
@@ -78,7 +82,7 @@ class InProcessNetwork:
             server.break_connections()
 
     def heal(self, address: str) -> None:
-        """Undoes `cut`. What vanished does not come back."""
+        """Undoes `cut`. Messages that vanished stay lost."""
         with self._lock:
             self._cut.pop(address, None)
 
@@ -99,7 +103,7 @@ class InProcessNetwork:
     # For connections and servers.
 
     def carry(self, address: str, way: str, op: str, deliver: Callable[[], None]) -> None:
-        """Brings one message of a call to the other end, as the faults have it."""
+        """Delivers one message of a call to the other end, subject to the faults."""
         faults = self.faults
         if self.is_silent(address):
             return
@@ -180,6 +184,7 @@ class _Connection:
         self._network, self._server = network, server
         self._caller = dispatch.caller_is(hello, self.is_gone)
         self._ids = itertools.count()
+        # Guards _pending, _streams and _error. Calls and streams are failed without it: that wakes threads that call again.
         self._state = threading.Condition()
         self._pending: list[dict[int, Waiting]] = [{}, {}]  # of each lane
         self._streams: weakref.WeakSet[_InProcessStream] = weakref.WeakSet()
@@ -192,20 +197,20 @@ class _Connection:
         lane, waiting, id_ = int(bulk), Waiting(op), next(self._ids)
         request, copy = encode_header({"op": op, "header": header}), as_body(body).copy()
         with self._state:
-            room = self._state.wait_for(
+            ready = self._state.wait_for(
                 lambda: self._error is not None or len(self._pending[lane]) < _MOST_IN_FLIGHT, _PATIENCE_S
             )
             if self._error is not None:
                 raise again(self._error)
-            if not room:
-                raise PeerLostError(f"{_MOST_IN_FLIGHT} calls are unanswered for {_PATIENCE_S:g} s")
+            if not ready:
+                raise PeerLostError(f"{_MOST_IN_FLIGHT} calls got no reply for {_PATIENCE_S:g} s")
             self._pending[lane][id_] = waiting
 
         def work() -> None:
             if not self.is_gone():
-                failed, said, found = _answer(self._server.service, request, copy.copy(), self._caller)
+                failed, reply, found = _answer(self._server.service, request, copy.copy(), self._caller)
                 self._network.carry(
-                    self._server.address, "reply", op, lambda: self._take(lane, id_, failed, said, found)
+                    self._server.address, "reply", op, lambda: self._take(lane, id_, failed, reply, found)
                 )
 
         self._network.carry(self._server.address, "request", op, lambda: self._server.run(lane, work))
@@ -216,7 +221,7 @@ class _Connection:
         with self._state:
             waiting = self._pending[lane].pop(id_, None)
             self._state.notify_all()
-        if waiting is not None:  # else it is the second of two
+        if waiting is not None:  # else it is the duplicate of a reply that was taken
             waiting.resolve(failed, header, body)
 
     def stream(self, op: str, header: Mapping[str, Any]) -> _InProcessStream:
@@ -229,7 +234,7 @@ class _Connection:
         return stream
 
     def fail(self, error: PeerError) -> None:
-        """Ends everything; whoever waits gets ``error``."""
+        """Ends all calls and streams with ``error``."""
         with self._state:
             self._error = self._error or error
             waiting = [each for lane in self._pending for each in lane.values()]
@@ -247,12 +252,12 @@ class _Connection:
 
 
 def _answer(service: Service, request: bytes, body: np.ndarray, caller: Caller) -> tuple[bool, bytes, np.ndarray]:
-    """(failed, header, body) that travel back."""
+    """(failed, header, body) of the reply."""
     try:
         asked = decode_header(request)
         handler: CallHandler = dispatch.find_call(service, asked.get("op"))
         return False, *_encoded(handler(Message(asked["header"], body), caller))
-    except BaseException as error:  # as on the wire: whatever a handler raises, the caller hears of it
+    except BaseException as error:  # as on the wire: every error of a handler is reported to the caller
         return True, encode_header(dispatch.fault(error)), EMPTY
 
 
@@ -262,17 +267,18 @@ def _encoded(reply: Message) -> tuple[bytes, np.ndarray]:
 
 
 class _InProcessStream:
-    """A thread makes the messages, a few ahead of who reads them."""
+    """A thread makes the messages, up to _AHEAD of them before they are read."""
 
     def __init__(
         self, network: InProcessNetwork, server: _Server, op: str, header: Mapping[str, Any], hello: Mapping[str, Any]
     ) -> None:
         self._network, self._server, self._op, self._header = network, server, op, header
         self._caller = dispatch.caller_is(hello, lambda: self._over)
+        # Guards the fields below. Never held while the handler makes a message or the network is asked.
         self._state = threading.Condition()
         self._ready: deque[tuple[bool, bytes, np.ndarray]] = deque()
         self._over = False  # no more messages are made
-        self._error: PeerError | None = None  # how it ended, if not well
+        self._error: PeerError | None = None  # why it ended early
         self._closed = False
         threading.Thread(target=self._make, name="glt-inproc-stream", daemon=True).start()
 
@@ -281,7 +287,7 @@ class _InProcessStream:
             handler = dispatch.find_stream(self._server.service, self._op)
             replies = iter(handler(Message(self._header), self._caller))
             try:
-                while self._await_room():
+                while self._await_space():
                     self._put(False, *_encoded(next(replies)))
             except StopIteration:
                 pass
@@ -289,13 +295,13 @@ class _InProcessStream:
                 close = getattr(replies, "close", None)
                 if close is not None:
                     close()
-        except BaseException as error:  # as on the wire: whatever a handler raises, the caller hears of it
+        except BaseException as error:  # as on the wire: every error of a handler is reported to the caller
             self._put(True, encode_header(dispatch.fault(error)), EMPTY)
         with self._state:
             self._over = True
             self._state.notify_all()
 
-    def _await_room(self) -> bool:
+    def _await_space(self) -> bool:
         with self._state:
             self._state.wait_for(lambda: self._over or len(self._ready) < _AHEAD)
             return not self._over
@@ -326,7 +332,7 @@ class _InProcessStream:
                     return self._ready.popleft()
                 if self._over and not silent:
                     return None
-                self._state.wait(0.02 if silent else None)
+                self._state.wait(0.02 if silent else None)  # `heal` notifies nobody, so a cut is polled
             return None
 
     def fail(self, error: PeerError) -> None:

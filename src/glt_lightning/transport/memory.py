@@ -1,4 +1,4 @@
-"""Recycled memory for what arrives: fresh memory costs more than the copy into it (page faults)."""
+"""Recycled memory for received bodies: fresh memory costs more than the copy into it (page faults)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import numpy as np
 
 from glt_lightning.channel.slots import Slot, SlotPool
 
-_SLOTS = 256  # bodies that are in use at once; further ones get memory of their own
+_SLOTS = 256  # bodies in use at once; further ones get memory of their own
 
 
 class Recycler:
-    """Lends memory that comes back when the last view of it is gone. For any number of threads."""
+    """Lends memory that comes back when the last view of it is gone. Thread-safe."""
 
     def __init__(self) -> None:
+        # `SlotPool.take` is for one thread at a time. Slots come back without the lock: appending to a deque is atomic.
         self._lock = threading.Lock()
         self._slots = SlotPool(Slot, _SLOTS)
 
     def take(self, nbytes: int) -> np.ndarray:
-        """uint8 [nbytes], writable, of whatever content."""
+        """uint8 [nbytes], writable, uninitialised."""
         with self._lock:
             slot = self._slots.take()
         if slot is None:

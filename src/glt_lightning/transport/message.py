@@ -1,6 +1,6 @@
-"""What travels: a small header and one body of raw arrays. docs/wire-format.md is the page about it.
+"""A message: a small header and one body of raw arrays. docs/wire-format.md describes the format.
 
-Everything that arrives is checked before it is used: no input crashes, recurses, or takes more memory than its own size.
+All input is checked before it is used: none makes this process crash, recurse, or take more memory than the input's size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glt_lightning.sampler.sample import Placed
 EMPTY = np.empty(0, dtype=np.uint8)
 
 MOST_HEADER = 64 << 10  # bytes of JSON
-MOST_BODY = (1 << 31) - (1 << 20)  # bytes; what Flight can send in one message
+MOST_BODY = (1 << 31) - (1 << 20)  # bytes; a Flight message is limited to 2 GiB, frame and padding included
 MOST_ARRAYS = 1024
 MOST_DIMS = 8
 MOST_NAME = 200  # characters of an array's name
@@ -33,37 +33,39 @@ _DTYPES = {text: np.dtype(text) for text in DTYPES}
 
 
 class WireError(PeerError):
-    """What arrived is no message of this protocol."""
+    """The input is no message of this protocol."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """header: what JSON can say.  body: uint8 [n], arrays at the offsets that the header names."""
+    """header: values that JSON can represent.  body: uint8 [n], arrays at the offsets in the header."""
 
     header: Mapping[str, Any]
     body: np.ndarray = field(default_factory=lambda: EMPTY)
 
 
 def encode_header(header: Mapping[str, Any]) -> bytes:
-    """JSON of a header. Raises `WireError` for one that is too large or holds what JSON cannot say."""
+    """JSON of a header. Raises `WireError` if it is too large or has values that JSON cannot represent."""
     try:
         text = _ENCODER.encode(dict(header))
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError(f"header: expected strings, integers, finite numbers, lists and objects: {error}.") from None
-    data = text.encode("utf-8", "replace")  # a path may hold what UTF-8 cannot say
+    data = text.encode("utf-8", "replace")  # a path may have bytes that are not UTF-8
     if len(data) > MOST_HEADER:
-        raise WireError(f"header: {len(data)} bytes, at most {MOST_HEADER} are allowed. Put arrays into the body.")
+        raise WireError(
+            f"header: {len(data)} bytes, at most {MOST_HEADER} are allowed. Send long lists as arrays in the body."
+        )
     return data
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """The header that `encode_header` wrote. Raises `WireError` for anything else."""
+    """The inverse of `encode_header`. Raises `WireError` for anything else."""
     if len(data) > MOST_HEADER:
         raise WireError(f"header: {len(data)} bytes, at most {MOST_HEADER} are allowed.")
     try:
         header = _DECODER.decode(str(data, "utf-8"))
     except (ValueError, RecursionError) as error:
-        raise WireError(f"header: not the JSON of this protocol: {_short(error)}.") from None
+        raise WireError(f"header: cannot be read as JSON: {_short(error)}.") from None
     if not isinstance(header, dict):
         raise WireError(f"header: expected an object, got {_short(type(header).__name__)}.")
     _check_values(header)
@@ -72,14 +74,14 @@ def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 def _integer(text: str) -> int:
     if len(text) > _MOST_DIGITS:
-        raise ValueError(f"an integer of {len(text)} digits")
+        raise ValueError(f"an integer of {len(text)} digits; at most {_MOST_DIGITS} are allowed")
     return int(text)
 
 
 def _number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError("a number that is too large")
+        raise ValueError("a number beyond the range of float64")
     return value
 
 
@@ -87,13 +89,13 @@ def _constant(text: str) -> float:
     raise ValueError(f"{text} is not allowed")
 
 
-# made once: the functions of the json module would make them anew for every message
+# made once: with these arguments json.dumps and json.loads would make a new one for every message
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=_constant)
 
 
 def _check_values(header: dict[str, Any]) -> None:
-    """Refuses deep nesting and strings that are no text (half a surrogate pair); both would fail somewhere later."""
+    """Refuses deep nesting and strings with half a surrogate pair; both would fail somewhere later."""
     level: list[Any] = [header]
     for _ in range(_MOST_DEPTH):
         below: list[Any] = []
@@ -110,7 +112,7 @@ def _check_values(header: dict[str, Any]) -> None:
         if not below:
             return
         level = below
-    raise WireError(f"header: nested deeper than {_MOST_DEPTH}.")
+    raise WireError(f"header: nested deeper than {_MOST_DEPTH} levels.")
 
 
 def _check_texts(texts: Iterable[str]) -> None:
@@ -119,7 +121,9 @@ def _check_texts(texts: Iterable[str]) -> None:
             try:
                 text.encode()
             except UnicodeEncodeError:
-                raise WireError("header: a string is no text.") from None
+                raise WireError(
+                    "header: a string contains half a surrogate pair, which UTF-8 cannot represent."
+                ) from None
 
 
 def read_integer(header: Mapping[str, Any], name: str, least: int, most: int) -> int:
@@ -139,19 +143,19 @@ def as_body(body: Any) -> np.ndarray:
 
 
 def pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
-    """Copies arrays into one new body. Returns (what the header says as ``arrays``, body uint8 [n])."""
+    """Copies arrays into one new body. Returns (entries for the header's ``arrays``, body uint8 [n])."""
     layout, end = lay_out({name: (array.dtype, array.shape) for name, array in arrays.items()})
     entries = layout_entries(layout)
     body = np.empty(end, dtype=np.uint8)
     for place, array in zip(layout, arrays.values(), strict=True):
         place.view(body)[...] = array
         used = place.offset + array.nbytes
-        body[used : -(-used // _ALIGN) * _ALIGN] = 0  # what lay there before is nobody's business
+        body[used : -(-used // _ALIGN) * _ALIGN] = 0  # padding must not leak older contents of this memory to a peer
     return entries, body
 
 
 def lay_out(shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> tuple[list[Placed], int]:
-    """Where arrays of these dtypes and shapes lie in one body, and its size."""
+    """The layout of arrays of these dtypes and shapes in one body, and the size of that body."""
     layout, end = [], 0
     for name, (dtype, shape) in shapes.items():
         layout.append(Placed(name, dtype.str, shape, end))
@@ -161,31 +165,32 @@ def lay_out(shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> tuple[lis
 
 def layout_entries(layout: Sequence[Placed]) -> list[list[Any]]:
     """The form of a layout in every header, of messages and of sampler processes: the header's ``arrays`` for a body that is
-    laid out already, as that of a `sampler.sample.Draft` is. Raises `WireError` for a dtype that does not travel."""
+    laid out already, as that of a `sampler.sample.Draft` is. Raises `WireError` for a dtype that the protocol does not carry."""
     for place in layout:
         if place.dtype not in _DTYPES:
-            raise WireError(f"array {place.name!r}: dtype {place.dtype} does not travel; allowed: {', '.join(DTYPES)}.")
+            raise WireError(f"array {place.name!r}: dtype {place.dtype} cannot be sent; allowed: {', '.join(DTYPES)}.")
     return [[place.name, place.dtype, list(place.shape), place.offset] for place in layout]
 
 
 def unpack(message: Message) -> dict[str, np.ndarray]:
-    """The arrays of a message: views of its body. Raises `WireError` unless every one of them lies inside the body."""
+    """The arrays of a message: views of its body. Raises `WireError` unless each lies inside the body."""
     layout = parse_layout(message.header.get("arrays", []), len(message.body))
     return {place.name: place.view(message.body) for place in layout}
 
 
 def own_layout(entries: Sequence[Sequence[Any]]) -> list[Placed]:
-    """What `layout_entries` wrote in another process of this job: not checked, and of any size."""
+    """The inverse of `layout_entries` for entries from a process of this job: not checked, and of any size."""
     return [Placed(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in entries]
 
 
 def parse_layout(entries: Any, nbytes: int) -> list[Placed]:
-    """What `layout_entries` wrote, for a body of ``nbytes``, checked. Raises `WireError`."""
+    """The inverse of `layout_entries` for a body of ``nbytes`` from any peer. Raises `WireError` for entries that do not
+    fit."""
     if not isinstance(entries, list) or len(entries) > MOST_ARRAYS:
         raise WireError(f"arrays: expected a list of at most {MOST_ARRAYS} entries.")
     layout = [_placed(entry, nbytes) for entry in entries]
     if len({place.name for place in layout}) != len(layout):
-        raise WireError("arrays: a name stands there twice.")
+        raise WireError("arrays: the same name is given twice.")
     return layout
 
 
@@ -205,7 +210,9 @@ def _placed(entry: Any, nbytes: int) -> Placed:
         raise WireError(f"array {name!r}: shape {_short(shape)} is too large.")
     size = math.prod(shape) * itemsize
     if not _count(offset) or offset % itemsize or offset + size > nbytes:
-        raise WireError(f"array {name!r}: {size} bytes at {_short(offset)} do not lie in a body of {nbytes}.")
+        raise WireError(
+            f"array {name!r}: {size} bytes at offset {_short(offset)} exceed the body of {nbytes} bytes, or are not aligned."
+        )
     return Placed(name, dtype, tuple(shape), offset)
 
 

@@ -1,4 +1,4 @@
-"""A peer by its name: calls that survive a lost connection or a restart at the other end."""
+"""A named peer: calls that survive a lost connection and a restart of the peer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from glt_lightning.errors import FullError, PeerError, PeerLostError, RefusedError, RemoteError, UnprovenError
+from glt_lightning.errors import FullError, PeerError, PeerLostError, RefusedError, RemoteError
 from glt_lightning.options import DeadlineOptions, RetryOptions
 from glt_lightning.transport.base import Connection, MessageStream, Pending, Transport
 from glt_lightning.transport.message import EMPTY, Message
 
-_CLOSED = "this end of the connection was closed"
+_CLOSED = "this process has closed the connection"
 
 
 @dataclass
 class PeerStats:
-    """Totals. calls: questions, however often each was sent.  bytes: of bodies.  retries: questions sent again.
+    """Totals. calls: each counted once, however often it was sent.  bytes: of bodies.  retries: calls sent again.
     reconnects: connections made after the first."""
 
     calls: int = 0
@@ -29,10 +29,11 @@ class PeerStats:
 
 
 class Peer:
-    """A peer that is reached at any of ``addresses``. For any number of threads; connects when it is first needed.
+    """A peer that is reached at any of ``addresses``. Thread-safe; connects lazily.
 
-    All operations of a `Service` may be sent again, so a question whose answer got lost is. While the peer is away, one
-    thread at a time tries to reach it, with the pauses of ``retry``. ``clock``: the monotonic clock, or that of a test.
+    All operations of a `Service` may be repeated, so a call whose answer got lost is sent again. While the peer is away,
+    one thread at a time tries to connect, with the growing pauses of ``retry``. ``clock``: the monotonic clock, or that of
+    a test.
     """
 
     def __init__(
@@ -50,20 +51,22 @@ class Peer:
         self.name, self.stats = name, PeerStats()
         self._addresses, self._transport, self._hello = list(addresses), transport, dict(hello)
         self._deadlines, self._retry = deadlines, retry
+        # Guards the fields below and ``stats``. Never held while a connection is made, used or closed: those block, and
+        # `close` must be able to take it at any time.
         self._state = threading.Condition()
         self._connection: Connection | None = None
         self._connecting = self._closed = self._was_connected = False
-        self._turn = 0  # which address is next
+        self._turn = 0  # index of the address to try next
         self._pause_s = retry.first_s
-        self._next_try_s = 0.0  # not before this moment
-        self._lost_s: float | None = None  # since when nothing was heard of it
-        self._tried_s = 0.0  # the last time that it could not be reached
+        self._next_try_s = 0.0  # no attempt before this time
+        self._lost_s: float | None = None  # the first failure since the last reply
+        self._tried_s = 0.0  # the last failure
         self._reason = ""
         self._losses = 0
 
     @property
     def welcome(self) -> Mapping[str, Any]:
-        """What it answered to the greeting. Connects if needed; raises as `Answer.result` does."""
+        """The peer's answer to the greeting. Connects if needed; raises as `PendingAnswer.result` does."""
         patience = _Patience(self)
         while True:
             try:
@@ -74,9 +77,10 @@ class Peer:
     def ask(
         self, op: str, header: Mapping[str, Any] | None = None, body: Any = EMPTY, *, bulk: bool = False
     ) -> PendingAnswer:
-        """Sends a question, at once if the peer is not known to be away. Never raises for a lost peer: the answer does.
+        """Starts a call; sends it at once unless the peer is known to be away. Never raises for a lost peer: `result` of the
+        answer does.
 
-        ``body`` must not change until the answer is there.
+        ``body`` must not change until the answer has arrived: it may be sent again.
         """
         answer = PendingAnswer(self, op, {} if header is None else header, body, bulk)
         with self._state:
@@ -87,7 +91,7 @@ class Peer:
         return answer
 
     def stream(self, op: str, header: Mapping[str, Any]) -> MessageStream:
-        """Opens a stream of replies: one attempt. Raises `PeerLostError`, also while it is read."""
+        """Opens a stream of replies, with one attempt. Raises `PeerLostError`, also while the stream is read."""
         try:
             connection = self.connect()
             return _PeerStream(self, connection, connection.stream(op, header))
@@ -111,13 +115,14 @@ class Peer:
 
     @property
     def lost_s(self) -> float | None:
-        """Since when nothing was heard of it although it was tried, by the monotonic clock; None while all is well, and
-        when nobody has tried for longer than an attempt takes: then nothing is known about the time in between."""
+        """When the peer was lost, by the monotonic clock; None if it is not, and also if the last attempt is further back than
+        an attempt can take: nothing is known about the time since, and an old outage must not count as part of a new
+        one."""
         one_try_s = self._deadlines.connect_s + self._deadlines.call_s + self._retry.most_s
         return self._lost_s if self.clock() - self._tried_s <= one_try_s else None
 
     def pause(self, seconds: float) -> None:
-        """Waits, unless it is closed."""
+        """Waits; returns early when this peer is closed."""
         with self._state:
             self._state.wait_for(lambda: self._closed, seconds)
 
@@ -130,8 +135,9 @@ class Peer:
         return self._deadlines
 
     def connect(self) -> Connection:
-        """The connection. If there is none, one thread makes one, after the pause that follows a failure; the others
-        wait for what comes of that. Raises `PeerLostError` or `RefusedError`, without this peer's name."""
+        """The connection. If there is none, one thread makes one, after the pause that follows a failure; other threads
+        wait for its result, so that a peer that comes back gets one new connection and not one per call. Raises
+        `PeerLostError` or `RefusedError`, without this peer's name."""
         with self._state:
             if self._await_turn():
                 assert self._connection is not None
@@ -157,7 +163,7 @@ class Peer:
         raise PeerLostError(_CLOSED)
 
     def _await_turn(self) -> bool:
-        """True: there is a connection. False: this thread is to make one. Raises when another thread's attempt failed."""
+        """True: there is a connection. False: this thread makes one. Raises if another thread's attempt failed."""
         while True:
             if self._closed:
                 raise PeerLostError(_CLOSED)
@@ -165,6 +171,7 @@ class Peer:
                 return True
             if self._connecting:
                 losses = self._losses
+                # No deadline of its own: the attempt that this waits for ends within connect_s.
                 self._state.wait_for(lambda: not self._connecting or self._closed)
                 if self._losses != losses:
                     raise PeerLostError(self._reason)
@@ -175,13 +182,13 @@ class Peer:
             self._state.wait(pause_s)
 
     def drop(self, connection: Connection, reason: str) -> None:
-        """Gives up a connection that has failed, unless another thread has done so already."""
+        """Closes a connection that has failed, unless another thread has replaced it already."""
         with self._state:
-            mine = self._connection is connection
-            if mine:
+            current = self._connection is connection
+            if current:  # many calls fail with one connection: it is one loss, and one pause
                 self._connection = None
                 self._note_loss(reason)
-        if mine:
+        if current:
             connection.close()
 
     def _note_loss(self, reason: str) -> None:
@@ -201,22 +208,22 @@ class Peer:
             self.stats.retries += again
 
     def note_heard(self, nbytes: int) -> None:
-        """It is well: something came. A connection that can be made proves less, it may break each time it is used."""
+        """Ends an outage: a reply has arrived. A new connection alone does not: it may break at each use, and the pauses would
+        never grow."""
         with self._state:
             self.stats.bytes_in += nbytes
             self._lost_s, self._pause_s = None, self._retry.first_s
 
     def named(self, error: PeerError, more: str = "") -> PeerError:
-        """The same error, saying whose it is."""
+        """The same error with this peer's name and addresses."""
         if isinstance(error, RemoteError):
             return RemoteError(f"{self.name}: {error}", error.kind, error.traceback)
-        verb = " refuses this process" if isinstance(error, RefusedError) else ""
-        verb = " is refused by this process" if isinstance(error, UnprovenError) else verb
-        return type(error)(f"{self.name} ({', '.join(self._addresses)}){verb}: {error}{more}")
+        stage = " handshake failed:" if isinstance(error, RefusedError) else ""
+        return type(error)(f"{self.name} ({', '.join(self._addresses)}):{stage} {error}{more}")
 
 
 class PendingAnswer:
-    """What a peer will say. Made by `Peer.ask`."""
+    """The answer to a call. Made by `Peer.ask`."""
 
     def __init__(self, peer: Peer, op: str, header: Mapping[str, Any], body: Any, bulk: bool) -> None:
         self._peer, self._op, self._header, self._body, self._bulk = peer, op, header, body, bulk
@@ -227,10 +234,10 @@ class PendingAnswer:
         self._tries = 0
 
     def send(self) -> None:
-        """One attempt. What goes wrong is for `result`."""
+        """Makes one attempt. `result` raises its error."""
         try:
             self._connection = self._peer.connect()
-            self._sent_s = time.monotonic()
+            self._sent_s = time.monotonic()  # not the peer's clock: it is compared with `Connection.heard_s`
             self._pending = self._connection.call(self._op, self._header, self._body, bulk=self._bulk)
             self._peer.note_sent(memoryview(self._body).nbytes, self._tries > 0)
         except PeerError as error:
@@ -240,10 +247,10 @@ class PendingAnswer:
         self._tries += 1
 
     def result(self) -> Message:
-        """Waits for the reply; sends again, on a new connection if need be, while the peer's deadlines allow.
+        """Waits for the reply; repeats the call, on a new connection if necessary, until ``reconnect_s`` has passed.
 
-        Raises, naming the peer: `PeerLostError` when it was away for too long, `RemoteError` for an error of the
-        operation and `RefusedError` without a second attempt.
+        Raises, with the peer's name: `PeerLostError` if it was away for too long; `RemoteError` for an error of the
+        operation and `RefusedError`, both without a second attempt.
         """
         patience = _Patience(self._peer)
         while True:
@@ -263,7 +270,8 @@ class PendingAnswer:
         try:
             reply = self._pending.result(self._peer.deadlines.call_s)
         except PeerLostError as lost:
-            # An answer that is late while others arrive is asked for again; silence ends the connection.
+            # A late reply on a live connection: the call is repeated there. If nothing at all has arrived since it was sent,
+            # the connection is taken for dead: TCP keeps the connection to a stopped process open.
             self._pending = None
             if self._connection.heard_s <= self._sent_s:
                 self._peer.drop(self._connection, str(lost))
@@ -279,7 +287,7 @@ class PendingAnswer:
 
 
 class _Patience:
-    """How long one question goes on being asked."""
+    """How long one call is repeated: for ``reconnect_s`` since the peer was lost."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -287,29 +295,29 @@ class _Patience:
         self._pause_s = peer.retry.first_s
 
     def after(self, error: PeerError) -> None:
-        """Returns if it is worth another attempt, else raises ``error`` with the peer's name."""
+        """Returns if another attempt makes sense, else raises ``error`` with the peer's name."""
         if not isinstance(error, PeerLostError):
             raise self._peer.named(error) from None
         now = self._peer.clock()
         self._first_s = now if self._first_s is None else self._first_s
-        lost_s = self._peer.lost_s
+        lost_s = self._peer.lost_s  # a call that is made during an outage shares its deadline with those before it
         since_s = self._first_s if lost_s is None else min(self._first_s, lost_s)
         limit_s = self._peer.deadlines.reconnect_s
         if self._peer.closed:
             raise PeerLostError(f"{self._peer.name}: {_CLOSED}.") from None
         if now - since_s >= limit_s:
             more = (
-                f". It was tried for {now - since_s:.1f} s; raise cluster.deadlines.reconnect_s ({limit_s:g}) if it needs "
-                "longer to come back."
+                f". Gave up after {now - since_s:.1f} s of attempts. Check that the peer runs and is reachable; if it needs "
+                f"longer to come back, raise cluster.deadlines.reconnect_s (now {limit_s:g} s)."
             )
             raise self._peer.named(error, more) from None
-        if isinstance(error, FullError):  # it is there, and would be asked in a tight loop
+        if isinstance(error, FullError):  # the peer answers at once: without a pause this would be a tight loop
             self._peer.pause(self._pause_s)
             self._pause_s = min(2 * self._pause_s, self._peer.retry.most_s)
 
 
 class _PeerStream:
-    """A stream whose errors name the peer, and whose end tells the peer's other users."""
+    """A stream whose errors name the peer. A broken one drops the connection for the other users of the peer, too."""
 
     def __init__(self, peer: Peer, connection: Connection, stream: MessageStream) -> None:
         self._peer, self._connection, self._stream = peer, connection, stream

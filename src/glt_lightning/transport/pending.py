@@ -1,4 +1,4 @@
-"""A call that waits for its reply, the same for every transport."""
+"""A call in flight, the same for every transport."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from glt_lightning.transport.message import EMPTY, Message, decode_header
 
 
 class Waiting:
-    """`transport.base.Pending`. One thread resolves it, others wait; what arrives is decoded by who waits."""
+    """`transport.base.Pending`. One thread resolves it, others wait. The waiting thread decodes the reply, so that the reading
+    thread is free for the next one."""
 
     def __init__(self, op: str) -> None:
         self._op = op
@@ -24,7 +25,7 @@ class Waiting:
         self._error: PeerError | None = None
 
     def resolve(self, failed: bool, header: Any, body: np.ndarray) -> None:
-        """The reply, or what `dispatch.fault` said instead of it. Only the first one counts."""
+        """Sets the reply, or the header of `dispatch.fault` instead of it. Only the first one counts."""
         if not self._done.is_set():
             self._failed, self._header, self._body = failed, header, body
             self._done.set()
@@ -45,12 +46,12 @@ class Waiting:
 
 def received(failed: bool, header: Any, body: np.ndarray, op: str) -> Message:
     """A reply as a message. Raises `RemoteError` if it is a fault."""
-    said = decode_header(header)
+    decoded = decode_header(header)
     if failed:
-        raise_fault(said, op)
-    return Message(said, body)
+        raise_fault(decoded, op)
+    return Message(decoded, body)
 
 
 def again(error: PeerError) -> PeerError:
-    """The same error for another thread: one object that is raised twice would collect both tracebacks."""
+    """A copy of the error for another thread: one object that is raised twice would collect both tracebacks."""
     return type(error)(*error.args)

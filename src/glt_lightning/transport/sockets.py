@@ -1,4 +1,4 @@
-"""Ends TCP connections that a library holds and offers no way to end."""
+"""Ends TCP connections that are owned by a library (gRPC) which offers no way to end them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from glt_lightning.options import parse_address
 
 
 def sever_accepted(port: int) -> None:
-    """Shuts down the connections that this process has accepted at a port. Flight waits without limit for a peer that
-    has stopped reading."""
+    """Shuts down the connections that this process has accepted at a port. Without this, Flight waits for ever for a peer
+    that has stopped reading."""
     _sever(lambda connection: connection.getsockname()[1] == port)
 
 
@@ -33,8 +33,8 @@ def sever_peer(port: int, peer: str) -> None:
 
 
 def sever_to(address: str) -> None:
-    """Shuts down the connections of this process to ``host:port``. gRPC does not let go of a write to a peer that has
-    stopped reading, nor of a call that this peer has not begun to answer."""
+    """Shuts down the connections of this process to ``host:port``. gRPC does not cancel a write to a peer that has
+    stopped reading, nor a call that the peer has not begun to answer."""
     host, port = parse_address("address", address)
     with suppress(OSError):
         hosts = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
@@ -49,12 +49,13 @@ def _sever(mine: Callable[[socket.socket], bool]) -> None:
     for connection in _sockets():
         with connection, suppress(OSError):
             if connection.family in (socket.AF_INET, socket.AF_INET6) and mine(connection):
-                connection.getpeername()  # raises for a socket that listens: it is not ours to shut down
+                connection.getpeername()  # raises for a listening socket, which must stay open
                 connection.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """Second descriptors of all sockets of this process: the first may be closed and mean something else any moment."""
+    """Duplicated descriptors of all sockets of this process: another thread may close the original, and the kernel may give
+    its number to another file, at any moment."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             fd = os.dup(int(name))
