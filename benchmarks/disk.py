@@ -28,9 +28,10 @@ from measure import report
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
 from glt_lightning.data.manifest import node_path
 from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.store.host_choice import choose_prefixes, row_bytes
+from glt_lightning.store.host_choice import choose_prefixes
 
 DEPTHS = (1, 4, 16, 32, 64)
 
@@ -84,7 +85,10 @@ def main() -> None:
     torch.set_num_threads(1)
     partition = LocalPartition.open(args.partition)
     arrays = partition.manifest.arrays
-    everything = sum(arrays[path].shape[0] * row_bytes(arrays[path]) for path in choose_prefixes(partition, 0))
+    everything = sum(
+        arrays[path].shape[0] * row_bytes(arrays[path].dtype, arrays[path].shape[1:])
+        for path in choose_prefixes(partition, 0)
+    )
     budget = int(everything * args.share)
     file = DiskFile(partition.directory / node_path(0, 0, "x"))
     missing = missing_pages(partition, budget, args)

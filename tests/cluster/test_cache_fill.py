@@ -15,7 +15,7 @@ from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
 from glt_lightning.store.hot_lists import hot_list
 from glt_lightning.store.remote_cache import RemoteCache
-from glt_lightning.store.row_cache import index_bytes, row_bytes
+from glt_lightning.store.row_cache import cached_node_bytes, index_bytes
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -132,10 +132,13 @@ def test_bytes_buy_the_hottest_rows_per_byte(tmp_path):
     index = sum(index_bytes(manifest, t) for t in range(len(manifest.num_nodes)))
     for budget in (index + 1, index + 2000, index + 5000, 1 << 30):
         _, gids = chosen(here, CacheOptions(bytes=budget))
-        spent = sum(len(g) * row_bytes(manifest, t) for t, g in enumerate(gids))
+        spent = sum(len(g) * cached_node_bytes(manifest, t) for t, g in enumerate(gids))
         assert spent <= budget - index
         heat = [
-            {int(g): float(h) / row_bytes(manifest, t) for g, h in zip(*hot_list(whole, "degree", 0, t), strict=True)}
+            {
+                int(g): float(h) / cached_node_bytes(manifest, t)
+                for g, h in zip(*hot_list(whole, "degree", 0, t), strict=True)
+            }
             for t in range(len(gids))
         ]
         kept = [heat[t][g] for t, each in enumerate(gids) for g in each.tolist()]
@@ -396,7 +399,7 @@ def test_rows_in_fewer_bytes_are_kept_in_fewer_bytes(tmp_path, make, stored):
     plain = partitioned(make(), tmp_path / "plain", 2, undirected=True)
     whole = partitioned(make(), tmp_path / "stored", 2, undirected=True, storage={"x": stored})
     here, remote = split_up(whole, [[0], [1]])
-    sizes = [sum(row_bytes(p.manifest, t) for t in range(len(p.schema.node_types))) for p in (whole, plain)]
+    sizes = [sum(cached_node_bytes(p.manifest, t) for t in range(len(p.schema.node_types))) for p in (whole, plain)]
     assert sizes[0] < sizes[1]
     for options in ({"ratio": 0.3}, {"policy": "dynamic", "ratio": 0.3}, {"bytes": 1 << 20, "topology": 10_000}):
         kept = make_cache(here, remote, CacheOptions(**options))

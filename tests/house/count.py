@@ -50,6 +50,38 @@ def hop_loops(tree: ast.Module) -> int:
     return found
 
 
+def choosers(tree: ast.Module) -> list[str]:
+    """Functions that say how many rows of a ranking lie in a memory: they sum sizes up to a budget, or take a share of rows."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | {a.arg for a in node.args.args}
+            calls = [c for c in ast.walk(node) if isinstance(c, ast.Call)]
+            sums = any(isinstance(c.func, ast.Attribute) and c.func.attr == "cumsum" for c in calls)
+            shares = any(isinstance(c.func, ast.Name) and c.func.id == "int" and _is_share(c.args) for c in calls)
+            if (sums and "budget" in names) or shares:
+                found.append(node.name)
+    return found
+
+
+def _is_share(args: Sequence[ast.expr]) -> bool:
+    """Whether this is a product with a share: ``ratio * n``, ``s * n``."""
+    factors = {
+        n.id
+        for arg in args
+        if isinstance(arg, ast.BinOp) and isinstance(arg.op, ast.Mult)
+        for n in ast.walk(arg)
+        if isinstance(n, ast.Name)
+    }
+    return bool(factors & {"ratio", "share", "s"})
+
+
+def row_sizes(tree: ast.Module) -> list[str]:
+    """Functions and methods that say what a row takes."""
+    functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [name for name in functions if name.endswith("row_bytes")]
+
+
 def imported(tree: ast.Module) -> set[str]:
     """Modules of the package that a module imports, also for type checkers."""
     froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
@@ -81,6 +113,8 @@ def numbers(root: Path, files: Sequence[str]) -> dict[str, str]:
         p for p, text in texts.items() if re.search(r"\bnode_key\b", text) and re.search(r"\bedge_key\b", text)
     ]
     assemblers = [p for p in assemblers if p.startswith("sampler/") and p != "sampler/sample.py"]
+    chosen_by = {p: names for p, tree in trees.items() if (names := choosers(tree))}
+    sized_by = {p: names for p, tree in trees.items() if (names := row_sizes(tree))}
     native = len({name for text in texts.values() for name in re.findall(r"\bglt_(?:cuda_)?khop\b", text)})
     return {
         "lines of code in src": f"{sum(map(code_lines, texts.values()))}",
@@ -89,10 +123,17 @@ def numbers(root: Path, files: Sequence[str]) -> dict[str, str]:
         "k-hop loops in Python": f"{sum(loops.values())} ({', '.join(loops)})",
         "native k-hop calls": f"{native}",
         "assemblers of a batch": f"{len(assemblers)} ({', '.join(assemblers)})",
+        "files that choose rows for a memory": _listed(chosen_by),
+        "files that define row_bytes": _listed(sized_by),
         "files that name with_edge": f"{sum('with_edge' in text for text in texts.values())}",
         "largest fan-out": f"{fan_out} ({most})",
         "class names defined twice": f"{len(twice)} ({', '.join(twice)})",
     }
+
+
+def _listed(found: dict[str, list[str]]) -> str:
+    where = (f"{path}: {', '.join(names)}" for path, names in found.items())
+    return f"{len(found)} ({'; '.join(where)})"
 
 
 if __name__ == "__main__":

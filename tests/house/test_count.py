@@ -14,6 +14,10 @@ def test_one_loop_and_one_assembler() -> None:
     assert found["native k-hop calls"] == "2"
 
 
+def test_row_bytes_is_defined_once() -> None:
+    assert numbers(ROOT, [])["files that define row_bytes"] == "1 (ops/row_bytes.py: row_bytes)"
+
+
 def test_a_second_loop_is_counted(tmp_path: Path) -> None:
     package = tmp_path / "src" / "glt_lightning" / "sampler"
     package.mkdir(parents=True)

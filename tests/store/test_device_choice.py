@@ -8,7 +8,7 @@ import pytest
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import node_path
 from glt_lightning.errors import DataError
-from glt_lightning.store.device_choice import choose_rows, device_row_bytes
+from glt_lightning.store.device_choice import choose_rows, device_node_bytes
 from glt_lightning.store.device_index import DeviceIndex
 from glt_lightning.store.hot_lists import hot_list
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -32,7 +32,7 @@ def heat_by_hand(partition):
 @pytest.mark.parametrize("parts", [[0, 1, 2], [1], [0, 2]])
 def test_most_heat_for_each_byte(tmp_path, make, parts):
     partition = LocalPartition.open(partitioned(make(), tmp_path, 3).directory, parts=parts)
-    sizes = [device_row_bytes(partition, t) for t in range(len(partition.schema.node_types))]
+    sizes = [device_node_bytes(partition, t) for t in range(len(partition.schema.node_types))]
     assert sizes == ([28] if make is small_graph else [8, 28])
     heat = {gid: (h / sizes[t], sizes[t]) for gid, (h, t) in heat_by_hand(partition).items()}
     for budget in (1, 500, 3000, 1 << 20):

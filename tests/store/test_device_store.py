@@ -13,11 +13,11 @@ from glt_lightning.data import free_memory
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, NativeError, OptionError, PartitionError, SamplerError
 from glt_lightning.ops.cuda.khop import CudaKHopOp
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import STORAGE, CacheOptions
 from glt_lightning.store.bus_stride import bus_stride
 from glt_lightning.store.device_memory import DeviceMemory
 from glt_lightning.store.device_store import open_store
-from glt_lightning.store.host_choice import row_bytes
 from glt_lightning.store.host_tier import HostTier
 from glt_lightning.store.placement import feature_paths, need_of
 from tests.helpers.device_cases import to
@@ -46,7 +46,8 @@ def partition_of(tmp_path_factory):
 def padding(partition: LocalPartition) -> int:
     """Bytes between rows of attributes where they are read over the bus."""
     entries = [partition.manifest.arrays[path] for path in feature_paths(partition, with_edge=True)]
-    return sum(e.shape[0] * (bus_stride(row_bytes(e)) - row_bytes(e)) for e in entries)
+    sizes = [(e.shape[0], row_bytes(e.dtype, e.shape[1:])) for e in entries]
+    return sum(rows * (bus_stride(size) - size) for rows, size in sizes)
 
 
 @pytest.mark.parametrize("features", ["device", "uva", "cpu"])

@@ -11,18 +11,23 @@ import numpy as np
 import pytest
 
 from glt_lightning.data import LocalPartition, free_memory
-from glt_lightning.data.manifest import edge_path, node_path
+from glt_lightning.data.manifest import ArrayEntry, edge_path, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError, OptionError, PartitionError
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.store import host_choice
-from glt_lightning.store.host_choice import choose_prefixes, row_bytes
+from glt_lightning.store.host_choice import choose_prefixes
 from glt_lightning.store.host_tier import HostTier
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.wide import wide_graph, wide_hetero
 
 
+def width(entry: ArrayEntry) -> int:
+    return row_bytes(entry.dtype, entry.shape[1:])
+
+
 def sizes(partition: LocalPartition, kept: dict[str, int]) -> dict[str, int]:
-    return {path: rows * row_bytes(partition.manifest.arrays[path]) for path, rows in kept.items()}
+    return {path: rows * width(partition.manifest.arrays[path]) for path, rows in kept.items()}
 
 
 @pytest.mark.parametrize("make", [wide_graph, wide_hetero])
@@ -81,7 +86,7 @@ def test_the_hottest_rows_are_those_of_the_folder(tmp_path: Path) -> None:
     """A budget of half the rows saves more than half of the accesses that the folder expects."""
     partition = partitioned(small_graph(2000), tmp_path, 2)
     entry = partition.manifest.arrays
-    total = sum(entry[node_path(p, 0, n)].shape[0] * row_bytes(entry[node_path(p, 0, n)]) for p in (0, 1) for n in "xy")
+    total = sum(entry[node_path(p, 0, n)].shape[0] * width(entry[node_path(p, 0, n)]) for p in (0, 1) for n in "xy")
     edges = sum(entry[edge_path(p, 0, "edge_attr")].shape[0] * 8 for p in (0, 1))
     kept = choose_prefixes(partition, (total + edges) // 4)
     hot = [np.load(partition.directory / node_path(p, 0, "hotness")) for p in (0, 1)]

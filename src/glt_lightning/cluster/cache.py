@@ -28,7 +28,7 @@ from glt_lightning.store.cache_choice import (
     within_ratio,
 )
 from glt_lightning.store.remote_cache import cache_handle
-from glt_lightning.store.row_cache import RowCache, row_bytes
+from glt_lightning.store.row_cache import RowCache, cached_node_bytes
 from glt_lightning.store.topology_cache import TopologyCache
 
 _log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class CacheMaker:
         return [n // self._processes for n in rows]
 
     def _bytes_to_learn(self, rows: Sequence[int]) -> int:
-        return sum(n * (row_bytes(self._partition.manifest, t) + _BESIDE_A_ROW) for t, n in enumerate(rows))
+        return sum(n * (cached_node_bytes(self._partition.manifest, t) + _BESIDE_A_ROW) for t, n in enumerate(rows))
 
     def _made_by(self, what: str) -> Mapping[str, Any]:
         """What makes two caches the same."""

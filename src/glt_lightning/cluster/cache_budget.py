@@ -12,7 +12,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path
 from glt_lightning.sampler.source import wire_dtype
 from glt_lightning.store.cache_choice import Ranked
-from glt_lightning.store.row_cache import row_bytes
+from glt_lightning.store.row_cache import cached_node_bytes
 
 _ROW = 16  # bytes of a kept neighbour list beside its entries, for each edge type
 
@@ -32,7 +32,7 @@ def divide(
     is_list: list[np.ndarray] = []
     for t in range(len(rows)):
         edge_types = dst.count(t)
-        each = row_bytes(manifest, t)
+        each = cached_node_bytes(manifest, t)
         gains.append(rows[t].heat * (each + id_bytes))
         sizes.append(np.full(len(rows[t].gids), float(each)))
         is_list.append(np.zeros(len(rows[t].gids), dtype=bool))

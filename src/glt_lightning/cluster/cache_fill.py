@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.route import Router
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import AskedRows, Gathered, RemoteRows, wire_dtype
 
@@ -73,8 +74,8 @@ class _Asked:
 def _questions(wanted: Wanted, manifest: Manifest, remote: RemoteRows) -> Iterator[_Asked]:
     router = Router(wanted.bounds, remote.owner_of_part, remote.num_owners, wire_dtype(manifest))
     names = tuple(wanted.rows)
-    row_bytes = sum(a.itemsize * int(np.prod(a.shape[1:])) for a in wanted.rows.values())
-    chunk = max(1, _CHUNK_BYTES // max(1, row_bytes))
+    each = sum(row_bytes(a.dtype, a.shape[1:]) for a in wanted.rows.values())
+    chunk = max(1, _CHUNK_BYTES // max(1, each))
     for first in range(0, len(wanted.ids), chunk):
         route = router(wanted.ids[first : first + chunk], np.zeros(remote.num_owners, dtype=np.int64))
         for owner in range(1, remote.num_owners):

@@ -15,6 +15,7 @@ from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Router
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
 from glt_lightning.store.topology_cache import NeighborLists, TopologyCache, stored_edge_rows
@@ -101,7 +102,7 @@ def _of_type(
 
 def _edge_bytes(manifest: Manifest, edge_type: int) -> int:
     rows = stored_edge_rows(manifest, edge_type).values()
-    return sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in rows)
+    return sum(row_bytes(dtype, shape) for dtype, shape in rows)
 
 
 def _answers(

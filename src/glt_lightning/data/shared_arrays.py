@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import mmap
 import os
 import tempfile
@@ -18,6 +17,7 @@ from glt_lightning.data.arrays import disk_full_speaks
 from glt_lightning.data.free_memory import require_memory
 from glt_lightning.data.regular_file import parse_json
 from glt_lightning.errors import DataError
+from glt_lightning.ops.row_bytes import row_bytes
 
 _MAGIC = b"GLTARRAY"
 _PAGE = 4096
@@ -48,7 +48,7 @@ class SharedArrays:
         for name, dtype, shape, offset, *stride in header["arrays"]:
             rows = whole[offset : offset + _size(dtype, shape, *stride)]
             if stride:
-                rows = rows.reshape(shape[0], *stride)[:, : _row_bytes(dtype, shape)]
+                rows = rows.reshape(shape[0], *stride)[:, : row_bytes(dtype, shape[1:])]
             self.arrays[name] = rows.view(dtype).reshape(shape)
 
     @classmethod
@@ -155,13 +155,9 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _row_bytes(dtype: Any, shape: Sequence[int]) -> int:
-    return int(np.dtype(dtype).itemsize) * math.prod(shape[1:])
-
-
 def _size(dtype: Any, shape: Sequence[int], stride: int | None = None) -> int:
     """Bytes that an array takes."""
-    return shape[0] * (_row_bytes(dtype, shape) if stride is None else stride)
+    return shape[0] * (row_bytes(dtype, shape[1:]) if stride is None else stride)
 
 
 def _header(shapes: Shapes, meta: Mapping[str, Any], strides: Mapping[str, int]) -> tuple[bytes, int]:
@@ -194,7 +190,7 @@ def _checked(memory: mmap.mmap | None, path: str) -> tuple[mmap.mmap, Mapping[st
         header = parse_json(memory[begin : begin + min(size, _MOST_HEADER)])
         ends = [o + _size(d, s, *stride) for _, d, s, o, *stride in header["arrays"]]
         whole = header["end"] == len(memory) and all(0 < e <= len(memory) for e in ends)
-        whole = whole and all(_row_bytes(d, s) <= stride[0] for _, d, s, _, *stride in header["arrays"] if stride)
+        whole = whole and all(row_bytes(d, s[1:]) <= stride[0] for _, d, s, _, *stride in header["arrays"] if stride)
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:

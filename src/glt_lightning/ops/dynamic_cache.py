@@ -12,6 +12,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.native import BAD_ID, bind, check, pointers
+from glt_lightning.ops.row_bytes import row_bytes
 
 MAX_SHARDS = 65536
 MAX_ENTRIES = 500_000_000  # of a shard
@@ -65,8 +66,8 @@ class DynamicCache:
         self.capacity, self.shards = capacity, shards
         self._rows = [(np.dtype(dtype), tuple(shape)) for dtype, shape in rows]
         _check_rows(self._rows)
-        row_bytes = np.array([dtype.itemsize * _size(shape) for dtype, shape in self._rows], dtype=np.int64)
-        spec = _Spec(capacity, shards, len(row_bytes), row_bytes.ctypes.data)
+        sizes = np.array([row_bytes(dtype, shape) for dtype, shape in self._rows], dtype=np.int64)
+        spec = _Spec(capacity, shards, len(sizes), sizes.ctypes.data)
         needed = int(_library().glt_cache_bytes(ctypes.addressof(spec)))
         self._memory = np.empty(needed + _ALIGNMENT, dtype=np.uint8)
         self._cache = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
@@ -152,10 +153,6 @@ class DynamicCache:
                 )
             if not exact and not array.flags.writeable:
                 raise DataError(f"{name}[{k}]: expected an array that can be written, got a read-only one.")
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
 
 
 def _check_sizes(capacity: int, shards: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from glt_lightning.errors import DataError
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.native import bind, check, library, pointers
+from glt_lightning.ops.row_bytes import row_bytes
 
 _SIGNATURES: dict[str, list[Any]] = {
     "glt_gather_decode": [
@@ -67,7 +68,7 @@ class Shards:
         if encoding is not None:
             self._require_stored_as(encoding)
             self.dtype, self.row_shape = np.dtype(np.float32), encoding.row_shape(self.stored_row_shape)
-        self.row_bytes = int(first.dtype.itemsize * np.prod(self.stored_row_shape, dtype=np.int64))
+        self.row_bytes = row_bytes(first.dtype, self.stored_row_shape)
         self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         self._encoding = encoding
         self._keep = list(shards)

@@ -16,7 +16,7 @@ from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.ops.build import count_ids
 from glt_lightning.options import CacheOptions
 from glt_lightning.store.hot_lists import hot_list, stored_policies
-from glt_lightning.store.row_cache import index_bytes, row_bytes
+from glt_lightning.store.row_cache import cached_node_bytes, index_bytes
 
 _CHUNK = 1 << 22  # edges looked at together
 
@@ -124,7 +124,7 @@ def within_bytes(manifest: Manifest, ranked: Sequence[Ranked], budget: int) -> l
     """How many nodes of each type, so that the heat per byte is the most."""
     types = range(len(ranked))
     budget -= sum(index_bytes(manifest, t) for t in types)
-    return hottest_within(ranked, [row_bytes(manifest, t) for t in types], budget)
+    return hottest_within(ranked, [cached_node_bytes(manifest, t) for t in types], budget)
 
 
 def hottest_within(ranked: Sequence[Ranked], sizes: Sequence[int], budget: int) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import node_path
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.store.cache_choice import Ranked, count_edges, hottest_within
 from glt_lightning.store.hot_lists import hot_list, stored_policies
 
@@ -21,15 +22,15 @@ def choose_rows(partition: LocalPartition, budget: int) -> list[np.ndarray]:
     that are mapped here; by edges where it has none.
     """
     ranked = _rank_all(partition)
-    sizes = [device_row_bytes(partition, t) for t in range(len(ranked))]
+    sizes = [device_node_bytes(partition, t) for t in range(len(ranked))]
     counts = hottest_within(ranked, sizes, budget)
     return [np.sort(each.gids[:k]) for each, k in zip(ranked, counts, strict=True)]
 
 
-def device_row_bytes(partition: LocalPartition, node_type: int) -> int:
+def device_node_bytes(partition: LocalPartition, node_type: int) -> int:
     """Bytes of the attributes of a node as batches have them, ``n_id`` in 8."""
     shards = [partition.node_shards(node_type, name) for name in partition.manifest.node_attrs(node_type)]
-    return 8 + sum(s.dtype.itemsize * int(np.prod(s.row_shape, dtype=np.int64)) for s in shards)
+    return 8 + sum(row_bytes(s.dtype, s.row_shape) for s in shards)
 
 
 def _rank_all(partition: LocalPartition) -> Sequence[Ranked]:

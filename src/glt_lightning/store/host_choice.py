@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import ArrayEntry, edge_path, node_path
 from glt_lightning.ops.disk import PAGE
+from glt_lightning.ops.row_bytes import row_bytes
 
 _BLOCKS = 1024  # of the rows of a part; those of a block count as equally hot
 _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs
@@ -33,7 +33,7 @@ def choose_prefixes(partition: LocalPartition, budget: int) -> dict[str, int]:
     """
     paths, ends, values = [], [], []
     for path, entry, heat in _arrays(partition):
-        size = row_bytes(entry)
+        size = row_bytes(entry.dtype, entry.shape[1:])
         if size == 0:
             continue
         paths.append((path, size))
@@ -53,11 +53,6 @@ def choose_prefixes(partition: LocalPartition, budget: int) -> dict[str, int]:
         last = order[len(whole)]
         counts[of[last]] += (budget - nbytes[whole].sum()) // paths[of[last]][1]
     return {path: int(count) for (path, _), count in zip(paths, counts, strict=True)}
-
-
-def row_bytes(entry: ArrayEntry) -> int:
-    """Bytes of one row as it is stored."""
-    return np.dtype(entry.dtype).itemsize * math.prod(entry.shape[1:])
 
 
 def _arrays(partition: LocalPartition) -> Iterator[tuple[str, ArrayEntry, _Heat]]:

@@ -15,14 +15,15 @@ import numpy as np
 
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.manifest import ArrayEntry, Manifest
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.ops.tiered import TieredShards
-from glt_lightning.store.host_choice import choose_prefixes, row_bytes
+from glt_lightning.store.host_choice import choose_prefixes
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class HostTier:
                     _fill(array, partition.directory, path, manifest, done)
             arrays.finish()
             tier = cls(arrays)
-            tier._say(partition, {p: manifest.arrays[p].shape[0] * row_bytes(manifest.arrays[p]) for p in kept})
+            tier._say(partition, {p: _nbytes(manifest.arrays[p]) for p in kept})
         except BaseException:
             arrays.close()
             raise
@@ -139,13 +140,13 @@ class HostTier:
             if rows is not None and path is not None and len(rows) < end - begin:
                 shards.append(None)
                 starts.append(begin + len(rows))
-                where = manifest.arrays[path].bytes - (end - begin - len(rows)) * _row_bytes(rows)
+                where = manifest.arrays[path].bytes - (end - begin - len(rows)) * row_bytes(rows.dtype, rows.shape[1:])
                 files.append((self._file(directory, path, manifest), where))
         whole = np.array([*starts, bounds[-1]], dtype=np.int64)
         memory = next(rows for rows in shards if rows is not None)
         if not any(files):
             return Shards(shards, bounds=whole, encoding=encoding)
-        disk = DiskRows(whole, files, _row_bytes(memory), self._slots)
+        disk = DiskRows(whole, files, row_bytes(memory.dtype, memory.shape[1:]), self._slots)
         return TieredShards(shards, disk, bounds=whole, encoding=encoding)
 
     def _file(self, directory: Path, path: str, manifest: Manifest) -> DiskFile:
@@ -163,8 +164,9 @@ class HostTier:
             self._files.clear()
 
 
-def _row_bytes(rows: np.ndarray) -> int:
-    return rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
+def _nbytes(entry: ArrayEntry) -> int:
+    """Bytes of the rows of a file, without its header."""
+    return entry.shape[0] * row_bytes(entry.dtype, entry.shape[1:])
 
 
 def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, done: Callable[[int], object]) -> None:
@@ -173,7 +175,7 @@ def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, don
     open_array(directory, path, entry)  # whether it is what the manifest says
     file, pages = DiskFile(directory / path), memoryview(mmap.mmap(-1, _CHUNK))
     rows = memoryview(array.reshape(-1).view(np.uint8))
-    first = entry.bytes - entry.shape[0] * _row_bytes(array)
+    first = entry.bytes - _nbytes(entry)
     filled = 0
     while filled < len(rows):
         within = (first + filled) % PAGE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import edge_path, node_path
+from glt_lightning.data.manifest import Manifest, edge_path, node_path
 from glt_lightning.ops.graph import EdgeTypeArrays
-from glt_lightning.store.host_choice import row_bytes
+from glt_lightning.ops.row_bytes import row_bytes
 
 _BLOCKS = 1024  # of the rows of a part; one cut goes through all blocks by their heat, and then into one of them
 _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs
@@ -91,12 +91,12 @@ def hot_attributes_within(partition: LocalPartition, with_edge: bool, budget: in
     for p in partition.parts:
         found = [_accesses(partition, p, t) for t in range(len(schema.node_types))]
         for t, (ends, accesses) in enumerate(found):
-            size = sum(row_bytes(manifest.arrays[node_path(p, t, name)]) for name in manifest.node_attrs(t))
+            size = _bytes_of(manifest, (node_path(p, t, name) for name in manifest.node_attrs(t)))
             slots.append(nodes[t, p : p + 1])
             ranges.append(_Range(ends, accesses, partial(np.multiply, size)))
         for r, t in enumerate(schema.destination_types() if with_edge else ()):
             names = ("edge_ids", *manifest.edge_attrs(r))
-            size = sum(row_bytes(manifest.arrays[edge_path(p, r, name)]) for name in names)
+            size = _bytes_of(manifest, (edge_path(p, r, name) for name in names))
             ends, accesses = found[t]
             arrays = partition.view.arrays(r, p)
             assert arrays is not None
@@ -105,6 +105,11 @@ def hot_attributes_within(partition: LocalPartition, with_edge: bool, budget: in
     for slot, count in zip(slots, _cut(ranges, budget), strict=True):
         slot[0] = count
     return HotAttributes(nodes, edges)
+
+
+def _bytes_of(manifest: Manifest, paths: Iterable[str]) -> int:
+    """Bytes of a row of all these arrays."""
+    return sum(row_bytes(e.dtype, e.shape[1:]) for e in (manifest.arrays[path] for path in paths))
 
 
 def _cut(ranges: Sequence[_Range], budget: int) -> list[int]:

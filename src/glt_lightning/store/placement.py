@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path, node_path
 from glt_lightning.errors import OptionError
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import CacheOptions
 
 TOPOLOGY_KINDS = ("auto", "device", "uva", "hybrid")
@@ -135,4 +133,4 @@ def _require(option: str, kind: str, known: tuple[str, ...]) -> None:
 
 def _nbytes(partition: LocalPartition, path: str) -> int:
     entry = partition.manifest.arrays[path]
-    return np.dtype(entry.dtype).itemsize * math.prod(entry.shape)
+    return entry.shape[0] * row_bytes(entry.dtype, entry.shape[1:])

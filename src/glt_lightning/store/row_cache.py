@@ -12,6 +12,7 @@ from glt_lightning.data.manifest import Manifest, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.ranked_set import RankedSet
+from glt_lightning.ops.row_bytes import row_bytes
 
 
 class CachedRows:
@@ -107,10 +108,9 @@ def stored_rows(manifest: Manifest, node_type: int) -> dict[str, tuple[np.dtype,
     return found
 
 
-def row_bytes(manifest: Manifest, node_type: int) -> int:
-    """Bytes that one kept row of a node type takes."""
-    rows = stored_rows(manifest, node_type).values()
-    return sum(dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in rows)
+def cached_node_bytes(manifest: Manifest, node_type: int) -> int:
+    """Bytes that a node of a type takes in a cache: its user id and its attributes, as stored."""
+    return sum(row_bytes(dtype, shape) for dtype, shape in stored_rows(manifest, node_type).values())
 
 
 def index_bytes(manifest: Manifest, node_type: int) -> int:

@@ -13,8 +13,8 @@ from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.store.bus_stride import bus_stride
-from glt_lightning.store.host_choice import row_bytes
 from glt_lightning.store.placement import feature_paths, topology_paths
 
 _log = logging.getLogger(__name__)
@@ -71,18 +71,20 @@ def _meta(partition: LocalPartition, what: Collection[str], with_edge: bool) -> 
 
 def _strides(partition: LocalPartition, paths: Collection[str]) -> dict[str, int]:
     """Of the arrays whose rows get padding. Those of the topology are arrays of numbers, which never do."""
-    sizes = {path: row_bytes(partition.manifest.arrays[path]) for path in paths}
+    entries = partition.manifest.arrays
+    sizes = {path: row_bytes(entries[path].dtype, entries[path].shape[1:]) for path in paths}
     return {path: stride for path, size in sizes.items() if (stride := bus_stride(size)) != size}
 
 
 def _fill(out: np.ndarray, partition: LocalPartition, path: str) -> None:
     entry = partition.manifest.arrays[path]
+    size = row_bytes(entry.dtype, entry.shape[1:])
     open_array(partition.directory, path, entry)  # whether it is what the manifest says
     with open(partition.directory / path, "rb", buffering=0) as stream:
-        stream.seek(entry.bytes - entry.shape[0] * row_bytes(entry))
+        stream.seek(entry.bytes - entry.shape[0] * size)
         if out.flags.c_contiguous:
             return _read(stream, out)
-        step = max(1, _CHUNK // row_bytes(entry))
+        step = max(1, _CHUNK // size)
         for begin in range(0, len(out), step):
             rows = np.empty((min(step, len(out) - begin), *out.shape[1:]), out.dtype)
             _read(stream, rows)

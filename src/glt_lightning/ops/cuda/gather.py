@@ -14,6 +14,7 @@ from torch import Tensor
 from glt_lightning.errors import DataError
 from glt_lightning.ops.cuda.kernels import Kernels, kernels_of, raise_if, read
 from glt_lightning.ops.encoding import Encoding
+from glt_lightning.ops.row_bytes import row_bytes
 
 _NOWHERE = 16  # aligned for every access, of which there is none
 
@@ -84,7 +85,7 @@ class CudaShards:
         if encoding is not None:
             self._require_stored_as(encoding)
             self.dtype, self.row_shape = torch.float32, encoding.row_shape(first.row_shape)
-        self.row_bytes = first.dtype.itemsize * prod(first.row_shape)
+        self.row_bytes = row_bytes(first.dtype, first.row_shape)
         strides = self._strides_of_shards()
         if bounds is None:
             bounds = start + np.cumsum([0, *(s.rows for s in present)])

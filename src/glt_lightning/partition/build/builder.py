@@ -22,12 +22,13 @@ from glt_lightning.data.manifest import (
     node_path,
     split_path,
 )
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.assign import Assigner
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
 from glt_lightning.partition.build.layout import NodeLayout, number_nodes
-from glt_lightning.partition.build.normalize import row_bytes, transform_for
+from glt_lightning.partition.build.normalize import transform_for
 from glt_lightning.partition.build.rows import write_rows
 from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space
 from glt_lightning.partition.build.stored_graph import StoredGraph
@@ -249,7 +250,7 @@ def _class_names(source: GraphSource) -> tuple[str, ...] | None:
 
 def _width(attrs: Mapping[str, Rows]) -> int:
     """Bytes of all attributes of one node or edge."""
-    return sum(map(row_bytes, attrs.values()))
+    return sum(row_bytes(rows.dtype, rows.shape[1:]) for rows in attrs.values())
 
 
 def _digest(layouts: Mapping[NodeType, NodeLayout]) -> str:

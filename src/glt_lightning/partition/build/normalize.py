@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16, to_bfloat16
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.sources.base import Rows
 
 Transform = Callable[[np.ndarray], np.ndarray]
@@ -19,13 +19,9 @@ _CHUNK_BYTES = 4 << 20
 
 def row_chunks(rows: Rows, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[np.ndarray]:
     """The rows in order, about ``chunk_bytes`` at a time."""
-    step = max(1, chunk_bytes // max(1, row_bytes(rows)))
+    step = max(1, chunk_bytes // max(1, row_bytes(rows.dtype, rows.shape[1:])))
     for begin in range(0, len(rows), step):
         yield rows[begin : begin + step]
-
-
-def row_bytes(rows: Rows) -> int:
-    return rows.dtype.itemsize * math.prod(rows.shape[1:])
 
 
 def transform_for(mode: str, rows: Rows, check: Check = lambda chunk, ids: None) -> Transform | None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.data.manifest import ArrayEntry, node_path
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.normalize import Transform, row_bytes, row_chunks
+from glt_lightning.partition.build.normalize import Transform, row_chunks
 from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.build.storage import StoredAs
 from glt_lightning.partition.sources.base import Rows, in_memory
@@ -31,7 +32,7 @@ def write_rows(
     done: Callable[[int], object],
 ) -> dict[str, ArrayEntry]:
     """Writes attribute ``name`` of node type ``index`` for the parts. ``done`` hears of bytes."""
-    step = max(1, _CHUNK_BYTES // max(1, row_bytes(rows)))
+    step = max(1, _CHUNK_BYTES // max(1, row_bytes(rows.dtype, rows.shape[1:])))
     entries: dict[str, ArrayEntry] = {}
     with _reader(folder, rows, layout, parts, memory_bytes) as reader:
         for part in parts:
@@ -51,7 +52,7 @@ def _reader(
     folder: Path, rows: Rows, layout: NodeLayout, parts: Sequence[int], memory_bytes: int
 ) -> _MemoryReader | _BucketReader:
     array = in_memory(rows)
-    if array is None and len(rows) * row_bytes(rows) <= memory_bytes // 2:
+    if array is None and len(rows) * row_bytes(rows.dtype, rows.shape[1:]) <= memory_bytes // 2:
         array = rows[: len(rows)]
     if array is not None:
         return _MemoryReader(array, layout)
@@ -87,7 +88,7 @@ class _BucketReader:
     """
 
     def __init__(self, folder: Path, rows: Rows, layout: NodeLayout, parts: Sequence[int], memory_bytes: int) -> None:
-        self._rows, self._layout, self._width = rows, layout, row_bytes(rows)
+        self._rows, self._layout, self._width = rows, layout, row_bytes(rows.dtype, rows.shape[1:])
         self._capacity = max(1, memory_bytes // 4 // self._width)
         self._begin = -self._capacity
         self._bucket = np.empty((0, *rows.shape[1:]), rows.dtype)

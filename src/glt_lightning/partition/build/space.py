@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from glt_lightning.errors import PartitionError
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.assign import Assigner, built_in
-from glt_lightning.partition.build.normalize import row_bytes
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.hotness.rank import _policy
 from glt_lightning.partition.sources.base import LazyArray, Rows, in_memory
@@ -69,14 +69,14 @@ def bytes_to_write(
     for node_type, count in nodes.items():
         kept += count * id_dtype.itemsize
         for name, rows in graph.source.node_attrs(node_type).items():
-            size = count * row_bytes(rows)
-            kept += count * graph.storage.nodes[node_type][name].row_bytes
+            size = count * row_bytes(rows.dtype, rows.shape[1:])
+            kept += count * graph.storage.nodes[node_type][name].bytes_per_row
             worst = max(worst, kept + (size if _goes_through_a_file(rows, memory) else 0))
     record = 12 if id_dtype.itemsize == edge_id_dtype.itemsize == 4 else 24
     files = []
     for stored_type, count in zip(graph.stored_types, edges, strict=True):
         width = id_dtype.itemsize + edge_id_dtype.itemsize
-        width += sum(rows.row_bytes for rows in graph.storage.edges[stored_type.source].values())
+        width += sum(rows.bytes_per_row for rows in graph.storage.edges[stored_type.source].values())
         files.append(_EdgeFiles(count, nodes[stored_type.edge_type[2]], 0 if stored_type.both else width, record))
     return max(worst, kept + _worst_of(files, graph)[1])
 
@@ -141,4 +141,4 @@ def _matrix(graph: StoredGraph) -> int:
 def _goes_through_a_file(rows: Rows, memory_bytes: int) -> bool:
     if isinstance(rows, LazyArray) or in_memory(rows) is not None:
         return False
-    return len(rows) * row_bytes(rows) > memory_bytes // 2
+    return len(rows) * row_bytes(rows.dtype, rows.shape[1:]) > memory_bytes // 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import numpy as np
 from glt_lightning.data.manifest import EncodingEntry
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.build.finite import first_nonfinite
 from glt_lightning.partition.sources.base import GraphSource, Rows
 from glt_lightning.types import edge_type_str
@@ -32,8 +32,8 @@ class StoredAs:
     allow: str | None = None
 
     @property
-    def row_bytes(self) -> int:
-        return self.dtype.itemsize * math.prod(self.row_shape)
+    def bytes_per_row(self) -> int:
+        return row_bytes(self.dtype, self.row_shape)
 
     def encode(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """The rows as they are stored. ids: int [n], the user's numbers of the rows.

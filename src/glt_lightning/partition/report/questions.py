@@ -6,7 +6,6 @@ neighbours and once for attributes (docs/wire-format.md).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +14,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import ArrayEntry, Manifest, edge_path, node_path
 from glt_lightning.ops.khop import Subgraph
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.report.contents import part_of
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import wire_dtype
@@ -46,11 +46,11 @@ class Questions:
         self._targets = manifest.schema.destination_types()
         arrays = manifest.arrays
         self.node_widths = [
-            [_row_bytes(arrays[node_path(0, t, name)]) for name in ("n_id", *names)]
+            [_width(arrays[node_path(0, t, name)]) for name in ("n_id", *names)]
             for t, names in enumerate(node_names(manifest))
         ]
         self._edge_widths = [
-            [_row_bytes(arrays[edge_path(0, r, name)]) for name in names.values()]
+            [_width(arrays[edge_path(0, r, name)]) for name in names.values()]
             for r, names in enumerate(edge_names(manifest, config))
         ]
 
@@ -122,8 +122,8 @@ class Questions:
         return np.array([rows.any(axis=0).sum(), _aligned(rows * self._wire).sum(), reply], dtype=np.int64)
 
 
-def _row_bytes(entry: ArrayEntry) -> int:
-    return np.dtype(entry.dtype).itemsize * math.prod(entry.shape[1:])
+def _width(entry: ArrayEntry) -> int:
+    return row_bytes(entry.dtype, entry.shape[1:])
 
 
 def _aligned(size: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
+from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.build.pread import read_exactly
 
 
@@ -47,7 +48,7 @@ class NpyFile:
             raise DataError(f"{path}: expected an array of plain numbers, got {self.dtype} {list(shape)}.")
         if size != self.dtype.itemsize * math.prod(shape):
             raise DataError(f"{path}: {size} bytes of data are not {self.dtype} {list(shape)}; is the file cut off?")
-        self._row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        self._row_bytes = row_bytes(self.dtype, self.shape[1:])
 
     def by_rows(self) -> NpyFile:
         """Itself; raises `DataError` when the file holds columns."""
