@@ -43,7 +43,14 @@ class _Map(mmap.mmap):
 
 
 class Slot:
-    """Memory for one batch at a time, private to this process. Grows to the largest batch it ever held."""
+    """Memory for one batch at a time, private to this process. Grows to the largest batch it ever held.
+
+    Example:
+        >>> slot = Slot(0)
+        >>> slot.reserve(1000)
+        >>> slot.capacity  # rounded up to huge pages
+        2097152
+    """
 
     def __init__(self, index: int, pin: PinMemory | None = None) -> None:
         self.index = index
@@ -85,6 +92,17 @@ class SharedSlot(Slot):
     that process ends.
 
     fd: of a slot that another process made; owned by this one from now on.
+
+    Example:
+        >>> import os
+        >>> slot = SharedSlot(0)
+        >>> writer = SlotWriter(os.dup(slot.fd))
+        >>> writer.memory(3)[:3] = [1, 2, 3]
+        >>> slot.attach()
+        >>> np.frombuffer(slot.buffer(3), np.uint8)
+        array([1, 2, 3], dtype=uint8)
+        >>> writer.close(), slot.close()
+        (None, None)
     """
 
     def __init__(self, index: int, pin: PinMemory | None = None, fd: int | None = None) -> None:
@@ -106,7 +124,20 @@ class SharedSlot(Slot):
 
 
 class SlotWriter:
-    """The writing process's view of a `SharedSlot`: maps it, and enlarges it if a batch does not fit."""
+    """The writing process's view of a `SharedSlot`: maps it, and enlarges it if a batch does not fit.
+
+    Example:
+        >>> import os
+        >>> slot = SharedSlot(0)
+        >>> writer = SlotWriter(os.dup(slot.fd))
+        >>> len(writer.memory(100)), slot.capacity
+        (2097152, 0)
+        >>> slot.attach()
+        >>> slot.capacity
+        2097152
+        >>> writer.close(), slot.close()
+        (None, None)
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -131,6 +162,17 @@ class SlotPool:
     """Slots of one kind, created as they are needed up to ``limit``; beyond it batches come in one-off memory.
 
     Not thread-safe, but a lent slot may come back on any thread: that is one append to a deque, which is atomic.
+
+    Example:
+        >>> pool = SlotPool(Slot, limit=1)
+        >>> slot = pool.take()
+        >>> slot.reserve(8)
+        >>> batch = pool.lend(slot, 8)
+        >>> pool.take() is None  # the only slot is lent
+        True
+        >>> del batch  # the last view of the memory
+        >>> pool.take() is slot
+        True
     """
 
     def __init__(self, kind: type[Slot], limit: int, pin: PinMemory | None = None) -> None:

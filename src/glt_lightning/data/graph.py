@@ -15,7 +15,14 @@ from glt_lightning.types import GraphSchema
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seed nodes. node_type: index in the schema; gids: int64 [S] in the user's order (position = ``input_id``)."""
+    """Seed nodes. node_type: index in the schema; gids: int64 [S] in the user's order (position = ``input_id``).
+
+    Example:
+        >>> partition = LocalPartition.open("parts")
+        >>> seeds = partition.split("train")
+        >>> seeds.node_type, len(seeds.gids)
+        (0, 6)
+    """
 
     node_type: int
     gids: np.ndarray

@@ -54,6 +54,14 @@ class LocalPartition:
 
     Nothing is copied; processes of one host share the page cache. Each file is mapped once, when it is first asked for.
     Open with `LocalPartition.open`, and close it.
+
+    Example:
+        >>> partition = LocalPartition.open("parts")
+        >>> partition.manifest.num_nodes, partition.parts
+        ((10,), (0, 1))
+        >>> len(partition.split("train").gids)
+        6
+        >>> partition.close()
     """
 
     def __init__(

@@ -126,6 +126,15 @@ class Manifest:
         encodings: `attr_key` of each attribute that is not stored as it is given -> how it is.
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
         class_names: Names of the classes, ``None`` where the data has none.
+
+    Example:
+        >>> manifest = Manifest.load("parts")
+        >>> manifest.num_parts, manifest.num_nodes, manifest.num_edges
+        (2, (10,), (20,))
+        >>> manifest.bounds  # part 0 owns rows 0 to 4, part 1 rows 5 to 9
+        ((0, 5, 10),)
+        >>> manifest.num_features("node"), manifest.num_classes
+        (3, 2)
     """
 
     schema: GraphSchema

@@ -32,6 +32,14 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
         cache_memory_budget, cache_ratio: Accepted for GraphLearn-for-PyTorch's sake, and said to be of no effect: the
             folder lists all rows of other parts by hotness, so that any cache can be filled from it later.
         graph: As `PartitionerBase`.
+
+    Example:
+        >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])  # a ring
+        >>> probs = [torch.arange(10) / 10, 1 - torch.arange(10) / 10]  # part 0 reads high ids
+        >>> partitioner = FrequencyPartitioner("by_frequency", 2, 10, ends, probs=probs)
+        >>> _ = partitioner.partition(progress=False)
+        >>> np.sort(LocalPartition.open("by_frequency").user_ids_by_part(0)[0])
+        array([5, 6, 7, 8, 9], dtype=int32)
     """
 
     _algorithm = "frequency"

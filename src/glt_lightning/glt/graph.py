@@ -26,6 +26,11 @@ class Topology:
         indptr: int64 [rows + 1]; as many rows as the largest id asks for.
         indices: int32 or int64 [E], ascending by edge id within a row.
         edge_ids: The same, columns of ``edge_index``.
+
+    Example:
+        >>> topology = Topology(np.array([[1, 0, 0], [2, 1, 2]]))
+        >>> topology.indptr, topology.indices, topology.edge_ids
+        (array([0, 2, 3]), array([1, 2, 2], dtype=int32), array([1, 2, 0], dtype=int32))
     """
 
     def __init__(self, edge_index: Any, *, input_layout: str = "COO", layout: str = "CSR") -> None:
@@ -61,6 +66,12 @@ class Graph:
     """A topology, and whether a script samples it on the ``CPU`` or a GPU (``ZERO_COPY``, ``CUDA``).
 
     The rows are held in host memory in each case.
+
+    Example:
+        >>> topology = Topology(np.array([[0, 0, 1], [1, 2, 2]]))
+        >>> graph = Graph(topology, mode="CPU")
+        >>> graph.topo.edge_count, graph.mode
+        (3, 'CPU')
     """
 
     def __init__(self, csr_topo: Topology, mode: str = "ZERO_COPY", device: int | None = None) -> None:

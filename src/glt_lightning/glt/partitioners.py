@@ -50,6 +50,14 @@ class PartitionerBase(Assigner):
         node_label: [N] or [N, C], stored as ``y``.
         splits: ``train``, ``val``, ``test`` -> node ids, or (node type, ids).
         options: All else: seed, balance, working memory.
+
+    Example:
+        >>> class ByParity(PartitionerBase):
+        ...     def assign(self, graph):
+        ...         return {t: np.arange(n) % graph.num_parts for t, n in graph.num_nodes.items()}
+        >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])
+        >>> ByParity("by_parity", 2, 10, ends).partition(progress=False).bounds
+        ((0, 5, 10),)
     """
 
     _algorithm: str | None = None  # name of ours; None: a class of the user's
@@ -129,19 +137,40 @@ class PartitionerBase(Assigner):
 
 
 class RandomPartitioner(PartitionerBase, RandomAssigner):
-    """Every part as many nodes of each type, at random by ``options.seed``."""
+    """Every part as many nodes of each type, at random by ``options.seed``.
+
+    Example:
+        >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])  # a ring
+        >>> partitioner = RandomPartitioner("at_random", 2, 10, ends, node_feat=np.ones((10, 3)))
+        >>> partitioner.partition(progress=False).num_features("node")
+        3
+    """
 
     _algorithm = "random"
 
 
 class MetisPartitioner(PartitionerBase, MetisAssigner):
-    """Few edges between parts, by METIS in memory."""
+    """Few edges between parts, by METIS in memory.
+
+    Example:
+        >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])  # a ring
+        >>> partitioner = MetisPartitioner("by_metis", 2, 10, ends)
+        >>> partitioner.partition(progress=False).num_parts
+        2
+    """
 
     _algorithm = "metis"
 
 
 class StreamingPartitioner(PartitionerBase, StreamingAssigner):
-    """Few edges between parts, in bounded memory."""
+    """Few edges between parts, in bounded memory.
+
+    Example:
+        >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])  # a ring
+        >>> partitioner = StreamingPartitioner("streamed", 2, 10, ends)
+        >>> partitioner.partition(progress=False).num_edges
+        (10,)
+    """
 
     _algorithm = "streaming"
 

@@ -37,6 +37,12 @@ class NeighborSampler:
         device: Where to work. None: the CPU for a graph of mode ``CPU``, else ``cuda``. A CUDA device that cannot be used
             is replaced by the CPU, which is logged; the result is the same.
         edge_dir: ``out`` draws among destinations (needs layout ``CSR``), ``in`` among sources (``CSC``).
+
+    Example:
+        >>> graph = Graph(Topology(np.array([[0, 0, 1], [1, 2, 3]])), mode="CPU")
+        >>> sampler = NeighborSampler(graph, [1, 1])
+        >>> sampler.sample_prob([0], node_cnt=4)  # node 0 draws 1 or 2; if it drew 1, that draws 3
+        tensor([1.0000, 0.5000, 0.5000, 0.5000])
     """
 
     def __init__(

@@ -107,11 +107,12 @@ class GLTDataModule(LightningDataModule):
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
             ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
 
-    Example::
-
-        datamodule = GLTDataModule("cora.npz", num_neighbors=[10, 10], batch_size=64)
-        model = GraphSAGE(datamodule.num_features, datamodule.num_classes, num_layers=2)
-        Trainer(strategy="glt_worker", devices=2).fit(model, datamodule)
+    Example:
+        >>> datamodule = GLTDataModule("graph.npz", num_neighbors=[2, 2], batch_size=4)
+        >>> datamodule.num_features, datamodule.num_classes
+        (3, 2)
+        >>> model = GraphSAGE(datamodule.num_features, datamodule.num_classes, num_layers=2)
+        >>> Trainer(max_epochs=1).fit(model, datamodule)
     """
 
     def __init__(

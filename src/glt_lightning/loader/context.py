@@ -85,6 +85,14 @@ class LoaderContext:
 
     Attributes:
         device_rows: What the device keeps, or None.
+
+    Example:
+        >>> spec = LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4)
+        >>> with LoaderContext(LocalPartition.open("parts"), SamplingOptions(with_edge=True)) as context:
+        ...     for batch in context.make_loader(spec):
+        ...         print(batch.batch_size, batch.n_id[:batch.batch_size], len(batch.e_id) == batch.num_edges)
+        4 tensor([0, 1, 2, 3]) True
+        2 tensor([4, 5]) True
     """
 
     def __init__(

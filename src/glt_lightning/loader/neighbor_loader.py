@@ -25,6 +25,14 @@ class LoaderStats:
     fresh_slots: batches that came in one-off memory because every slot was held.
     restarts: sampler processes of this rank that were started again.
     counters: where the rows of the batches came from, and what took their samplers' time.
+
+    Example:
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2], batch_size=4))
+        ...     batches = list(loader)
+        ...     stats = loader.stats()
+        >>> stats.batches, stats.seeds
+        (2, 6)
     """
 
     batches: int = 0
@@ -47,6 +55,13 @@ class DistNeighborLoader:
 
     Made by `LoaderContext.make_loader`. ``iter`` has no effect before the first ``next``; an iteration may be left early.
     An epoch is set by `set_epoch`; without it, each new iteration is the next epoch.
+
+    Example:
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2], batch_size=4))
+        ...     loader.set_epoch(3)
+        ...     print(len(loader), [batch.batch_size for batch in loader])
+        2 [4, 2]
     """
 
     def __init__(

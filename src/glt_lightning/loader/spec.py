@@ -35,6 +35,14 @@ class LoaderSpec:
             as its weight says. None: every seed once.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
+
+    Example:
+        >>> seeds, times = np.array([7, 3]), np.array([5, 9])
+        >>> spec = LoaderSpec(name="own", seeds=seeds, num_neighbors=[-1], batch_size=2, extras={"time": times})
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     batch = next(iter(context.make_loader(spec)))
+        >>> batch.n_id[:2], batch.time
+        (tensor([7, 3]), tensor([5, 9]))
     """
 
     name: str

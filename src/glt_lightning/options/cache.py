@@ -35,6 +35,14 @@ class CacheOptions:
         save: Keep the filled cache beside the partition for later runs.
         num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: those of training.
         batch_size: Batch size that they assume. ``None``: that of training.
+
+    Example:
+        >>> CacheOptions(policy="vip", ratio=0.1).policy
+        'vip'
+        >>> CacheOptions(ratio=2.0)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: cache.ratio: ...
     """
 
     policy: CachePolicy = "auto"

@@ -59,7 +59,16 @@ _Options = TypeVar("_Options")
 
 
 def as_options(kind: type[_Options], name: str, given: Any) -> _Options:
-    """An options object, or a mapping of its fields. Raises `OptionError` for anything else."""
+    """An options object, or a mapping of its fields. Raises `OptionError` for anything else.
+
+    Example:
+        >>> as_options(SamplingOptions, "sampling", {"num_workers": 2}).num_workers
+        2
+        >>> as_options(SamplingOptions, "sampling", {"worker": 2})
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: sampling: ...
+    """
     if isinstance(given, kind):
         return given
     if not isinstance(given, Mapping):

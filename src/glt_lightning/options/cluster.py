@@ -44,6 +44,14 @@ class ClusterOptions(WorkerOptions):
             long validations are no silence.
         prefetch_size: Old name of ``prefetch``.
         buffer_size: Old name of ``channel_size``.
+
+    Example:
+        >>> ClusterOptions(servers=["10.0.0.1:7000", "10.0.0.2:7000"]).server_rank
+        'auto'
+        >>> ClusterOptions(servers=["10.0.0.1"])
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: cluster.servers: ...
     """
 
     group: ClassVar[str] = "cluster"

@@ -18,6 +18,14 @@ class DeadlineOptions:
         lease_s: How long a server keeps what a client holds that has not been heard of.
         start_s: Until the processes that a rank starts itself are ready.
         join_s: Until the ranks of all hosts of a job have met.
+
+    Example:
+        >>> ClusterOptions(deadlines=DeadlineOptions(call_s=10, reconnect_s=300)).deadlines.call_s
+        10
+        >>> DeadlineOptions(call_s=0)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: cluster.deadlines.call_s: ...
     """
 
     connect_s: float = 10.0
@@ -34,7 +42,12 @@ class DeadlineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryOptions:
-    """The pauses between attempts to reach a peer: ``first_s``, doubled each time, up to ``most_s``."""
+    """The pauses between attempts to reach a peer: ``first_s``, doubled each time, up to ``most_s``.
+
+    Example:
+        >>> RetryOptions(first_s=0.1, most_s=5.0).most_s
+        5.0
+    """
 
     first_s: float = 0.05
     most_s: float = 2.0

@@ -29,6 +29,10 @@ class LimitOptions:
             fan-out -1) is asked for in pieces.
         batch_size: Bytes of one batch that a graph server makes. A question with fan-outs that lead to a larger one gets an
             error.
+
+    Example:
+        >>> ClusterOptions(limits={"sessions": 8}).limits.sessions
+        8
     """
 
     streams: int = 1024

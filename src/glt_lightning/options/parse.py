@@ -10,7 +10,16 @@ Fanouts = list[int] | dict[str, list[int]]
 
 
 def parse_address(name: str, address: str) -> tuple[str, int]:
-    """``"host:port"`` or ``"[::1]:port"`` -> (host, port). Raises `OptionError`."""
+    """``"host:port"`` or ``"[::1]:port"`` -> (host, port). Raises `OptionError`.
+
+    Example:
+        >>> parse_address("cluster.host", "10.0.0.1:18800")
+        ('10.0.0.1', 18800)
+        >>> parse_address("cluster.host", "10.0.0.1")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: cluster.host: ...
+    """
     host, _, port = str(address).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 <= int(port) <= 65535 or "/" in host:
@@ -23,7 +32,16 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def parse_bytes(name: str, value: int | str) -> int:
-    """``"1.5GiB"`` -> 1610612736; integers pass. Raises `OptionError` for anything else or for less than one byte."""
+    """``"1.5GiB"`` -> 1610612736; integers pass. Raises `OptionError` for anything else or for less than one byte.
+
+    Example:
+        >>> parse_bytes("cache.bytes", "2GiB"), parse_bytes("cache.bytes", 500)
+        (2147483648, 500)
+        >>> parse_bytes("cache.bytes", "much")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: cache.bytes: ...
+    """
     text = str(value).strip().upper()
     number = text.rstrip("KMGTIB ")
     try:
@@ -36,7 +54,16 @@ def parse_bytes(name: str, value: int | str) -> int:
 
 
 def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors") -> tuple[int, ...]:
-    """Checks one list of fan-outs, first hop first: each -1 (all neighbours) or 1 to `MAX_FANOUT`."""
+    """Checks one list of fan-outs, first hop first: each -1 (all neighbours) or 1 to `MAX_FANOUT`.
+
+    Example:
+        >>> parse_fanouts([15, 10, -1])
+        (15, 10, -1)
+        >>> parse_fanouts([15, 0])
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: num_neighbors: ...
+    """
     ok = isinstance(num_neighbors, (list, tuple)) and len(num_neighbors) > 0
     if ok:
         ok = all(

@@ -53,6 +53,14 @@ class PartitionOptions:
             marks an unknown label; ``nonfinite_features``: the same in other attributes; ``overlapping_splits``: training
             nodes that are also in ``val`` or ``test``; ``unlabelled_seeds``: training nodes without a label;
             ``sparse_labels``: more than ten times as many classes as labels that occur.
+
+    Example:
+        >>> PartitionOptions(num_parts=2, algorithm="metis", storage={"x": "float16"}).num_parts
+        2
+        >>> PartitionOptions(num_parts=0)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: partition.num_parts: ...
     """
 
     num_parts: int = 1

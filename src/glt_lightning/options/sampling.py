@@ -44,6 +44,14 @@ class SamplingOptions(WorkerOptions):
             if it fits, else ``hybrid``; for ``worker_devices`` ``device``; otherwise ``cpu``.
         features: The same for attributes of nodes and edges, ``hybrid`` within ``cache.device``. ``cpu``: read by the CPU
             and copied to the GPU.
+
+    Example:
+        >>> SamplingOptions(num_workers=2, with_edge=True, seed=1).num_workers
+        2
+        >>> SamplingOptions(num_workers=-1)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: sampling.num_workers: ...
     """
 
     group: ClassVar[str] = "sampling"

@@ -17,6 +17,14 @@ class SecurityOptions:
         key: PEM file of its private key.
         token_file: File with the job's secret, at least 16 characters; the same on all hosts.
         insecure: Allow clear text beyond the loopback interface.
+
+    Example:
+        >>> SecurityOptions(ca="ca.pem", cert="node.pem", key="node.key").ca
+        'ca.pem'
+        >>> SecurityOptions(cert="node.pem")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: cluster.security: ...
     """
 
     ca: str | None = None

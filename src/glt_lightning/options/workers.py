@@ -25,6 +25,10 @@ class WorkerOptions:
         prefetch: Batches that are made ahead of the one in training.
         channel_size: Bytes of batches that may wait, as an integer or like ``"2GB"``; ``auto`` takes a share of the memory
             that is available.
+
+    Example:
+        >>> [kind().num_workers for kind in (SamplingOptions, ClusterOptions)]  # both are WorkerOptions
+        [0, 2]
     """
 
     group: ClassVar[str]

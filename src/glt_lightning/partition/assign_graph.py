@@ -43,6 +43,12 @@ def assign_graph(
     undirected, splits, assigner: as of `partition_graph`.
 
     Raises `PartitionError` when the file is there already: parts may have been made with it.
+
+    Example:
+        >>> source = open_source("graph.npz", "data")
+        >>> options = PartitionOptions(num_parts=2, algorithm="metis")
+        >>> assign_graph(source, "which.npz", options, progress=False)
+        {'node': [5, 5]}
     """
     target = Path(out_file)
     if target.suffix != ".npz":

@@ -95,6 +95,17 @@ def complete_partition(folder: str | Path, timeout_s: float = LOCK_TIMEOUT_S) ->
     Of the parts only ``part<p>/part.json`` need be there, and the folders ``splits`` and ``tables``: a host that keeps some
     of the parts takes these small files of the others. Raises `PartitionError` that names the parts that are missing, or
     differ.
+
+    Example:
+        >>> import shutil
+        >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)
+        >>> partition_parts(source, "host0", options, [0], progress=False) is None
+        True
+        >>> partition_parts(source, "host1", options, [1], progress=False) is None
+        True
+        >>> _ = shutil.copytree("host1/part1", "host0/part1")
+        >>> complete_partition("host0").num_parts
+        2
     """
     target = Path(folder)
     with exclusive(target, timeout_s):

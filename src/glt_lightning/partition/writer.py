@@ -75,7 +75,13 @@ def partition_dir(
     normalize: Normalize,
     splits: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The folder of a partition: ``options.dir``, else one below ``root`` whose name tells data and options."""
+    """The folder of a partition: ``options.dir``, else one below ``root`` whose name tells data and options.
+
+    Example:
+        >>> source = open_source("graph.npz", "data")
+        >>> partition_dir("data", source, PartitionOptions(num_parts=2), None, "none").name
+        'graph-random-2-87e719f8'
+    """
     if options.dir is not None:
         return Path(options.dir)
     short = options_hash(made_by(source, options, undirected, normalize, splits))[:8]
@@ -100,6 +106,12 @@ def partition_graph(
     A folder that has some parts already (`partition_parts`) gets the others.
 
     assigner: who assigns nodes to parts; None: whom ``options.algorithm`` names.
+
+    Example:
+        >>> source = open_source("graph.npz", "data")
+        >>> options = PartitionOptions(num_parts=2, algorithm="metis")
+        >>> partition_graph(source, "metis", options, progress=False).num_nodes
+        (10,)
     """
     target = Path(out_dir)
     assigner = assigner or assigner_of(options)
@@ -137,6 +149,13 @@ def partition_parts(
     the last one also writes the manifest. Returns it, or None while parts are missing.
 
     Raises `OptionError` for an algorithm that may cut otherwise each time: do that once, with `assign_graph`.
+
+    Example:
+        >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)
+        >>> partition_parts(source, "shared", options, [1], progress=False) is None  # part 0 is missing
+        True
+        >>> partition_parts(source, "shared", options, [0], progress=False).num_parts
+        2
     """
     target = Path(out_dir)
     if not parts or not all(isinstance(p, int) and 0 <= p < options.num_parts for p in parts):

@@ -60,6 +60,13 @@ class EpochPlan:
     The last batch over all ranks is divided evenly. If it has fewer seeds than ranks it joins the step before, unless
     ``exact``. An ``exact`` rank that gets no seed at all has one batch without seeds: a loop that evaluates must run its
     hooks on every rank, since metrics are summed over all of them.
+
+    Example:
+        >>> plan = EpochPlan(seeds=np.arange(10), batch_size=2, seed=0, loader="train", rank=1, world_size=2)
+        >>> len(plan)
+        3
+        >>> [request.seeds.tolist() for request in plan.requests(epoch=0)]
+        [[2, 3], [6, 7], [9]]
     """
 
     seeds: np.ndarray

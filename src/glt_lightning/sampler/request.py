@@ -19,6 +19,11 @@ class SamplerConfig(DrawOptions):
     It is the draw options, and: seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all,
     0 none.  stored: attributes are not decoded (`Manifest.as_stored`).
     most_bytes: largest memory of one batch, or None for no limit.
+
+    Example:
+        >>> config = SamplerConfig(seed_type=0, fanouts=((15,), (10,)), replace=True)  # two hops, one edge type
+        >>> len(config.fanouts), config.replace
+        (2, True)
     """
 
     seed_type: int
@@ -44,6 +49,11 @@ class BatchRequest:
     seeds: int64 [S] gids of the config's ``seed_type``.  input_id: int64 [S] positions of the seeds in the loader's seed
     array.  more_seeds: gids of further node types, by node type.  extras: arrays that no sampler reads (labels, times, ids of
     edges): the batch has them as they are, for `loader.collate`.
+
+    Example:
+        >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
+        >>> request.nbytes
+        32
     """
 
     number: int

@@ -36,6 +36,12 @@ class Sample:
     arrays: by `node_key`, `edge_key`, `seed_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
     ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its pool when
     the last of them is gone; or, all but those numbers, torch tensors on a device.  counters: what it took to make them.
+
+    Example:
+        >>> from glt_lightning.sampler.sample import node_key
+        >>> sample = Sample(0, {node_key(0, "n_id"): np.array([4, 2, 7])})
+        >>> sample.arrays["node/0/n_id"]
+        array([4, 2, 7])
     """
 
     number: int
@@ -84,7 +90,16 @@ class Placed:
 
 class Draft:
     """A batch whose sizes are known: ask for `nbytes` of memory, then `write` into it, which completes ``counters``. One that
-    was made on a device is there already: `values`."""
+    was made on a device is there already: `values`.
+
+    Example:
+        >>> from glt_lightning.sampler.khop import KHopSampler
+        >>> sampler = KHopSampler(LocalPartition.open("parts"), SamplerConfig(seed_type=0, fanouts=((2,),)))
+        >>> draft = sampler.draft(BatchRequest(0, 99, np.array([4, 2]), np.array([0, 1])))
+        >>> arrays = draft.write(np.empty(draft.nbytes, np.uint8))
+        >>> arrays["node/0/n_id"]  # user ids of gids 4 and 2, and of their neighbours
+        array([8, 5, 6, 7, 3, 4])
+    """
 
     def __init__(self, fields: list[Field], counters: Counters | None = None) -> None:
         self.fields, self.counters = fields, counters or Counters()

@@ -25,6 +25,13 @@ class WholeCheckpointIO(TorchCheckpointIO):
     Lightning writes into TMPDIR and moves the file. Where that is another file system the move is a copy, and a disk that
     fills up leaves a truncated checkpoint under its final name. This class writes in the folder of the checkpoint. URLs
     (``s3://...``) go Lightning's way.
+
+    Example:
+        >>> io = WholeCheckpointIO()
+        >>> io.save_checkpoint({"epoch": 3}, "whole.ckpt")
+        >>> io.load_checkpoint("whole.ckpt")
+        {'epoch': 3}
+        >>> trainer = Trainer(plugins=[io])
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:

@@ -21,6 +21,12 @@ class BestCheckpoint(ModelCheckpoint):
         monitor: What is compared. ``None``: the module's ``checkpoint_monitor``, a pair such as ``("val_auc", "max")``; for a
             module without one the greatest ``val_acc``.
         mode: ``max`` or ``min``, which of its values is best. ``None``: ``max``, or what the module says.
+
+    Example:
+        >>> trainer = Trainer(callbacks=[BestCheckpoint("val_loss", "min")], enable_checkpointing=True, max_epochs=1)
+        >>> trainer.fit(model, datamodule)
+        >>> trainer.checkpoint_callback.best_model_path.endswith("best.ckpt")
+        True
     """
 
     CHECKPOINT_NAME_LAST = _LAST

@@ -26,6 +26,12 @@ class SamplingMonitor(Callback):
 
     Args:
         line: Whether there is a line.
+
+    Example:
+        >>> trainer = Trainer(callbacks=[SamplingMonitor(line=False)], max_epochs=1)
+        >>> trainer.fit(model, datamodule)
+        >>> float(trainer.callback_metrics["glt/local_share"])  # all rows are on this host
+        1.0
     """
 
     def __init__(self, line: bool = True) -> None:

@@ -120,6 +120,13 @@ def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
     """What `PredictionWriter` wrote: arrays with one row per node, in the order of ``n_id``. Text is objects that are ``str``.
 
     Reads the ``.npz`` files of earlier releases, too. Raises `DataError` where files are missing or damaged.
+
+    Example:
+        >>> trainer = Trainer(callbacks=[PredictionWriter("predictions")])
+        >>> _ = trainer.predict(model, datamodule, return_predictions=False)
+        >>> predictions = read_predictions("predictions")
+        >>> {name: rows.shape for name, rows in predictions.items()}
+        {'n_id': (10,), 'pred': (10,), 'logits': (10, 2)}
     """
     folder = Path(path)
     place = next((folder / name for name in (MANIFEST, _OLD_MANIFEST) if (folder / name).exists()), None)

@@ -40,6 +40,12 @@ class PredictionWriter(Callback):
     Args:
         path: The folder. ``None``: ``predictions`` in the folder of the Trainer's logs.
         keys: Which entries to write besides ``n_id`` and ``id``. ``None``: all.
+
+    Example:
+        >>> trainer = Trainer(callbacks=[PredictionWriter("predicted", keys=["pred"])])
+        >>> _ = trainer.predict(model, datamodule, return_predictions=False)
+        >>> read_predictions("predicted").keys()
+        dict_keys(['n_id', 'pred'])
     """
 
     def __init__(self, path: str | None = None, keys: list[str] | None = None) -> None:

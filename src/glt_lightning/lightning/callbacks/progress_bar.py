@@ -108,6 +108,11 @@ class SeedProgressBar(TQDMProgressBar):
     written every 30 s and at the end of each phase.
 
     The arguments are those of Lightning's `TQDMProgressBar`.
+
+    Example:
+        >>> trainer = Trainer(callbacks=[SeedProgressBar(refresh_rate=10)], enable_progress_bar=True)
+        >>> trainer.progress_bar_callback.refresh_rate
+        10
     """
 
     def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:

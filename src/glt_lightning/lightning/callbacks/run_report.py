@@ -36,6 +36,12 @@ class RunReport(Callback):
 
     Args:
         enabled: Whether there is a report.
+
+    Example:
+        >>> trainer = Trainer(callbacks=[RunReport(), BestCheckpoint()], enable_checkpointing=True, max_epochs=1)
+        >>> trainer.fit(model, datamodule)
+        >>> sorted(path.name for path in Path("checkpoints").iterdir())
+        ['best.ckpt', 'last.ckpt']
     """
 
     def __init__(self, enabled: bool = True) -> None:

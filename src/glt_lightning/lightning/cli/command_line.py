@@ -50,7 +50,13 @@ _MISFIT = "Error(s) in loading state_dict for"  # torch's
 
 
 class GLTCLI(LightningCLI):
-    """LightningCLI with the group ``cluster``, the links from data to model, and our default callbacks."""
+    """LightningCLI with the group ``cluster``, the links from data to model, and our default callbacks.
+
+    Example:
+        >>> cli = GLTCLI(GraphSAGE, GLTDataModule, run=False, args=["--data.dataset=graph.npz", "--data.batch_size=4"])
+        >>> cli.model.hparams.out_channels, cli.datamodule.batch_size
+        (2, 4)
+    """
 
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
@@ -137,7 +143,11 @@ class GLTCLI(LightningCLI):
 
 
 def main(args: ArgsType = None) -> None:
-    """Runs the command line; an error of ours or of Lightning's is one line, unless ``GLT_TRACEBACK`` is set."""
+    """Runs the command line; an error of ours or of Lightning's is one line, unless ``GLT_TRACEBACK`` is set.
+
+    Example:
+        >>> main(["fit", "--config", "run.yaml"])
+    """
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # a console script does not put it there, and user modules are named in YAML
     try:

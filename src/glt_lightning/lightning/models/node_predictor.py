@@ -50,6 +50,13 @@ class NodePredictor(LightningModule):
         target_type: Node type of the seeds in a heterogeneous graph.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector.
+
+    Example:
+        >>> model = NodePredictor(datamodule.num_features, datamodule.label_facts, encoder="GAT", num_layers=2)
+        >>> trainer = Trainer(max_epochs=1)
+        >>> trainer.fit(model, datamodule)
+        >>> [name for name in sorted(trainer.callback_metrics) if name.startswith("val_")]
+        ['val_acc', 'val_auc', 'val_loss']
     """
 
     def __init__(

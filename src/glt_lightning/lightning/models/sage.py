@@ -41,6 +41,14 @@ class GraphSAGE(LightningModule):
         target_type: Node type of the seeds in a heterogeneous graph.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector, added to the projected features.
+
+    Example:
+        >>> model = GraphSAGE(in_channels=3, out_channels=2, hidden_channels=16, num_layers=2)
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
+        ...     out = model(next(iter(loader)))
+        >>> out.shape
+        torch.Size([4, 2])
     """
 
     def __init__(

@@ -16,7 +16,13 @@ _MOST_PLOTS = 24
 
 
 def run_html(run: RunRecord) -> str:
-    """A whole HTML page. Works for any part of a run, also where no epoch ended."""
+    """A whole HTML page. Works for any part of a run, also where no epoch ended.
+
+    Example:
+        >>> page = run_html(RunRecord("demo", epochs={0: EpochRecord(0, {"train_loss": 0.5})}))
+        >>> "train_loss" in page, page.startswith("<!")
+        (True, True)
+    """
     body = [facts_html([("outcome", run.outcome), *run.facts, *_not_finite(run)])]
     if run.epochs:
         body += _metrics(run)

@@ -17,6 +17,10 @@ class EpochRecord:
 
     metrics: that the module logged in it, as they were at its end.  totals: of the sampling of all ranks; None without
     loaders of ours.
+
+    Example:
+        >>> EpochRecord(0, {"val_acc": 0.75}).metrics
+        {'val_acc': 0.75}
     """
 
     epoch: int
@@ -30,6 +34,12 @@ class RunRecord:
 
     outcome: how it ended.  facts: further (what, value).  seconds: since its beginning, on rank 0.  world_size: ranks.
     epochs: by number; those of an earlier fit of the same Trainer are among them.  configuration: YAML.
+
+    Example:
+        >>> run = RunRecord("demo", world_size=2)
+        >>> run.epochs[0] = EpochRecord(0, {"train_loss": 0.7, "val_acc": 0.75})
+        >>> run.metrics(), run.totals
+        (['train_loss', 'val_acc'], None)
     """
 
     title: str

@@ -30,6 +30,13 @@ class GLTServerClientStrategy(GLTStrategy):
     Registered as ``glt_server_client``. The servers are ``cluster.servers``, which run before and after this job and
     serve others too; without any, and with all ranks on one host, rank 0 starts one and ends it with the run.
     `GLTStrategy` has the arguments.
+
+    Example:
+        >>> cluster = ClusterOptions(servers=["127.0.0.1:7000"])  # where `python -m lightning serve` runs
+        >>> strategy = GLTServerClientStrategy(cluster)
+        >>> trainer = Trainer(strategy=strategy, devices=1)
+        >>> strategy.servers
+        ['127.0.0.1:7000']
     """
 
     strategy_name = "glt_server_client"

@@ -29,6 +29,12 @@ class GLTWorkerStrategy(GLTStrategy):
 
     Registered as ``glt_worker``. It owns the sampler processes of its rank and ends them with the run, however that ends.
     `GLTStrategy` has the arguments.
+
+    Example:
+        >>> trainer = Trainer(strategy="glt_worker", devices=1, max_epochs=1)
+        >>> trainer.fit(model, datamodule)
+        >>> trainer.state.status.value
+        'finished'
     """
 
     strategy_name = "glt_worker"

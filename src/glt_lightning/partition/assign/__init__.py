@@ -33,7 +33,12 @@ _BY_NAME: dict[str, Callable[[], Assigner]] = {
 
 
 def assigner_of(options: PartitionOptions) -> Assigner:
-    """Who assigns the nodes. Raises `OptionError` when a file or class that is named is not there."""
+    """Who assigns the nodes. Raises `OptionError` when a file or class that is named is not there.
+
+    Example:
+        >>> type(assigner_of(PartitionOptions(algorithm="metis"))).__name__
+        'MetisAssigner'
+    """
     given = options.algorithm
     if isinstance(given, dict):
         return own_class(given["class_path"], given.get("init_args"))

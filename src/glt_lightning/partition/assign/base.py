@@ -30,6 +30,15 @@ class GraphToPartition:
         splits: ``train`` and the like -> (node type, int64 user ids).
         options: All options of the partition.
         progress: Shows how far long work is.
+
+    Example:
+        >>> class ByWeight(PartitionerBase):
+        ...     def assign(self, graph):
+        ...         print(graph.num_parts, graph.num_nodes, graph.weights().shape)
+        ...         return {t: np.arange(n) % graph.num_parts for t, n in graph.num_nodes.items()}
+        >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)
+        >>> _ = partition_graph(source, "weighed", options, assigner=ByWeight(), progress=False)
+        2 {'node': 10} (10, 4)
     """
 
     source: GraphSource
@@ -103,7 +112,16 @@ class GraphToPartition:
 
 
 class Assigner(ABC):
-    """Assigns nodes to parts. Users subclass `glt_lightning.partition.PartitionerBase`, which is one."""
+    """Assigns nodes to parts. Users subclass `glt_lightning.partition.PartitionerBase`, which is one.
+
+    Example:
+        >>> class AllToTheFirst(Assigner):
+        ...     def assign(self, graph):
+        ...         return {t: np.zeros(n, int) for t, n in graph.num_nodes.items()}
+        >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)
+        >>> partition_graph(source, "first", options, assigner=AllToTheFirst(), progress=False).bounds
+        ((0, 10, 10),)
+    """
 
     #: Whether the same input gives the same parts on every machine and with every version of the libraries.
     deterministic = True
@@ -123,7 +141,18 @@ class Assigner(ABC):
 
 
 def checked(assignment: object, graph: GraphToPartition, name: str) -> dict[NodeType, np.ndarray]:
-    """The assignment as int32 arrays. Raises `DataError` unless every node has a part that exists."""
+    """The assignment as int32 arrays. Raises `DataError` unless every node has a part that exists.
+
+    Example:
+        >>> class Strange(PartitionerBase):
+        ...     def assign(self, graph):
+        ...         return checked({"node": np.full(10, 7)}, graph, "Strange")
+        >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)
+        >>> partition_graph(source, "strange", options, assigner=Strange(), progress=False)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.DataError: partition.algorithm: ...
+    """
     parts = {}
     if not isinstance(assignment, Mapping):
         raise DataError(

@@ -20,6 +20,10 @@ class BuiltIn:
     Attributes:
         reads: Which rows of the topology.
         most_nodes: How many nodes it can take; None: any number.
+
+    Example:
+        >>> built_in(assigner_of(PartitionOptions(algorithm="streaming")))
+        BuiltIn(reads='neighbors', most_nodes=2147483647)
     """
 
     reads: Literal["nothing", "sampled", "neighbors"]
@@ -35,12 +39,25 @@ _BY_METHOD = {
 
 
 def built_in(assigner: Assigner) -> BuiltIn | None:
-    """None for a file, or a class that assigns in its own way: these may do anything."""
+    """None for a file, or a class that assigns in its own way: these may do anything.
+
+    Example:
+        >>> built_in(assigner_of(PartitionOptions(algorithm="metis"))).reads
+        'neighbors'
+    """
     return _BY_METHOD.get(type(assigner).assign)
 
 
 def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
-    """Raises `OptionError` for more nodes than the algorithm can number."""
+    """Raises `OptionError` for more nodes than the algorithm can number.
+
+    Example:
+        >>> require_countable(assigner_of(PartitionOptions()), 10**12, "random")
+        >>> require_countable(assigner_of(PartitionOptions(algorithm="streaming")), 2**31, "streaming")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: partition.algorithm: ...
+    """
     known = built_in(assigner)
     if known is not None and known.most_nodes is not None and num_nodes > known.most_nodes:
         raise OptionError(

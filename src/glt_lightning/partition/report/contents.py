@@ -86,6 +86,11 @@ class Contents:
     """All that is known without sampling. counts, cuts: in the order of the types; memory: per part.
 
     hotness: how the folder's hot lists were made, by policy.
+
+    Example:
+        >>> contents = collect_contents(LocalPartition.open("parts"))
+        >>> contents.num_parts, round(contents.edge_cut, 2)  # six edges of ten come from the other part
+        (2, 0.6)
     """
 
     folder: str
@@ -105,7 +110,13 @@ class Contents:
 
 
 def collect_contents(partition: LocalPartition, done: Callable[[int], object] = lambda n: None) -> Contents:
-    """Reads the sources of all edges once. ``partition``: with all parts. ``done`` hears of edges."""
+    """Reads the sources of all edges once. ``partition``: with all parts. ``done`` hears of edges.
+
+    Example:
+        >>> contents = collect_contents(LocalPartition.open("parts"))
+        >>> [(counts.name, counts.total) for counts in contents.counts]
+        [('node', 10), ('node__to__node', 20), ('test', 2), ('train', 6), ('val', 2)]
+    """
     manifest = partition.manifest
     return Contents(
         folder=str(partition.directory),

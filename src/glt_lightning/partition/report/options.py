@@ -25,6 +25,10 @@ class TrafficOptions:
         replace: Draw neighbours with replacement.
         with_edge: Batches carry edge ids, also without edge attributes.
         seed: Seed of all draws.
+
+    Example:
+        >>> TrafficOptions(num_neighbors=[10, 5], batch_size=256, cache=[0.1]).batches
+        16
     """
 
     num_neighbors: Fanouts = field(default_factory=_default_fanouts)

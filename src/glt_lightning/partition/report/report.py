@@ -24,6 +24,13 @@ class Report:
     """traffic: by seed placement; empty where nothing can be predicted, for the reason ``no_traffic``.
 
     policies: who ranks the nodes of caches.
+
+    Example:
+        >>> from glt_lightning.progress import Progress
+        >>> options = TrafficOptions(num_neighbors=[2], batch_size=4)
+        >>> report = make_report(LocalPartition.open("parts"), options, Progress(False))
+        >>> report.policies, list(report.to_json())
+        (('degree',), ['contents', 'options', 'policies', 'traffic', 'no_traffic'])
     """
 
     contents: Contents
@@ -48,6 +55,13 @@ def make_report(partition: LocalPartition, options: TrafficOptions, progress: Pr
     """Reads the sources of all edges once and samples some batches; nothing is written.
 
     partition: with all parts. Raises `OptionError` for options that do not fit the graph.
+
+    Example:
+        >>> from glt_lightning.progress import Progress
+        >>> options = TrafficOptions(num_neighbors=[2], batch_size=4)
+        >>> report = make_report(LocalPartition.open("parts"), options, Progress(False))
+        >>> [(traffic.placement, traffic.steps) for traffic in report.traffic]
+        [('owner', 1), ('global', 1)]
     """
     manifest = partition.manifest
     with progress.phase("reading edges", sum(manifest.num_edges), "edges") as done:

@@ -15,7 +15,14 @@ from glt_lightning.types import EdgeType, GraphSchema, NodeType, edge_type_str
 
 
 class Rows(Protocol):
-    """An array that is read by rows: a numpy array, a map, or a file."""
+    """An array that is read by rows: a numpy array, a map, or a file.
+
+    Example:
+        >>> rows = open_source("graph.npz", "data").node_attrs("node")["x"]
+        >>> rows.shape, rows.dtype, rows[2:4]
+        ((10, 3), dtype('float32'), array([[ 6.,  7.,  8.],
+               [ 9., 10., 11.]], dtype=float32))
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -29,7 +36,18 @@ class Rows(Protocol):
 
 
 class EdgeList(Protocol):
-    """The edges of one type, in the order of the user's columns."""
+    """The edges of one type, in the order of the user's columns.
+
+    Example:
+        >>> from glt_lightning.types import EDGE
+        >>> edges = open_source("graph.npz", "data").edges(EDGE)
+        >>> edges.num_edges
+        20
+        >>> for sources, destinations in edges.chunks(3):
+        ...     print(sources, destinations)
+        ...     break
+        [0 1 2] [1 2 3]
+    """
 
     @property
     def num_edges(self) -> int: ...
@@ -43,7 +61,13 @@ Splits = Mapping[str, tuple[NodeType, np.ndarray]]
 
 
 class GraphSource(Protocol):
-    """A user's graph. The first six properties are cheap: they do not load edges or features."""
+    """A user's graph. The first six properties are cheap: they do not load edges or features.
+
+    Example:
+        >>> source = open_source("graph.npz", "data")
+        >>> source.num_nodes, source.num_features, source.num_classes, sorted(source.splits)
+        ({'node': 10}, {'node': 3}, 2, ['test', 'train', 'val'])
+    """
 
     @property
     def name(self) -> str:
@@ -134,7 +158,21 @@ class ArrayEdges:
 
 @dataclass
 class ArraySource:
-    """A graph whose arrays are at hand: what a test, a generator or an in-memory data set hands over."""
+    """A graph whose arrays are at hand: what a test, a generator or an in-memory data set hands over.
+
+    Example:
+        >>> from glt_lightning.types import EDGE, GraphSchema
+        >>> source = ArraySource(
+        ...     name="ring",
+        ...     fingerprint="",
+        ...     schema=GraphSchema.single(),
+        ...     num_nodes={"node": 4},
+        ...     edge_index={EDGE: np.array([[0, 1, 2, 3], [1, 2, 3, 0]])},
+        ...     node={"node": {"x": np.ones((4, 3), np.float32)}},
+        ... )
+        >>> partition_graph(source, "ring", PartitionOptions(num_parts=2), progress=False).num_edges
+        (4,)
+    """
 
     name: str
     fingerprint: str

@@ -39,6 +39,15 @@ def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), 
     dataset: see the error message of a wrong one.  root: folder of downloads and generated graphs.
     transforms: of PyG, each a class path or ``{class_path, init_args}``; the whole graph is then read into memory.
     seed: of what they draw.
+
+    Example:
+        >>> source = open_source("graph.npz", "data")
+        >>> source.num_nodes, source.num_features
+        ({'node': 10}, {'node': 3})
+        >>> open_source("graf.npz", "data")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.DataError: dataset: ...
     """
     source = _open(dataset, root)
     if not transforms:

@@ -24,6 +24,11 @@ def read_edge_splits(name: str, root: str | Path) -> dict[str, dict[str, np.ndar
     The keys are OGB's: ``edge`` int64 [M, 2] and ``edge_neg`` (collab, ddi, ppa, vessel), ``source_node`` and
     ``target_node`` (citation2), ``head``, ``relation`` and ``tail`` (wikikg2, biokg), and others of M rows. Node types
     (``head_type``) are arrays of text.
+
+    Example:
+        >>> splits = read_edge_splits("ogbl-collab", "ogb")
+        >>> {name: links["edge"].shape for name, links in splits.items()}
+        {'train': (12, 2), 'val': (5, 2), 'test': (4, 2)}
     """
     if not name.startswith(LINKS):
         raise DataError(f"dataset: {name!r} has no links to predict; expected an OGB data set {LINKS}*.")

@@ -31,8 +31,9 @@ def encode_rows(
     Returns ``x`` float32 [N, D] and ``x_codes`` int32 [N, C], of edges ``edge_attr`` and ``edge_codes``, as far as the table
     has such features. A value that is no known category is zeros, or code 0; how many there are is logged.
 
-    >>> encode_rows("data/partitions/papers-metis-2-0f3a52c9", new_papers, "paper")["x"].shape  # doctest: +SKIP
-    (7, 12)
+    Example:
+        >>> encode_rows("papers", {"year": [2001], "kind": ["book"]}, "paper")["x"].shape  # year, and two kinds
+        (1, 3)
     """
     encoding = _chosen(GraphEncoding.load(folder), node_type, edge_type)
     if not encoding.encoders:

@@ -67,8 +67,10 @@ def user_ids(folder: str | Path, n_id: Any, node_type: NodeType | None = None) -
     node_type: needed when the graph has several.
     Returns int64 [K], or objects [K] that are text. It is ``n_id`` itself where nodes are named by their row.
 
-    >>> user_ids("data/tables/papers-0f3a52c99e1b", batch.n_id)  # doctest: +SKIP
-    array(['W2963403868', 'W2154851992'], dtype=object)
+    Example:
+        >>> source = open_source(tables, "data")  # paper W-1 is row 0 of papers.csv
+        >>> user_ids(source.folder, [2, 0])
+        array(['W-3', 'W-1'], dtype=object)
     """
     nodes = load_facts(Path(folder))
     if node_type is None and len(nodes) == 1:
