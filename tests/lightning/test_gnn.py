@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning import GraphSAGE, SamplingOptions
+from glt_lightning import GLTDataModule, GraphSAGE, SamplingOptions
 from glt_lightning.errors import DataError, OptionError
-from tests.lightning.tiny import CLASSES, NODES, SHAPE, WIDTH, learnable_hetero
+from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.lightning.models.gnn import gnn_class
+from tests.lightning.tiny import CLASSES, NODES, SHAPE, WIDTH, learnable_hetero, save_graph
 
 
 def one_batch(data: Any) -> Data | HeteroData:
@@ -34,23 +36,78 @@ def test_models_of_pyg_by_name(make_data, name: str) -> None:
     assert model(batch).shape == (20, CLASSES)
 
 
-@pytest.mark.parametrize("name", ["EdgeCNN", "GAT", "GIN", "GraphSAGE"])
-def test_trimming_leaves_the_seeds_as_they_are(make_data, name: str) -> None:
-    batch = one_batch(make_data())
-    model = GraphSAGE(**SHAPE, model=name).eval()
-    assert model.gnn.trims
-    trimmed = model(batch)
-    model.gnn.trims = False
-    torch.testing.assert_close(trimmed, model(batch), rtol=1e-5, atol=1e-6)
+PNA = {"aggregators": ["mean", "max"], "scalers": ["identity", "attenuation"], "deg": torch.tensor([0, 5, 3])}
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("GCN", {}), ("GraphSAGE", {"norm": "batch_norm"}), ("GAT", {"jk": "cat"})]
+    ("name", "options"),
+    [
+        ("EdgeCNN", {}),
+        ("GAT", {}),
+        ("GAT", {"v2": True, "add_self_loops": False}),
+        ("GCN", {}),
+        ("GCN", {"improved": True}),
+        ("GCN", {"add_self_loops": False}),
+        ("GCN", {"normalize": False}),
+        ("GIN", {}),
+        ("GraphSAGE", {}),
+        ("GraphSAGE", {"aggr": "max", "normalize": True}),
+        ("PNA", PNA),
+    ],
 )
-def test_no_trimming_where_it_would_change_the_answer(make_data, name: str, options: dict[str, Any]) -> None:
-    model = GraphSAGE(**SHAPE, model=name, model_kwargs=options)
-    assert not model.gnn.trims
-    assert model(one_batch(make_data())).shape == (20, CLASSES)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_trimming_leaves_the_seeds_as_they_are(two_hops, name: str, options: dict[str, Any], layers: int) -> None:
+    model = GraphSAGE(**SHAPE | {"num_layers": layers}, model=name, model_kwargs=options).eval()
+    stock = gnn_class(name)(WIDTH, SHAPE["hidden_channels"], layers, CLASSES, dropout=0.0, **options).eval()
+    stock.load_state_dict(model.gnn.gnn.state_dict())
+    assert model.gnn.forms is not None
+    out, expected = model(two_hops), stock(two_hops.x, two_hops.edge_index)[:20]
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
+    grads = [
+        torch.autograd.grad(each.square().sum(), list(m.parameters())) for each, m in ((out, model), (expected, stock))
+    ]
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def two_hops(tmp_path_factory) -> Data:
+    """A batch of 20 seeds."""
+    path = tmp_path_factory.mktemp("graph")
+    graph = str(save_graph(path / "graph.npz"))
+    return one_batch(GLTDataModule(graph, root=str(path), num_neighbors=[3, 3], batch_size=20))
+
+
+def test_first_layer_computes_the_nodes_that_matter_alone(two_hops) -> None:
+    model, rows = GraphSAGE(**SHAPE), []
+    for conv in model.gnn.gnn.convs:
+        conv.register_forward_hook(lambda conv, args, out: rows.append(len(out)))
+    model(two_hops)
+    assert rows == [sum(two_hops.num_sampled_nodes[:2]), 20]
+    assert rows[0] < two_hops.num_nodes
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("GCN", {"norm": "batch_norm"}, "norm: batch_norm"),
+        ("GCN", {"flow": "target_to_source"}, "more than the edges into it"),
+        ("GraphSAGE", {"norm": "batch_norm"}, "norm: batch_norm"),
+        ("GAT", {"jk": "cat"}, "jk: cat"),
+    ],
+)
+def test_no_trimming_where_it_would_change_the_answer(
+    two_hops, caplog, name: str, options: dict[str, Any], reason: str
+) -> None:
+    with caplog.at_level("INFO"):
+        model = GraphSAGE(**SHAPE, model=name, model_kwargs=options).eval()
+    assert f"{name}: every layer is computed for all nodes" in caplog.text
+    assert reason in caplog.text
+    assert model.gnn.forms is None
+    stock = gnn_class(name)(WIDTH, SHAPE["hidden_channels"], 2, CLASSES, dropout=0.0, **options).eval()
+    stock.load_state_dict(model.gnn.gnn.state_dict())
+    expected = stock(two_hops.x, two_hops.edge_index)[:20]
+    torch.testing.assert_close(model(two_hops), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_any_number_of_layers_for_any_number_of_hops(make_data) -> None:
@@ -95,14 +152,46 @@ def test_heterogeneous_model_leaves_out_what_cannot_reach_the_seeds(make_data) -
     ] == [{by, wrote}, {by}]
 
 
-def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data) -> None:
+@pytest.mark.parametrize("name", ["EdgeCNN", "GAT", "GIN", "GraphSAGE", "HGT", "RGCN", "TransformerConv"])
+def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data, name: str) -> None:
     data = make_data(dataset=learnable_hetero(), undirected=True, sampling=SamplingOptions(seed=0))
     batch = one_batch(data)
-    model = hetero_model(data).eval()
-    trimmed = model(batch)
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
+    shape = EncoderShape(in_channels=data.num_features, hidden_channels=16, num_layers=2, dropout=0.0, **described)
+    encoder = make_encoder(name, {}, shape).eval()
+    trimmed = encoder(batch)
+    for store in batch.node_stores:  # as if all had been found at once, so that every layer needs all of it
+        store.num_sampled_nodes = [store.num_nodes, 0, 0]
     for store in batch.edge_stores:
-        store.num_sampled_edges = [*store.num_sampled_edges, 0]  # as if there were a hop more than layers
-    torch.testing.assert_close(trimmed, model(batch), rtol=1e-5, atol=1e-6)
+        store.num_sampled_edges = [store.edge_index.size(1), 0]
+    torch.testing.assert_close(trimmed, encoder(batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "trims"),
+    [
+        ("GATv2Conv", {}, True),
+        ("TransformerConv", {}, True),
+        ("GraphConv", {}, True),
+        ("LEConv", {}, True),
+        ("ResGatedGraphConv", {}, True),
+        ("GCNConv", {}, False),  # degrees of the neighbours
+        ("ChebConv", {"K": 3}, False),  # neighbours of neighbours
+        ("TAGConv", {}, False),
+        ("RGCN", {"num_relations": 2}, True),
+    ],
+)
+def test_convolutions_by_name_are_trimmed_where_that_is_right(
+    two_hops, name: str, options: dict[str, Any], trims: bool
+) -> None:
+    two_hops = two_hops.clone()
+    two_hops.edge_type = torch.arange(two_hops.num_edges) % 2
+    shape = EncoderShape(in_channels=WIDTH, hidden_channels=16, num_layers=2, dropout=0.0)
+    stack = make_encoder(name, options, shape).eval()
+    assert (stack.forms is not None) == trims
+    out = stack(two_hops)
+    two_hops.num_sampled_nodes, two_hops.num_sampled_edges = [two_hops.num_nodes, 0, 0], [two_hops.num_edges, 0]
+    torch.testing.assert_close(out, stack(two_hops), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

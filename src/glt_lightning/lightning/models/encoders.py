@@ -22,8 +22,10 @@ from glt_lightning.lightning.models.gnn import (
     Metadata,
     NodeEncoder,
     edge_type_conv,
+    find_forms,
 )
 from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
+from glt_lightning.lightning.models.trim import Form, layer_size, run_layer
 
 _TYPED = ("HGT", "RGCN")
 _FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
@@ -173,16 +175,26 @@ class ConvStack(nn.Module):
         self.convs = nn.ModuleList(convs)
         self.dropout = nn.Dropout(shape.dropout)
         self.with_type = with_type
+        widths = [shape.hidden_channels] * len(convs)
+        # RGCN wants a type for each edge; it takes a pair, and a node's output depends on the edges into it alone
+        name = type(convs[0]).__name__
+        self.forms: list[Form] | None = ["pair"] * len(convs) if with_type else find_forms(name, convs, widths, {})
 
     def forward(self, batch: Data) -> Tensor:
         x = self.encoder("node", batch)
-        further: tuple[Tensor, ...] = ()
+        kinds: Tensor | None = None
         if self.with_type:
             if "edge_type" not in batch:
                 raise DataError(
                     "encoder: RGCN: the edges have no attribute edge_type that says of which kind they are."
                 )
-            further = (batch.edge_type.long(),)
-        for conv in self.convs:
-            x = self.dropout(conv(x, batch.edge_index, *further).relu())
+            kinds = batch.edge_type.long()
+        for i, conv in enumerate(self.convs):
+            if self.forms is None:
+                x = conv(x, batch.edge_index)
+            else:
+                size = layer_size(len(self.convs) - 1 - i, batch.num_sampled_nodes, batch.num_sampled_edges)
+                further = () if kinds is None else (kinds[: size.edges],)
+                x = run_layer(conv, self.forms[i], x, size, batch.edge_index[:, : size.edges], *further)
+            x = self.dropout(x.relu())
         return x[: batch.batch_size]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.models.basic_gnn import BasicGNN
-from torch_geometric.utils import trim_to_layer
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
+from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
 from glt_lightning.types import EdgeType, NodeType
 
 Metadata = tuple[list[NodeType], list[EdgeType]]
@@ -52,20 +54,33 @@ class HomogeneousGNN(nn.Module):
         codes = categories_of(num_categories, "node")
         self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), num_categories=codes)
         width = hidden_channels if in_channels is None or codes else in_channels
+        options = dict(options)
+        self.normalize = _take_normalization(options) if name == "GCN" else None
         self.gnn = gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
-        self.trims = _may_trim(name, options)
-        self.num_layers = num_layers
+        self.forms = find_forms(name, self.gnn.convs, [width] + [hidden_channels] * (num_layers - 1), options)
 
     def forward(self, batch: Data) -> Tensor:
         """Logits [S, C] of the S seeds."""
-        x = self.encoder("node", batch)
-        hops = {}
-        if self.trims and len(batch.num_sampled_edges) == self.num_layers:
-            hops = {
-                "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
-                "num_sampled_edges_per_hop": batch.num_sampled_edges,
-            }
-        return self.gnn(x, batch.edge_index, **hops)[: batch.batch_size]
+        x, edge_index = self.encoder("node", batch), batch.edge_index
+        weights: dict[str, Tensor] = {}
+        if self.normalize is not None:
+            edge_index, weights["edge_weight"] = self.normalize(edge_index, None, len(x), dtype=x.dtype)
+        if self.forms is None:
+            return self.gnn(x, edge_index, **weights)[: batch.batch_size]
+        last = len(self.gnn.convs) - 1
+        for i, (conv, form) in enumerate(zip(self.gnn.convs, self.forms, strict=True)):
+            size = layer_size(last - i, batch.num_sampled_nodes, batch.num_sampled_edges)
+            x = run_layer(conv, form, x, size, *self._edges(edge_index, weights, size))
+            if i < last:
+                x = self.gnn.dropout(x if self.gnn.act is None else self.gnn.act(x))
+        return x[: batch.batch_size]
+
+    def _edges(self, edge_index: Tensor, weights: dict[str, Tensor], size: LayerSize) -> tuple[Tensor, ...]:
+        """The edges that lead to the destinations, and their weights."""
+        if not weights:
+            return (edge_index[:, : size.edges],)
+        needed = edge_index[1] < size.destinations  # no prefix: the self-loops stand at the end
+        return edge_index[:, needed], weights["edge_weight"][needed]
 
 
 class HeterogeneousEncoder(nn.Module):
@@ -75,7 +90,8 @@ class HeterogeneousEncoder(nn.Module):
     can still reach the seeds alone, so that every parameter gets a gradient, as DDP wants it.
 
     make_layer: makes the layer of some edge types. A layer has ``edge_types``, those edge types, and ``activate``, whether
-        its outputs pass a ReLU; it maps (x by node type, edge_index by edge type) to outputs of the types that edges lead to.
+        its outputs pass a ReLU; it maps (x by node type, edge_index by edge type, number of destination nodes by node type: the
+        first of x) to outputs of the types that edges lead to.
     """
 
     def __init__(
@@ -119,11 +135,12 @@ class HeterogeneousEncoder(nn.Module):
         edges = {e: batch[e].edge_index for e in self.edge_types}
         nodes_per_hop = {t: batch[t].num_sampled_nodes for t in x}
         edges_per_hop = {e: batch[e].num_sampled_edges for e in edges}
-        trims = all(len(hops) == len(self.layers) for hops in edges_per_hop.values())
-        for i, layer in enumerate(self.layers):
-            if trims:
-                x, edges, _ = trim_to_layer(i, nodes_per_hop, edges_per_hop, x, edges)
-            out = layer(x, edges)
+        for i, module in enumerate(self.layers):
+            layer: Any = module
+            after = len(self.layers) - 1 - i
+            x = {t: rows[: sum(nodes_per_hop[t][: after + 2])] for t, rows in x.items()}
+            needed = {e: edges[e][:, : sum(edges_per_hop[e][: after + 1])] for e in layer.edge_types}
+            out = layer(x, needed, {t: sum(nodes_per_hop[t][: after + 1]) for t in x})
             x |= {t: self.dropout(rows.relu() if layer.activate else rows) for t, rows in out.items()}
         return x[self.target_type][: batch[self.target_type].batch_size]
 
@@ -166,12 +183,14 @@ class EdgeTypeLayer(nn.Module):
         self.edge_types = edge_types
         self.convs = nn.ModuleList(make_conv() for _ in edge_types)
 
-    def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
-        """x: float [N, width] per node type.  Returns the same for the types that any edge type leads to."""
+    def forward(
+        self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
+    ) -> dict[NodeType, Tensor]:
+        """x: float [N, width] per node type.  Returns [destinations, width] for the types that any edge type leads to."""
         sums: dict[NodeType, Tensor] = {}
         for edge_type, conv in zip(self.edge_types, self.convs, strict=True):
             src, _, dst = edge_type
-            out = conv((x[src], x[dst]), edges[edge_type])
+            out = conv((x[src], x[dst][: destinations[dst]]), edges[edge_type])
             sums[dst] = sums[dst] + out if dst in sums else out
         return sums
 
@@ -236,10 +255,35 @@ def edge_type_conv(name: str, width: int, dropout: float, options: Mapping[str, 
     return kind(width_in, width, num_layers=1, dropout=dropout, **options).convs[0]
 
 
-def _may_trim(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether computing each layer only for the nodes that still matter leaves the logits of the seeds as they are.
+def find_forms(
+    name: str, convs: Iterable[nn.Module], widths: Sequence[int], options: Mapping[str, Any]
+) -> list[Form] | None:
+    """How each layer is run on the prefix of a batch that it needs; None, with a line in the log, where it needs the whole.
 
-    GCN divides by degrees that include edges of later hops, norms average over all nodes of the batch, and jumping
-    knowledge wants all layers for the same nodes.
+    Norms average over all nodes of the batch, and jumping knowledge wants all layers for the same nodes.
     """
-    return name != "GCN" and options.get("norm") is None and options.get("jk") is None
+    reason = next((f"{key}: {options[key]}" for key in ("norm", "jk") if options.get(key) is not None), None)
+    if reason is None:
+        found = [find_form(conv, width) for conv, width in zip(convs, widths, strict=True)]
+        if None not in found:
+            return [form for form in found if form is not None]
+        reason = "a node's output depends on more than the edges into it"
+    rank_zero_info(
+        f"{name}: every layer is computed for all nodes of a batch, not only for those that matter ({reason})."
+    )
+    return None
+
+
+def _take_normalization(options: dict[str, Any]) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """Takes GCN's normalisation out of its layers' options, so that it is computed once, with the degrees in the whole batch.
+
+    None where it cannot be: the layers then do what they do.
+    """
+    if not options.get("normalize", True) or options.get("cached") or "flow" in options:
+        return None
+    options["normalize"] = False
+    return partial(
+        gcn_norm,
+        improved=options.pop("improved", False),
+        add_self_loops=options.pop("add_self_loops", None) is not False,
+    )

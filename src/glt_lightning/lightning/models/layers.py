@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -28,8 +29,11 @@ class HGTLayer(nn.Module):
         for node_type in set(self.types) - destinations:  # sources alone have no output, and DDP wants every gradient
             del self.conv.out_lin.lins[node_type], self.conv.skip[node_type]
 
-    def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
-        return self.conv({t: x[t] for t in self.types}, {e: edges[e] for e in self.edge_types})
+    def forward(
+        self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
+    ) -> dict[NodeType, Tensor]:
+        out = self.conv({t: x[t] for t in self.types}, {e: edges[e] for e in self.edge_types})
+        return {t: rows[: destinations[t]] for t, rows in out.items()}
 
 
 class RGCNLayer(nn.Module):
@@ -44,15 +48,24 @@ class RGCNLayer(nn.Module):
         self.types = sorted({*self.destinations, *(src for src, _, _ in edge_types)})
         self.conv = made("RGCN", RGCNConv, width, width, len(edge_types), **options)
 
-    def forward(self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]) -> dict[NodeType, Tensor]:
-        first, total = {}, 0
-        for t in self.types:
-            first[t], total = total, total + len(x[t])
-        shift = {(src, dst): torch.tensor([[first[src]], [first[dst]]]) for src, _, dst in self.edge_types}
-        found = [edges[e] + shift[e[0], e[2]].to(edges[e].device) for e in self.edge_types]
-        kinds = [torch.full((part.size(1),), r, device=part.device) for r, part in enumerate(found)]
-        out = self.conv(torch.cat([x[t] for t in self.types]), torch.cat(found, dim=1), torch.cat(kinds))
-        return {t: out[first[t] : first[t] + len(x[t])] for t in self.destinations}
+    def forward(
+        self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
+    ) -> dict[NodeType, Tensor]:
+        sources, targets = {t: len(x[t]) for t in self.types}, {t: destinations[t] for t in self.destinations}
+        first_source, first_target = _starts(sources), _starts(targets)
+        found, kinds = [], []
+        for r, (src, _, dst) in enumerate(self.edge_types):
+            part = edges[self.edge_types[r]]
+            found.append(torch.stack([part[0] + first_source[src], part[1] + first_target[dst]]))
+            kinds.append(torch.full((part.size(1),), r, device=part.device))
+        rows = torch.cat([x[t] for t in self.types]), torch.cat([x[t][:n] for t, n in targets.items()])
+        out = self.conv(rows, torch.cat(found, dim=1), torch.cat(kinds))
+        return dict(zip(targets, out.split(list(targets.values())), strict=True))
+
+
+def _starts(counts: Mapping[NodeType, int]) -> dict[NodeType, int]:
+    """Where each type's rows begin when all are written one after another."""
+    return dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
 
 
 def conv_names() -> list[str]:

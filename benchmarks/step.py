@@ -1,0 +1,127 @@
+"""CPU seconds of a training step: the ready module, PyG's own model on the same batches, and the matrix products alone.
+
+    python benchmarks/step.py PARTITION [--model GraphSAGE] [--rounds 5] [--batch_size 1024] [--hidden 256] [--bf16]
+
+PARTITION: a partition folder; all of its parts are mapped. Each round runs forward and backward of every system once, on the same
+batch, with --threads threads. ``stock``: PyG's class with ``trim_to_layer``. ``products``: the linear layers of GraphSAGE on the
+rows that they need, forward and backward, without reading or aggregating a single edge: what no aggregation can be faster than.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from itertools import pairwise
+
+import torch
+from measure import report
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.data import Data
+
+from glt_lightning import LoaderContext, LoaderSpec, LocalPartition
+from glt_lightning.lightning.models.gnn import HomogeneousGNN, gnn_class
+from glt_lightning.lightning.models.trim import layer_size
+
+CLASSES, LAYERS = 47, 3
+
+
+class Products(nn.Module):
+    """The matrix products of GraphSAGE: two a layer, of the destinations and of what was aggregated for them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        widths = [width] + [hidden] * (LAYERS - 1) + [CLASSES]
+        self.own = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.aggregated = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+
+    def forward(self, batch: Data) -> Tensor:
+        x = batch.x
+        for i, (own, aggregated) in enumerate(zip(self.own, self.aggregated, strict=True)):
+            rows = layer_size(LAYERS - 1 - i, batch.num_sampled_nodes, batch.num_sampled_edges).destinations
+            x = own(x[:rows]) + aggregated(x[-rows:])
+            x = x.relu() if i < LAYERS - 1 else x
+        return x
+
+
+class Stock(nn.Module):
+    """PyG's model as its documentation uses it."""
+
+    def __init__(self, name: str, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gnn = gnn_class(name)(width, hidden, LAYERS, CLASSES, dropout=0.5)
+
+    def forward(self, batch: Data) -> Tensor:
+        hops = {
+            "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
+            "num_sampled_edges_per_hop": batch.num_sampled_edges,
+        }
+        return self.gnn(batch.x, batch.edge_index, **hops)[: batch.batch_size]
+
+
+def step(model: nn.Module, batch: Data, labels: Tensor, bf16: bool) -> float:
+    """CPU seconds of forward and backward."""
+    model.zero_grad(set_to_none=True)
+    began = time.process_time()
+    with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
+        loss = functional.cross_entropy(model(batch).float(), labels)
+    loss.backward()
+    return time.process_time() - began
+
+
+def batches(args: argparse.Namespace) -> Iterator[Data]:
+    with closing(LocalPartition.open(args.partition)) as graph, LoaderContext(graph) as context:
+        spec = LoaderSpec(
+            name="train", num_neighbors=[15, 10, 5], batch_size=args.batch_size, shuffle=True, split="train"
+        )
+        for number, batch in enumerate(context.make_loader(spec)):
+            if number > args.rounds:
+                return
+            yield batch.clone()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("partition")
+    parser.add_argument("--model", default="GraphSAGE")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch_size", type=int, default=1024)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bf16", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    systems: dict[str, nn.Module] = {}
+    spent: dict[str, list[float]] = {}
+    makes: dict[str, Callable[[int], nn.Module]] = {
+        "ours": lambda width: HomogeneousGNN(
+            args.model, width, args.hidden, LAYERS, CLASSES, dropout=0.5, num_nodes=None, options={}
+        ),
+        "stock": lambda width: Stock(args.model, width, args.hidden),
+        "products": lambda width: Products(width, args.hidden),
+    }
+    for number, batch in enumerate(batches(args)):
+        labels = torch.arange(batch.batch_size) % CLASSES
+        if not systems:
+            systems = {name: make(batch.x.size(1)) for name, make in makes.items()}
+        for name, model in systems.items():
+            cpu_s = step(model, batch, labels, args.bf16)
+            if number:  # the first step of each also loads code
+                spent.setdefault(name, []).append(cpu_s)
+    for name, seconds in spent.items():
+        report(
+            bench="step",
+            system=name,
+            model=args.model,
+            bf16=args.bf16,
+            rounds=len(seconds),
+            cpu_s=sorted(seconds)[len(seconds) // 2],
+            least_s=min(seconds),
+            most_s=max(seconds),
+        )
+
+
+if __name__ == "__main__":
+    main()
