@@ -11,9 +11,14 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # so that it also runs as a script
+
+from tests.house.public import public_objects
 
 # What makes batches of the graph: loops, sources, tables and the assembler, and what they replaced.
 SAMPLING = (
@@ -115,6 +120,7 @@ def numbers(root: Path, files: Sequence[str]) -> dict[str, str]:
     assemblers = [p for p in assemblers if p.startswith("sampler/") and p != "sampler/sample.py"]
     chosen_by = {p: names for p, tree in trees.items() if (names := choosers(tree))}
     sized_by = {p: names for p, tree in trees.items() if (names := row_sizes(tree))}
+    public = public_objects(root)
     native = len({name for text in texts.values() for name in re.findall(r"\bglt_(?:cuda_)?khop\b", text)})
     return {
         "lines of code in src": f"{sum(map(code_lines, texts.values()))}",
@@ -128,6 +134,7 @@ def numbers(root: Path, files: Sequence[str]) -> dict[str, str]:
         "files that name with_edge": f"{sum('with_edge' in text for text in texts.values())}",
         "largest fan-out": f"{fan_out} ({most})",
         "class names defined twice": f"{len(twice)} ({', '.join(twice)})",
+        "public objects with an example": f"{sum(each.has_example for each in public)} of {len(public)}",
     }
 
 
