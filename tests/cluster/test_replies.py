@@ -16,9 +16,7 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import DataError, OptionError, PeerError
-from glt_lightning.ops.draw import DrawOptions
-from glt_lightning.ops.sample import sample_rows
-from glt_lightning.options import LimitOptions, PartitionOptions
+from glt_lightning.options import DrawOptions, LimitOptions, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampler import BatchRequest, SamplerConfig
 from glt_lightning.sampler.khop import KHopSampler
@@ -27,6 +25,7 @@ from glt_lightning.transport.message import Message, pack
 from glt_lightning.types import MAX_FANOUT
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.rows import sample_rows
 
 
 class Near:

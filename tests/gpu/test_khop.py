@@ -12,6 +12,7 @@ from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.options import DrawOptions
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import TypedGraph, cut
 
@@ -53,7 +54,7 @@ def test_the_host_waits_once_a_batch(kernels, monkeypatch):
     """torch raises at every wait that it makes, our kernels make none, and an event is waited for in one place."""
     rng = np.random.default_rng(9)
     pieces = cut(TypedGraph.random(rng), 2, rng)
-    op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[3], [3]], with_edge=True)
+    op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[3], [3]], DrawOptions(with_edge=True))
     seeds = cases.to(kernels, pieces.gid_of[0][:4])
     op(seeds, 0, 0)
     waits = []
@@ -78,9 +79,9 @@ def test_a_batch_of_many_tiles(kernels):
     graph.num_nodes, graph.edges = [n], [(rng.random((2, 12 * n)) ** 1.5 * n).astype(np.int64)]
     pieces = cut(graph, 2, rng)
     device_graph = DeviceGraph.from_view(pieces.view, kernels)
-    cpu = KHopOp(pieces.view, [[15], [10], [5]], with_edge=True)
+    cpu = KHopOp(pieces.view, [[15], [10], [5]], DrawOptions(with_edge=True))
     for key, max_picks in enumerate(cases.WAYS * 5):
-        op = CudaKHopOp(device_graph, [[15], [10], [5]], with_edge=True, max_picks=max_picks)
+        op = CudaKHopOp(device_graph, [[15], [10], [5]], DrawOptions(with_edge=True), max_picks=max_picks)
         seeds = pieces.gid_of[0][rng.integers(0, n, 1024)]
         cases.assert_same_batch(op(cases.to(kernels, seeds), 0, key), cpu(seeds, 0, key))
 

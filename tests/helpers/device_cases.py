@@ -13,14 +13,14 @@ from torch import Tensor
 
 from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
-from glt_lightning.ops.cuda import relabel as cuda_relabel, sample as cuda_sample
+from glt_lightning.ops.cuda import relabel as cuda_relabel
 from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
 from glt_lightning.ops.cuda.graph import DeviceGraph
-from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.ops.cuda.kernels import Kernels, raise_if, read
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.memory import Registered
 from glt_lightning.ops.cuda.ranked_set import CudaRankedSet
-from glt_lightning.ops.cuda.sample import MODEST_ROOM
+from glt_lightning.ops.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.cuda.sums import CudaNeighborSums
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
@@ -29,8 +29,9 @@ from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp, Subgraph
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
-from glt_lightning.ops.sample import sample_rows
+from glt_lightning.options import DrawOptions
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut
+from tests.helpers.rows import sample_rows
 
 ROOT = Path(__file__).parents[2]
 WAYS = [MODEST_ROOM, 0]  # max_picks of the op: as one native call where that can be, and always hop by hop
@@ -71,10 +72,10 @@ def check_khop(kernels: Kernels, seed: int) -> None:
     replace, with_edge = bool(rng.integers(2)), bool(rng.integers(2))
     key = int(rng.integers(0, 2**64, dtype=np.uint64))
     gids = pieces.gid_of[seed_type][seeds]
-    want = KHopOp(pieces.view, fanouts, replace=replace, with_edge=with_edge)(gids, seed_type, key)
+    want = KHopOp(pieces.view, fanouts, DrawOptions(replace=replace, with_edge=with_edge))(gids, seed_type, key)
     device_graph = DeviceGraph.from_view(pieces.view, kernels)
     for max_picks in WAYS:
-        op = CudaKHopOp(device_graph, fanouts, replace=replace, with_edge=with_edge, max_picks=max_picks)
+        op = CudaKHopOp(device_graph, fanouts, DrawOptions(replace=replace, with_edge=with_edge), max_picks=max_picks)
         got = op(to(kernels, gids), seed_type, key)
         assert_same_batch(got, want)
     oracle = reference.khop(
@@ -103,9 +104,9 @@ def check_larger_khop(kernels: Kernels, replace: bool, fanouts: list[list[int]])
     graph.num_nodes, graph.edges = [n], [(rng.random((2, 20 * n)) ** 2 * n).astype(np.int64)]
     pieces = cut(graph, 3, rng)
     device_graph = DeviceGraph.from_view(pieces.view, kernels)
-    cpu = KHopOp(pieces.view, fanouts, replace=replace, with_edge=True)
+    cpu = KHopOp(pieces.view, fanouts, DrawOptions(replace=replace, with_edge=True))
     for key, max_picks in enumerate(WAYS):
-        op = CudaKHopOp(device_graph, fanouts, replace=replace, with_edge=True, max_picks=max_picks)
+        op = CudaKHopOp(device_graph, fanouts, DrawOptions(replace=replace, with_edge=True), max_picks=max_picks)
         seeds = pieces.gid_of[0][rng.integers(0, n, 500)]
         assert_same_batch(op(to(kernels, seeds), 0, key), cpu(seeds, 0, key))
 
@@ -130,10 +131,10 @@ def far_graph(first: int, n: int) -> GraphView:
 def check_far_ids(kernels: Kernels, first: int, *, n: int = 50, num_seeds: int = 9) -> None:
     """Most of the graph's nodes are not here, so the lids are looked up in a hash table."""
     view = far_graph(first, n)
-    device_graph, cpu = DeviceGraph.from_view(view, kernels), KHopOp(view, [[3], [3]], with_edge=True)
+    device_graph, cpu = DeviceGraph.from_view(view, kernels), KHopOp(view, [[3], [3]], DrawOptions(with_edge=True))
     for key, max_picks in enumerate(WAYS):
         seeds = first + np.random.default_rng(key).integers(0, n, num_seeds)
-        op = CudaKHopOp(device_graph, [[3], [3]], with_edge=True, max_picks=max_picks)
+        op = CudaKHopOp(device_graph, [[3], [3]], DrawOptions(with_edge=True), max_picks=max_picks)
         assert_same_batch(op(to(kernels, seeds), 1, key), cpu(seeds, 1, key))
 
 
@@ -143,11 +144,27 @@ def check_every_way_of_picking(kernels: Kernels, degree: int, fanout: int, repla
     graph.num_nodes, graph.edges = [degree + 1], [np.stack([np.arange(degree), np.full(degree, degree)])]
     pieces = cut(graph, 1, np.random.default_rng(1))
     device_graph = DeviceGraph.from_view(pieces.view, kernels)
-    cpu = KHopOp(pieces.view, [[fanout]], replace=replace, with_edge=True)
+    cpu = KHopOp(pieces.view, [[fanout]], DrawOptions(replace=replace, with_edge=True))
     for key, max_picks in zip((0, 2**64 - 1), WAYS, strict=True):
-        op = CudaKHopOp(device_graph, [[fanout]], replace=replace, with_edge=True, max_picks=max_picks)
+        op = CudaKHopOp(device_graph, [[fanout]], DrawOptions(replace=replace, with_edge=True), max_picks=max_picks)
         seeds = pieces.gid_of[0][[degree]]
         assert_same_batch(op(to(kernels, seeds), 0, key), cpu(seeds, 0, key))
+
+
+def sample_rows_on(
+    graph: DeviceGraph, edge_type: int, gids: Tensor, fanout: int, *, batch_key: int, hop: int, **draw
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`sample_rows` on a device: gids int64 [F] there, and so are the results."""
+    kernels = graph.kernels
+    gids = kernels.require_ids(gids, "gids")
+    error, uids, count = kernels.new_error(), kernels.empty(len(gids)), kernels.zeros(1).fill_(len(gids))
+    kernels.run("glt_cuda_user_ids", graph.address, graph.dst_types[edge_type], gids, 0, len(gids), count, uids, error)
+    rows = DeviceRowDraw(graph, edge_type, fanout, DrawOptions(**draw), gids, uids, error)
+    (room,) = rooms_of([rows])
+    neighbors, _, edge_rows = rows.pick(room, batch_key, hop)
+    *values, total = read(error, rows.total)
+    raise_if(values, "sample")
+    return rows.counts, neighbors[:total], None if edge_rows is None else edge_rows[:total]
 
 
 def check_sample_rows(kernels: Kernels, seed: int) -> None:
@@ -165,7 +182,7 @@ def check_sample_rows(kernels: Kernels, seed: int) -> None:
         rows = pieces.gid_of[destination][rng.integers(0, graph.num_nodes[destination], int(rng.integers(0, 90)))]
         fanout = int(rng.choice(FANOUTS))
         want = sample_rows(pieces.view, r, rows, fanout, **options)
-        got = cuda_sample.sample_rows(device_graph, r, to(kernels, rows), fanout, **options)
+        got = sample_rows_on(device_graph, r, to(kernels, rows), fanout, **options)
         for mine, theirs in zip(got, want, strict=True):
             assert_same(mine, theirs)
 

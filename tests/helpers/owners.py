@@ -7,9 +7,9 @@ import numpy as np
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.merge import Picks
-from glt_lightning.ops.sample import sample_rows
 from glt_lightning.options import CacheOptions
 from glt_lightning.store.remote_cache import RemoteCache
+from tests.helpers.rows import sample_rows
 
 
 class DirectRows:
@@ -28,7 +28,7 @@ class DirectRows:
         for r, fanout in enumerate(request.fanouts):
             gids = request.rows.get(int(view.dst_types[r]))
             if fanout and gids is not None:
-                options = {"replace": request.draw.replace, "with_edge": request.draw.with_edge}
+                options = request.draw.values
                 arrays = sample_rows(
                     view, r, gids.astype(np.int64), fanout, batch_key=request.key, hop=request.hop, **options
                 )

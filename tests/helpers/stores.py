@@ -11,7 +11,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import CacheOptions
+from glt_lightning.options import CacheOptions, DrawOptions
 from glt_lightning.store.device_store import DeviceStore, open_store
 from tests.helpers.device_cases import assert_same_batch, to
 
@@ -69,8 +69,8 @@ def check_batches(
     """With seeds of every type; of the mapped parts, but their neighbours are anywhere."""
     edge_types, rng = len(partition.schema.edge_types), np.random.default_rng(1)
     for hops in [[[3] * edge_types, [2] * edge_types], [[-1] * edge_types]] if fanouts is None else [fanouts]:
-        mine = CudaKHopOp(store.graph, hops, replace=replace, with_edge=True)
-        theirs = KHopOp(partition.view, hops, replace=replace, with_edge=True)
+        mine = CudaKHopOp(store.graph, hops, DrawOptions(replace=replace, with_edge=True))
+        theirs = KHopOp(partition.view, hops, DrawOptions(replace=replace, with_edge=True))
         for t in range(len(partition.schema.node_types)):
             seeds = rng.choice(mapped_ids(partition, "nodes", t), 40)
             assert_same_batch(mine(to(store.kernels, seeds), t, 7 + t), theirs(seeds, t, 7 + t))

@@ -16,6 +16,7 @@ from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
 from glt_lightning.ops.cuda.khop_steps import DeviceHops
 from glt_lightning.ops.cuda.native import SPARE_FANOUT
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.options import DrawOptions
 from glt_lightning.types import MAX_FANOUT
 from tests.helpers import device_cases as cases
 from tests.helpers.device_cases import WAYS
@@ -153,8 +154,7 @@ def test_a_call_that_cannot_be_is_refused(kernels, wrong):
 
 
 def room_of(graph: DeviceGraph, fanouts: list[list[int]], num_seeds: int, seed_type: int = 0, **options) -> KHopRoom:
-    options = {"replace": False, "with_edge": False, "max_picks": 1 << 24} | options
-    return KHopRoom(graph, fanouts, num_seeds, seed_type, **options)
+    return KHopRoom(graph, fanouts, num_seeds, seed_type, DrawOptions(), **{"max_picks": 1 << 24} | options)
 
 
 def sized(kernels, sizes: list[int], edge_types) -> DeviceGraph:

@@ -12,7 +12,7 @@ import torch
 from glt_lightning.errors import DataError, NativeError
 from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows
-from glt_lightning.ops.cuda import kernels as cuda, relabel as cuda_relabel, sample as cuda_sample
+from glt_lightning.ops.cuda import kernels as cuda, relabel as cuda_relabel
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.sums import CudaNeighborSums
@@ -146,7 +146,7 @@ def test_sample_rows_refuses_other_types(kernels):
     pieces = cut(graph, 1, rng)
     other = torch.from_numpy(pieces.gid_of[1 - int(pieces.view.dst_types[0])][:1])
     with pytest.raises(DataError, match="position 0"):
-        cuda_sample.sample_rows(DeviceGraph.from_view(pieces.view, kernels), 0, other, 2, batch_key=0, hop=0)
+        cases.sample_rows_on(DeviceGraph.from_view(pieces.view, kernels), 0, other, 2, batch_key=0, hop=0)
 
 
 def test_relabel_refuses_negative_ids(kernels):

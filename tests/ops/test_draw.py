@@ -1,9 +1,11 @@
 """Draw options travel whole: a configuration is one, and an owner reads of them what changes its answer."""
 
+import numpy as np
 import pytest
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.draw import DrawOptions
+from glt_lightning.ops.merge import Picks
+from glt_lightning.options import DrawOptions, SamplingOptions
 from glt_lightning.sampler.request import SamplerConfig
 
 
@@ -23,3 +25,18 @@ def test_older_owners_are_asked_in_the_same_words():
 def test_no_threads():
     with pytest.raises(DataError, match="threads: expected at least 1, got 0"):
         SamplerConfig(0, ((3,),), threads=0)
+
+
+def test_every_option_of_the_sampler_reaches_the_draw():
+    asked = SamplingOptions(replace=True, with_edge=True, num_threads=3)
+    assert asked.draw == DrawOptions(replace=True, with_edge=True, threads=3)
+    config = SamplerConfig(0, ((3,),), **asked.draw.values)
+    assert config.values == asked.draw.values == {"replace": True, "with_edge": True, "threads": 3}
+    assert config.identity == {"replace": True}  # edges and threads change no draw, so a checkpoint resumes with others
+
+
+@pytest.mark.parametrize("with_edge", [False, True])
+def test_columns_are_the_arrays_of_picks(with_edge):
+    draw = DrawOptions(with_edge=with_edge)
+    none = Picks.none(np.dtype(np.int32), draw)
+    assert [name for name in ("neighbors", "edge_rows") if getattr(none, name) is not None] == list(draw.columns)

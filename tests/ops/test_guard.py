@@ -13,10 +13,10 @@ import pytest
 
 from glt_lightning.errors import NativeError, OptionError
 from glt_lightning.ops.khop import KHopOp
-from glt_lightning.ops.sample import sample_rows
-from glt_lightning.options import parse_fanouts
+from glt_lightning.options import DrawOptions, parse_fanouts
 from glt_lightning.types import MAX_FANOUT
 from tests.helpers.graphs import TypedGraph, cut
+from tests.helpers.rows import sample_rows
 
 CUDA = Path(__file__).parents[2] / "cuda"
 # They return no status, and do nothing that throws.
@@ -113,6 +113,6 @@ def test_fan_outs_are_bounded(fanout: int) -> None:
     with pytest.raises(OptionError, match=f"1 to {MAX_FANOUT}"):
         parse_fanouts([fanout])
     with pytest.raises(NativeError, match="status 4"):
-        KHopOp(pieces.view, [[fanout]], replace=True)(pieces.gid_of[0][:1], 0, 0)
+        KHopOp(pieces.view, [[fanout]], DrawOptions(replace=True))(pieces.gid_of[0][:1], 0, 0)
     with pytest.raises(NativeError, match="status 4"):
         sample_rows(pieces.view, 0, pieces.gid_of[0][:1], fanout, batch_key=0, hop=0, replace=True)

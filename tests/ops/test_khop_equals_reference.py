@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops import khop, reference
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.options import DrawOptions
 from tests.helpers.graphs import HETERO, SINGLE, CutGraph, TypedGraph, cut
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -55,7 +56,7 @@ def test_random_graphs(data, seed, edge_types, parts, replace, dtype, key):
     )
     seed_type = int(rng.integers(len(graph.num_nodes)))
     seeds = rng.integers(0, graph.num_nodes[seed_type], int(rng.integers(0, 12)))  # none, few, repeated
-    op = KHopOp(pieces.view, fanouts, replace=replace, with_edge=True)
+    op = KHopOp(pieces.view, fanouts, DrawOptions(replace=replace, with_edge=True))
     assert_equals_reference(graph, pieces, op, seeds, seed_type, fanouts, key, replace)
 
 
@@ -69,7 +70,7 @@ def test_every_way_of_picking(degree, fanout, replace):
     graph.num_nodes = [degree + 1]
     graph.edges = [np.stack([sources, np.full(degree, degree)])]
     pieces = cut(graph, 1, np.random.default_rng(1))
-    op = KHopOp(pieces.view, [[fanout]], replace=replace, with_edge=True)
+    op = KHopOp(pieces.view, [[fanout]], DrawOptions(replace=replace, with_edge=True))
     for key in (0, 2**64 - 1):
         assert_equals_reference(graph, pieces, op, np.array([degree]), 0, [[fanout]], key, replace)
 
@@ -86,7 +87,7 @@ def test_threads_do_not_matter(with_edge, replace):
     seeds = pieces.gid_of[0][rng.permutation(n)[:4000]]
     results = []
     for threads in (1, 2, 5):
-        op = KHopOp(pieces.view, [[7], [3]], replace=replace, with_edge=with_edge, threads=threads)
+        op = KHopOp(pieces.view, [[7], [3]], DrawOptions(replace=replace, with_edge=with_edge, threads=threads))
         results.append(op(seeds, 0, 99))
     for other in results[1:]:
         for name in ("gid", "uid", "src", "dst", "edge_row"):
@@ -101,7 +102,7 @@ def test_workspace_grows_to_any_batch():
     graph.num_nodes = [50]
     graph.edges = [rng.integers(0, 50, (2, 60_000))]
     pieces = cut(graph, 2, rng)
-    op = KHopOp(pieces.view, [[-1], [-1]], with_edge=True)
+    op = KHopOp(pieces.view, [[-1], [-1]], DrawOptions(with_edge=True))
     op._scratch = op._scratch[:8]
     op._edge_array(0, 4)
     op._node_array(0, 1)
@@ -115,7 +116,7 @@ def test_one_op_serves_batches_of_any_size():
     rng = np.random.default_rng(8)
     graph = TypedGraph.random(rng, HETERO)
     pieces = cut(graph, 2, rng)
-    op = KHopOp(pieces.view, [[2, 2, 2], [3, 3, 3]], with_edge=True)
+    op = KHopOp(pieces.view, [[2, 2, 2], [3, 3, 3]], DrawOptions(with_edge=True))
     for size in (1, 9, 0, 4, 30, 1):
         seeds = rng.integers(0, graph.num_nodes[1], size)
         assert_equals_reference(graph, pieces, op, seeds, 1, [[2, 2, 2], [3, 3, 3]], size, False)
@@ -129,7 +130,7 @@ def test_a_batch_does_not_see_what_others_left_in_the_table(nodes_per_slot, monk
     graph = TypedGraph.random(rng)
     graph.num_nodes, graph.edges = [500], [rng.integers(0, 500, (2, 9000))]
     pieces = cut(graph, 2, rng)
-    op = KHopOp(pieces.view, [[3], [2]], with_edge=True)
+    op = KHopOp(pieces.view, [[3], [2]], DrawOptions(with_edge=True))
     op._table = np.full(500, -1)
     for key, base in enumerate((None, None, None, 2**31 - 20, None, 0, 2**32 - 20, None)):
         if base is not None:

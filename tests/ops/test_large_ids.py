@@ -7,8 +7,9 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.ops.merge import BatchBuilder, Picks
-from glt_lightning.ops.sample import sample_rows
+from glt_lightning.options import DrawOptions
 from tests.helpers.graphs import TypedGraph, cut
+from tests.helpers.rows import sample_rows
 
 NODES = 40
 
@@ -33,8 +34,8 @@ def test_a_batch_is_the_same_but_for_its_gids(start, fanouts):
     plain, far = shifted(start)
     seeds = np.array([0, 39, 17, 0, 20])
     a, b = (
-        KHopOp(plain, fanouts, with_edge=True)(seeds, 0, 9),
-        KHopOp(far, fanouts, with_edge=True)(seeds + start, 1, 9),
+        KHopOp(plain, fanouts, DrawOptions(with_edge=True))(seeds, 0, 9),
+        KHopOp(far, fanouts, DrawOptions(with_edge=True))(seeds + start, 1, 9),
     )
     assert (a.gid[0] + start).tolist() == b.gid[1].tolist()
     assert a.uid[0].tolist() == b.uid[1].tolist()
@@ -63,8 +64,8 @@ def test_a_node_whose_part_is_elsewhere_is_named():
 def test_a_batch_built_step_by_step_is_that_of_one_call(start):
     _, far = shifted(start)
     seeds = np.array([0, 39, 17, 0, 20]) + start
-    expected = KHopOp(far, [[3], [2]], with_edge=True)(seeds, 1, 9)
-    builder = BatchBuilder(far, 2, with_edge=True)
+    expected = KHopOp(far, [[3], [2]], DrawOptions(with_edge=True))(seeds, 1, 9)
+    builder = BatchBuilder(far, DrawOptions(with_edge=True))
     builder.start(seeds, 1)
     for hop, fanout in enumerate((3, 2)):
         rows = builder.frontier[1]

@@ -9,8 +9,8 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops import reference
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.relabel import relabel
-from glt_lightning.ops.sample import sample_rows
 from tests.helpers.graphs import HETERO, TypedGraph, cut
+from tests.helpers.rows import sample_rows
 
 
 @settings(max_examples=100, deadline=None)

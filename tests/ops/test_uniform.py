@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import chisquare
 
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.options import DrawOptions
 from tests.helpers.graphs import TypedGraph, cut
 
 SAMPLES = 6000
@@ -16,7 +17,7 @@ def inclusion_counts(degree: int, fanout: int, replace: bool) -> tuple[np.ndarra
     graph.num_nodes = [degree + 1]
     graph.edges = [np.stack([np.arange(degree), np.full(degree, degree)])]
     pieces = cut(graph, 1, np.random.default_rng(2))
-    op = KHopOp(pieces.view, [[fanout]], replace=replace)
+    op = KHopOp(pieces.view, [[fanout]], DrawOptions(replace=replace))
     single, pair = np.zeros(degree), np.zeros(degree)
     seeds = pieces.gid_of[0][[degree]]
     for key in range(SAMPLES):

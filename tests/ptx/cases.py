@@ -19,6 +19,7 @@ from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
+from glt_lightning.options import DrawOptions
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import SINGLE, TypedGraph, cut
 from tests.ptx.device import PtxKernels
@@ -46,10 +47,10 @@ def khop(kernels: PtxKernels, seed: int) -> None:
         pieces = cut(graph, int(rng.choice([1, 3, 9])), rng, dtype)
         view, seed_type, gids = pieces.view, 0, pieces.gid_of[0][rng.integers(0, n, int(rng.choice(BORDERS[:14])))]
     options = {"replace": bool(rng.integers(2)), "with_edge": bool(rng.integers(2))}
-    want = KHopOp(view, [[fanout], [2]], **options)(gids, seed_type, seed)
+    want = KHopOp(view, [[fanout], [2]], DrawOptions(**options))(gids, seed_type, seed)
     device_graph = DeviceGraph.from_view(view, kernels)
     for max_picks in cases.WAYS:
-        op = CudaKHopOp(device_graph, [[fanout], [2]], max_picks=max_picks, **options)
+        op = CudaKHopOp(device_graph, [[fanout], [2]], DrawOptions(**options), max_picks=max_picks)
         cases.assert_same_batch(op(cases.to(kernels, gids), seed_type, seed), want)
 
 

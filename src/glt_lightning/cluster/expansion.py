@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.sample import RowDraw
+from glt_lightning.options import DrawOptions
 from glt_lightning.transport.message import Message, lay_out, layout_entries
 
 _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
@@ -32,7 +32,7 @@ class Expansion:
     first: int = 0
 
     def answer(self, view: GraphView, wire: np.dtype, most_bytes: int) -> Message:
-        """Raises `DataError` where the counts alone take more than ``most_bytes``, and as `ops.sample_rows`."""
+        """Raises `DataError` where the counts alone take more than ``most_bytes``, and as `RowDraw.picks`."""
         asked = [
             (r, fanout, self.rows[t])
             for r, (fanout, t) in enumerate(zip(self.fanouts, view.dst_types.tolist(), strict=True))
@@ -51,14 +51,14 @@ class Expansion:
         if not 0 <= self.first <= total:
             raise DataError(f"expand: first: expected at most {total}, the picks there are; got {self.first}.")
         room = most_bytes - (0 if self.first else num_counts * wire.itemsize)
-        last = min(total, self.first + max(1, room // (wire.itemsize * (2 if self.draw.with_edge else 1))))
+        last = min(total, self.first + max(1, room // (wire.itemsize * len(self.draw.columns))))
         begins = np.clip(self.first, ends[:-1], ends[1:]) - ends[:-1]
         sizes = np.clip(last, ends[:-1], ends[1:]) - ends[:-1] - begins
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for draw, size in zip(draws, sizes.tolist(), strict=True):
             if not self.first:
                 shapes[f"{draw.edge_type}/counts"] = (wire, (len(draw.gids),))
-            for name in ("neighbors", "edge_rows")[: 1 + self.draw.with_edge]:
+            for name in self.draw.columns:
                 shapes[f"{draw.edge_type}/{name}"] = (wire, (size,))
         layout, nbytes = lay_out(shapes)
         body = np.zeros(nbytes, dtype=np.uint8)  # not empty: what lay between the arrays is nobody's business

@@ -16,9 +16,9 @@ from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
-from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
+from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.sample import Draft, Field
 from glt_lightning.sampler.source import wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler

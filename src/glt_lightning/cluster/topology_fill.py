@@ -11,11 +11,11 @@ from glt_lightning.cluster.cache_fill import Wanted, fetch_rows
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, PeerError
-from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Router
 from glt_lightning.ops.row_bytes import row_bytes
+from glt_lightning.options import DrawOptions
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
 from glt_lightning.store.topology_cache import NeighborLists, TopologyCache, stored_edge_rows

@@ -30,13 +30,13 @@ _ALWAYS = {
 
 class Collate:
     """Turns samples into batches with the fields of PyG's `NeighborLoader`. The tensors are views of the sample's memory,
-    on the device where that is."""
+    on the device where that is. Ids and attributes of edges are in a batch where the sample has them."""
 
-    def __init__(self, manifest: Manifest, seed_type: int, *, with_edge: bool) -> None:
+    def __init__(self, manifest: Manifest, seed_type: int) -> None:
         schema = manifest.schema
-        self._schema, self._seed_type, self._with_edge = schema, seed_type, with_edge
+        self._schema, self._seed_type = schema, seed_type
         self._node_attrs = [_in_order(manifest.node_attrs(t)) for t in range(len(schema.node_types))]
-        self._edge_attrs = [manifest.edge_attrs(r) if with_edge else () for r in range(len(schema.edge_types))]
+        self._edge_attrs = [manifest.edge_attrs(r) for r in range(len(schema.edge_types))]
         node_attrs = [("nodes", node_key(t, n), t, n) for t, names in enumerate(self._node_attrs) for n in names]
         edge_attrs = [("edges", edge_key(r, n), r, n) for r, names in enumerate(self._edge_attrs) for n in names]
         attrs = [*node_attrs, *edge_attrs]
@@ -58,15 +58,15 @@ class Collate:
         for name in before:
             data[name] = self._tensor(a, node_key(0, name))
         data.edge_index = _on_its_device(a[edge_key(0, "edge_index")])
-        for name in self._edge_attrs[0]:
-            data[name] = self._tensor(a, edge_key(0, name))
+        for name, values in self._edge_values(a, 0):
+            data[name] = values
         for name in after:
             data[name] = self._tensor(a, node_key(0, name))
         data.n_id = _on_its_device(a[node_key(0, "n_id")])
         if not self._node_attrs[0]:
             data.num_nodes = _num_nodes(a, 0)
-        if self._with_edge:
-            data.e_id = _on_its_device(a[edge_key(0, "e_id")])
+        if (ids := a.get(edge_key(0, "e_id"))) is not None:
+            data.e_id = _on_its_device(ids)
         data.num_sampled_nodes = a["num_sampled_nodes"][0].tolist()
         data.num_sampled_edges = a["num_sampled_edges"][0].tolist()
         data.input_id = _on_its_device(a["input_id"])
@@ -93,10 +93,10 @@ class Collate:
         for r, edge_type in enumerate(self._schema.edge_types):
             store = data[edge_type]
             store.edge_index = _on_its_device(a[edge_key(r, "edge_index")])
-            for name in self._edge_attrs[r]:
-                store[name] = self._tensor(a, edge_key(r, name))
-            if self._with_edge:
-                store.e_id = _on_its_device(a[edge_key(r, "e_id")])
+            for name, values in self._edge_values(a, r):
+                store[name] = values
+            if (ids := a.get(edge_key(r, "e_id"))) is not None:
+                store.e_id = _on_its_device(ids)
             store.num_sampled_edges = a["num_sampled_edges"][r].tolist()
         seeds = data[self._schema.node_types[self._seed_type]]
         seeds.input_id = _on_its_device(a["input_id"])
@@ -104,6 +104,11 @@ class Collate:
         for name, values in _extras(a):
             seeds[name] = values
         return data
+
+    def _edge_values(self, arrays: Mapping[str, Any], edge_type: int) -> Iterator[tuple[str, torch.Tensor]]:
+        for name in self._edge_attrs[edge_type]:
+            if (key := edge_key(edge_type, name)) in arrays:
+                yield name, self._tensor(arrays, key)
 
     def _tensor(self, arrays: Mapping[str, Any], key: str) -> torch.Tensor:
         value = arrays[key]

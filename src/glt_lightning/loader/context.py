@@ -36,11 +36,11 @@ from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.shared_tiers import shared_host_tier
 from glt_lightning.producer.shared_uva import SamplerGpus
 from glt_lightning.producer.subprocess import SubprocessProducer
-from glt_lightning.sampler.device_source import DeviceSource, batches_have_edges
+from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.sampler.request import SamplerConfig, drawn_from
 from glt_lightning.store.device_index import DeviceIndex
 from glt_lightning.store.host_tier import HostTier
 
@@ -168,18 +168,15 @@ class LoaderContext:
         producer = self._open()
         options, schema = self.sampling, self.graph.schema
         seeds = spec.find_seeds(self.graph)
-        with_edge = batches_have_edges(options, self.graph.manifest)
         config = SamplerConfig(
             seed_type=seeds.node_type,
             fanouts=fanout_table(spec.num_neighbors, schema),
-            replace=options.replace,
-            with_edge=with_edge,
-            threads=options.num_threads,
             stored=options.feature_dtype == "stored",
+            **drawn_from(self.graph.manifest, options.draw).values,
         )
         plan = self._own_plan(spec, seeds) if spec.per_rank else self._shared_plan(spec, seeds)
         manifest = self.graph.manifest.as_stored if config.stored else self.graph.manifest
-        collate = Collate(manifest, seeds.node_type, with_edge=with_edge)
+        collate = Collate(manifest, seeds.node_type)
         if taken := set(plan.extras) & collate.names:
             raise OptionError(
                 f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
@@ -209,7 +206,7 @@ class LoaderContext:
         plan = EpochPlan(
             seeds=seeds.gids, batch_size=spec.batch_size, seed=self.seed, loader=f"{spec.name}/{name}", exact=True
         )
-        collate = Collate(self.graph.manifest, seeds.node_type, with_edge=False)
+        collate = Collate(self.graph.manifest, seeds.node_type)
         loader = DistNeighborLoader(plan, config, self._open(), collate, {})
         found = []
         for batch in loader:

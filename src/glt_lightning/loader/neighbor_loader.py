@@ -79,7 +79,7 @@ class DistNeighborLoader:
             "shuffle": plan.shuffle,
             "placement": "global" if plan.owner is None else "owner",
             "fanouts": [list(hop) for hop in config.fanouts],
-            "replace": config.replace,
+            **config.identity,
         }
         self._epoch, self._start, self._delivered = 0, 0, 0
         self._used = False  # an iteration of the current epoch has begun

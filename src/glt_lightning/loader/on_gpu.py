@@ -18,9 +18,8 @@ from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.once_per_host import Exchange, on_all_or_none
 from glt_lightning.producer.samplers import Samplers
 from glt_lightning.producer.shared_uva import share_uva
-from glt_lightning.sampler.device_source import batches_have_edges
 from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.sampler.request import SamplerConfig, drawn_from
 from glt_lightning.store.device_store import DeviceStore, open_store
 
 _log = logging.getLogger(__name__)
@@ -84,7 +83,7 @@ def make_device_producer(
     it; ``exchange`` and the rank's ``name``: see `producer.shared_uva.share_uva`.
 
     Raises `OptionError` for more memory than the GPU or the host has, on other ranks `PeerError`."""
-    with_edge = batches_have_edges(sampling, partition.manifest)
+    with_edge = drawn_from(partition.manifest, sampling.draw).with_edge
 
     def open_it() -> DeviceStore:
         return open_store(

@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.native import GROW, WorkspaceStruct, check, library, pointers
+from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 _FIRST_NODES = 1 << 20  # a first guess where the fan-outs promise more; untouched memory costs nothing
 # A table of 4 bytes per node needs no keys, no probing and, from batch to batch, no clearing: [10, 25] x 1000 in a graph of
@@ -43,7 +44,7 @@ class KHopOp:
     """Samples batches from a graph whose rows are all local. Owns the workspace, so one instance serves one thread.
 
     fanouts: [H][R], per hop and edge type; -1 all, 0 none.
-    with_edge: whether edge rows are wanted, of all edge types or of each.
+    edge_rows: of which edge types edge rows are wanted; None: of all, if ``draw.with_edge`` says so.
     edge_ids: for each edge type the arrays [edges] of its P parts, which are read together with the neighbours, or None
     where edge ids are not wanted; all of one dtype, int32 or int64. A second pass over the edges takes half as long again.
     require_room: is asked, with bytes, before memory for the nodes or edges of a batch grows; it may raise.
@@ -53,17 +54,16 @@ class KHopOp:
         self,
         graph: GraphView,
         fanouts: Sequence[Sequence[int]],
+        draw: DrawOptions = DEFAULT_DRAW,
         *,
-        replace: bool = False,
-        with_edge: bool | Sequence[bool] = False,
+        edge_rows: Sequence[bool] | None = None,
         edge_ids: Sequence[Sequence[np.ndarray | None] | None] | None = None,
-        threads: int = 1,
         require_room: Callable[[int], None] | None = None,
     ) -> None:
         self._require_room = require_room
-        self._graph, self._replace, self._threads = graph, replace, threads
+        self._graph, self._draw = graph, draw
         edge_types = graph.num_edge_types
-        self._with_edge = [with_edge] * edge_types if isinstance(with_edge, bool) else list(with_edge)
+        self._wanted = [draw.with_edge] * edge_types if edge_rows is None else list(edge_rows)
         self._keep = [None] * edge_types if edge_ids is None else list(edge_ids)
         parts = [part for parts in self._keep for part in (parts or [None] * graph.num_parts)]
         self._edge_ids, self._edge_id_dtype = pointers(parts), _dtype_of(parts)
@@ -91,8 +91,8 @@ class KHopOp:
         self._struct = WorkspaceStruct()
         self._address = ctypes.addressof(self._struct)
         self._fixed = (graph.address, self._fanouts.ctypes.data, self._detail.ctypes.data)
-        if threads > 1:
-            self._scratch = np.empty(threads << 17, dtype=np.uint64)
+        if draw.threads > 1:
+            self._scratch = np.empty(draw.threads << 17, dtype=np.uint64)
 
     def __call__(self, seeds: np.ndarray, seed_type: int, batch_key: int) -> Subgraph:
         """One batch. seeds: int64 [S] gids of type ``seed_type``; a seed that comes twice has two rows.
@@ -111,8 +111,8 @@ class KHopOp:
                 self._hops,
                 fanouts,
                 batch_key,
-                self._replace,
-                self._threads,
+                self._draw.replace,
+                self._draw.threads,
                 self._address,
                 detail,
             )
@@ -196,7 +196,7 @@ class KHopOp:
 
     def _edge_array(self, r: int, n: int) -> None:
         self._src[r], self._dst[r] = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
-        if self._with_edge[r]:
+        if self._wanted[r]:
             self._edge_row[r] = np.empty(n, dtype=np.int64)
         if self._keep[r] is not None:
             self._e_id[r] = np.empty(n, dtype=self._edge_id_dtype)
@@ -222,12 +222,10 @@ class KHopOp:
         if which == 2:
             return self._gid[index].itemsize + self._uid[index].itemsize
         ids = self._edge_id_dtype.itemsize if self._keep[index] is not None else 0
-        return 8 + 8 * self._with_edge[index] + ids
+        return 8 + 8 * self._wanted[index] + ids
 
     def _bind(self) -> None:
-        for r, wanted in enumerate(
-            self._with_edge
-        ):  # an array of no entries still asks: the kernel looks at the pointer
+        for r, wanted in enumerate(self._wanted):  # an array of no entries still asks: the kernel looks at the pointer
             if wanted and self._edge_row[r] is None:
                 self._edge_row[r] = np.empty(1, dtype=np.int64)
             if self._keep[r] is not None and self._e_id[r] is None:

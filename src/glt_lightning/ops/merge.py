@@ -13,6 +13,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.native import BAD_ARG, BAD_ID, GROW, MergeStruct, PicksStruct, check, library, pointer, pointers
+from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,12 @@ class Picks:
     counts: np.ndarray
     neighbors: np.ndarray
     edge_rows: np.ndarray | None = None
+
+    @classmethod
+    def none(cls, dtype: np.dtype, draw: DrawOptions) -> Picks:
+        """Those of no rows."""
+        empty = np.empty(0, dtype=dtype)
+        return cls(empty, **dict.fromkeys(draw.columns, empty))
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,8 @@ class BatchBuilder:
     Gives the very batches of `khop.KHopOp`. Owns its memory, so one instance serves one thread.
     """
 
-    def __init__(self, graph: GraphView, num_hops: int, *, with_edge: bool = False) -> None:
-        self._graph, self._hops, self._with_edge = graph, num_hops, with_edge
+    def __init__(self, graph: GraphView, draw: DrawOptions = DEFAULT_DRAW) -> None:
+        self._graph, self._columns = graph, draw.columns
         self._wide = graph.num_nodes >= 2**32 - 1
         self._slots = 0
         self._table = np.empty(0, dtype=np.int64)
@@ -69,7 +76,8 @@ class BatchBuilder:
         self._gid = [np.empty(0, dtype=np.int64) for _ in range(graph.num_types)]
         self._src = [np.empty(0, dtype=np.int32) for _ in range(graph.num_edge_types)]
         self._dst = [np.empty(0, dtype=np.int32) for _ in range(graph.num_edge_types)]
-        self._edge_row = [np.empty(0, dtype=np.int64) for _ in range(graph.num_edge_types)]
+        rows = np.empty(0, dtype=np.int64) if "edge_rows" in draw.columns else None
+        self._edge_row = [rows for _ in range(graph.num_edge_types)]
 
     def start(self, seeds: np.ndarray, seed_type: int) -> None:
         """seeds: int64 [S] gids of one type; a seed that comes twice has two rows. Raises `DataError` for others."""
@@ -112,9 +120,9 @@ class BatchBuilder:
         self._reserve_nodes(source, self._nodes[source] + found)
         if self._reserve_table(sum(self._nodes) + found):
             self._fill()
-        structs = (PicksStruct * len(picks))(*[_struct(p, self._with_edge) for p in picks])
+        structs = (PicksStruct * len(picks))(*[_struct(p, self._columns) for p in picks])
         first, last = graph.type_offsets[source : source + 2].tolist()
-        rows = self._edge_row[edge_type] if self._with_edge else None
+        rows = self._edge_row[edge_type]
         call = MergeStruct(
             num_owners=len(picks),
             picks=ctypes.addressof(structs),
@@ -153,16 +161,15 @@ class BatchBuilder:
 
     def result(self) -> Subgraph:
         """The batch; ``uid`` is empty. Its arrays are valid until the next `start`."""
+        edges = np.array(self._edges_per_hop, dtype=np.int64)
         return Subgraph(
             gid=[a[:n] for a, n in zip(self._gid, self._nodes, strict=True)],
             uid=[],
             src=[a[:n] for a, n in zip(self._src, self._edges, strict=True)],
             dst=[a[:n] for a, n in zip(self._dst, self._edges, strict=True)],
-            edge_row=[a[:n] if self._with_edge else None for a, n in zip(self._edge_row, self._edges, strict=True)],
+            edge_row=[a if a is None else a[:n] for a, n in zip(self._edge_row, self._edges, strict=True)],
             nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).T.copy(),
-            edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64)
-            .reshape(self._hops, self._graph.num_edge_types)
-            .T.copy(),
+            edges_per_hop=edges.reshape(len(edges), self._graph.num_edge_types).T.copy(),
         )
 
     def _close(self) -> None:
@@ -174,9 +181,9 @@ class BatchBuilder:
         self._gid[node_type] = _grown(self._gid[node_type], n)
 
     def _reserve_edges(self, edge_type: int, n: int) -> None:
-        every: list[list[np.ndarray]] = [self._src, self._dst, *([self._edge_row] if self._with_edge else [])]
-        for arrays in every:
-            arrays[edge_type] = _grown(arrays[edge_type], n)
+        self._src[edge_type], self._dst[edge_type] = _grown(self._src[edge_type], n), _grown(self._dst[edge_type], n)
+        if (rows := self._edge_row[edge_type]) is not None:
+            self._edge_row[edge_type] = _grown(rows, n)
 
     def _reserve_table(self, nodes: int) -> bool:
         """Room for this many ids; True if the table is a new one."""
@@ -221,17 +228,18 @@ def _grown(array: np.ndarray, n: int) -> np.ndarray:
     return larger
 
 
-def _struct(p: Picks, with_edge: bool) -> PicksStruct:
-    arrays: list[np.ndarray | None] = [p.counts, p.neighbors, *([p.edge_rows] if with_edge else [])]
+def _struct(p: Picks, columns: Sequence[str]) -> PicksStruct:
+    arrays: list[np.ndarray | None] = [p.counts, *(getattr(p, name) for name in columns)]
     if any(a is None or a.dtype != p.counts.dtype or not a.flags.c_contiguous for a in arrays):
         raise DataError("merge: expected contiguous picks of one integer type, with edge rows if they are wanted.")
-    if with_edge and p.edge_rows is not None and len(p.edge_rows) != len(p.neighbors):
-        raise DataError(f"merge: got {len(p.neighbors)} neighbours and {len(p.edge_rows)} edge rows.")
+    rows = p.edge_rows if "edge_rows" in columns else None
+    if rows is not None and len(rows) != len(p.neighbors):
+        raise DataError(f"merge: got {len(p.neighbors)} neighbours and {len(rows)} edge rows.")
     return PicksStruct(
         bytes=p.counts.dtype.itemsize,
         num_rows=len(p.counts),
         num_entries=len(p.neighbors),
         counts=p.counts.ctypes.data,
         neighbors=p.neighbors.ctypes.data,
-        edge_rows=pointer(p.edge_rows) if with_edge else None,
+        edge_rows=pointer(rows),
     )

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.native import check, library, pointer
-
-_PLAIN = DrawOptions()
+from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 
 @dataclass(frozen=True)
@@ -27,23 +25,26 @@ class RowDraw:
     fanout: int
     batch_key: int
     hop: int
-    draw: DrawOptions = _PLAIN
+    draw: DrawOptions = DEFAULT_DRAW
 
     def picks(
         self, require_room: Callable[[int], None] = lambda nbytes: None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """(counts, neighbours, edge rows or None), as `sample_rows`. require_room: is asked, with the bytes of the picks,
-        before memory is taken; it may raise."""
+        """(counts int64 [F], neighbours int64 [sum of counts] in row order, edge rows like neighbours or None).
+
+        require_room: is asked, with the bytes of the picks, before memory is taken; it may raise.
+        Raises `DataError` for an id that is not a local node of the destination type, `PartitionError` for a damaged row.
+        """
         counts = self.count()
         total = int(counts.sum())
-        require_room(total * 8 * (1 + self.draw.with_edge))
+        require_room(total * 8 * len(self.draw.columns))
         neighbors = np.empty(total, dtype=np.int64)
         edge_rows = np.empty_like(neighbors) if self.draw.with_edge else None
         self.pick(counts, 0, neighbors, edge_rows, threads=self.draw.threads)
         return counts, neighbors, edge_rows
 
     def count(self) -> np.ndarray:
-        """int64 [F]: how many neighbours each row yields. Raises as `sample_rows`."""
+        """int64 [F]: how many neighbours each row yields. Raises as `picks`."""
         counts, detail = np.empty(len(self.gids), dtype=np.int64), np.zeros(4, dtype=np.int64)
         rows = (self.graph.address, self.edge_type, self.gids.ctypes.data, len(self.gids), self.fanout)
         status = library().glt_count_rows(*rows, self.draw.replace, counts.ctypes.data, detail.ctypes.data)
@@ -82,25 +83,3 @@ class RowDraw:
             detail.ctypes.data,
         )
         check(status, detail, "sample")
-
-
-def sample_rows(
-    graph: GraphView,
-    edge_type: int,
-    gids: np.ndarray,
-    fanout: int,
-    *,
-    batch_key: int,
-    hop: int,
-    replace: bool = False,
-    with_edge: bool = False,
-    threads: int = 1,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Picks neighbours for rows of one edge type.
-
-    gids: int64 [F], destination nodes, all local.  fanout: -1 (all), or 1 to `types.MAX_FANOUT`.
-    Returns (counts int64 [F], neighbours int64 [sum of counts] in row order, edge rows like neighbours or None).
-    Raises `DataError` for an id that is not a local node of the destination type, `PartitionError` for a damaged row.
-    """
-    draw = DrawOptions(replace=replace, with_edge=with_edge, threads=threads)
-    return RowDraw(graph, edge_type, gids, fanout, batch_key, hop, draw).picks()

@@ -4,6 +4,7 @@ from glt_lightning.options.cache import CACHE_POLICIES, CacheOptions, CachePolic
 from glt_lightning.options.checks import as_options
 from glt_lightning.options.cluster import ClusterOptions, Placement
 from glt_lightning.options.deadlines import DeadlineOptions, RetryOptions
+from glt_lightning.options.draw import DEFAULT_DRAW, DrawOptions
 from glt_lightning.options.limits import LimitOptions
 from glt_lightning.options.parse import Fanouts, parse_address, parse_bytes, parse_fanouts
 from glt_lightning.options.partition import (
@@ -25,6 +26,7 @@ __all__ = [
     "ALLOWED",
     "BALANCE",
     "CACHE_POLICIES",
+    "DEFAULT_DRAW",
     "HOTNESS",
     "MEMORIES",
     "STORAGE",
@@ -32,6 +34,7 @@ __all__ = [
     "CachePolicy",
     "ClusterOptions",
     "DeadlineOptions",
+    "DrawOptions",
     "Fanouts",
     "FeatureDtype",
     "Hotness",

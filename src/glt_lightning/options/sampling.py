@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from glt_lightning.errors import OptionError
 from glt_lightning.options.checks import at_least, one_of
+from glt_lightning.options.draw import DrawOptions
 from glt_lightning.options.workers import WorkerOptions
 
 SeedPlacement = Literal["global", "owner"]
@@ -97,3 +98,8 @@ class SamplingOptions(WorkerOptions):
         one_of("sampling.feature_dtype", self.feature_dtype, ("float32", "stored"))
         if not self.timeout_s > 0:
             raise OptionError(f"sampling.timeout_s: expected seconds > 0, got {self.timeout_s!r}.")
+
+    @property
+    def draw(self) -> DrawOptions:
+        """How neighbours are drawn; `sampler.request.drawn_from` says whether batches of a graph have edges."""
+        return DrawOptions(replace=self.replace, with_edge=self.with_edge, threads=self.num_threads)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.options import DEFAULT_DRAW
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.transport.message import Message, pack, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
@@ -23,7 +24,7 @@ _SEEDS, _EXTRA = "seeds/", "extra/"  # + node type, + name: arrays that most req
 _FIELDS = {field.name: field for field in fields(SamplerConfig)}
 # Sent whatever they are. The other fields are sent where they are not at their default: servers of older releases, which
 # know none of them, then serve every request that they can.
-_ALWAYS = {"replace", "with_edge", "threads"} | {name for name, field in _FIELDS.items() if field.default is MISSING}
+_ALWAYS = {*DEFAULT_DRAW.to_wire(), "threads"} | {name for name, field in _FIELDS.items() if field.default is MISSING}
 _RANGES = {"seed_type": (0, 2**31 - 1), "threads": (1, 1 << 16), "most_bytes": (0, 2**62)}
 
 

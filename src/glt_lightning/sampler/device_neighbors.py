@@ -43,7 +43,7 @@ class DeviceNeighbors(AllLocal):
         self._manifest = (partition.as_stored if config.stored else partition).manifest
         self.nodes, self.edges = open_tables(partition, config)
         self.counters = Counters()
-        self._khop = CudaKHopOp(store.graph, config.fanouts, replace=config.replace, with_edge=config.with_edge)
+        self._khop = CudaKHopOp(store.graph, config.fanouts, config)
         self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)
         self._error = kernels.new_error()
         self._error_before = kernels.pinned(5, dtype=torch.int64).zero_()  # what it was behind the last batch
@@ -68,7 +68,7 @@ class DeviceNeighbors(AllLocal):
             self._store.graph,
             self._kernels.put(seeds),
             config.seed_type,
-            with_edge=config.with_edge,
+            config,
             remote=self._remote,
             host_seeds=seeds,
         )

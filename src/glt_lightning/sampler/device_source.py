@@ -9,6 +9,7 @@ from typing import Any
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.sampler.request import drawn_from
 from glt_lightning.store.placement import require_readable
 
 
@@ -56,7 +57,7 @@ class DeviceSource:
     @classmethod
     def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
         """For the sampler processes of a rank."""
-        with_edge = batches_have_edges(sampling, manifest)
+        with_edge = drawn_from(manifest, sampling.draw).with_edge
         return cls.of(sampling.worker_devices, sampling.topology, sampling.features, cache, with_edge)
 
     @property
@@ -80,8 +81,3 @@ class DeviceSource:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> DeviceSource:
         return cls(**dict(raw) | {"devices": tuple(raw["devices"])})
-
-
-def batches_have_edges(sampling: SamplingOptions, manifest: Manifest) -> bool:
-    """Whether batches have ``e_id``: where it is asked for, or there are attributes of edges."""
-    return sampling.with_edge or any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))

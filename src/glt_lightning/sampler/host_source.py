@@ -42,16 +42,15 @@ class HostSource(AllLocal):
         return KHopOp(
             self.view,
             config.fanouts,
-            replace=config.replace,
-            with_edge=by_row,
+            config,
+            edge_rows=by_row,
             edge_ids=ids,
-            threads=config.threads,
             require_room=config.require_room,
         )
 
     @cached_property
     def _builder(self) -> BatchBuilder:
-        return BatchBuilder(self.view, len(self.config.fanouts), with_edge=self.config.with_edge)
+        return BatchBuilder(self.view, self.config)
 
     def begin(self) -> None:
         self.counters = Counters()

@@ -8,8 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
-from glt_lightning.ops.draw import DrawOptions
+from glt_lightning.options import DrawOptions
+
+
+def drawn_from(manifest: Manifest, draw: DrawOptions) -> DrawOptions:
+    """``draw`` for this graph: batches of a graph with attributes of edges have edge rows whether asked for or not."""
+    with_attributes = any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
+    return DrawOptions(**draw.values | {"with_edge": draw.with_edge or with_attributes})
 
 
 @dataclass(frozen=True)

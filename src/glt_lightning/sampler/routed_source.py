@@ -123,14 +123,13 @@ class RoutedSource:
         answers: Mapping[int, Mapping[int, Picks]],
     ) -> list[Picks]:
         """Those of all owners, then those of cached neighbour lists, where the route tells of these."""
-        config, empty = self.config, np.empty(0, dtype=self._wire)
-        none = Picks(empty, empty, empty if config.with_edge else None)
+        none = Picks.none(self._wire, self.config)
         owners = range(1, self._remote.num_owners)
         picks = [answers[o].get(edge_type, none) if o in answers else none for o in owners]
         if len(route.begin) > len(picks) + 2:
             assert self._topology is not None
             ranks = route.of(self._remote.num_owners)
-            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, config))
+            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config))
         return picks
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:

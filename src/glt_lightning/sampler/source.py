@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.merge import Picks
+from glt_lightning.options import DrawOptions
 
 
 @dataclass(frozen=True)

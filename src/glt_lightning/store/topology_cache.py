@@ -11,11 +11,11 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest, edge_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
-from glt_lightning.ops.draw import DrawOptions
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.sample import RowDraw
+from glt_lightning.options import DrawOptions
 from glt_lightning.types import edge_type_key
 
 _MOST_EDGES = 2**31  # of one edge type, whose attributes can be kept

@@ -126,9 +126,8 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
         batch_size=data.batch_size,
         batches=config.batches,
         cache=config.cache,
-        replace=sampling.replace,
-        with_edge=sampling.with_edge,
         seed=sampling.seed or 0,
+        **sampling.draw.values,
     )
 
 

@@ -13,6 +13,7 @@ from glt_lightning.ops.cuda.sample import MODEST_ROOM
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph, PendingBatch
 from glt_lightning.ops.hops import AllLocal, run_hops
 from glt_lightning.ops.merge import Drawn
+from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 _KEPT_ROOMS = 64  # numbers of seeds whose bounds are kept
 
@@ -30,13 +31,12 @@ class CudaKHopOp(AllLocal):
         self,
         graph: DeviceGraph,
         fanouts: Sequence[Sequence[int]],
+        draw: DrawOptions = DEFAULT_DRAW,
         *,
-        replace: bool = False,
-        with_edge: bool = False,
         max_picks: int = MODEST_ROOM,
     ) -> None:
         self.graph, self.fanouts = graph, [list(hop) for hop in fanouts]
-        self.replace, self.with_edge, self.max_picks = replace, with_edge, max_picks
+        self.draw, self.max_picks = draw, max_picks
         self._rooms: dict[tuple[int, int], KHopRoom] = {}
 
     def __call__(self, seeds: Tensor, seed_type: int, batch_key: int) -> DeviceSubgraph:
@@ -52,26 +52,18 @@ class CudaKHopOp(AllLocal):
         room = self._room(len(seeds), seed_type)
         if room.workspace >= 0:
             return NativeBatch(room, seeds, batch_key)
-        batch = DeviceHops(self.graph, seeds, seed_type, with_edge=self.with_edge)
+        batch = DeviceHops(self.graph, seeds, seed_type, self.draw)
         run_hops(self, batch, batch_key, self.fanouts)
         return batch
 
     def expand(self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Frontier]) -> Mapping[int, Drawn]:
         """One hop, for `ops.hops.run_hops`."""
-        return expand(self.graph, key, hop, fanouts, frontier, replace=self.replace, with_edge=self.with_edge)
+        return expand(self.graph, key, hop, fanouts, frontier, self.draw)
 
     def _room(self, num_seeds: int, seed_type: int) -> KHopRoom:
         room = self._rooms.get((num_seeds, seed_type))
         if room is None:
-            room = KHopRoom(
-                self.graph,
-                self.fanouts,
-                num_seeds,
-                seed_type,
-                replace=self.replace,
-                with_edge=self.with_edge,
-                max_picks=self.max_picks,
-            )
+            room = KHopRoom(self.graph, self.fanouts, num_seeds, seed_type, self.draw, max_picks=self.max_picks)
             if len(self._rooms) < _KEPT_ROOMS:
                 self._rooms[num_seeds, seed_type] = room
         return room

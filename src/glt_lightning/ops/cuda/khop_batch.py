@@ -13,6 +13,7 @@ from torch import Tensor
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels, raise_if
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
+from glt_lightning.options import DrawOptions
 
 _WORTH_A_COPY = 1 << 17  # entries: 1 MiB
 
@@ -46,17 +47,16 @@ class KHopRoom:
         fanouts: Sequence[Sequence[int]],
         num_seeds: int,
         seed_type: int,
+        draw: DrawOptions,
         *,
-        replace: bool,
-        with_edge: bool,
         max_picks: int,
     ) -> None:
-        self.graph, self.with_edge, self.num_hops = graph, with_edge, len(fanouts)
+        self.graph, self.draw, self.num_hops = graph, draw, len(fanouts)
         sizes = np.array(graph.type_sizes, dtype=np.int64)
         short = [np.array(values, dtype=np.int32) for values in (fanouts, graph.src_types, graph.dst_types)]
         self._keep: list[np.ndarray] = [*short, sizes]
         addresses = [array.ctypes.data for array in self._keep]
-        self._shape = _Shape(self.num_hops, seed_type, replace, with_edge, num_seeds, max_picks, *addresses)
+        self._shape = _Shape(self.num_hops, seed_type, draw.replace, draw.with_edge, num_seeds, max_picks, *addresses)
         self.address = ctypes.addressof(self._shape)
         room = np.zeros(graph.num_types + graph.num_edge_types + 1, dtype=np.int64)
         parts = [room[: graph.num_types], room[graph.num_types : -1], room[-1:]]
@@ -72,7 +72,7 @@ class NativeBatch:
         kernels, empty = graph.kernels, graph.kernels.empty
         self._gid, self._uid = ([empty(n) for n in room.nodes] for _ in range(2))
         self._edge_index = [empty(2 * n) for n in room.edges]
-        self._edge_row = [empty(n) for n in room.edges] if room.with_edge else []
+        self._edge_row = [empty(n) for n in room.edges] if room.draw.with_edge else []
         outputs = (self._gid, self._uid, self._edge_index, self._edge_row)
         tables = [(c_void_p * len(tensors))(*[t.data_ptr() for t in tensors]) for tensors in outputs]
         sizes = empty(5 + (room.num_hops + 2) * graph.num_types + (room.num_hops + 1) * graph.num_edge_types)
@@ -102,7 +102,7 @@ class NativeBatch:
             gid=list(map(_first, self._gid, num_nodes)),
             uid=list(map(_first, self._uid, num_nodes)),
             edge_index=[_first(ids, 2 * n).view(2, n) for ids, n in zip(self._edge_index, num_edges, strict=True)],
-            edge_row=list(map(_first, self._edge_row, num_edges)) if room.with_edge else [None] * len(num_edges),
+            edge_row=list(map(_first, self._edge_row, num_edges)) if room.draw.with_edge else [None] * len(num_edges),
             nodes_per_hop=np.diff(nodes, axis=0).T,
             edges_per_hop=np.diff(edges, axis=0).T,
         )

@@ -19,6 +19,7 @@ from glt_lightning.ops.cuda.sample import DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.merge import Drawn, Picks
+from glt_lightning.options import DrawOptions
 
 # Remote nodes of one type that are read together with a hop's sizes; a hop that finds more waits twice.
 _READ_WITH_SIZES = 1 << 16
@@ -44,19 +45,17 @@ class RemoteParts:
         """bool [n]: which of the nodes, on the host, are remote."""
         return self._is_remote[np.searchsorted(self._inner_bounds[node_type], gids, side="right")]
 
-    def join(self, edge_type: int, drawn: Drawn, with_edge: bool) -> Picks:
+    def join(self, edge_type: int, drawn: Drawn, columns: Sequence[str]) -> Picks:
         """What the owners drew, owner after owner. Raises `DataError` where it does not answer what was asked, so that
         nothing of a batch can lie outside its memory."""
         assert drawn.owner is not None
         for owner, picks in enumerate(drawn.picks[1:], 1):
-            self._require_fit(edge_type, picks, int(np.count_nonzero(drawn.owner == owner)), with_edge)
-        counts, neighbors = (np.concatenate([getattr(p, n) for p in drawn.picks[1:]]) for n in ("counts", "neighbors"))
-        rows = [p.edge_rows for p in drawn.picks[1:]] if with_edge else []
-        return Picks(counts, neighbors, np.concatenate(rows).astype(np.int64) if rows else None)
+            self._require_fit(edge_type, picks, int(np.count_nonzero(drawn.owner == owner)), columns)
+        return Picks(**{n: np.concatenate([getattr(p, n) for p in drawn.picks[1:]]) for n in ("counts", *columns)})
 
-    def _require_fit(self, edge_type: int, picks: Picks, rows: int, with_edge: bool) -> None:
+    def _require_fit(self, edge_type: int, picks: Picks, rows: int, columns: Sequence[str]) -> None:
         first, last = self._sources[edge_type]
-        counts, neighbors, edges = picks.counts, picks.neighbors, picks.edge_rows
+        counts, neighbors = picks.counts, picks.neighbors
         fits = (
             counts.dtype == neighbors.dtype
             and counts.dtype in (np.int32, np.int64)
@@ -64,7 +63,7 @@ class RemoteParts:
             and counts.min(initial=0) >= 0
             and neighbors.shape == (int(counts.sum(dtype=np.int64)),)
             and (not len(neighbors) or (neighbors.min() >= first and neighbors.max() < last))
-            and (not with_edge or (edges is not None and edges.shape == neighbors.shape))
+            and all((each := getattr(picks, n)) is not None and each.shape == neighbors.shape for n in columns)
         )
         if not fits:
             raise DataError(
@@ -99,19 +98,15 @@ def expand(
     hop: int,
     fanouts: Sequence[int],
     frontier: Sequence[Frontier],
-    *,
-    replace: bool,
-    with_edge: bool,
+    draw: DrawOptions,
 ) -> dict[int, Drawn]:
     """Draws for the local nodes of a frontier, by edge type. The host waits only where fan-outs do not bound the picks."""
     asked = [(frontier[graph.dst_types[r]], r, fanout) for r, fanout in enumerate(fanouts) if fanout]
     asked = [each for each in asked if len(each[0].gids)]
-    draws = [
-        DeviceRowDraw(graph, r, fanout, replace, nodes.gids, nodes.uids, nodes.error) for nodes, r, fanout in asked
-    ]
+    draws = [DeviceRowDraw(graph, r, fanout, draw, nodes.gids, nodes.uids, nodes.error) for nodes, r, fanout in asked]
     drawn = {}
     for (nodes, r, _), rows, room in zip(asked, draws, rooms_of(draws), strict=True):
-        neighbors, row, edges = rows.pick(room, key, hop, 0, with_edge)
+        neighbors, row, edges = rows.pick(room, key, hop)
         drawn[r] = Drawn([Piece(nodes.local, rows.counts, neighbors, row, edges, rows.offsets)])
     return drawn
 
@@ -132,13 +127,13 @@ class DeviceHops:
         graph: DeviceGraph,
         seeds: Tensor,
         seed_type: int,
+        draw: DrawOptions,
         *,
-        with_edge: bool,
         remote: RemoteParts | None = None,
         host_seeds: np.ndarray = _NONE,
     ) -> None:
         kernels = graph.kernels
-        self._graph, self._kernels, self._with_edge, self._remote = graph, kernels, with_edge, remote
+        self._graph, self._kernels, self._columns, self._remote = graph, kernels, draw.columns, remote
         types, edge_types = range(graph.num_types), range(graph.num_edge_types)
         self._error = kernels.new_error()
         self._lids = DeviceLids(kernels, self._error)
@@ -168,10 +163,10 @@ class DeviceHops:
         for r in sorted(drawn):
             pieces[r] = [piece for piece in drawn[r].picks[:1] if piece is not None]
             if self._remote is not None and len(self._frontier(r).remote_gids):
-                picks = self._remote.join(r, drawn[r], self._with_edge)
+                picks = self._remote.join(r, drawn[r], self._columns)
                 pieces[r].append(self._piece(r, drawn[r], picks))
                 if picks.edge_rows is not None:
-                    edge_rows[r] = picks.edge_rows
+                    edge_rows[r] = picks.edge_rows.astype(np.int64)
         pieces = {r: each for r, each in pieces.items() if each}
         self._bounds = self._make_room(pieces)
         self._found: dict[int, tuple[Merged, Tensor]] = {}
@@ -219,7 +214,7 @@ class DeviceHops:
             gid=[gid[:n] for gid, n in zip(self._gid, self._num_nodes, strict=True)],
             uid=[uid[:n] for uid, n in zip(self._uid, self._num_nodes, strict=True)],
             edge_index=[torch.cat([*src, *dst]).view(2, -1) for src, dst in zip(self._src, self._dst, strict=True)],
-            edge_row=[torch.cat(rows) if self._with_edge else None for rows in self._edge_row],
+            edge_row=[torch.cat(rows) if "edge_rows" in self._columns else None for rows in self._edge_row],
             nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).reshape(hops + 1, -1).T,
             edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64).reshape(hops, self._graph.num_edge_types).T,
             remote=None if self._remote is None else [torch.cat(lids) for lids in self._remote_lids],
@@ -265,7 +260,7 @@ class DeviceHops:
         order = np.argsort(drawn.owner, kind="stable")
         rows, counts, neighbors = (self._send(values) for values in (order, picks.counts, picks.neighbors))
         row, edges = torch.repeat_interleave(counts, output_size=n), None
-        if self._with_edge:
+        if picks.edge_rows is not None:
             first = self._remote.edge_ends[edge_type] + self._num_remote_edges[edge_type]
             edges = torch.arange(first, first + n, device=self._kernels.device)
             self._num_remote_edges[edge_type] += n

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from glt_lightning.errors import OptionError
-from glt_lightning.options import Fanouts, parse_fanouts
+from glt_lightning.options import DrawOptions, Fanouts, parse_fanouts
 
 
 def _default_fanouts() -> Fanouts:
@@ -14,16 +14,14 @@ def _default_fanouts() -> Fanouts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrafficOptions:
-    """The batches that a report assumes.
+class TrafficOptions(DrawOptions):
+    """The batches that a report assumes. How their neighbours are drawn (`DrawOptions`), and:
 
     Attributes:
         num_neighbors: Fan-outs, first hop first, -1 for all; or a list per edge type.
         batch_size: Seeds per batch and rank.
         batches: Batches that are sampled of each part; fewer where an epoch has fewer.
         cache: Sizes of caches of rows of other parts, each a share of all nodes of each type.
-        replace: Draw neighbours with replacement.
-        with_edge: Batches carry edge ids, also without edge attributes.
         seed: Seed of all draws.
 
     Example:
@@ -35,11 +33,10 @@ class TrafficOptions:
     batch_size: int = 1024
     batches: int = 16
     cache: Sequence[float] = (0.01, 0.05, 0.1, 0.2)
-    replace: bool = False
-    with_edge: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = self.num_neighbors
         for key, fanouts in given.items() if isinstance(given, dict) else [("", given)]:
             parse_fanouts(fanouts, f"num_neighbors[{key}]" if key else "num_neighbors")

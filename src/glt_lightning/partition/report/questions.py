@@ -64,11 +64,11 @@ class Questions:
         nodes += [self._node_counts(found, parts, part, kept) for kept in cached]
         picks = self._pick_counts(found, parts, part)
         neighbors = self._expand(nodes[0], picks)
-        edges = self._gather_edges(picks)
-        edge_rows = int(picks.sum()) if self._config.with_edge else 0
+        edges = self._gather(picks, self._edge_widths)
+        edge_rows = int(picks[[bool(widths) for widths in self._edge_widths]].sum())
         asked = []
         for counts in nodes:
-            total = neighbors + edges + self._gather_nodes(counts)
+            total = neighbors + edges + self._gather(counts, self.node_widths)
             asked.append(Asked(int(counts.sum()), edge_rows, *total.tolist()))
         return asked
 
@@ -106,18 +106,14 @@ class Questions:
             total[:2] += (rows.any(axis=0).sum(), _aligned(rows * self._wire).sum())
             for r in followed:
                 found = picks[r, hop] * self._wire
-                copies = 2 if self._config.with_edge else 1  # sources, and perhaps edge rows
-                total[2] += (_aligned(nodes[self._targets[r], hop] * self._wire) + copies * _aligned(found)).sum()
+                counts = _aligned(nodes[self._targets[r], hop] * self._wire)
+                total[2] += (counts + len(self._config.columns) * _aligned(found)).sum()
         return total
 
-    def _gather_nodes(self, nodes: np.ndarray) -> np.ndarray:
-        return self._gather(nodes, self.node_widths)
-
-    def _gather_edges(self, picks: np.ndarray) -> np.ndarray:
-        return self._gather(picks, self._edge_widths) if self._config.with_edge else np.zeros(3, dtype=np.int64)
-
     def _gather(self, rows: np.ndarray, widths: list[list[int]]) -> np.ndarray:
-        """[questions, bytes out, bytes in] of the questions for attributes. rows: [types, hops, P]."""
+        """[questions, bytes out, bytes in] of the questions for attributes. rows: [types, hops, P]; those of a type without
+        attributes are not asked for."""
+        rows, widths = rows[[bool(each) for each in widths]], [each for each in widths if each]
         reply = sum(_aligned(rows[i] * width).sum() for i, each in enumerate(widths) for width in each)
         return np.array([rows.any(axis=0).sum(), _aligned(rows * self._wire).sum(), reply], dtype=np.int64)
 

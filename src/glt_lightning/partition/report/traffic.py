@@ -18,7 +18,7 @@ from glt_lightning.partition.report.options import TrafficOptions
 from glt_lightning.partition.report.questions import Asked, Questions
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.sampler.request import SamplerConfig, drawn_from
 from glt_lightning.store.hot_lists import stored_policies
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
@@ -111,14 +111,13 @@ class _Prediction:
         manifest, schema = partition.manifest, partition.schema
         self._partition, self._options, self._done = partition, options, done
         self._seeds = partition.split(_SPLIT)
-        has_edge_attrs = any(manifest.edge_attrs(r) for r in range(len(schema.edge_types)))
         self._config = SamplerConfig(
             seed_type=self._seeds.node_type,
             fanouts=fanout_table(options.num_neighbors, schema),
-            replace=options.replace,
-            with_edge=options.with_edge or has_edge_attrs,
+            **drawn_from(manifest, options).values,
         )
-        self._sample = KHopOp(partition.view, self._config.fanouts, replace=options.replace)
+        no_rows = [False] * len(schema.edge_types)  # which edges were picked does not matter here
+        self._sample = KHopOp(partition.view, self._config.fanouts, self._config, edge_rows=no_rows)
         self._questions = Questions(manifest, self._config)
         self._owner = part_of(manifest, self._seeds.node_type, self._seeds.gids)
         self._policies = _policies(partition)

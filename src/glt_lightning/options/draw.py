@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from glt_lightning.errors import DataError
@@ -22,11 +22,33 @@ class DrawOptions:
         if self.threads < 1:
             raise DataError(f"threads: expected at least 1, got {self.threads}.")
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The draw options alone, by name, for another class that has them, too."""
+        return {f.name: getattr(self, f.name) for f in fields(DrawOptions)}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The arrays of `ops.merge.Picks` with an entry for each pick."""
+        return ("neighbors", "edge_rows") if self.with_edge else ("neighbors",)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The options that decide which neighbours are drawn: a checkpoint in mid-epoch resumes only with the same."""
+        return {"replace": self.replace}
+
     def to_wire(self) -> dict[str, Any]:
-        """What an owner has to know, as fields of the message ``expand``."""
+        """The options that an owner has to know, as fields of the message ``expand``.
+
+        These two are sent always. Send a further one only where it is not at its default: owners of older releases then
+        answer every question that they can.
+        """
         return {"replace": self.replace, "with_edge": self.with_edge}
 
     @classmethod
     def from_wire(cls, header: Mapping[str, Any]) -> DrawOptions:
         """Of a message ``expand``; fields that it lacks have their defaults."""
         return cls(replace=bool(header.get("replace")), with_edge=bool(header.get("with_edge")))
+
+
+DEFAULT_DRAW = DrawOptions()
