@@ -15,26 +15,27 @@ CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
-    """What is kept near the samplers. It changes how fast batches come, never what is in them.
+    """Rows that are held in memory near the samplers. They change how fast batches come, never what is in them. Without
+    ``ratio``, ``bytes``, ``memory`` and ``device`` there is no cache.
 
     Attributes:
-        policy: Which rows of other hosts' parts are kept: those that ``vip``, ``degree`` or ``presample`` rank highest;
-            ``dynamic`` keeps what is asked for often while training; ``none`` keeps nothing. ``auto``: by the ranking
-            that the partition folder has.
-        ratio: How many of them, as a share of all nodes of each type, such as 0.1; or a share per node type, where types
-            that are not named have none.
-        bytes: Instead of ``ratio``, the memory for them on each host, such as ``"2GiB"``.
-        topology: Memory, out of ``bytes``, for the neighbour lists of such nodes; ``auto`` divides ``bytes`` so that the
-            least has to be asked of others.
-        memory: Memory on each host for the attributes of its own parts. The hottest rows stay in it, the others are read
-            from disk for each batch. ``None``: files are mapped, and the operating system decides.
+        policy: Which remote rows (rows of parts that other hosts own) a host caches: those that ``vip``, ``degree`` or
+            ``presample`` rank highest; with ``dynamic``, those that training asks for often; with ``none``, no rows.
+            ``auto``: by the ranking of the partition folder.
+        ratio: Size of the remote cache as a share of all nodes of each type, such as 0.1; or a share per node type
+            (``{paper: 0.2}``), where a type that is not named has no cache.
+        bytes: Size of the remote cache in bytes per host, such as ``"2GiB"``, instead of ``ratio``.
+        topology: Bytes, taken out of ``bytes``, for neighbour lists of the cached nodes. ``auto`` splits ``bytes`` to minimise
+            remote traffic.
+        memory: Bytes per host for the attributes of the host's own parts. The hottest rows stay in memory, the other rows are
+            read from disk for each batch. ``None``: files are mapped, and the operating system decides.
         device: Memory on each GPU, such as ``"4GiB"``, for the attributes of the hottest nodes, whoever has them: batches
             bring only those of the others. Where GPUs sample: for what ``sampling.features: hybrid`` puts there. It has no
             effect when training on the CPU.
         device_topology: Memory on each GPU for the neighbour lists of the hottest nodes, with ``sampling.topology: hybrid``.
-        save: Keep the filled cache beside the partition for later runs.
-        num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: those of training.
-        batch_size: Batch size that they assume. ``None``: that of training.
+        save: Store the filled remote cache in the partition folder, for later runs.
+        num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.num_neighbors``.
+        batch_size: Batch size that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.batch_size``.
 
     Example:
         >>> CacheOptions(policy="vip", ratio=0.1).policy

@@ -19,12 +19,13 @@ _DEADLINES, _RETRY, _SECURITY = DeadlineOptions(), RetryOptions(), SecurityOptio
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions(WorkerOptions):
-    """Where the graph is served and sampled.
+    """Where the processes of the job run, and how they communicate. Strategies of ours and ``serve`` read it; other strategies
+    do without, so the same file also runs with ``--trainer.strategy auto``.
 
     Attributes:
-        servers: Addresses of the graph servers, ``host:port``, in the order of their ranks. Empty: ``glt_server_client``
-            starts one itself, if all ranks are on one host.
-        server_rank: The server that makes this rank's batches; ``auto`` takes rank mod servers.
+        servers: Addresses of the graph servers, ``host:port``, in the order of their ranks. With addresses, trainers download,
+            partition and map nothing. Empty: ``glt_server_client`` starts a server itself, if all ranks are on one host.
+        server_rank: Number of the server that makes this rank's batches. ``auto``: rank mod number of servers.
         num_workers: Sampler processes of a server. Those of a rank are ``sampling.num_workers``.
         prefetch: Batches that a client asks for ahead, for each loader; fewer where ``sampling.channel_size`` says so.
         channel_size: Bytes of finished batches that a server holds for one client, such as ``"1GB"``. ``auto``: its clients
@@ -34,16 +35,16 @@ class ClusterOptions(WorkerOptions):
             host maps all; ``rank`` gives part p to rank p mod ranks.
         host: Name or address under which other hosts reach this one. ``None``: loopback if all ranks are on one host,
             else the address from which MASTER_ADDR is reached.
-        deadlines: How long to wait for peers.
-        retry: Pauses between attempts.
-        limits: How much clients may have of a process that serves them.
-        security: Who may talk to the processes of the job.
+        deadlines: Deadlines of calls between processes.
+        retry: Pauses between attempts to reach a peer.
+        limits: What clients may use of a process that serves them.
+        security: Certificates and the secret of the job.
         peer_timeout_s: How long a rank may go on after another rank of the job died, in seconds.
-        peer_silence_s: After how many seconds without a sign of life a rank of the same host that is stopped is killed, which
-            ends the job; five times as long for one that is not stopped and uses no CPU time. Slow steps, compilations and
-            long validations are no silence.
-        prefetch_size: Old name of ``prefetch``.
-        buffer_size: Old name of ``channel_size``.
+        peer_silence_s: Seconds after which a stopped rank of the same host is killed, which ends the job; five times as long
+            for a rank that is not stopped and uses no CPU time. Slow steps, compilations and long validations do not count
+            as silence.
+        prefetch_size: Old name of ``cluster.prefetch``.
+        buffer_size: Old name of ``cluster.channel_size``.
 
     Example:
         >>> ClusterOptions(servers=["10.0.0.1:7000", "10.0.0.2:7000"]).server_rank

@@ -14,10 +14,10 @@ class DeadlineOptions:
     Attributes:
         connect_s: One attempt to reach a peer.
         call_s: One attempt of one call.
-        reconnect_s: How long a peer that does not answer is tried again before the run fails.
-        lease_s: How long a server keeps what a client holds that has not been heard of.
-        start_s: Until the processes that a rank starts itself are ready.
-        join_s: Until the ranks of all hosts of a job have met.
+        reconnect_s: How long to retry an unresponsive peer before the run fails; longer than a server takes to restart.
+        lease_s: Session lease: how long a server keeps the state of a silent client.
+        start_s: Until the processes that a rank or a server starts itself are ready.
+        join_s: Until the ranks of all hosts of a job (``trainer.num_nodes``) have met.
 
     Example:
         >>> ClusterOptions(deadlines=DeadlineOptions(call_s=10, reconnect_s=300)).deadlines.call_s
@@ -42,7 +42,11 @@ class DeadlineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryOptions:
-    """The pauses between attempts to reach a peer: ``first_s``, doubled each time, up to ``most_s``.
+    """Pauses between attempts to reach a peer, in seconds.
+
+    Attributes:
+        first_s: The first pause. Each further one is twice as long.
+        most_s: The longest pause.
 
     Example:
         >>> RetryOptions(first_s=0.1, most_s=5.0).most_s

@@ -13,21 +13,21 @@ _LEAST_REPLY, _MOST_REPLY = 64 << 10, 2047 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """How much of a process that serves others its clients may have. Who finds it full tries again until its deadline.
+    """What clients may use of a process that serves them: a graph server, or a process of ``glt_worker`` that owns parts. A
+    client that finds it full tries again, with the pauses of ``cluster.retry``, until ``cluster.deadlines.reconnect_s`` is over.
 
     Attributes:
-        streams: Streams that it has open in all; a client has two for its calls, and one for its batches. Each takes a
-            thread. Where all are taken, an idle connection of the address that has the most is ended.
-        streams_per_host: Those from one address.
-        sessions: Sessions of clients that a graph server has. Where all are taken, an idle one of the address that has the
-            most is ended.
-        unread_size: Bytes of replies that are made for one connection and not read yet, such as ``"256MB"``. One reply is
-            always made.
-        unread_total_size: The same for all connections; where it is reached, the one with the most is ended if it does not
-            read.
-        reply_size: Bytes of one reply of a process that owns parts. A larger answer (a node with millions of neighbours, at
-            fan-out -1) is asked for in pieces.
-        batch_size: Bytes of one batch that a graph server makes. A question with fan-outs that lead to a larger one gets an
+        streams: Number of open streams. A client has two for its calls and one for its batches; each takes a thread. When all
+            are in use, an idle connection of the address with the most streams is closed.
+        streams_per_host: Number of open streams from one address.
+        sessions: Number of client sessions of a graph server. When all are in use, an idle one of the address with the most
+            sessions is ended.
+        unread_size: Bytes of replies that wait unread on one connection, such as ``"256MB"``. One reply may always wait.
+        unread_total_size: Bytes of replies that wait unread on all connections. At the limit, the connection with the most is
+            closed if it has read nothing for 2 s.
+        reply_size: Bytes of one reply of a process that owns parts, 64KiB to 2047MiB. A larger answer (all neighbours of a node
+            that has millions) comes in pieces.
+        batch_size: Bytes of one batch that a graph server makes. A request with fan-outs that lead to a larger batch gets an
             error.
 
     Example:

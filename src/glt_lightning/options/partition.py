@@ -27,7 +27,7 @@ class PartitionOptions:
     """How a graph is cut into parts.
 
     Attributes:
-        num_parts: Number of parts, >= 1.
+        num_parts: Number of parts.
         algorithm: Who assigns nodes to parts: ``random``, ``frequency``, ``metis`` or ``streaming``; the path of an array
             of part numbers (``.npy``, or ``.npz`` with one array per node type); or the class path of a
             ``PartitionerBase``, alone or with ``{class_path, init_args}``.
@@ -37,18 +37,18 @@ class PartitionOptions:
         memory_bytes: Working memory of the partitioner beyond a few arrays of one entry per node. METIS takes more.
         balance: What ``metis`` and ``streaming`` spread evenly over the parts: ``nodes`` of each type, ``seeds`` of each
             split, ``edges`` by destination.
-        imbalance: How much more than its even share a part may get, as a fraction.
-        node_weight: Node attribute of integers >= 0 that says what a node weighs in ``nodes``. ``None``: all weigh 1.
-        passes: Passes over the edges with which ``streaming`` groups nodes; and with which it and ``metis`` refine parts.
+        imbalance: How far a part may exceed its even share, as a fraction.
+        node_weight: Node attribute of integers >= 0 by which ``nodes`` is balanced. ``None``: each node counts 1.
+        passes: Passes over the edges: in which ``streaming`` groups nodes, and in which ``streaming`` and ``metis`` refine parts.
         hotness: How rows are ranked: ``vip`` by the probability to be in a batch of the part's own training seeds,
             ``presample`` by counting sampled batches, ``degree`` by edges. ``auto``: ``degree`` for ``random``, else
             ``vip``. Without training seeds it is always ``degree``.
         num_neighbors: Fan-outs that ``vip``, ``presample`` and ``frequency`` assume, as for sampling.
         batch_size: Batch size that they assume.
-        storage: Attributes of nodes and edges that are stored, cached and sent in fewer bytes, and given as float32:
-            ``{x: float16}``, ``bfloat16``, or ``int8`` with a scale per row.
-        device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that works out ``vip`` and ``frequency``: the same
-            numbers, sooner.
+        storage: Floating-point attributes of nodes and edges to store, cache and send in fewer bytes, ``{x: float16}``:
+            ``float16``, ``bfloat16``, or ``int8`` with a scale per row. Batches have them as float32.
+        device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that computes ``vip`` and ``frequency``: the same numbers,
+            sooner.
         allow: Doubtful data that is refused otherwise. ``nonfinite_labels``: NaN or infinite values in ``y``, where NaN
             marks an unknown label; ``nonfinite_features``: the same in other attributes; ``overlapping_splits``: training
             nodes that are also in ``val`` or ``test``; ``unlabelled_seeds``: training nodes without a label;

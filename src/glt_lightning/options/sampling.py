@@ -24,20 +24,22 @@ class SamplingOptions(WorkerOptions):
         num_workers: Sampler processes per rank; 0 samples inside the training process.
         prefetch: Batches that the GPU that trains makes ahead, where it samples.
         channel_size: Bytes of batches in flight per rank, as an integer or like ``"2GB"``, beside those that the trainer
-            has; never fewer than two batches. ``auto``: an eighth of the memory that the host, or the control group, has
+            has; never fewer than two batches. A loader begins with two and takes more when their size is known; the log says
+            how many. ``auto``: an eighth of the memory that the host, or the control group, has
             available, divided by the ranks of the host. ``None``: no limit beyond ``num_workers * concurrency`` batches, or
             ``cluster.prefetch`` from a server.
         num_threads: Threads that share the work of one batch.
         replace: Draw neighbours with replacement.
-        with_edge: Give each batch its ``e_id`` (and ``edge_attr`` where the graph has it).
-        seed: Seed of all draws and shuffles. ``None``: Lightning's global seed, else one drawn on rank 0.
-        seed_placement: ``global`` shuffles all seeds and deals them out; ``owner`` gives a rank the seeds of its parts.
+        with_edge: Give each batch its ``e_id``. A graph with edge attributes gets ``e_id`` and ``edge_attr`` anyway.
+        seed: Seed of all draws and shuffles. ``None``: Lightning's global seed, else one drawn on rank 0. Checkpoints have it.
+        seed_placement: ``global`` shuffles all seeds over all ranks; ``owner`` gives rank r the seeds of the parts p with p mod
+            ranks = r.
         feature_dtype: ``stored`` gives attributes that ``partition.storage`` keeps as ``float16`` or ``bfloat16`` in that
-            dtype: half the bytes in each batch. The ready modules cast them in their first layer, others have to. ``int8``
-            is decoded all the same. ``float32`` decodes all.
+            dtype: half the bytes in each batch. The ready modules cast them in their first layer, other modules have to.
+            ``int8`` is decoded in either case. ``float32`` decodes all.
         pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
-        max_restarts: How often a batch may be tried again after the sampler processes that had it died or raised, and how
-            often in a row a process is replaced that makes nothing. Not a limit for the whole job.
+        max_restarts: How often a batch is tried again after the sampler process that made it died or raised, and how often in
+            a row a process that makes nothing is replaced. Not a limit for the whole job.
         timeout_s: Longest wait for one batch, in seconds.
         topology: Where the graph lies that a GPU samples: ``device``, all in its memory; ``uva``, in page-locked memory of
             the host, which it reads; ``hybrid``, the hottest rows in its memory within ``cache.device_topology`` and the
