@@ -31,7 +31,7 @@ from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.store.host_choice import choose_prefixes
+from glt_lightning.store.host_tier import hottest_rows
 
 DEPTHS = (1, 4, 16, 32, 64)
 
@@ -87,7 +87,7 @@ def main() -> None:
     arrays = partition.manifest.arrays
     everything = sum(
         arrays[path].shape[0] * row_bytes(arrays[path].dtype, arrays[path].shape[1:])
-        for path in choose_prefixes(partition, 0)
+        for path in hottest_rows(partition, 0)
     )
     budget = int(everything * args.share)
     file = DiskFile(partition.directory / node_path(0, 0, "x"))

@@ -13,7 +13,7 @@ from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
-from glt_lightning.store.hot_lists import hot_list
+from glt_lightning.store.hotness import remote_hotness
 from glt_lightning.store.remote_cache import RemoteCache
 from glt_lightning.store.row_cache import cached_node_bytes, index_bytes
 from tests.helpers.owners import make_cache, split_up
@@ -78,7 +78,7 @@ def test_any_cache_gives_the_same_batches(tmp_path, make, owners, with_edge):
 def test_the_folders_ranking_is_followed(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 4)
     here, _ = split_up(whole, [[2], [0, 1, 3]])
-    gids, hotness = hot_list(whole, "degree", 2, 0)
+    gids, hotness = remote_hotness(whole, "degree", 2, 0)
     assert (np.diff(hotness) <= 0).all()
     policy, kept = chosen(here, CacheOptions(ratio=0.1))
     assert policy == "degree"
@@ -93,7 +93,7 @@ def test_several_mapped_parts_add_up(tmp_path):
     for t in range(len(whole.schema.node_types)):
         heat = {}
         for part in (0, 2):
-            for gid, value in zip(*hot_list(whole, "degree", part, t), strict=True):
+            for gid, value in zip(*remote_hotness(whole, "degree", part, t), strict=True):
                 heat[int(gid)] = heat.get(int(gid), 0.0) + float(value)
         bounds = np.asarray(whole.manifest.bounds[t]) + whole.manifest.offsets[t]
         foreign = {g: h for g, h in heat.items() if np.searchsorted(bounds, g, side="right") - 1 in (1, 3)}
@@ -105,7 +105,8 @@ def test_degrees_without_a_list(tmp_path, monkeypatch):
     """Counted from the edges of the mapped parts."""
     whole = partitioned(small_graph(), tmp_path, 3, undirected=True)
     here, _ = split_up(whole, [[1], [0, 2]])
-    monkeypatch.setattr("glt_lightning.store.cache_choice.stored_policies", lambda manifest: ())
+    for module in ("hotness", "remote_choice"):
+        monkeypatch.setattr(f"glt_lightning.store.{module}.stored_policies", lambda manifest: ())
     policy, kept = chosen(here, CacheOptions(ratio=0.05))
     indices = np.load(whole.directory / "part1/edges/0/indices.npy")
     counts = np.bincount(indices, minlength=whole.manifest.total_nodes)
@@ -137,7 +138,7 @@ def test_bytes_buy_the_hottest_rows_per_byte(tmp_path):
         heat = [
             {
                 int(g): float(h) / cached_node_bytes(manifest, t)
-                for g, h in zip(*hot_list(whole, "degree", 0, t), strict=True)
+                for g, h in zip(*remote_hotness(whole, "degree", 0, t), strict=True)
             }
             for t in range(len(gids))
         ]

@@ -14,8 +14,20 @@ def test_one_loop_and_one_assembler() -> None:
     assert found["native k-hop calls"] == "2"
 
 
-def test_row_bytes_is_defined_once() -> None:
-    assert numbers(ROOT, [])["files that define row_bytes"] == "1 (ops/row_bytes.py: row_bytes)"
+def test_one_chooser_and_one_row_bytes() -> None:
+    found = numbers(ROOT, [])
+    assert found["files that choose rows for a memory"].startswith("1 (store/choose.py: ")
+    assert found["files that define row_bytes"] == "1 (ops/row_bytes.py: row_bytes)"
+
+
+def test_a_second_chooser_is_counted(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "glt_lightning"
+    package.mkdir(parents=True)
+    (package / "a.py").write_text("def f(sizes, budget):\n    return (sizes.cumsum() <= budget).sum()\n")
+    (package / "b.py").write_text("def g(ratio, n):\n    return int(ratio * n)\ndef h_row_bytes(rows):\n    pass\n")
+    found = numbers(tmp_path, [])
+    assert found["files that choose rows for a memory"] == "2 (a.py: f; b.py: g)"
+    assert found["files that define row_bytes"] == "1 (b.py: h_row_bytes)"
 
 
 def test_a_second_loop_is_counted(tmp_path: Path) -> None:

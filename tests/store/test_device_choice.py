@@ -8,9 +8,9 @@ import pytest
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import node_path
 from glt_lightning.errors import DataError
-from glt_lightning.store.device_choice import choose_rows, device_node_bytes
+from glt_lightning.store.device_choice import choose_nodes, device_node_bytes
 from glt_lightning.store.device_index import DeviceIndex
-from glt_lightning.store.hot_lists import hot_list
+from glt_lightning.store.hotness import remote_hotness
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 
@@ -22,7 +22,7 @@ def heat_by_hand(partition):
         for part in partition.parts:
             first = manifest.offsets[t] + manifest.bounds[t][part]
             own = np.load(partition.directory / node_path(part, t, "hotness"))
-            listed = zip(*hot_list(partition, policy, part, t), strict=True)
+            listed = zip(*remote_hotness(partition, policy, part, t), strict=True)
             for gid, heat in [*zip(range(first, first + len(own)), own, strict=True), *listed]:
                 found.setdefault(int(gid), [0.0, t])[0] += float(heat)
     return found
@@ -36,7 +36,7 @@ def test_most_heat_for_each_byte(tmp_path, make, parts):
     assert sizes == ([28] if make is small_graph else [8, 28])
     heat = {gid: (h / sizes[t], sizes[t]) for gid, (h, t) in heat_by_hand(partition).items()}
     for budget in (1, 500, 3000, 1 << 20):
-        chosen = np.concatenate(choose_rows(partition, budget)).tolist()
+        chosen = np.concatenate(choose_nodes(partition, budget)).tolist()
         assert chosen == sorted(set(chosen))
         taken = sum(heat[gid][1] for gid in chosen)
         left = [heat[gid][0] for gid in heat if gid not in set(chosen)]
@@ -48,12 +48,12 @@ def test_most_heat_for_each_byte(tmp_path, make, parts):
 def test_by_edges_without_hotness(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2)
     partition = LocalPartition.open(whole.directory, parts=[0])
-    expected = choose_rows(partition, 1400)
+    expected = choose_nodes(partition, 1400)
     arrays = dict(partition.manifest.arrays)
     for path in [path for path in arrays if "hot" in path]:
         del arrays[path]
     object.__setattr__(partition.manifest, "arrays", arrays)
-    (found,) = choose_rows(partition, 1400)
+    (found,) = choose_nodes(partition, 1400)
     assert len(found) == len(expected[0]) == 50
     counts = np.bincount(np.load(whole.directory / "part0/edges/0/indices.npy"), minlength=300)
     assert counts[found].min() >= np.delete(counts, found).max()

@@ -15,9 +15,8 @@ from glt_lightning.data.manifest import ArrayEntry, edge_path, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.store import host_choice
-from glt_lightning.store.host_choice import choose_prefixes
-from glt_lightning.store.host_tier import HostTier
+from glt_lightning.store import hotness
+from glt_lightning.store.host_tier import HostTier, hottest_rows
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.wide import wide_graph, wide_hetero
 
@@ -34,11 +33,11 @@ def sizes(partition: LocalPartition, kept: dict[str, int]) -> dict[str, int]:
 def test_budget_is_used_and_kept(tmp_path: Path, make) -> None:
     partition = partitioned(make(), tmp_path, 3)
     arrays = partition.manifest.arrays
-    total = sum(sizes(partition, choose_prefixes(partition, 1 << 40)).values())
+    total = sum(sizes(partition, hottest_rows(partition, 1 << 40)).values())
     widest = 4800
     before: dict[str, int] = {}
     for budget in (0, 1, 1000, 50_000, total // 2, total - 1, total, 2 * total):
-        kept = choose_prefixes(partition, budget)
+        kept = hottest_rows(partition, budget)
         used = sum(sizes(partition, kept).values())
         assert used <= budget
         assert used > min(budget, total) - widest
@@ -53,31 +52,31 @@ def test_all_attributes_and_nothing_else(tmp_path: Path) -> None:
     schema = partition.schema
     paper, cites = schema.node_index("paper"), schema.edge_types.index(("paper", "cites", "paper"))
     expected = {node_path(p, paper, name) for p in (0, 1) for name in ("x", "y")}
-    assert set(choose_prefixes(partition, 0)) == expected | {edge_path(p, cites, "edge_attr") for p in (0, 1)}
+    assert set(hottest_rows(partition, 0)) == expected | {edge_path(p, cites, "edge_attr") for p in (0, 1)}
     some = LocalPartition.open(partition.directory, parts=[1])
-    assert {path.split("/")[0] for path in choose_prefixes(some, 0)} == {"part1"}
+    assert {path.split("/")[0] for path in hottest_rows(some, 0)} == {"part1"}
 
 
 def test_hottest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two parts the one with the hotter rows gets more, and narrow rows come before wide ones as hot."""
     partition = partitioned(small_graph(), tmp_path, 2)
     hot = {0: 9.0, 1: 1.0}
-    monkeypatch.setattr(host_choice, "_hotness", lambda _, part, t: np.full(150, hot[part], np.float32))
+    monkeypatch.setattr(hotness, "_of_part", lambda _, part, t: np.full(150, hot[part], np.float32))
     xs = [node_path(p, 0, "x") for p in (0, 1)]
     ys = [node_path(p, 0, "y") for p in (0, 1)]
-    kept = choose_prefixes(partition, partition.manifest.arrays[ys[0]].shape[0] * 8)
+    kept = hottest_rows(partition, partition.manifest.arrays[ys[0]].shape[0] * 8)
     assert kept[ys[0]] > 0
     assert not any(kept[path] for path in (*xs, ys[1]))
-    kept = choose_prefixes(partition, 150 * 24)
+    kept = hottest_rows(partition, 150 * 24)
     assert kept[xs[0]] > kept[xs[1]] == 0
 
 
 def test_equally_hot_parts_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a folder says nothing of hotness."""
     partition = partitioned(small_graph(), tmp_path, 2)
-    monkeypatch.setattr(host_choice, "_hotness", lambda p, part, t: np.ones(len(p.user_ids_by_part(t)[part]), "f4"))
+    monkeypatch.setattr(hotness, "_of_part", lambda p, part, t: np.ones(len(p.user_ids_by_part(t)[part]), "f4"))
     rows = [partition.manifest.arrays[node_path(p, 0, "x")].shape[0] for p in (0, 1)]
-    kept = choose_prefixes(partition, sum(rows) * 8 + sum(rows) * 6)
+    kept = hottest_rows(partition, sum(rows) * 8 + sum(rows) * 6)
     shares = [kept[node_path(p, 0, "x")] / rows[p] for p in (0, 1)]
     assert shares == pytest.approx([0.5, 0.5], abs=0.02)
 
@@ -88,7 +87,7 @@ def test_the_hottest_rows_are_those_of_the_folder(tmp_path: Path) -> None:
     entry = partition.manifest.arrays
     total = sum(entry[node_path(p, 0, n)].shape[0] * width(entry[node_path(p, 0, n)]) for p in (0, 1) for n in "xy")
     edges = sum(entry[edge_path(p, 0, "edge_attr")].shape[0] * 8 for p in (0, 1))
-    kept = choose_prefixes(partition, (total + edges) // 4)
+    kept = hottest_rows(partition, (total + edges) // 4)
     hot = [np.load(partition.directory / node_path(p, 0, "hotness")) for p in (0, 1)]
     saved = sum(h[: kept[node_path(p, 0, "x")]].sum() for p, h in enumerate(hot))
     share = sum(kept[node_path(p, 0, "x")] for p in (0, 1)) / 2000

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.cluster.cache_budget import divide
 from glt_lightning.cluster.cache_fill import Wanted, fetch_rows
 from glt_lightning.cluster.presample import Presampled, presample
 from glt_lightning.cluster.topology_fill import make_topology
@@ -17,17 +16,11 @@ from glt_lightning.data.free_memory import require_memory
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.source import RemoteRows
-from glt_lightning.store.cache_choice import (
-    Ranked,
-    choose_policy,
-    rank_by_counts,
-    rank_by_edges,
-    rank_stored,
-    within_bytes,
-    within_ratio,
-)
+from glt_lightning.sampler.source import RemoteRows, wire_dtype
+from glt_lightning.store.choose import Candidates, choose
+from glt_lightning.store.hotness import Ranked, rank_by_counts, rank_by_edges, rank_stored
 from glt_lightning.store.remote_cache import cache_handle
+from glt_lightning.store.remote_choice import bytes_for_lists, choose_policy, rows_by_bytes, rows_by_ratio
 from glt_lightning.store.row_cache import RowCache, cached_node_bytes
 from glt_lightning.store.topology_cache import TopologyCache
 
@@ -72,7 +65,7 @@ class CacheMaker:
         self._capacity: list[int] = []
         self._filled = self._topology_made = False
         self._presampled = self._ranked is None or options.topology == "auto"
-        within_ratio(partition.manifest, self._ranked or _none(partition), options)
+        rows_by_ratio(partition.manifest, self._ranked or _none(partition), options)
         if self._ranked is not None and not self._presampled:
             self._reserve(self._ranked)
 
@@ -126,24 +119,20 @@ class CacheMaker:
     def _divided(self, counted: Presampled) -> int:
         budget = self._options.budget
         assert budget is not None, "topology needs bytes"
-        return divide(
-            self._partition,
-            rank_by_counts(self._partition, counted.in_batch),
-            rank_by_counts(self._partition, counted.in_frontier),
-            counted,
-            budget,
-        )
+        partition, id_bytes = self._partition, wire_dtype(self._partition.manifest).itemsize
+        rows, frontier = (rank_by_counts(partition, each) for each in (counted.in_batch, counted.in_frontier))
+        return bytes_for_lists(partition, rows, frontier, counted.in_frontier, counted.picks, id_bytes, budget)
 
     def _reserve(self, ranked: Sequence[Ranked]) -> None:
         options, manifest = self._options, self._partition.manifest
         if options.policy == "dynamic":
             self._gids = [each.gids for each in _none(self._partition)]
-            self._capacity = self._room_to_learn()
+            self._capacity = self._dynamic_rows()
             return
         if options.budget is None:
-            counts = within_ratio(manifest, ranked, options)
+            counts = rows_by_ratio(manifest, ranked, options)
         else:
-            counts = within_bytes(manifest, ranked, options.budget - self._topology_bytes)
+            counts = rows_by_bytes(manifest, ranked, options.budget - self._topology_bytes)
         self._gids = [np.sort(r.gids[:k]) for r, k in zip(ranked, counts, strict=True)]
         if not sum(counts):
             return
@@ -162,25 +151,29 @@ class CacheMaker:
                 f"cache: no room for {sum(counts):,} rows: {error}. Lower cache.ratio or cache.bytes."
             ) from None
 
-    def _room_to_learn(self) -> list[int]:
+    def _dynamic_rows(self) -> list[int]:
         """The same share of each node type, or as much of it as the bytes allow."""
         options, manifest = self._options, self._partition.manifest
-        foreign = _foreign_nodes(self._partition)
+        remote = _remote_nodes(self._partition)
         if options.budget is None:
-            rows = within_ratio(manifest, [Ranked(np.arange(n), np.empty(0)) for n in foreign], options)
+            rows = rows_by_ratio(manifest, [Ranked(np.arange(n), np.empty(0)) for n in remote], options)
         else:
-            share = min(1.0, (options.budget - self._topology_bytes) / max(1, self._bytes_to_learn(foreign)))
-            rows = [int(share * n) for n in foreign]
+            alike = [Candidates.unranked(n, self._dynamic_bytes(t)) for t, n in enumerate(remote)]
+            rows = choose(alike, options.budget - self._topology_bytes)
         try:
-            require_memory(self._bytes_to_learn(rows))
+            require_memory(self._dynamic_size(rows))
         except MemoryError as error:
             raise OptionError(
                 f"cache: no room for {sum(rows):,} rows: {error}. Lower cache.ratio or cache.bytes."
             ) from None
         return [n // self._processes for n in rows]
 
-    def _bytes_to_learn(self, rows: Sequence[int]) -> int:
-        return sum(n * (cached_node_bytes(self._partition.manifest, t) + _BESIDE_A_ROW) for t, n in enumerate(rows))
+    def _dynamic_bytes(self, node_type: int) -> int:
+        """Of one row of a dynamic cache."""
+        return cached_node_bytes(self._partition.manifest, node_type) + _BESIDE_A_ROW
+
+    def _dynamic_size(self, rows: Sequence[int]) -> int:
+        return sum(n * self._dynamic_bytes(t) for t, n in enumerate(rows))
 
     def _made_by(self, what: str) -> Mapping[str, Any]:
         """What makes two caches the same."""
@@ -210,7 +203,7 @@ class CacheMaker:
         rows = f"{', '.join(shares) or 'no rows'} of other parts, {self._policy}"
         size = 0 if self._rows is None else self._rows.nbytes
         if self._capacity:
-            room, size = sum(self._capacity), self._processes * self._bytes_to_learn(self._capacity)
+            room, size = sum(self._capacity), self._processes * self._dynamic_size(self._capacity)
             rows = f"dynamic, room for {room:,} rows of other parts in each of {self._processes} sampler processes"
         lists = ""
         if self._topology is not None:
@@ -218,7 +211,7 @@ class CacheMaker:
         return f"cache beside parts {list(self._partition.parts)}: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
 
 
-def _foreign_nodes(partition: LocalPartition) -> list[int]:
+def _remote_nodes(partition: LocalPartition) -> list[int]:
     """Of each type the nodes that are not mapped here."""
     manifest = partition.manifest
     own = [sum(manifest.rows(p, t) for p in partition.parts) for t in range(len(manifest.num_nodes))]

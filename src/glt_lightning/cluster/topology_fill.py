@@ -18,6 +18,7 @@ from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import DrawOptions
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
+from glt_lightning.store.choose import first_within
 from glt_lightning.store.topology_cache import NeighborLists, TopologyCache, stored_edge_rows
 
 _CHUNK = 1 << 12  # nodes asked for at once: the hottest ones have thousands of neighbours
@@ -83,7 +84,7 @@ def _of_type(
         sizes = np.full(len(ids), names.itemsize + 16 * len(edge_types), dtype=np.int64)
         for r, each in picks.items():
             sizes += each.counts.astype(np.int64) * (names.itemsize + edge_bytes[r])
-        fits = int(np.count_nonzero(spent + np.cumsum(sizes) <= budget))
+        fits = first_within(sizes, budget - spent)
         spent += int(sizes[:fits].sum())
         done(len(ids))
         if fits:

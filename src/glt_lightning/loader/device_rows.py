@@ -18,7 +18,7 @@ from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
 from glt_lightning.options import CacheOptions
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import RemoteRows
-from glt_lightning.store.device_choice import choose_rows, device_node_bytes
+from glt_lightning.store.device_choice import choose_nodes, device_node_bytes
 from glt_lightning.store.device_index import DeviceIndex
 from glt_lightning.store.device_store import free_memory
 
@@ -44,7 +44,7 @@ class DeviceRows:
                     "themselves then. Rename it, or leave cache.device out."
                 )
         self.device, self._partition = device, partition
-        self._gids = choose_rows(partition, budget_bytes)
+        self._gids = choose_nodes(partition, budget_bytes)
         self.nbytes = sum(len(gids) * device_node_bytes(partition, t) for t, gids in enumerate(self._gids))
         free = free_memory(device)
         if free is not None and self.nbytes > free:

@@ -1,30 +1,47 @@
-"""Which nodes' rows the training device keeps: the hottest of all that this process's batches may contain."""
+"""Which rows lie in the memory of a GPU: of one that samples, and of one that completes batches that others sample."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import node_path
+from glt_lightning.data.manifest import Manifest, edge_path, node_path
+from glt_lightning.ops.graph import EdgeTypeArrays
 from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.store.cache_choice import Ranked, count_edges, hottest_within
-from glt_lightning.store.hot_lists import hot_list, stored_policies
+from glt_lightning.store.choose import Candidates, choose
+from glt_lightning.store.hotness import edge_blocks, node_blocks, rank_all
 
 
-def choose_rows(partition: LocalPartition, budget: int) -> list[np.ndarray]:
-    """For each node type gids, int64 [K], ascending, whose rows take at most ``budget`` bytes on the device together.
+@dataclass(frozen=True)
+class DeviceLists:
+    """rows: int64 [T, P], of how many first nodes of each type and part the neighbour lists are on the device.  all_ids,
+    all_pointers: so are the user ids, and the row pointers, of all nodes; else those of the same nodes."""
 
-    They rank by the hotness that the folder has, own nodes and those of other parts together, each counted for all parts
-    that are mapped here; by edges where it has none.
+    rows: np.ndarray
+    all_ids: bool = False
+    all_pointers: bool = False
+
+
+@dataclass(frozen=True)
+class DeviceAttributes:
+    """nodes: int64 [T, P], edges: int64 [R, P]: how many first rows have their attributes on the device."""
+
+    nodes: np.ndarray
+    edges: np.ndarray
+
+
+def choose_nodes(partition: LocalPartition, budget: int) -> list[np.ndarray]:
+    """For each node type gids, int64 [K], ascending, whose attributes take at most ``budget`` bytes on the device together.
+
+    Nodes of the mapped parts and remote ones rank together, by what they are for all parts that are mapped here.
     """
-    ranked = _rank_all(partition)
-    sizes = [device_node_bytes(partition, t) for t in range(len(ranked))]
-    counts = hottest_within(ranked, sizes, budget)
-    return [np.sort(each.gids[:k]) for each, k in zip(ranked, counts, strict=True)]
+    ranked = rank_all(partition)
+    candidates = [Candidates.alike(each.hotness, device_node_bytes(partition, t)) for t, each in enumerate(ranked)]
+    return [np.sort(each.gids[:k]) for each, k in zip(ranked, choose(candidates, budget), strict=True)]
 
 
 def device_node_bytes(partition: LocalPartition, node_type: int) -> int:
@@ -33,36 +50,71 @@ def device_node_bytes(partition: LocalPartition, node_type: int) -> int:
     return 8 + sum(row_bytes(s.dtype, s.row_shape) for s in shards)
 
 
-def _rank_all(partition: LocalPartition) -> Sequence[Ranked]:
-    """Own nodes, and of the others those that batches may want at all."""
-    manifest = partition.manifest
-    by_edges = None if _has_hotness(partition) else count_edges(partition)
-    ranked = []
-    for t, (begin, end) in enumerate(pairwise(manifest.offsets)):
-        heat = _stored_heat(partition, t) if by_edges is None else by_edges[begin:end].astype(np.float64)
-        may_come = heat > 0
+def choose_lists(partition: LocalPartition, budget: int) -> DeviceLists:
+    """The neighbour lists that are drawn from most for each of ``budget`` bytes.
+
+    A batch looks up the user ids of all its nodes, and a row pointer before any neighbour, and both are small beside the
+    lists. So all ids come first where they take at most half of the budget, and then all pointers in the same way.
+    """
+    manifest, view = partition.manifest, partition.view
+    types = range(len(manifest.num_nodes))
+    lists: dict[tuple[int, int], list[EdgeTypeArrays]] = {}
+    for t in types:
         for p in partition.parts:
-            may_come[slice(*manifest.bounds[t][p : p + 2])] = True
-        rows = np.flatnonzero(may_come)
-        rows = rows[np.argsort(-heat[rows], kind="stable")]
-        ranked.append(Ranked(rows + begin, heat[rows]))
-    return ranked
+            arrays = [view.arrays(r, p) for r, of in enumerate(view.dst_types.tolist()) if of == t]
+            lists[t, p] = [each for each in arrays if each is not None]
+    ids = view.id_bytes * sum(manifest.rows(p, t) for t, p in lists)
+    all_ids = 2 * ids <= budget
+    budget -= ids if all_ids else 0
+    pointers = sum(each.indptr.nbytes for arrays in lists.values() for each in arrays)
+    all_pointers = 2 * pointers <= budget
+    budget -= pointers if all_pointers else 0
+    candidates = []
+    for (t, p), here in lists.items():
+        blocks, each_row = node_blocks(partition, p, t), 0 if all_ids else view.id_bytes
+        nbytes = partial(_list_bytes, here, each_row, not all_pointers)
+        candidates.append(Candidates(blocks.ends, blocks.accesses, nbytes))
+    rows = np.zeros((len(types), manifest.num_parts), dtype=np.int64)
+    for at, count in zip(lists, choose(candidates, budget), strict=True):
+        rows[at] = count
+    return DeviceLists(rows, all_ids, all_pointers)
 
 
-def _has_hotness(partition: LocalPartition) -> bool:
-    """Whether the folder tells of all nodes how much the mapped parts want them, by one ranking."""
-    manifest = partition.manifest
-    stored = next(iter(manifest.hotness), "") in stored_policies(manifest)
-    return node_path(0, 0, "hotness") in manifest.arrays and (manifest.num_parts == 1 or stored)
+def choose_attributes(partition: LocalPartition, with_edge: bool, budget: int) -> DeviceAttributes:
+    """The rows that are gathered most for each of ``budget`` bytes. A node's attributes go together, and so do an edge's.
+
+    with_edge: those of edges, and their ids, are gathered at all.
+    """
+    manifest, schema = partition.manifest, partition.schema
+    nodes = np.zeros((len(schema.node_types), manifest.num_parts), dtype=np.int64)
+    edges = np.zeros((len(schema.edge_types), manifest.num_parts), dtype=np.int64)
+    slots, candidates = [], []
+    for p in partition.parts:
+        for t in range(len(nodes)):
+            slots.append(nodes[t, p : p + 1])
+            blocks = node_blocks(partition, p, t)
+            size = _bytes_of(manifest, (node_path(p, t, name) for name in manifest.node_attrs(t)))
+            candidates.append(Candidates(blocks.ends, blocks.accesses, partial(np.multiply, size)))
+        for r in range(len(edges) if with_edge else 0):
+            slots.append(edges[r, p : p + 1])
+            blocks = edge_blocks(partition, p, r)
+            size = _bytes_of(manifest, (edge_path(p, r, name) for name in ("edge_ids", *manifest.edge_attrs(r))))
+            candidates.append(Candidates(blocks.ends, blocks.accesses, partial(np.multiply, size)))
+    for slot, count in zip(slots, choose(candidates, budget), strict=True):
+        slot[0] = count
+    return DeviceAttributes(nodes, edges)
 
 
-def _stored_heat(partition: LocalPartition, node_type: int) -> np.ndarray:
-    """float64 [nodes of the type]: expected accesses by a batch of each mapped part, added up."""
-    manifest, bounds = partition.manifest, partition.manifest.bounds[node_type]
-    heat = np.zeros(manifest.num_nodes[node_type])
-    for part in partition.parts:
-        path = node_path(part, node_type, "hotness")
-        heat[bounds[part] : bounds[part + 1]] += open_array(partition.directory, path, manifest.arrays[path])
-        gids, theirs = hot_list(partition, next(iter(manifest.hotness), ""), part, node_type)
-        heat[np.asarray(gids, dtype=np.int64) - manifest.offsets[node_type]] += theirs
-    return heat
+def _list_bytes(lists: Sequence[EdgeTypeArrays], id_bytes: int, pointers: bool, rows: np.ndarray) -> np.ndarray:
+    """Of the first neighbour lists, with user ids of ``id_bytes``, and with row pointers or without."""
+    nbytes = rows * id_bytes
+    for each in lists:
+        nbytes += each.indptr[rows] * each.indices.itemsize
+        if pointers:
+            nbytes += (rows + (rows > 0)) * each.indptr.itemsize
+    return nbytes
+
+
+def _bytes_of(manifest: Manifest, paths: Iterable[str]) -> int:
+    """Bytes of a row of all these arrays."""
+    return sum(row_bytes(e.dtype, e.shape[1:]) for e in (manifest.arrays[path] for path in paths))

@@ -15,8 +15,8 @@ from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.graph import DeviceGraph, GraphAddresses
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions
+from glt_lightning.store.device_choice import DeviceAttributes, DeviceLists, choose_attributes, choose_lists
 from glt_lightning.store.device_memory import DeviceMemory
-from glt_lightning.store.hot_prefixes import HotAttributes, HotLists, hot_attributes_within, hot_lists_within
 from glt_lightning.store.placement import Placement, need_of, place
 from glt_lightning.store.uva import copy_for_uva
 
@@ -174,18 +174,18 @@ def open_store(
     return DeviceStore(partition, kernels, placement, with_edge, shared)
 
 
-def _lists_on_device(partition: LocalPartition, placement: Placement) -> HotLists:
+def _lists_on_device(partition: LocalPartition, placement: Placement) -> DeviceLists:
     if placement.topology == "hybrid":
-        return hot_lists_within(partition, placement.topology_bytes)
-    return HotLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64))
+        return choose_lists(partition, placement.topology_bytes)
+    return DeviceLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64))
 
 
-def _attributes_on_device(partition: LocalPartition, placement: Placement, with_edge: bool) -> HotAttributes:
+def _attributes_on_device(partition: LocalPartition, placement: Placement, with_edge: bool) -> DeviceAttributes:
     if placement.features == "hybrid":
-        return hot_attributes_within(partition, with_edge, placement.features_bytes)
+        return choose_attributes(partition, with_edge, placement.features_bytes)
     types, edge_types = len(partition.schema.node_types), len(partition.schema.edge_types)
     parts = partition.manifest.num_parts
-    return HotAttributes(np.zeros((types, parts), dtype=np.int64), np.zeros((edge_types, parts), dtype=np.int64))
+    return DeviceAttributes(np.zeros((types, parts), dtype=np.int64), np.zeros((edge_types, parts), dtype=np.int64))
 
 
 def _where(kind: str, rows: int, of: int, nbytes: int) -> str:

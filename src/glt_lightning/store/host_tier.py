@@ -6,8 +6,9 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import ArrayEntry, Manifest
+from glt_lightning.data.manifest import ArrayEntry, Manifest, edge_path, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
@@ -23,7 +24,8 @@ from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.ops.tiered import TieredShards
-from glt_lightning.store.host_choice import choose_prefixes
+from glt_lightning.store.choose import Candidates, choose
+from glt_lightning.store.hotness import Blocks, edge_blocks, node_blocks
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,37 @@ _CHUNK = 8 << 20
 
 # Shows progress: (title, total, unit) -> a block in which the function it gives is told of units done.
 Phase = Callable[[str, int, str], AbstractContextManager[Callable[[int], object]]]
+
+
+def hottest_rows(partition: LocalPartition, budget: int) -> dict[str, int]:
+    """For each array of attributes of the mapped parts, by its path, the number of its first rows that lie in memory, so that the
+    fewest pages have to be read.
+
+    A row on disk costs the pages it lies in whenever it is accessed, however narrow it is.
+    """
+    paths, candidates = [], []
+    for path, blocks in _attributes(partition):
+        entry = partition.manifest.arrays[path]
+        if size := row_bytes(entry.dtype, entry.shape[1:]):
+            paths.append(path)
+            candidates.append(
+                Candidates(blocks.ends, blocks.accesses * max(1, size / PAGE), partial(np.multiply, size))
+            )
+    return dict(zip(paths, choose(candidates, budget), strict=True))
+
+
+def _attributes(partition: LocalPartition) -> Iterator[tuple[str, Blocks]]:
+    """(path, hotness of its rows) of each array of attributes."""
+    manifest, schema = partition.manifest, partition.schema
+    for p in partition.parts:
+        for t in range(len(schema.node_types)):
+            if names := manifest.node_attrs(t):
+                blocks = node_blocks(partition, p, t)
+                yield from ((node_path(p, t, name), blocks) for name in names)
+        for r in range(len(schema.edge_types)):
+            if names := manifest.edge_attrs(r):
+                blocks = edge_blocks(partition, p, r)
+                yield from ((edge_path(p, r, name), blocks) for name in names)
 
 
 class HostTier:
@@ -57,10 +90,10 @@ class HostTier:
         Raises `OptionError` for a budget that this host does not have, `PartitionError` for a file that is damaged.
         """
         manifest = partition.manifest
-        kept = choose_prefixes(partition, budget_bytes)
+        in_memory = hottest_rows(partition, budget_bytes)
         shapes = {
             path: (np.dtype(manifest.arrays[path].dtype), (rows, *manifest.arrays[path].shape[1:]))
-            for path, rows in kept.items()
+            for path, rows in in_memory.items()
         }
         meta = {"options_hash": manifest.options_hash, "parts": list(partition.parts)}
         try:
@@ -75,7 +108,7 @@ class HostTier:
                     _fill(array, partition.directory, path, manifest, done)
             arrays.finish()
             tier = cls(arrays)
-            tier._say(partition, {p: _nbytes(manifest.arrays[p]) for p in kept})
+            tier._say(partition, {p: _nbytes(manifest.arrays[p]) for p in in_memory})
         except BaseException:
             arrays.close()
             raise

@@ -17,7 +17,7 @@ from glt_lightning.partition.report.caches import presampled_lists
 from glt_lightning.partition.report.traffic import predict_traffic
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.store.hot_lists import stored_policies
+from glt_lightning.store.hotness import stored_policies
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 RATIOS = (0.05, 0.2, 1.0)

@@ -8,7 +8,8 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.store.hot_lists import hot_list
+from glt_lightning.store.choose import rows_of_share
+from glt_lightning.store.hotness import remote_hotness
 
 PRESAMPLED = "presampled"
 
@@ -32,28 +33,20 @@ class RemoteRanking:
         """bool [n_t] for each type: whether a node lies in a cache of this share of all nodes of each type."""
         return [
             rank[ids - first] < rows
-            for rank, ids, first, rows in zip(
-                self._rank, gids, self._manifest.offsets, self._rows_asked(ratio), strict=False
-            )
+            for rank, ids, first, rows in zip(self._rank, gids, self._manifest.offsets, self.sizes(ratio), strict=False)
         ]
 
     def sizes(self, ratio: float) -> list[int]:
         """Nodes of each type that such a cache holds: fewer than asked for where the list is shorter."""
-        return [min(rows, len(gids)) for rows, gids in zip(self._rows_asked(ratio), self._lists, strict=True)]
-
-    def _rows_asked(self, ratio: float) -> list[int]:
-        return [cache_rows(n, ratio) for n in self._manifest.num_nodes]
-
-
-def cache_rows(num_nodes: int, ratio: float) -> int:
-    """Rows of a cache for this share of the nodes of a type."""
-    return int(ratio * num_nodes)
+        return [
+            rows_of_share(ratio, n, len(gids)) for n, gids in zip(self._manifest.num_nodes, self._lists, strict=True)
+        ]
 
 
 def stored_lists(partition: LocalPartition, policy: str, part: int) -> RemoteRanking:
     """The lists that the partitioner wrote."""
     types = range(len(partition.manifest.num_nodes))
-    return RemoteRanking(partition.manifest, [hot_list(partition, policy, part, t)[0] for t in types])
+    return RemoteRanking(partition.manifest, [remote_hotness(partition, policy, part, t)[0] for t in types])
 
 
 def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray], ratio: float) -> RemoteRanking:
@@ -66,6 +59,6 @@ def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray]
         nodes = np.arange(len(seen), dtype=np.int64)
         row = nodes - np.repeat(bounds[:-1], np.diff(bounds))  # the hottest of a part come first
         others = np.delete(nodes, slice(bounds[part], bounds[part + 1]))
-        hottest = np.lexsort((row[others], -seen[others]))[: cache_rows(len(seen), ratio)]
+        hottest = np.lexsort((row[others], -seen[others]))[: rows_of_share(ratio, len(seen), len(others))]
         lists.append(others[hottest] + offset)
     return RemoteRanking(manifest, lists)

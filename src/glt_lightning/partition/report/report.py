@@ -16,7 +16,7 @@ from glt_lightning.partition.report.traffic import (
     why_no_traffic,
 )
 from glt_lightning.progress import Progress
-from glt_lightning.store.hot_lists import stored_policies
+from glt_lightning.store.hotness import stored_policies
 
 
 @dataclass(frozen=True, kw_only=True)

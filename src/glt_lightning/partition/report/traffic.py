@@ -19,7 +19,7 @@ from glt_lightning.partition.report.questions import Asked, Questions
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
-from glt_lightning.store.hot_lists import stored_policies
+from glt_lightning.store.hotness import stored_policies
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
 _SPLIT = "train"

@@ -7,8 +7,8 @@ import pytest
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import node_path
-from glt_lightning.store import hot_prefixes
-from glt_lightning.store.hot_prefixes import hot_attributes_within, hot_lists_within
+from glt_lightning.store import choose
+from glt_lightning.store.device_choice import choose_attributes, choose_lists
 from glt_lightning.store.placement import need_of
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.wide import wide_graph
@@ -39,10 +39,10 @@ def test_lists_within_a_budget(tmp_path, make, parts):
     longest = max(
         16 + 4 * int(np.diff(view.arrays(r, p).indptr).max()) for r in range(len(view.keys)) for p in partition.parts
     )
-    before = np.zeros_like(hot_lists_within(partition, 0).rows)
+    before = np.zeros_like(choose_lists(partition, 0).rows)
     for share in SHARES:
         budget = int(share * need)
-        found = hot_lists_within(partition, budget)
+        found = choose_lists(partition, budget)
         assert list_bytes(partition, found) <= budget
         assert list_bytes(partition, found) > min(budget, need) - 2 * longest
         assert found.rows[:, [p for p in range(3) if p not in partition.parts]].sum() == 0
@@ -60,7 +60,7 @@ def test_attributes_by_heat_for_each_byte(tmp_path):
     partition = partitioned(small_hetero(), tmp_path, 3)
     need, (_, paper) = need_of(partition, False).features, (0, partition.schema.node_index("paper"))
     for share in SHARES:
-        found = hot_attributes_within(partition, False, int(share * need))
+        found = choose_attributes(partition, False, int(share * need))
         assert found.edges.sum() == 0
         taken = found.nodes[paper]
         assert need * min(share, 1) - 20 < 20 * taken.sum() <= need * share
@@ -75,7 +75,7 @@ def test_edges_lie_with_their_destinations(tmp_path):
     partition = partitioned(wide_graph(), tmp_path, 2)
     need = need_of(partition, True).features
     for share in SHARES:
-        found = hot_attributes_within(partition, True, int(share * need))
+        found = choose_attributes(partition, True, int(share * need))
         widths = (700 * 4 + 8 + 2 + 3 * 400 * 4, 300 * 4 + 4 + partition.edge_shards(0, "edge_ids").row_bytes)
         nbytes = int(found.nodes.sum()) * widths[0] + int(found.edges.sum()) * widths[1]
         assert min(share, 1) * need - sum(widths) < nbytes <= share * need
@@ -84,11 +84,11 @@ def test_edges_lie_with_their_destinations(tmp_path):
 
 def test_few_blocks_cut_as_fine(tmp_path, monkeypatch):
     """Large parts are cut by blocks and then within one of them."""
-    monkeypatch.setattr(hot_prefixes, "_BLOCKS", 2)
+    monkeypatch.setattr(choose, "_BLOCKS", 2)
     partition = partitioned(small_graph(), tmp_path, 1)
     need = need_of(partition, False).features
     for share in SHARES:
-        found = hot_attributes_within(partition, False, int(share * need))
+        found = choose_attributes(partition, False, int(share * need))
         assert min(share, 1) * need - 20 < 20 * found.nodes.sum() <= share * need
 
 
@@ -96,5 +96,5 @@ def test_without_hotness_all_parts_fill_up_together(tmp_path):
     partition = partitioned(small_graph(), tmp_path, 3)
     arrays = {path: entry for path, entry in partition.manifest.arrays.items() if "hot" not in path}
     object.__setattr__(partition.manifest, "arrays", arrays)
-    found = hot_attributes_within(partition, False, need_of(partition, False).features // 2)
+    found = choose_attributes(partition, False, need_of(partition, False).features // 2)
     assert found.nodes.tolist() == [[50, 50, 50]]

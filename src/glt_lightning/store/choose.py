@@ -1,0 +1,93 @@
+"""Which rows lie in a tier: one rule for the remote cache, the host tier and the device tier.
+
+Rows compete by what each byte of memory saves, and a tier takes the best until its budget is spent. What a row saves, and how
+many bytes it takes, is up to the tier: see `remote_choice`, `host_tier` and `device_choice`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+_BLOCKS = 1024  # of a ranking that is not looked at row by row: that of 100 M rows is then a thousand numbers
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Rows of one kind, hottest first, of which a tier takes the first ones.
+
+    ends: int64 [B], where each block of them ends; the rows of a block count as equally hot.  saved: float64 [B], what it saves
+    to have a whole block.  bytes_of: numbers of first rows, int64 [n] -> the bytes that these take together.
+    """
+
+    ends: np.ndarray
+    saved: np.ndarray
+    bytes_of: Callable[[np.ndarray], np.ndarray]
+
+    @classmethod
+    def alike(cls, hotness: np.ndarray, row_bytes: float, gain: float = 1.0) -> Candidates:
+        """Rows of ``row_bytes`` each, ranked one by one. hotness: float64 [K], falling; an access that hits saves ``gain``."""
+        return cls(np.arange(1, len(hotness) + 1), hotness * gain, partial(np.multiply, row_bytes))
+
+    @classmethod
+    def unranked(cls, num_rows: int, row_bytes: int) -> Candidates:
+        """Rows of which nothing is known: of all candidates like these, the same share lies in the tier."""
+        ends = block_ends(num_rows)
+        return cls(ends, np.diff(ends, prepend=0) * float(row_bytes), partial(np.multiply, row_bytes))
+
+
+def block_ends(num_rows: int) -> np.ndarray:
+    """int64 [B]: where each block of so many rows ends."""
+    return np.linspace(0, num_rows, min(num_rows, _BLOCKS) + 1).astype(np.int64)[1:]
+
+
+def choose(candidates: Sequence[Candidates], budget: float) -> list[int]:
+    """How many of the first rows of each of the ``candidates`` lie in a tier of ``budget`` bytes, so that it saves the most.
+
+    Of rows that save the same, each of the candidates gets the same share. The last block is taken as far as it fits.
+
+    >>> choose([Candidates.alike(np.array([9.0, 5.0, 1.0]), 10), Candidates.alike(np.array([8.0, 7.0]), 20)], 50)
+    [2, 1]
+    """
+    if not candidates:
+        return []
+    of = np.repeat(np.arange(len(candidates)), [len(each.ends) for each in candidates])
+    sizes = [np.diff(each.bytes_of(each.ends), prepend=0) for each in candidates]
+    order = _best_first(candidates, sizes)
+    ends, nbytes = np.concatenate([each.ends for each in candidates]), np.concatenate(sizes)
+    after = np.cumsum(nbytes[order])
+    fit = int(np.searchsorted(after, budget, side="right"))
+    counts = np.zeros(len(candidates), dtype=np.int64)
+    np.maximum.at(counts, of[order[:fit]], ends[order[:fit]])
+    if fit < len(order):
+        left = budget - (after[fit - 1] if fit else 0)
+        cut = of[order[fit]]
+        rows = np.arange(counts[cut], ends[order[fit]] + 1)
+        counts[cut] += first_within(np.diff(candidates[cut].bytes_of(rows)), left)
+    return counts.tolist()
+
+
+def first_within(sizes: np.ndarray, budget: float) -> int:
+    """How many of the first rows fit, where each takes one of ``sizes`` bytes."""
+    return int(np.searchsorted(np.cumsum(sizes), budget, side="right"))
+
+
+def rows_of_share(share: float, num_rows: int, ranked: int) -> int:
+    """How many rows are a share of ``num_rows``, where only ``ranked`` of them may be taken."""
+    return min(int(share * num_rows), ranked)
+
+
+def _best_first(candidates: Sequence[Candidates], sizes: Sequence[np.ndarray]) -> np.ndarray:
+    """Numbers of all blocks, best first: what each saves for a byte. None comes before a hotter one of its own kind."""
+    if len(candidates) == 1:
+        return np.arange(len(candidates[0].ends))  # they are sorted: a graph of one node type may have 100 M of them
+    saved = [
+        np.minimum.accumulate(each.saved / np.where(size > 0, size, 1))
+        for each, size in zip(candidates, sizes, strict=True)
+    ]
+    share = [each.ends / max(each.ends[-1:].max(initial=0), 1) for each in candidates]
+    order: np.ndarray = np.lexsort((np.concatenate(share), -np.concatenate(saved)))
+    return order
