@@ -186,7 +186,7 @@ def test_own_server_is_started_again(make_data, make_model, make_trainer, capfd:
     assert shaken.losses == calm.losses
     said = capfd.readouterr().err
     for pid in kill.pids:
-        line = f"[graph server] the graph server of this run (pid {pid}) was killed by SIGKILL; it is started again."
+        line = f"[graph server] the graph server of this run (pid {pid}) was killed by SIGKILL; restarting it."
         assert line in said
 
 
@@ -194,7 +194,7 @@ def test_own_server_is_given_up(make_data, make_model, make_trainer, capfd: pyte
     data = make_data(sampling=SamplingOptions(max_restarts=0))
     with pytest.raises(PeerError) as raised:
         make_trainer(strategy="glt_server_client", callbacks=[_Kill(1)]).fit(make_model(Noting), data)
-    reason = "was killed by SIGKILL, and was started again 0 times (sampling.max_restarts) before."
+    reason = "was killed by SIGKILL, after 0 restarts in a row, the limit of sampling.max_restarts."
     assert reason in str(raised.value.__cause__)
     assert reason in capfd.readouterr().err
 

@@ -12,7 +12,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server.question import Question
 from glt_lightning.server.scheduler import Scheduler
-from glt_lightning.server.sessions import ClientStream, Finished, Hold, Session, SessionLostError, Sessions
+from glt_lightning.server.sessions import ClientStream, Finished, Reservation, Session, SessionLostError, Sessions
 from tests.helpers.clock import Clock
 
 CONFIG = SamplerConfig(0, ((3,),))
@@ -108,7 +108,7 @@ def test_a_full_buffer_waits_and_always_holds_one():
     for number in range(5):
         sessions.ask(session, question(number))
 
-    def make() -> Hold | None:
+    def make() -> Reservation | None:
         chosen = sessions.next()
         if chosen is None:
             return None
@@ -117,14 +117,14 @@ def test_a_full_buffer_waits_and_always_holds_one():
         sessions.settle(job, 100)
         del session.making[job.question.key]
         session.count(100)
-        return Hold(session, 100)
+        return Reservation(session, 100)
 
     first, second = make(), make()
     assert first is not None
     assert second is not None
     assert make() is None  # 200 of 250 bytes are taken, and a third one would not fit
-    first.let_go()
-    first.let_go()
+    first.release()
+    first.release()
     assert session.held == 100
     assert make() is not None
     session.count(10**6)  # larger than the buffer: one at a time
@@ -237,7 +237,7 @@ def test_a_server_that_stood_still_takes_no_sampler_for_stuck():
     assert not replaced  # for half of the 60 s that its client waits
     clock.ahead_s += 4
     Scheduler._look_after_samplers(server)
-    assert replaced == ["said nothing for 32 s"]
+    assert replaced == ["sent no reply for 32 s"]
 
 
 def test_silence_ends_a_session():

@@ -1,4 +1,4 @@
-"""The graph server that a trainer starts itself: this is what its process runs, until the trainer hangs up or dies."""
+"""The main program of a graph server that a trainer starts itself. It ends when the trainer closes its socket or dies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def serve(sock: socket.socket) -> None:
         server = HostedServer(ServerPlan.from_json(header))
     except Exception as error:
         known = isinstance(error, GLTError)
-        said = str(error) if known else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        send(sock, {"error": said})
+        reason = str(error) if known else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        send(sock, {"error": reason})
         return
     try:
         send(sock, {"address": server.address})
@@ -34,9 +34,9 @@ def serve(sock: socket.socket) -> None:
 
 
 def main(fd: int) -> None:
-    """fd: of the socket."""
+    """fd: descriptor of the socket to the trainer."""
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the trainer ends this one
     sock = socket.socket(fileno=fd)
     with suppress(ClosedError):
         serve(sock)

@@ -1,4 +1,4 @@
-"""A client's side of a session: asks a graph server for batches until they are there, whatever becomes of the server."""
+"""A client's side of a session: requests batches of a graph server, across broken connections and restarts of the server."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from glt_lightning.transport.message import Message
 from glt_lightning.transport.peer import Peer, PendingAnswer
 
 _LOST = "SessionLostError"
-_FIRST_PAUSE_S = 0.02  # between streams that break before anything has come
+_FIRST_PAUSE_S = 0.02  # between streams that break before a message has arrived; doubles up to _MOST_PAUSE_S
 _MOST_PAUSE_S = 1.0
-_LEAVE_S = 2.0
-_LEAVE_LOST_S = 0.1
+_LEAVE_S = 2.0  # for the threads to end when this is closed, "close" to the server included
+_LEAVE_LOST_S = 0.1  # the same while the server is away: there is no server to say goodbye to
 
 Key = tuple[int, int]
 
 
 class ClientSession:
-    """Asks questions of a server and keeps the answers until they are taken. Close it before its peer.
+    """Sends questions to a server and keeps the answers until they are taken. Close it before its peer.
 
-    Two threads: one sends what is asked, and now and then a sign of life, so that the lease does not depend on how often
-    batches are taken; the other reads the stream of batches. When the stream breaks, or the server does not know the
-    session any more, a new stream or session is opened and all that is not answered is asked again; the server makes the
-    same batches again or has them still. Both threads start with the first question.
+    Two threads: one sends questions, and renews the lease when there is none, so that the lease does not depend on how
+    often batches are taken; the other reads the stream of batches. When the stream breaks, or the server does not know the
+    session any more, a new stream or session is opened and every unanswered question is sent again; the server still has
+    the batches or makes the same ones again. Both threads start with the first question.
 
-    server: the peer.  max_restarts: how often the server tries a batch again that ends its samplers.
+    server: the peer.  max_restarts: how often the server retries a batch that ends its samplers.
     timeout_s: for one batch.
-    pin: page-locks the memory of batches that are handed over.  handover: whether they may be, within a host.
+    pin: page-locks the memory of batches that are handed over.  handover: whether to map the server's memory where it runs
+    on this host.
     clock: the monotonic clock, or that of a test.
     """
 
@@ -58,7 +59,9 @@ class ClientSession:
         self._peer, self._deadlines = server, deadlines
         self._max_restarts, self._timeout_s = max_restarts, timeout_s
         self._pin, self._handover = pin, handover
-        self._socket_name = ""  # where the server hands batches over; "" if it is on another host
+        self._socket_name = ""  # of the server's handover socket; "" if it is on another host
+        # Guards the fields below. Never held while the peer or the stream is used (both block), nor while a batch's memory
+        # is freed (that runs finalizers, which post to the stream's queue).
         self._state = threading.Condition()
         self._unanswered: dict[Key, Question] = {}
         self._answers: dict[Key, Message | PeerError] = {}
@@ -66,18 +69,19 @@ class ClientSession:
         self._stream_number = 0  # number of the stream
         self._lease_s = deadlines.lease_s
         self._stream: MessageStream | None = None
-        self._to_send: queue.SimpleQueue[Key | int | None] = queue.SimpleQueue()  # a question, a run to drop, a nudge
+        # a key to ask for, a run to drop, or None to wake the thread; lock-free for `forget`, which a finalizer may call
+        self._to_send: queue.SimpleQueue[Key | int | None] = queue.SimpleQueue()
         self._error: PeerError | None = None
         self._threads: list[threading.Thread] = []
         self._closed = False
-        self._asked_again_s = clock()  # when all that was not answered was asked again
-        self._broken_s = clock()  # when a stream broke last
+        self._asked_again_s = clock()  # when the unanswered questions were sent again
+        self._broken_s = clock()  # when the last stream broke
         self.reopened = 0  # streams after the first
         self._fresh = 0
 
     @property
     def fresh(self) -> int:
-        """Batches that were copied because the user held so many."""
+        """Number of batches that were copied because the program references so many."""
         return self._fresh + getattr(self._stream, "fresh", 0)
 
     @property
@@ -85,7 +89,7 @@ class ClientSession:
         return self._peer.name
 
     def ask(self, question: Question) -> None:
-        """Asks for a batch. Returns at once."""
+        """Requests a batch. Returns at once."""
         with self._state:
             self._unanswered[question.key] = question
             if not self._threads and not self._closed:
@@ -96,12 +100,12 @@ class ClientSession:
         self._to_send.put(question.key)
 
     def answer(self, key: Key) -> Message:
-        """Takes the answer to a question that was asked. Waits ``timeout_s``, and again after the server came back.
+        """Takes the answer to a question. Waits ``timeout_s``, and again after the server has come back.
 
-        Raises `SamplerError` if the batch cannot be made or does not come, `PeerError` if the server is lost.
+        Raises `SamplerError` if the batch cannot be made or does not arrive, `PeerError` if the server is lost.
         """
         begun_s = self._clock()
-        latest_s: float | None = None  # to ask again for the last time
+        latest_s: float | None = None  # the last time at which a new stream restarts the timeout
         still = StandStill()
         with self._state:
             while key not in self._answers:
@@ -109,16 +113,18 @@ class ClientSession:
                 if still.happened():
                     begun_s, latest_s = self._clock(), None
                 if latest_s is None and self._broken_s > begun_s:
-                    # bounded also where the batch ends every server that makes it
+                    # Each stream restarts the timeout. This bounds it where the batch itself ends every server that makes
+                    # it: a new server, a new stream, for ever.
                     latest_s = self._broken_s + self._deadlines.reconnect_s
                 asked_s = max(begun_s, self._asked_again_s)
                 asked_s = asked_s if latest_s is None else min(latest_s, asked_s)
                 left_s = asked_s + self._timeout_s - self._clock()
-                if self._stream is None:  # the server is away, which has a limit of its own
+                if self._stream is None:  # the server is away: `_read` gives up after reconnect_s
                     left_s = self._timeout_s
                 if left_s <= 0:
                     raise SamplerError(
-                        f"{self.server}: no answer with batch {key[1]} within sampling.timeout_s = {self._timeout_s} s."
+                        f"{self.server}: no answer with batch {key[1]} within sampling.timeout_s = {self._timeout_s} s. "
+                        "Raise it if batches take that long, or check the log of the server."
                     )
                 self._state.wait(min(left_s, STEP_S))
             found = self._answers.pop(key)
@@ -127,11 +133,11 @@ class ClientSession:
         return found
 
     def forget(self, run: int) -> None:
-        """A run has ended: what is not answered of it is not wanted. From anywhere, also a finalizer."""
+        """Drops a run that has ended, with its unanswered questions. From any thread, also a finalizer."""
         self._to_send.put(run)
 
     def close(self) -> None:
-        """Ends the session, as far as the server can be reached, and the threads. Safe to call twice."""
+        """Ends the session, if the server can be reached, and the threads. Safe to call twice."""
         with self._state:
             self._closed = True
             self._state.notify_all()
@@ -140,7 +146,7 @@ class ClientSession:
         if stream is not None:
             stream.close()
         for thread in self._threads:
-            # A server that is away is not told; a thread that tries to reach it ends with the peer.
+            # A server that is away ends the session by its lease; a thread that is still connecting ends with the peer.
             if thread is not threading.current_thread():
                 thread.join(_LEAVE_S if stream is not None else _LEAVE_LOST_S)
         self._answers.clear()
@@ -152,7 +158,7 @@ class ClientSession:
             work()
         except PeerError as error:
             self._fail(error)
-        except BaseException as error:  # a thread that dies must not leave the trainer waiting
+        except BaseException as error:  # the trainer must not wait for ever because this thread died
             self._fail(PeerError(f"{self.server}: {type(error).__name__}: {error}"))
             raise
 
@@ -178,7 +184,7 @@ class ClientSession:
     # -- the reading thread
 
     def _read(self) -> None:
-        """Has one stream after another, until the server is given up."""
+        """Reads one stream after another, until the outage exceeds ``reconnect_s``."""
         pause_s, limit_s = 0.0, self._deadlines.reconnect_s
         while not self._over:
             self._outage.begin_attempt()
@@ -192,14 +198,15 @@ class ClientSession:
             away_s = self._outage.broke()
             if away_s > limit_s and not self._over:
                 raise PeerLostError(
-                    f"{lost}. For {away_s:.1f} s it gave no batches (cluster.deadlines.reconnect_s = {limit_s:g})."
+                    f"{lost}. It sent no batch for {away_s:.1f} s, longer than cluster.deadlines.reconnect_s ({limit_s:g}). "
+                    "Check that the server runs; raise the option if it needs longer to come back."
                 )
             pause_s = min(_MOST_PAUSE_S, 2 * pause_s or _FIRST_PAUSE_S) if away_s > 0 else 0.0
             with self._state:
                 self._state.wait_for(lambda: self._over, pause_s)
 
     def _read_stream(self, session: str, number: int) -> PeerLostError:
-        """Files what one stream brings. Returns why it ended."""
+        """Stores the batches of one stream. Returns the reason why it ended."""
         try:
             for message in self._open_stream(session, number):
                 self._outage.heard()
@@ -207,12 +214,12 @@ class ClientSession:
                 del message
         except PeerLostError as error:
             return error
-        return PeerLostError(f"{self.server}: ended the stream of batches")
+        return PeerLostError(f"{self.server}: the server ended the stream of batches")
 
     def _next_stream(self) -> tuple[str, int]:
-        """Opens a session if there is none, and asks all that is not answered again under a new number.
+        """Opens a session if there is none, and sends every unanswered question again under a new stream number.
 
-        Raises `PeerLostError` when the server was tried for as long as the deadlines allow.
+        Raises `PeerLostError` if the server stays away for longer than ``reconnect_s``.
         """
         with self._state:
             session = self._session
@@ -247,7 +254,7 @@ class ClientSession:
         with self._state:
             over = self._over
             self._stream = stream
-            self._state.notify_all()  # the time of those who wait for an answer begins
+            self._state.notify_all()  # threads in `answer` start their timeout now
         try:
             if not over:
                 yield from stream
@@ -264,7 +271,7 @@ class ClientSession:
         )
 
     def _file(self, message: Message) -> None:
-        """Puts an answer where it is looked for. What is not waited for, or came already, is dropped."""
+        """Stores an answer. One that is not expected any more, or arrives for the second time, is dropped."""
         header = message.header
         self._settle(
             (header.get("run", 0), header.get("number", 0)),
@@ -278,7 +285,7 @@ class ClientSession:
                 self._state.notify_all()
 
     def _lose(self, session: str) -> None:
-        """The server does not know a session."""
+        """Forgets a session that the server does not know any more."""
         with self._state:
             if self._session != session:
                 return
@@ -293,7 +300,7 @@ class ClientSession:
         while not self._over:
             waiting: list[Key | int | None] = []
             with suppress(queue.Empty):
-                waiting.append(self._to_send.get(timeout=self._lease_s / 4))
+                waiting.append(self._to_send.get(timeout=self._lease_s / 4))  # three renewals may get lost
                 while True:
                     waiting.append(self._to_send.get_nowait())
             self._send_all(waiting)
@@ -304,14 +311,14 @@ class ClientSession:
                 self._peer.ask("close", {"session": session}).result()
 
     def _send_all(self, waiting: list[Key | int | None]) -> None:
-        """Sends questions, runs to drop, or a sign of life if there is nothing else to say."""
+        """Sends questions and runs to drop, or renews the lease if there are none."""
         for run in (each for each in waiting if isinstance(each, int)):
             self._drop_answers(run)
         with self._state:
             session, number = self._session, self._stream_number
             questions = [self._unanswered[k] for k in waiting if isinstance(k, tuple) and k in self._unanswered]
         if not session or self._over:
-            return  # there is no server to send to; what is not answered is asked again later
+            return  # no session: `_next_stream` sends the unanswered questions again
         sent: list[tuple[Question | None, PendingAnswer]] = []
         for each in questions:
             message = each.to_message(session, number)
@@ -326,7 +333,7 @@ class ClientSession:
             except RemoteError as error:
                 if error.kind == _LOST:
                     self._lose(session)
-                elif question is not None:  # it is this question that the server does not like
+                elif question is not None:  # the server refuses this question alone
                     self._settle(question.key, error)
                 else:
                     raise
@@ -336,11 +343,11 @@ class ClientSession:
             for key in [key for key in self._unanswered if key[0] == run]:
                 del self._unanswered[key]
             gone = [self._answers.pop(key) for key in list(self._answers) if key[0] == run]
-        del gone  # memory is let go of outside of the lock
+        del gone  # memory is freed outside the lock
 
 
 def _failed(server: str, message: Message) -> PeerError:
-    """Why the server could not make a batch."""
-    said, trace = str(message.header["error"]), str(message.header.get("traceback", ""))
-    text = f"{server}: {said}" + (f"\n\nTraceback in the server's sampler process:\n{trace}" if trace else ".")
+    """The error of a server that could not make a batch."""
+    reason, trace = str(message.header["error"]), str(message.header.get("traceback", ""))
+    text = f"{server}: {reason}" + (f"\n\nTraceback in the server's sampler process:\n{trace}" if trace else ".")
     return RemoteError(text, "SamplerError", trace)

@@ -1,4 +1,4 @@
-"""How long a server has been away, as its client sees it."""
+"""How long a server has been away, as seen by its client."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable
 class Outage:
     """Counts the time without a stream since the last message from a server.
 
-    The time a stream stood is not counted, whatever it delivered: a client that wants nothing for an hour, and whose
-    server is then restarted, has lost nothing in that hour. Streams that break at once add up, so a server that accepts
-    each one and drops it is given up, too.
+    The time for which a stream was open is not counted, whatever it delivered: a client may want no batch for an hour, and
+    a restart of the server after it is a new outage. (Once the time was counted from the opening of the broken stream, and
+    each restart killed every job older than ``reconnect_s``.) Streams that break at once add up, so the client also gives
+    up a server that accepts each stream and drops it.
 
-    limit_s: a stream that stood for longer than this was well; what had happened before it does not count any more.
+    limit_s: a stream that was open for longer than this ends the outage before it, even without a message.
     clock: the monotonic clock, or that of a test.
     """
 
@@ -33,15 +34,15 @@ class Outage:
         self._opened_s = self._clock()
 
     def heard(self) -> None:
-        """A message has come."""
+        """A message has arrived: the outage is over."""
         self._since_s = None
 
     def broke(self) -> float:
-        """The stream, or the attempt to open one, has failed. Returns for how many seconds there has been none."""
+        """The stream, or the attempt to open one, has failed. Returns the seconds of the outage so far."""
         now = self._clock()
-        stood_s = 0.0 if self._opened_s is None else now - self._opened_s
-        if self._since_s is None or stood_s > self._limit_s:
+        open_s = 0.0 if self._opened_s is None else now - self._opened_s
+        if self._since_s is None or open_s > self._limit_s:
             self._since_s = now
         else:
-            self._since_s += stood_s
+            self._since_s += open_s
         return now - self._since_s

@@ -1,4 +1,4 @@
-"""A graph server in a child process, seen from the trainer that starts it."""
+"""A graph server in a child process of the trainer: the trainer's side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glt_lightning.producer.child import Starter
 from glt_lightning.producer.process import exit_reason
 from glt_lightning.server.hosted import ServerPlan
 
-_LEAVE_S = 5.0  # to close its sockets and end its samplers after a hang-up
+_LEAVE_S = 5.0  # for the child to close its sockets and end its samplers, before it is killed
 
 
 class ServerProcess:
@@ -26,11 +26,10 @@ class ServerProcess:
     The child ends when the socket to it does, and is killed when its trainer ends. Close it.
 
     Args:
-        plan: What it serves.
-        max_restarts: How often it is started again in a row; after that ``on_failure`` is told why, on a thread of its
-            own. A server that ran for longer than ``plan.cluster.deadlines.reconnect_s`` begins a new row, so that a job
-            of a week survives a restart a day.
-        on_failure: As above.
+        plan: The options of the server.
+        max_restarts: How many times in a row it is started again. A server that ran for longer than
+            ``plan.cluster.deadlines.reconnect_s`` begins a new row, so that a job of a week survives a restart a day.
+        on_failure: Called with the reason after that, on a thread of its own.
         clock: The monotonic clock, or that of a test.
 
     Raises `PeerError` if the server does not start within ``plan.cluster.deadlines.start_s``.
@@ -45,6 +44,8 @@ class ServerProcess:
     ) -> None:
         self._clock, self._in_a_row = clock, 0
         self._plan, self._max_restarts, self._on_failure = plan, max_restarts, on_failure
+        # Guards _closed and the choice of a new socket: without it, `close` could shut the old socket down while a restart
+        # makes the next one, and wait for a child that nobody ends.
         self._lock = threading.Lock()
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +85,7 @@ class ServerProcess:
         with self._lock, theirs:
             if self._closed:
                 sock.close()
-                raise PeerError("the graph server is being closed.")
+                raise PeerError("the graph server of this run was not started again, because the run is ending.")
             self._sock = sock
             sock.settimeout(plan.cluster.deadlines.start_s)
             self._process = self._starter.start("glt_lightning.server.child", theirs)
@@ -94,8 +95,8 @@ class ServerProcess:
         except TimeoutError:
             limit_s = plan.cluster.deadlines.start_s
             raise PeerError(
-                f"the graph server of this run is not ready after {limit_s:g} s. Raise cluster.deadlines.start_s if it "
-                "needs longer."
+                f"the graph server of this run was not ready after {limit_s:g} s. If loading the partition takes longer, "
+                "raise cluster.deadlines.start_s."
             ) from None
         except ClosedError:
             raise PeerError(f"the graph server of this run {self._exit_reason()} while it started.") from None
@@ -116,7 +117,7 @@ class ServerProcess:
             self._stop()
             try:
                 self._restart(end)
-            except Exception as error:  # what went wrong must reach the trainer, whatever it is
+            except Exception as error:  # every reason must reach the trainer, or it would wait for batches
                 if not self._closed:
                     self._on_failure(str(error))
                 return
@@ -127,16 +128,16 @@ class ServerProcess:
         while True:
             if self._in_a_row == self._max_restarts:
                 raise PeerError(
-                    f"{end}, and was started again {self._in_a_row} times (sampling.max_restarts) before. Find what ends it, "
-                    "or raise sampling.max_restarts."
+                    f"{end}, after {self._in_a_row} restarts in a row, the limit of sampling.max_restarts. Look for the cause "
+                    "in the log of the server above (out of memory?), or raise sampling.max_restarts."
                 )
             self._in_a_row += 1
-            print(f"[graph server] {end}; it is started again.", file=sys.stderr, flush=True)
+            print(f"[graph server] {end}; restarting it.", file=sys.stderr, flush=True)
             try:
                 self._start(self._plan)
                 self._ready_s = self._clock()
                 return
-            except PeerError as error:  # one that dies while it starts is one more in the row
+            except PeerError as error:  # a child that dies while it starts counts as one more in the row
                 if self._closed:
                     raise
                 self._stop()
@@ -147,7 +148,7 @@ class ServerProcess:
         return exit_reason(self._process, _LEAVE_S)
 
     def _stop(self) -> None:
-        """Hangs up, waits for the end, and kills where that does not come."""
+        """Closes the socket, waits for the child's end, and kills it if it does not come."""
         if self._sock is not None:
             self._sock.close()
         if self._process is not None:

@@ -1,4 +1,4 @@
-"""A batch asked of a graph server, as a message: all that the batch depends on."""
+"""The request for one batch as a message to a graph server. It carries everything that the batch depends on."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.transport.message import Message, read_integer
 
 _FIELDS = {"session", "talk", "run", "number", "key", "config", "arrays"}
-_MOST_SEEDS = 1 << 22
+_MOST_SEEDS = 1 << 22  # per batch: bounds the memory that one message can claim
 
 
 @dataclass(frozen=True)
 class Question:
-    """One batch of a client's run. Numbers of runs are the client's own."""
+    """The request for one batch of a client's run. The client numbers its runs."""
 
     run: int
     config: SamplerConfig
@@ -37,27 +37,27 @@ class Question:
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes while it waits."""
+        """Bytes of memory that it takes while it waits."""
         return self.request.nbytes
 
     def to_message(self, session: str, stream: int) -> Message:
         """The question of a client's session. stream: see `server.sessions.Session`."""
         header, body = write_request(self.request)
-        whose = {"session": session, "talk": stream, "run": self.run, "config": write_config(self.config)}
-        return Message(whose | header, body)
+        ids = {"session": session, "talk": stream, "run": self.run, "config": write_config(self.config)}
+        return Message(ids | header, body)
 
 
 def read_question(message: Message, manifest: Manifest, most_bytes: int | None = None) -> Question:
-    """The question in a message. Raises `DataError` for one that the graph has no answer to.
+    """The question in a message, checked against the graph. Raises `DataError`.
 
-    most_bytes: largest memory of its batch.
+    most_bytes: limit of the memory of its batch.
     """
     header, schema = message.header, manifest.schema
     if set(header) != _FIELDS:
         raise wrong_fields("make", _FIELDS, header)
     config = read_config(header["config"], len(schema.edge_types))
     read_integer(header["config"], "seed_type", 0, len(schema.node_types) - 1)
-    # whatever the client says: this server's own limits
+    # this server's own limits, regardless of the client's
     config = replace(config, most_bytes=most_bytes, threads=min(config.threads, os.cpu_count() or 1))
     request = read_request(message)
     _check_seeds(request.seeds, config.seed_type, manifest)
@@ -73,7 +73,9 @@ def read_question(message: Message, manifest: Manifest, most_bytes: int | None =
 
 def _check_seeds(seeds: np.ndarray, seed_type: int, manifest: Manifest) -> None:
     if len(seeds) > _MOST_SEEDS:
-        raise DataError(f"seeds: expected at most {_MOST_SEEDS}, got {len(seeds)}.")
+        raise DataError(
+            f"seeds: at most {_MOST_SEEDS} per batch are allowed, got {len(seeds)}. Use a smaller batch_size."
+        )
     begin = manifest.offsets[seed_type]
     end = begin + manifest.num_nodes[seed_type]
     bad = np.flatnonzero((seeds < begin) | (seeds >= end))

@@ -1,4 +1,4 @@
-"""The graph server: sampler processes that make batches for any number of clients, which come and go."""
+"""The graph server: sampler processes that make batches for any number of clients."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from glt_lightning.server.sessions import Finished, Session, SessionLostError
 from glt_lightning.transport.base import Caller, CallHandler, Service, Transport
 from glt_lightning.transport.message import Message, read_integer
 
-_PAUSE_S = 0.5  # between looks at whether the reader of a stream is still there
-_MOST_FAILURES = 10  # of one batch, whatever a client asks for
-_MOST_ID = 100  # characters
-_MOST_SHOWN = 100  # clients in a status, which must fit into a header
+_PAUSE_S = 0.5  # between checks whether the reader of a stream is still connected
+_MOST_FAILURES = 10  # samplers that one batch may end: bounds the ``max_restarts`` of a client
+_MOST_ID = 100  # characters of a session id
+_MOST_SHOWN = 100  # clients in a status, so that it fits into a header
 
 
 class GraphServer:
     """Listens at ``address`` from the moment it is made, with its samplers ready. Close it.
 
-    Clients open a session, ask for batches (`make`) and take them from a stream (`batches`) in whatever order they are
-    finished; docs/wire-format.md has the messages. A question carries all that its batch depends on, so the server knows
-    nothing of epochs, and one that is started again gives the same batches.
+    Clients open a session, ask for batches (`make`) and take them from a stream (`batches`) in the order in which they are
+    finished; docs/wire-format.md has the messages. A question carries everything that its batch depends on, so the server
+    keeps no state of an epoch, and a restarted server makes the same batches.
 
-    Its parts: a `Scheduler`, which owns samplers and sessions; a `HandoverServer` for clients of the same host; and the
-    operations, which check what comes and ask the scheduler.
+    Its components: a `Scheduler`, which owns samplers and sessions; a `HandoverServer` for clients on the same host; and
+    the operations, which check requests and call the scheduler.
 
     Args:
         partition: The mapped parts.
         options: Sampler processes, buffer, deadlines.
-        transport: How it is reached.
+        transport: The transport by which it is reached.
         address: Where to listen, ``host:port``; port 0 picks one.
         rank: Its number among the servers.
-        source: What its samplers open; by default all that ``partition`` maps.
-        services: Further calls that it answers.
-        greet: Answers a peer's introduction, or raises `RefusedError`.
+        source: The graph that its samplers open; by default that of ``partition``.
+        services: Further calls that it offers.
+        greet: Answers a peer's greeting, or raises `RefusedError`.
 
     Raises `SamplerError` if the samplers do not start, `OptionError` for an address that cannot be used.
     """
@@ -73,7 +73,7 @@ class GraphServer:
             "drop": self._drop,
             "renew": self._renew,
             "close": self._end_session,
-            "status": self._tell_status,
+            "status": self._report_status,
         }
         try:
             self._handover = HandoverServer(
@@ -86,7 +86,7 @@ class GraphServer:
         self.address = self._server.address
 
     def status(self) -> dict[str, Any]:
-        """What it holds and does, as JSON can say it. Raises `PeerError` if it does not work any more."""
+        """Its state as JSON values. Raises `PeerError` if its scheduler has failed."""
         found, manifest = self._scheduler.status(), self._partition.manifest
         clients, samplers = found["clients"], found["samplers"]
         return {
@@ -105,14 +105,15 @@ class GraphServer:
         }
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Batches may take rows from this `RowCache` from now on."""
+        """Lets samplers read rows from this `RowCache` from now on."""
         self._scheduler.keep(handle)
 
     def close(self) -> None:
         """Ends all sessions, the samplers and every connection. Safe to call twice."""
         if not self._closed:
             self._closed = True
-            # Connections go first: for clients this server is away, and they wait for the next one.
+            # Connections end before sessions: to clients this looks like a lost server, so they wait for the next one. Were
+            # sessions ended first, clients would get errors.
             self._scheduler.end_streams()
             self._server.close()
             self._end()
@@ -135,7 +136,7 @@ class GraphServer:
         failures = min(_MOST_FAILURES, read_integer(message.header, "max_restarts", 0, 1 << 31))
         patience_s = message.header.get("timeout_s")
         if not isinstance(patience_s, (int, float)) or not patience_s > 0:
-            raise DataError(f"timeout_s: expected seconds > 0, got {patience_s!r:.50}.")
+            raise DataError(f"timeout_s: expected a number of seconds > 0, got {patience_s!r:.50}.")
         lease_s = self._options.deadlines.lease_s
         job = f"{caller.hello.get('job', '')!s:.200}"
         self._scheduler.open(Session(id_, caller.name, job, lease_s, patience_s, failures, caller.host))
@@ -161,7 +162,7 @@ class GraphServer:
         self._scheduler.end(message.header.get("session"))
         return Message({})
 
-    def _tell_status(self, _message: Message, _caller: Caller) -> Message:
+    def _report_status(self, _message: Message, _caller: Caller) -> Message:
         return Message(self.status())
 
     def _batches(self, message: Message, caller: Caller) -> Iterator[Message]:
@@ -171,13 +172,13 @@ class GraphServer:
             found = stream.take(_PAUSE_S)
             if session.ended:
                 raise SessionLostError(
-                    "the session has ended: the client was silent for longer than its lease, or idle when others found the "
-                    "server full (cluster.limits.sessions)."
+                    "the session has ended: the client was silent for longer than cluster.deadlines.lease_s, or it was idle when "
+                    "a new client found cluster.limits.sessions reached."
                 )
             if stream.ended:
                 return
             while found:
-                # nothing here may keep the memory while the transport has it
+                # popped by _as_message: a local variable would keep the batch's memory after the transport has sent it
                 yield _as_message(found)
                 session.heard()
 

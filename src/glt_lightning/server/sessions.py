@@ -1,4 +1,4 @@
-"""The clients of a graph server: what each has asked for, whose turn is next, and who has not been heard of."""
+"""The clients of a graph server: their questions, whose turn is next, and which have been silent for too long."""
 
 from __future__ import annotations
 
@@ -19,51 +19,53 @@ from glt_lightning.producer.process import BatchTask
 from glt_lightning.server.question import Question
 from glt_lightning.transport.message import EMPTY
 
-_MOST_WAITING = 4096  # questions of a session
+_MOST_WAITING = 4096  # questions of a session; the second number bounds their seeds: what a hostile client can claim
 _MOST_WAITING_BYTES = 256 << 20
 _MOST_SHOWN = 80  # characters of a name in a status
-_RATE_S = 10.0  # over which rates are measured
-_STILL_S = 2.0  # between looks at who is silent, which are half a second apart unless this process stands still
+_RATE_S = 10.0  # window over which rates are measured
+_STILL_S = 2.0  # `silent` is called every half second; a longer gap means that this process itself was stopped
 
 Key = tuple[int, int]  # a client's run, and the number of a batch in it
 
 
 class SessionLostError(PeerError):
-    """The server does not know the session: it was restarted, or did not hear of the client for too long."""
+    """The server does not know the session: it was restarted, or the client was silent for longer than its lease."""
 
 
-class Hold:
-    """Bytes of a batch in a client's buffer."""
+class Reservation:
+    """The bytes of a client's buffer that a batch takes."""
 
     def __init__(self, session: Session, nbytes: int) -> None:
         self._session, self._nbytes = session, nbytes
         session.held += nbytes
 
-    def let_go(self) -> None:
-        """The batch is not in the buffer any more. Safe to call twice."""
+    def release(self) -> None:
+        """The batch has left the buffer. Safe to call twice: the handover and the end of the memory both do."""
         self._session.held -= self._nbytes
         self._nbytes = 0
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A batch, or why there is none, on its way to the client. memory: uint8; lives as long as somebody views it.
-    slot, hold: where it lies, and its place in the client's buffer; None if there is no batch."""
+    """A batch, or the error in its place, on its way to the client. memory: uint8; lives as long as a view of it.
+    slot, reservation: its memory, and its bytes in the client's buffer; None if there is no batch."""
 
     key: Key
     header: Mapping[str, Any]
     memory: np.ndarray = field(default_factory=lambda: EMPTY)
     slot: SharedSlot | None = None
-    hold: Hold | None = None
+    reservation: Reservation | None = None
 
 
 class ClientStream:
-    """What one stream to a client takes its batches from. A client that lost its stream opens another one, with the next
-    number; what the old one has not taken goes to the new one."""
+    """The finished batches for one stream to a client. A client that lost its stream opens another one with the next number,
+    which inherits the batches that the old one has not taken."""
 
     def __init__(self, number: int, ready: Iterable[Finished] = ()) -> None:
         self.number = number
         self._ready = OrderedDict((item.key, item) for item in ready)
+        # The scheduler's thread puts, threads of the transport take. Held only for a moment, so that no client can block
+        # the scheduler.
         self._state = threading.Condition()
         self._ended = False
 
@@ -78,7 +80,8 @@ class ClientStream:
                 self._state.notify_all()
 
     def take(self, timeout_s: float) -> list[Finished]:
-        """The next batch, alone in its list; nothing if there is none in time, or the stream has ended."""
+        """The next batch, alone in a list so that the caller can pop its last reference; an empty list if there is none in
+        time, or the stream has ended."""
         with self._state:
             self._state.wait_for(lambda: self._ended or self._ready, timeout_s)
             return [] if self._ended or not self._ready else [self._ready.popitem(last=False)[1]]
@@ -91,13 +94,13 @@ class ClientStream:
         return len(self._ready)
 
     def drop(self, run: int) -> None:
-        """Forgets what is ready of a run."""
+        """Forgets the finished batches of a run."""
         with self._state:
             gone = [self._ready.pop(key) for key in list(self._ready) if key[0] == run]
-        del gone  # memory is let go of outside of the lock
+        del gone  # memory is freed outside the lock: that runs finalizers
 
     def end(self) -> list[Finished]:
-        """Returns what was not taken; nothing can be taken after this."""
+        """Returns the batches that were not taken; nothing can be taken after this."""
         with self._state:
             left, self._ended = list(self._ready.values()), True
             self._ready.clear()
@@ -107,20 +110,20 @@ class ClientStream:
 
 @dataclass(eq=False, kw_only=True)
 class Job(BatchTask):
-    """A question that a sampler works on."""
+    """A question in flight at a sampler."""
 
     session: Session
     question: Question
-    charged: int  # bytes that its session was charged for it, before its size was known
+    charged: int  # estimated bytes charged to its session, before its size was known
     wanted: bool = True
 
 
 class Session:
-    """One client, as the server sees it. Its attributes belong to the scheduler's thread, but for `heard`.
+    """The server's state of one client. Only the scheduler's thread uses it; `heard` may be called from any thread.
 
-    lease_s: how long it may be silent.  patience_s: how long it waits for a batch.  most_failures: how often a batch of it
-    may end a sampler.  served: bytes made for it, the measure of its share.  largest: bytes of its largest batch so far.
-    held: bytes of finished batches that the transport has not let go of.  host: where the client is.
+    lease_s: how long it may be silent.  patience_s: how long it waits for a batch.  most_failures: how often one of its
+    batches may end a sampler.  served: bytes made for it, by which turns are given.  largest: bytes of its largest batch so
+    far.  held: bytes of finished batches that the transport has not released.  host: the client's host.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class Session:
         self.stream = ClientStream(0)
         self.waiting: OrderedDict[Key, Question] = OrderedDict()
         self.making: dict[Key, Job] = {}
-        self.runs: dict[int, int] = {}  # the client's number of a run -> the samplers'
+        self.runs: dict[int, int] = {}  # number of a run at the client -> at the samplers
         self.served = 0
         self.largest = self.held = self.batches = self.nbytes = 0
         self._waiting_bytes = 0
@@ -141,34 +144,38 @@ class Session:
         self.ended = False
 
     def heard(self) -> None:
-        """A sign of life. From any thread."""
+        """Renews the lease. From any thread: it is one store."""
         self.heard_s = time.monotonic()
 
     def ask(self, question: Question) -> bool:
-        """Takes a question that is not known yet; False for one that is."""
+        """Takes a question; False if it is known already (a client asks again after its stream broke)."""
         if question.key in self.waiting or question.key in self.making or question.key in self.stream:
             return False
         self._waiting_bytes += question.nbytes
         if len(self.waiting) >= _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
             self._waiting_bytes -= question.nbytes
-            raise DataError(f"{len(self.waiting)} batches are asked for and not made yet; ask for fewer ahead.")
+            raise DataError(
+                f"{len(self.waiting)} batches are asked for and not made yet; at most {_MOST_WAITING}, with "
+                f"{_MOST_WAITING_BYTES >> 20} MiB of seeds, may wait. Lower cluster.prefetch of this client."
+            )
         self.waiting[question.key] = question
         return True
 
     def may_have_more(self, buffer_bytes: int) -> bool:
-        """Whether another batch fits into the client's buffer; one always does."""
+        """Whether another batch fits into the client's buffer, by the size of the largest so far; one always does. Until the
+        first is finished its size is unknown, so no second one is begun."""
         if not self.held and not self.making:
             return True
         return self.largest > 0 and self.held + (len(self.making) + 1) * self.largest <= buffer_bytes
 
     def pop(self) -> Question:
-        """The question that waits longest."""
+        """Takes the oldest waiting question."""
         _, question = self.waiting.popitem(last=False)
         self._waiting_bytes -= question.nbytes
         return question
 
     def forget_run(self, run: int) -> list[Job]:
-        """Drops a run; returns the jobs of it that samplers work on."""
+        """Drops a run; returns its jobs that are in flight at samplers."""
         for key in [key for key in self.waiting if key[0] == run]:
             self._waiting_bytes -= self.waiting.pop(key).nbytes
         self.stream.drop(run)
@@ -180,13 +187,13 @@ class Session:
         return jobs
 
     def change_stream(self, number: int) -> bool:
-        """Makes ``number`` the current stream; False if there is a later one already."""
+        """Makes ``number`` the current stream; False if there is a later one: messages of the old one may arrive late."""
         if number > self.stream.number:
             self.stream = ClientStream(number, self.stream.end())
         return number == self.stream.number
 
     def count(self, nbytes: int) -> None:
-        """A batch is finished."""
+        """Counts a finished batch."""
         self.batches += 1
         self.nbytes += nbytes
         self.largest = max(self.largest, nbytes)
@@ -215,14 +222,14 @@ class Session:
 
 
 class Sessions:
-    """All clients. For the scheduler's thread.
+    """The sessions of all clients. For the scheduler's thread only.
 
     The next batch is made for the client with the fewest bytes made so far, among those that wait and whose buffer has
-    room. Who comes, or comes back after having asked for nothing, starts level with the one served last: nobody saves up
-    a claim.
+    space. A client that is new, or comes back after a time without questions, starts level with the one served last, so
+    that an idle client does not save up a claim with which it would then block the others.
 
-    buffer_bytes: room for finished batches of each client.  shared: of all clients together, evenly, where each may
-    have two batches however large they are.  clock: the monotonic clock, or that of a test.
+    buffer_bytes: limit of finished batches of each client.  shared: of all clients together, divided evenly; each may then
+    have two batches, however large they are.  clock: the monotonic clock, or that of a test.
     """
 
     def __init__(self, buffer_bytes: int, *, shared: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -239,12 +246,12 @@ class Sessions:
         return len(self._by_id)
 
     def add(self, session: Session) -> Session:
-        """A new session, or the one that has its id already."""
+        """Adds a session; returns the existing one if its id is known (the client repeats "open" after a lost answer)."""
         return self._by_id.setdefault(session.id, session)
 
     def greediest(self, host: str) -> Session | None:
-        """The session that makes room for one of ``host``: one for which nothing is made or kept, of the address that has
-        the most; of these one that never had a batch, and the one that was silent longest."""
+        """The session to end for a newcomer from ``host``: one without questions and batches, of the address with the most
+        sessions; of these first one that never had a batch, then the one that was silent for longest."""
         counts: dict[str, int] = {}
         for session in self._by_id.values():
             counts[session.host] = counts.get(session.host, 0) + 1
@@ -259,35 +266,37 @@ class Sessions:
         return id_ in self._by_id
 
     def find(self, id_: Any) -> Session:
-        """A session, which was heard of just now. Raises `SessionLostError`."""
+        """The session with an id; renews its lease. Raises `SessionLostError`."""
         session = self._by_id.get(id_) if isinstance(id_, str) else None
         if session is None:
-            raise SessionLostError("there is no such session: the server was restarted or the lease has ended.")
+            raise SessionLostError(
+                "there is no such session: the server was restarted, or the lease has ended (cluster.deadlines.lease_s)."
+            )
         session.heard()
         return session
 
     def ask(self, session: Session, question: Question) -> None:
-        """Takes a question; one that is known already is not made twice."""
+        """Takes a question. One that is known already is not made twice."""
         idle = not session.waiting
         if session.ask(question) and idle:
             session.served = max(session.served, self._level)
 
     def next(self) -> tuple[Session, Question] | None:
-        """Whose turn it is, and for what; the session is charged with an estimate."""
-        able = [s for s in self._by_id.values() if s.waiting and s.may_have_more(self._room(s))]
+        """The session whose turn it is, and its question; None if no client waits or all buffers are full."""
+        able = [s for s in self._by_id.values() if s.waiting and s.may_have_more(self._buffer_of(s))]
         if not able:
             return None
         session = min(able, key=lambda s: s.served)
         self._level = session.served
         return session, session.pop()
 
-    def _room(self, session: Session) -> int:
+    def _buffer_of(self, session: Session) -> int:
         if not self._shared:
             return self._buffer_bytes
         return max(LEAST * session.largest, self._buffer_bytes // len(self._by_id))
 
     def job_of(self, session: Session, question: Question, slot: Any) -> Job:
-        """The job for a question whose turn it is."""
+        """Makes the job for a question, and charges the session with an estimate of its size."""
         run = session.runs.setdefault(question.run, 0) or next(self._runs)
         session.runs[question.run] = run
         charged = max(1, session.largest)
@@ -306,11 +315,11 @@ class Sessions:
         return job
 
     def settle(self, job: Job, nbytes: int) -> None:
-        """The size of a job's batch is known."""
+        """Corrects the charge of a job by the real size of its batch."""
         job.session.served += nbytes - job.charged
 
     def remove(self, session: Session) -> list[Job]:
-        """Ends a session; returns the jobs of it that samplers work on."""
+        """Ends a session; returns its jobs that are in flight at samplers."""
         self._by_id.pop(session.id, None)
         session.ended = True
         jobs = [job for run in {key[0] for key in session.making} for job in session.forget_run(run)]
@@ -319,12 +328,12 @@ class Sessions:
         return jobs
 
     def silent(self) -> Collection[Session]:
-        """Those whose lease has ended. To be asked every half second."""
+        """The sessions whose lease has ended. To be called every half second."""
         now, before = self._clock(), self._looked_s
         self._looked_s = now
         for session in self._by_id.values():
             if now - before > max(_STILL_S, session.lease_s / 2):
-                # This process itself stood still (a suspended machine, SIGSTOP): what the clients said meanwhile is not
+                # This process itself was stopped (a suspended machine, SIGSTOP): renewals that arrived meanwhile are not
                 # read yet.
                 session.heard_s = now
         return [s for s in self._by_id.values() if now - s.heard_s > s.lease_s]
