@@ -223,6 +223,10 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
         ),
         (["--trainer.accelerator", "gpu"], "finds no GPU that it can use. Choose --trainer.accelerator cpu"),
         (["--trainer.max_epocs", "2"], "Did you mean --trainer.max_epochs?"),
+        (
+            ["--trainer.max_epoch", "2"],
+            "unrecognized arguments: --trainer.max_epoch 2. Did you mean --trainer.max_epochs?",
+        ),
         (["--trainer.devices", "x"], "trainer: `devices` selected with `CPUAccelerator` should be an int > 0."),
         (["--model", "Sage"], "model: no class Sage is known"),
         (
@@ -230,7 +234,11 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
             "error: Requirement 'remote' not met. Try pip install remote. Or choose another class.",
         ),
         (["--model.model", "Sage"], "model: expected one of EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA; got 'Sage'."),
-        (["--ckpt_path", "none.ckpt"], "ckpt_path: there is no file 'none.ckpt'."),
+        (
+            ["--ckpt_path", "none.ckpt"],
+            "ckpt_path: there is no file 'none.ckpt'. best and last mean those of the latest fit.",
+        ),
+        (["--ckpt_path", "lst"], "ckpt_path: there is no file 'lst'. Did you mean last?"),
     ],
 )
 def test_wrong_options_get_one_line(
@@ -360,9 +368,33 @@ def test_last_resumes_the_run_of_the_configuration(config: str, caplog: pytest.L
     assert re.search(r"Restoring states from .*/version_0/checkpoints/last\.ckpt", caplog.text)
     checkpoint = torch.load("lightning_logs/version_1/checkpoints/last.ckpt", weights_only=True)
     assert (checkpoint["epoch"], checkpoint["global_step"]) == (1, 10)
+    assert "dirpath has changed" not in caplog.text
 
 
-def test_lines_of_dependencies_are_left_out(config: str, built: list[GLTCLI], caplog, recwarn) -> None:
+@pytest.mark.parametrize(("limit", "done"), [("max_epochs", 1), ("max_steps", 5)])
+def test_run_that_is_finished_is_not_begun_again(
+    config: str, caplog: pytest.LogCaptureFixture, limit: str, done: int
+) -> None:
+    main(["fit", "--config", config])
+    again = ["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_epochs", "9"]
+    main([*again, f"--trainer.{limit}", f"{done}"])
+    assert f"this run is finished: trainer.{limit} is {done}, and the checkpoint has {done} of them." in caplog.text
+    assert f"Give --trainer.{limit} more than {done} to go on" in caplog.text
+    assert [path.name for path in Path("lightning_logs").iterdir()] == ["version_0"]
+
+
+def test_checkpoint_of_the_network_is_unpickled_without_code(
+    config: str, built: list[GLTCLI], caplog: pytest.LogCaptureFixture
+) -> None:
+    url = "https://models.example/best.ckpt"
+    main(["test", "--config", config, "--ckpt_path", url])
+    assert built[0].config.test.weights_only is True
+    assert f"ckpt_path: {url}: read with weights_only" in caplog.text
+    main(["test", "--config", config, "--ckpt_path", url, "--weights_only", "false"])
+    assert built[1].config.test.weights_only is False
+
+
+def test_lines_of_dependencies_are_left_out(config: str, built: list[GLTCLI], caplog, recwarn, monkeypatch) -> None:
     main(["fit", "--config", config])
     torch_log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     with without_noise():
@@ -375,7 +407,11 @@ def test_lines_of_dependencies_are_left_out(config: str, built: list[GLTCLI], ca
     assert "GPU available" in said
     assert "Starting with 2 processes" in said
     assert "tensorboardX is mine" in said
-    noise = ("TPU available", "litlogger", "`tensorboardX`", "with 1 processes")
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    main(["fit", "--config", config, "--seed_everything", "true"])
+    assert "Seed set to 0" in caplog.text
+    said += "\n".join(str(warning.message) for warning in recwarn)
+    noise = ("TPU available", "litlogger", "`tensorboardX`", "with 1 processes", "No seed found")
     assert not [text for text in noise if text in said]
 
 

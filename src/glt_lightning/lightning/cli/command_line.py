@@ -26,7 +26,7 @@ from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from glt_lightning.lightning.callbacks.run_report import RunReport
 from glt_lightning.lightning.cli.links import give_taken_links, link_graph
 from glt_lightning.lightning.cli.messages import OneLineParser, misfit
-from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, find_past_run
+from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, find_past_run, nothing_left
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.ready_classes import asked_for_classes, ready_classes
 from glt_lightning.lightning.cli.run_line import run_line
@@ -87,6 +87,7 @@ class GLTCLI(LightningCLI):
         config = self.config if name is None else self.config[name]
         _check_strategy(config.trainer.strategy)
         _check_checkpoint(config.get("ckpt_path"))
+        _trust_no_url(config)
         if name is not None and config.get("ckpt_path") in _PAST_RUN:
             self._take_past_run(name, config)
 
@@ -125,6 +126,9 @@ class GLTCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         path = self.config_init[subcommand].get("ckpt_path")
+        if subcommand == "fit" and path is not None and (why := nothing_left(path, self.trainer)):
+            rank_zero_info(why)  # no error: a job that is started until it succeeds ends here
+            return
         _say_where_hosts_meet(self.trainer)
         try:
             super()._run_subcommand(subcommand)
@@ -238,7 +242,17 @@ def _check_strategy(strategy: Any) -> None:
 
 def _check_checkpoint(path: Any) -> None:
     if isinstance(path, str) and path not in _CHECKPOINT_WORDS and ":" not in path and not os.path.exists(path):
-        raise OptionError(f"ckpt_path: there is no file {path!r}.")
+        near = difflib.get_close_matches(path, _PAST_RUN, n=1)
+        hint = f" Did you mean {near[0]}?" if near else " best and last mean those of the latest fit."
+        raise OptionError(f"ckpt_path: there is no file {path!r}.{hint}")
+
+
+def _trust_no_url(config: Any) -> None:
+    """A file from the network may run code when it is unpickled, and Lightning unpickles it unless told not to."""
+    path = config.get("ckpt_path")
+    if isinstance(path, str) and path.startswith("http") and config.get("weights_only") is None:
+        config["weights_only"] = True
+        rank_zero_info(f"ckpt_path: {path}: read with weights_only, as it comes from the network.")
 
 
 def _with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -30,7 +30,11 @@ _OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "sta
 
 
 class OneLineParser(LightningArgumentParser):
-    """Says what is wrong in one line, without the usage of two hundred options."""
+    """Says what is wrong in one line, without the usage of two hundred options. Takes no abbreviated options: one that is new in
+    another release would change what they mean."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:

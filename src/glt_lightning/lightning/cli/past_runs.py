@@ -70,12 +70,37 @@ def checkpoints_below(root: str | Path, word: str) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
+def nothing_left(path: Any, trainer: Trainer) -> str:
+    """Why a fit from this checkpoint would end before its first step, and what to do; empty where it would not, or where the
+    file does not say."""
+    found = _read(Path(str(path)))
+    try:
+        epochs = int(found["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+        steps = int(found["global_step"])
+    except (TypeError, KeyError, ValueError):
+        return ""
+    for name, done in (("max_epochs", epochs), ("max_steps", steps)):
+        limit = getattr(trainer, name)
+        if limit is not None and 0 <= limit <= done:
+            return (
+                f"ckpt_path: {path}: this run is finished: trainer.{name} is {limit}, and the checkpoint has {done} of them. "
+                f"Nothing is trained. Give --trainer.{name} more than {done} to go on, or test or predict with this "
+                "checkpoint; leave out --ckpt_path to train from the beginning."
+            )
+    return ""
+
+
+def _read(checkpoint: Path) -> Any:
+    try:
+        return torch.load(checkpoint, weights_only=True, mmap=True, map_location="cpu")
+    except Exception:  # a file that torch cannot read, or with classes that it does not know: any of a dozen errors
+        return None
+
+
 def _config_of(checkpoint: Path) -> Mapping[str, Any] | None:
     """The configuration of its run; of earlier releases the one in the folder of the run. None if there is none."""
-    try:
-        found = torch.load(checkpoint, weights_only=True, mmap=True, map_location="cpu").get(_KEY)
-    except Exception:  # a file that torch cannot read, or with classes that it does not know: any of a dozen errors
-        found = None
+    read = _read(checkpoint)
+    found = read.get(_KEY) if isinstance(read, Mapping) else None
     if found is None:
         try:
             found = yaml.safe_load((checkpoint.parent.parent / "config.yaml").read_text())

@@ -13,6 +13,8 @@ _LINES = ("TPU available: False", "💡 Tip: For seamless cloud")
 _BANNER_OF_ONE = "All distributed processes registered. Starting with 1 processes"  # five lines about nobody else
 _WARNINGS = (
     r".*`tensorboardX` has been removed as a dependency",  # the default logger; docs/configuration.md says which it is
+    r"The dirpath has changed from",  # a fit that goes on writes into a folder of its own
+    r".*No seed found, seed set to",  # the line below it says the seed
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning's use of torch
 )
 
