@@ -13,7 +13,8 @@ import pytest
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.encoding import BFLOAT16, to_bfloat16
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.partition import assign_graph, open_source, partition_graph
+from glt_lightning.partition.assign.random import RandomAssigner
 from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import single
 
@@ -38,6 +39,11 @@ def partition(dataset: Any, folder: Path, **options: Any) -> Any:
     return partition_graph(source, folder / "out" / "p", PartitionOptions(**options), normalize=normalize)
 
 
+class NeverAsked(RandomAssigner):
+    def assign(self, graph: Any) -> Any:
+        pytest.fail("nodes are assigned, which may take hours, before values are checked")
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, BFLOAT16])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_feature_that_is_not_finite(tmp_path: Path, dtype: Any, value: float) -> None:
@@ -46,6 +52,10 @@ def test_feature_that_is_not_finite(tmp_path: Path, dtype: Any, value: float) ->
     with pytest.raises(DataError, match=re.escape(said)):
         partition(source, tmp_path, num_parts=3)
     assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(DataError, match=re.escape(said)):  # it is not asked before
+        partition_graph(source, tmp_path / "out" / "p", PartitionOptions(num_parts=3), assigner=NeverAsked())
+    with pytest.raises(DataError, match=re.escape(said)):
+        assign_graph(source, tmp_path / "out" / "a.npz", PartitionOptions(num_parts=3), assigner=NeverAsked())
     partition(source, tmp_path, num_parts=3, allow=["nonfinite_features"])
 
 
@@ -104,12 +114,24 @@ def test_many_classes_that_occur_are_fine(tmp_path: Path) -> None:
 def test_training_nodes_without_a_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     y = np.where(np.arange(NODES) < 3, -1, 1)
     dataset = save(tmp_path, y=y, train_idx=np.arange(2, 10), test_idx=np.arange(2))
-    said = "splits: train: 1 of 8 nodes have no label (y of node 2 is -1). Leave them out"
+    said = "splits: train: 1 of 8 nodes has no label (y of node 2 is -1). Leave them out"
     with pytest.raises(DataError, match=re.escape(said)):
         partition(dataset, tmp_path)
     with caplog.at_level(logging.WARNING):
         partition(dataset, tmp_path, allow=["unlabelled_seeds"])
     assert "splits: test: 2 of 2 nodes have no label" in caplog.text
+
+
+def test_rows_of_tables_are_named_by_their_ids(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,y,fold\np7,1,train\np8,,train\np9,0,val\n")
+    (tmp_path / "e.csv").write_text("s,d\np7,p8\n")
+    nodes = {"path": str(tmp_path / "n.csv"), "id": "id", "label": "y", "split": "fold"}
+    edges = {"path": str(tmp_path / "e.csv"), "source": "s", "destination": "d"}
+    source = open_source({"nodes": nodes, "edges": edges}, tmp_path)
+    with pytest.raises(DataError, match=re.escape("train: 1 of 2 nodes has no label (node 'p8' is one). Leave")):
+        partition(source, tmp_path)
+    with pytest.raises(DataError, match=re.escape("1 node of train is also in test (node 'p7' is one).")):
+        partition_graph(source, tmp_path / "out", PartitionOptions(), splits={"train": [0], "test": [0, 2]})
 
 
 def test_mask_of_integers_is_not_taken_for_ids(tmp_path: Path) -> None:
@@ -132,7 +154,7 @@ def test_nodes_of_val_and_test_are_said(tmp_path: Path, caplog: pytest.LogCaptur
         partition(
             save(tmp_path, train_idx=np.arange(9), val_idx=np.arange(9, 12), test_idx=np.arange(11, 20)), tmp_path
         )
-    assert "splits: 1 nodes of val are also in test (node 11 is one)." in caplog.text
+    assert "splits: 1 node of val is also in test (node 11 is one)." in caplog.text
 
 
 @pytest.mark.parametrize(

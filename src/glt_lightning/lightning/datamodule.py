@@ -48,6 +48,7 @@ from glt_lightning.options import (
     as_options,
     parse_fanouts,
 )
+from glt_lightning.page.numbers import counted
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
 from glt_lightning.partition.splits import check_overlap
 
@@ -294,7 +295,7 @@ class GLTDataModule(LightningDataModule):
         if not self._is_partitioned():
             self._check_may_partition()
             rank_zero_info(
-                f"partitioning {self._source.name} into {self.partition.num_parts} parts: {self.partition_dir}"
+                f"partitioning {self._source.name} into {counted(self.partition.num_parts, 'part')}: {self.partition_dir}"
             )
         partition_graph(
             self._source, self.partition_dir, self.partition, undirected=self.undirected, normalize=self.normalize
@@ -465,7 +466,7 @@ class GLTDataModule(LightningDataModule):
             if other in self._split_names() and set(pair) & set(self.splits):
                 seeds = {name: self._spec(name, name).find_seeds(graph) for name in pair}
                 typed = {name: (graph.schema.node_types[s.node_type], s.gids) for name, s in seeds.items()}
-                check_overlap(typed, self.partition.allow, by_id=False)
+                check_overlap(typed, self.partition.allow)
 
     @cached_property
     def _eval_num_neighbors(self) -> Fanouts:

@@ -13,6 +13,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
+def counted(number: int, thing: str) -> str:
+    """``1, "node"`` -> ``1 node``; ``2000, "node"`` -> ``2,000 nodes``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def rate(per_second: float) -> str:
     """``10547.3`` -> ``10,547``; below 10, two digits."""
     return f"{per_second:,.0f}" if per_second >= 10 or not per_second else f"{per_second:.2g}"

@@ -63,6 +63,7 @@ def assign_graph(
             graph = StoredGraph(source, options, resolve_splits(source, splits), made, Progress(progress))
             assigner = assigner or assigner_of(options)
             graph.check(assigner)
+            graph.check_values()
             require_space(folder, bytes_to_assign(graph, assigner), "assigning the nodes of this graph")
             with graph.topology(folder, graph.count()) as topology:
                 parts = graph.assign(assigner, topology)

@@ -9,8 +9,9 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16
+from glt_lightning.page import numbers
 from glt_lightning.partition.build.normalize import row_chunks
-from glt_lightning.partition.sources.base import GraphSource, Rows, classes_of, file_of
+from glt_lightning.partition.sources.base import GraphSource, Rows, classes_of, file_of, name_of
 from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
@@ -85,13 +86,21 @@ def check_seed_labels(
         if not missing.any():
             continue
         at = int(missing.argmax())
+        count = int(np.count_nonzero(missing))
+        have = "has" if count == 1 else "have"
         said = (
-            f"{file_of(source)}splits: {name}: {np.count_nonzero(missing):,} of {len(ids):,} nodes have no label (y of node "
-            f"{ids[at]} is {labels[at]})"
+            f"{file_of(source)}splits: {name}: {count:,} of {numbers.counted(len(ids), 'node')} {have} no label "
+            f"({_label_of(source, node_type, int(ids[at]), labels[at])})"
         )
         if name == "train" and "unlabelled_seeds" not in allow:
             raise DataError(f"{said}. Leave them out, or allow it: partition.allow: [unlabelled_seeds].")
         _log.warning("%s.", said)
+
+
+def _label_of(source: GraphSource, node_type: NodeType, node: int, label: object) -> str:
+    if hasattr(source, "user_ids"):  # a table, where the label of such a node is negative or an empty cell
+        return f"node {name_of(source, node_type, node)} is one"
+    return f"y of node {node} is {label}"
 
 
 def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:

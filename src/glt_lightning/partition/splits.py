@@ -10,7 +10,8 @@ import numpy as np
 
 from glt_lightning.data.graph import INTEGER_MASK, is_integer_mask
 from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of
+from glt_lightning.page import numbers
+from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of, name_of
 from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
@@ -66,12 +67,12 @@ def _split_ids(name: str, node_type: NodeType, ids: np.ndarray, source: GraphSou
 
 
 def check_overlap(
-    splits: Mapping[str, tuple[NodeType, np.ndarray]], allow: Collection[str], file: str = "", by_id: bool = True
+    splits: Mapping[str, tuple[NodeType, np.ndarray]], allow: Collection[str], source: GraphSource | None = None
 ) -> None:
     """Raises `DataError` for training nodes that evaluation sees again, unless ``partition.allow`` has it; says so of
     nodes that are in ``val`` and in ``test``.
 
-    splits: numbers >= 0 of nodes; by_id: the user's, which the message may name.  file: what it begins with.
+    splits: numbers >= 0 of nodes, the user's if the ``source`` is given that they are of.
     """
     for first, second in combinations([name for name in ("train", "val", "test") if name in splits], 2):
         (first_type, ids), (second_type, others) = splits[first], splits[second]
@@ -82,8 +83,10 @@ def check_overlap(
         both = others[mask[others]]
         if not len(both):
             continue
-        node = f" (node {both[0]} is one)" if by_id else ""
-        said = f"{file}splits: {len(np.unique(both)):,} nodes of {first} are also in {second}{node}"
+        count = len(np.unique(both))
+        said = f"splits: {numbers.counted(count, 'node')} of {first} {'is' if count == 1 else 'are'} also in {second}"
+        if source is not None:
+            said = f"{file_of(source)}{said} (node {name_of(source, first_type, int(both[0]))} is one)"
         if first == "train" and "overlapping_splits" not in allow:
             raise DataError(
                 f"{said}. A model is then judged by nodes that it was trained on. Leave them out of one of the two, or "

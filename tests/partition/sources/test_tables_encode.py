@@ -207,6 +207,14 @@ def test_fill_and_scale_are_those_of_training_rows(tmp_path: Path) -> None:
     assert abs(opened(mapping, tmp_path).node_attrs(NODE)["x"][:, 0].mean()) < 1e-6
 
 
+def test_gaps_are_filled_with_the_median(tmp_path: Path) -> None:
+    values = [None if i % 5 == 0 else float(i**2) for i in range(ROWS)]
+    how = {"as": "number", "fill": "median", "scale": "none", "indicator": False}
+    filled = opened(graph(tmp_path, features="n", columns=papers() | {"n": values}, encode={"n": how}), tmp_path)
+    middle = float(np.median([value for value in values[:100] if value is not None]))  # of the training rows
+    assert filled.node_attrs(NODE)["x"][:, 0].tolist() == [middle if value is None else value for value in values]
+
+
 def test_other_options_are_another_conversion(tmp_path: Path) -> None:
     plain = graph(tmp_path, features="pages", columns=papers() | {"pages": [1.5] * ROWS}, encode=None)
     source = opened(plain, tmp_path)
@@ -259,8 +267,8 @@ def test_an_encoding_is_applied_to_other_tables(tmp_path: Path) -> None:
         ({"encode": {"venue": {"as": "code", "scale": "none"}}}, "code has no option 'scale'; it has max_categories"),
         ({"encode": {"pages": {"as": "number", "fil": 3}}}, "no option 'fil'; .*Did you mean fill"),
         (
-            {"encode": {"pages": {"as": "number", "fill": "median"}}},
-            "fill: expected mean, none or a number; got 'median'",
+            {"encode": {"pages": {"as": "number", "fill": "medan"}}},
+            "fill: expected mean, median, none or a number; got 'medan'. Did you mean median",
         ),
         ({"encode": {"pages": {"as": "number", "scale": 3}}}, "scale: expected one of standard, minmax, none"),
         ({"encode": {"pages": {"as": "number", "indicator": "yes"}}}, "indicator: expected auto, true or false"),

@@ -190,6 +190,15 @@ def test_paths(tmp_path: Path) -> None:
     fails({**given, "nodes": given["nodes"] | {"path": both}}, tmp_path, "Parquet files or text files, not both")
 
 
+def test_path_of_one_of_several_types(tmp_path: Path) -> None:
+    given = graph(tmp_path)
+    table = {key: given["edges"][key] for key in ("path", "source", "destination")}
+    several = {"nodes": {"a": given["nodes"]}, "edges": {"a__to__a": table, "a__by__a": table | {"path": "no.csv"}}}
+    fails(several, tmp_path, "dataset: edges: a__by__a: path: no.csv: there is no such file")
+    several["nodes"]["b"] = {"path": "none.csv"}
+    fails(several, tmp_path, "dataset: nodes: b: path: none.csv: there is no such file")
+
+
 def test_files_of_other_types(tmp_path: Path) -> None:
     given = graph(tmp_path)
     other = tmp_path / "o.parquet"

@@ -74,6 +74,10 @@ class Builder:
     def build(self) -> Built:
         self._graph.check(self._assigner)
         self._require_space_for_all()
+        if (
+            len(self._parts) == self._options.num_parts
+        ):  # else another host checks all, and this one the rows that it writes
+            self._graph.check_values()
         degrees = self._graph.count()
         layouts, hotness = self._number(degrees)
         in_degrees = [degrees.in_degree(r) for r in self._stored_types]

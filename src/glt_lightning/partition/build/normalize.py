@@ -24,6 +24,14 @@ def row_chunks(rows: Rows, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[np.ndarr
         yield rows[begin : begin + step]
 
 
+def numbered_chunks(rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(numbers of the rows, the rows), a chunk at a time."""
+    begin = 0
+    for chunk in row_chunks(rows):
+        yield np.arange(begin, begin + len(chunk)), chunk
+        begin += len(chunk)
+
+
 def transform_for(mode: str, rows: Rows, check: Check = lambda chunk, ids: None) -> Transform | None:
     """What to do with each row of floats [N, D] for ``normalize: mode``; None for nothing.
 
@@ -37,11 +45,9 @@ def transform_for(mode: str, rows: Rows, check: Check = lambda chunk, ids: None)
 
 
 def _checked(rows: Rows, check: Check) -> Iterator[np.ndarray]:
-    begin = 0
-    for chunk in row_chunks(rows):
-        check(chunk, np.arange(begin, begin + len(chunk)))
+    for ids, chunk in numbered_chunks(rows):
+        check(chunk, ids)
         yield chunk
-        begin += len(chunk)
 
 
 def _rows(chunks: Iterator[np.ndarray]) -> Transform:

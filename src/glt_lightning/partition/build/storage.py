@@ -40,8 +40,7 @@ class StoredAs:
 
         Raises `DataError`, naming the first row that cannot be stored so.
         """
-        if self.allow is not None:
-            self.require_finite(rows, ids, f", or allow it: partition.allow: [{self.allow}]")
+        self.require_allowed(rows, ids)
         if self.entry is None:
             return rows
         if self.entry.given == "bfloat16":
@@ -57,6 +56,11 @@ class StoredAs:
         elif self.entry.stored == "bfloat16":
             self._require(stored & 0x7F80 != 0x7F80, rows, "bfloat16", ids)
         return stored
+
+    def require_allowed(self, rows: np.ndarray, ids: np.ndarray) -> None:
+        """As `require_finite`, unless an option lets such values pass."""
+        if self.allow is not None:
+            self.require_finite(rows, ids, f", or allow it: partition.allow: [{self.allow}]")
 
     def require_finite(self, rows: np.ndarray, ids: np.ndarray, remedy: str = "") -> None:
         """Raises `DataError`, naming the user's number of the row, where a value is NaN or infinite."""
@@ -107,7 +111,7 @@ class Storage:
         row_shape = tuple(rows.shape[1:])
         kind = self._wanted.get(name)
         nonfinite: str | None = "nonfinite_labels" if name == "y" else "nonfinite_features"
-        if nonfinite in self._allow:
+        if nonfinite in self._allow or not (rows.dtype.kind == "f" or rows.dtype == BFLOAT16):
             nonfinite = None
         if kind is None:
             if rows.dtype == BFLOAT16:

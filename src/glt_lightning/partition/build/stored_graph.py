@@ -14,11 +14,12 @@ from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.assign import Assigner, GraphToPartition, built_in, checked, require_countable
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
 from glt_lightning.partition.build.edge_types import stored_edge_types
+from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.build.storage import Storage
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.checks import check_graph
 from glt_lightning.partition.labels import check_seed_labels
-from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of
+from glt_lightning.partition.sources.base import GraphSource, counted_by
 from glt_lightning.partition.splits import check_overlap
 from glt_lightning.progress import Progress
 from glt_lightning.types import NodeType
@@ -76,9 +77,25 @@ class StoredGraph:
         self._consider_parts()
         allow = self.options.allow
         check_graph(self.source, self.edges, self._normalize, allow)
-        check_overlap(self.splits, allow, file_of(self.source))
+        check_overlap(self.splits, allow, self.source)
         check_seed_labels(self.source, self.splits, allow)
         _ = self.storage
+
+    def check_values(self) -> None:
+        """Raises `DataError` for NaN and infinite attributes that are not allowed. Reads all of them, once more than writing
+        does: that takes seconds, and assigning nodes may take hours."""
+        storage = self.storage
+        pairs = [(self.source.node_attrs(t), stored) for t, stored in storage.nodes.items()]
+        pairs += [(self.source.edge_attrs(e), stored) for e, stored in storage.edges.items()]
+        total = sum(len(rows) for attrs, stored in pairs for name, rows in attrs.items() if stored[name].allow)
+        with self.progress.phase("checking values", total, "rows") as done:
+            for attrs, stored in pairs:
+                for name, rows in attrs.items():
+                    if stored[name].allow is None or (name == "x" and self._normalize != "none"):
+                        continue  # anything goes; or each is looked at when it enters the statistics
+                    for ids, chunk in numbered_chunks(rows):
+                        stored[name].require_allowed(chunk, ids)
+                        done(len(chunk))
 
     def _consider_parts(self) -> None:
         parts, nodes = self.options.num_parts, self.total_nodes

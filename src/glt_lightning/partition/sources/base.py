@@ -201,6 +201,12 @@ class ArraySource:
         return self.edge.get(edge_type, {})
 
 
+def name_of(source: GraphSource, node_type: NodeType, node: int) -> str:
+    """What the user calls a node: its id in a table of nodes, else its number."""
+    names = getattr(source, "user_ids", None)
+    return f"{node}" if names is None else f"{names(np.array([node]), node_type).tolist()[0]!r}"
+
+
 def file_of(source: GraphSource) -> str:
     """What an error about a source begins with: its file or folder, where it has one."""
     path = getattr(source, "path", None)

@@ -25,13 +25,13 @@ def convert_tables(tables: Tables, folder: Path, progress: Progress, fitted: Gra
     ids: dict[NodeType, NodeIds] = {}
     keys: dict[NodeType, str] = {}
     for t, nodes in tables.nodes.items():
-        what = "nodes" if tables.homogeneous else f"nodes: {t}"
+        what = tables.key_of(t)
         stored = None if fitted is None else fitted.nodes.get(t, TableEncoding())
         facts[t], ids[t], node_features[t] = convert_nodes(nodes, what, node_folder(folder, t), progress, stored)
         named = f"column {nodes.id!r} of {nodes.path[0]}" if nodes.id else "which have no ids, but rows from 0"
         keys[t] = f"{what} ({named})"
     for e, edges in tables.edges.items():
-        what = "edges" if tables.homogeneous else f"edges: {edge_type_str(e)}"
+        what = tables.key_of(e)
         if edges.is_matrix:
             convert_matrix(edges, what, edge_folder(folder, e), (ids[e[0]].count, ids[e[2]].count))
         else:

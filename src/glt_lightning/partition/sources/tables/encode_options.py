@@ -21,6 +21,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "date": ("fill", "indicator", "scale", "cyclic", "format"),
 }
 _SCALES = ("standard", "minmax", "none")
+FILLS = ("mean", "median", "none")
 CYCLES = ("year", "month", "day", "weekday", "hour")
 # Words for "no value" where a column is numbers or dates; among categories they may be a value (NA is Namibia).
 MISSING = ("NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
@@ -32,8 +33,8 @@ class ColumnEncoding:
 
     Attributes:
         kind: number, category, one_hot, code or date; auto takes what the values are.
-        fill: Stands for missing numbers and dates: mean, none (a missing value is an error) or a number (of a date, days
-            since 1970).
+        fill: Stands for missing numbers and dates: mean, median, none (a missing value is an error) or a number (of a date,
+            days since 1970).
         indicator: Whether a further column says 1 where a value is missing; auto: if any was missing.
         scale: standard (mean 0, deviation 1), minmax (from 0 to 1) or none.
         max_one_hot: The greatest number of categories that get a column each; more become codes.
@@ -54,7 +55,7 @@ class ColumnEncoding:
     def __post_init__(self) -> None:
         _require(self.kind in _OPTIONS, "as", f"one of {', '.join(_OPTIONS)}", self.kind, _OPTIONS)
         number = isinstance(self.fill, (int, float)) and not isinstance(self.fill, bool) and math.isfinite(self.fill)
-        _require(number or self.fill in ("mean", "none"), "fill", "mean, none or a number", self.fill)
+        _require(number or self.fill in FILLS, "fill", "mean, median, none or a number", self.fill, FILLS)
         _require(
             isinstance(self.indicator, bool) or self.indicator == AUTO,
             "indicator",

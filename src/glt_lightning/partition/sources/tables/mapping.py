@@ -99,6 +99,11 @@ class Tables:
     def schema(self) -> GraphSchema:
         return GraphSchema(tuple(self.nodes), tuple(self.edges), self.homogeneous)
 
+    def key_of(self, table: NodeType | EdgeType) -> str:
+        """Where the mapping has a table, for errors: ``edges``, or ``edges: author__writes__paper``."""
+        key, name = ("nodes", table) if isinstance(table, str) else ("edges", edge_type_str(table))
+        return key if self.homogeneous else f"{key}: {name}"
+
     def columns_text(self) -> str:
         """Which column becomes what, without paths."""
         tables: list[tuple[str, NodeTable | EdgeTable]] = [*sorted(self.nodes.items())]

@@ -66,13 +66,13 @@ class TableSource:
         digest = hashlib.blake2b(f"{_VERSION}:{self._tables.columns_text()}".encode(), digest_size=16)
         if self._tables.encoding is not None:
             digest.update(encoding_bytes(self._tables.encoding)[0])
-        each: list[NodeTable | EdgeTable] = [table for _, table in sorted(self._tables.nodes.items())]
-        each += [table for _, table in sorted(self._tables.edges.items())]
-        for table in each:
+        each: list[tuple[Any, NodeTable | EdgeTable]] = [*sorted(self._tables.nodes.items())]
+        each += sorted(self._tables.edges.items())
+        for name, table in each:
             if isinstance(table, EdgeTable) and table.is_matrix:
                 files = [Path(table.path[0]).expanduser()]
             else:
-                files = list_files("nodes" if isinstance(table, NodeTable) else "edges", table.path)
+                files = list_files(self._tables.key_of(name), table.path)
             try:
                 digest.update(f"{len(files)}:{file_fingerprint(*files)}:".encode())
             except OSError as error:
