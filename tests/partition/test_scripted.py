@@ -23,7 +23,7 @@ from glt_lightning.partition.sources import ArraySource
 from glt_lightning.types import EDGE, NODE, GraphSchema
 from tests.helpers.partition_truth import edges_of, read_folder, same_arrays
 
-PAGE = Path(__file__).parents[2] / "docs/partitioning.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/glt.md"
 NODES, EDGES = 300, 1500
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
@@ -85,7 +85,7 @@ def parts_of(folder: Path | str, node_type: int = 0) -> list[list[int]]:
 
 
 def test_code_of_the_page_runs(data: Data, tmp_path: Path) -> None:
-    page = PAGE.read_text().partition("## From a script")[2]
+    page = PAGE.read_text()
     code = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.S)
     train_idx = torch.arange(100).split(50)
     names = {"data": data, "node_num": NODES, "root_dir": str(tmp_path), "train_idx": train_idx}
