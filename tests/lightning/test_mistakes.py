@@ -50,7 +50,7 @@ def test_own_splits_that_overlap(make_data, make_model, make_trainer, own: tuple
     ids = learnable_graph()["train_idx" if own == ("val",) else "test_idx"][:4]
     given: dict[str, Any] = {name: ids.tolist() for name in own}
     other = "val" if own == ("val",) else "test"
-    with pytest.raises(DataError, match=f"splits: 4 nodes of train are also in {other}. A model is then judged by"):
+    with pytest.raises(DataError, match=f"splits: train and {other} share 4 nodes. The model would be evaluated on"):
         make_trainer().fit(make_model(), make_data(splits=given))
     allowed = PartitionOptions(allow=["overlapping_splits"])
     make_trainer(fast_dev_run=True).fit(make_model(), make_data(splits=given, partition=allowed))

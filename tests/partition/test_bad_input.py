@@ -50,13 +50,16 @@ def test_edge_ids_out_of_range(tmp_path: Path, edges: list[tuple[int, int]], sai
 @pytest.mark.parametrize(
     ("attrs", "said"),
     [
-        ({"x": X[:3]}, "x of node type 'node': has 3 rows, but there are 4 nodes"),
-        ({"x": X, "y": np.zeros(5, int)}, "y of node type 'node': has 5 rows, but there are 4 nodes"),
-        ({"x": X, "y": NAN_Y}, "y of node type 'node': node 2 has a NaN label"),
-        ({"y": np.stack([NAN_Y, NAN_Y], 1)}, "node 2 has a NaN label"),
-        ({"x": np.array(["a", "b", "c", "d"])}, "expected numbers or booleans"),
-        ({"n_id": X}, "n_id of node type 'node': this name cannot be used"),
-        ({"../x": X}, "this name cannot be used"),
+        ({"x": X[:3]}, "x of node type 'node': expected one row per node, which makes 4, got 3 rows"),
+        (
+            {"x": X, "y": np.zeros(5, int)},
+            "y of node type 'node': expected one row per node, which makes 4, the number of rows of x (y has 5), got 5 rows",
+        ),
+        ({"x": X, "y": NAN_Y}, "y of node type 'node': the label of node 2 is NaN"),
+        ({"y": np.stack([NAN_Y, NAN_Y], 1)}, "the label of node 2 is NaN"),
+        ({"x": np.array(["a", "b", "c", "d"])}, "attributes are numbers or booleans"),
+        ({"n_id": X}, "n_id of node type 'node': this attribute name is reserved or not usable"),
+        ({"../x": X}, "this attribute name is reserved or not usable"),
     ],
 )
 def test_node_attributes(tmp_path: Path, attrs: dict[str, np.ndarray], said: str) -> None:
@@ -66,23 +69,25 @@ def test_node_attributes(tmp_path: Path, attrs: dict[str, np.ndarray], said: str
 def test_edge_attributes(tmp_path: Path) -> None:
     source = single([(0, 1), (1, 2)], 4)
     source.edge = {EDGE: {"edge_attr": np.ones((3, 1))}}
-    refused(tmp_path, "edge_attr of edge type node__to__node: has 3 rows, but there are 2 edges", source)
+    refused(
+        tmp_path, "edge_attr of edge type node__to__node: expected one row per edge, which makes 2, got 3 rows", source
+    )
 
 
 @pytest.mark.parametrize("x", [np.ones((4, 2), np.int64), np.ones(4, np.float32)])
 def test_normalizing_what_is_no_matrix_of_floats(tmp_path: Path, x: np.ndarray) -> None:
-    refused(tmp_path, "normalize: expected x as floats", single([(0, 1)], 4, x=x), normalize="rows")
+    refused(tmp_path, "partition.normalize: needs x as floats", single([(0, 1)], 4, x=x), normalize="rows")
 
 
 @pytest.mark.parametrize(
     ("splits", "said"),
     [
-        ({"train": np.array([0, 4])}, "splits: train: position 1 holds 4, but node type 'node' has nodes 0..3"),
-        ({"val": np.array([-1])}, "splits: val: position 0 holds -1"),
-        ({"test": ("paper", np.array([0]))}, "splits: test: unknown node type 'paper'; known: node"),
+        ({"train": np.array([0, 4])}, "splits: train: position 1 has node 4, but node type 'node' has 4 nodes"),
+        ({"val": np.array([-1])}, "splits: val: position 0 has node -1"),
+        ({"test": ("paper", np.array([0]))}, "splits: test: unknown node type 'paper'. The graph has node"),
         ({"train": np.array([0.5])}, r"splits: train: expected node ids \[S\] or a mask \[4\], got float64 \[1\]"),
         ({"train": np.array([True, False])}, r"expected node ids \[S\] or a mask \[4\], got bool \[2\]"),
-        ({"a/b": np.array([0])}, "splits: 'a/b' cannot be used as a name"),
+        ({"a/b": np.array([0])}, "splits: 'a/b' is not usable as the name of a split"),
     ],
 )
 def test_splits(tmp_path: Path, splits: dict[str, Any], said: str) -> None:
@@ -94,7 +99,7 @@ def test_split_of_an_unclear_type(tmp_path: Path) -> None:
     source.schema = type(source.schema)(("a", "b"), (("a", "to", "b"),))
     source.num_nodes, source.target_type, source.node = {"a": 4, "b": 4}, None, {}
     source.edge_index = {("a", "to", "b"): source.edge_index[EDGE]}
-    refused(tmp_path, "which node type it is for is not clear", source, splits={"train": np.array([0])})
+    refused(tmp_path, "the node type is ambiguous", source, splits={"train": np.array([0])})
 
 
 class Changing(ArraySource):
@@ -123,7 +128,7 @@ def test_data_that_changes_meanwhile(tmp_path: Path, limit: int, monkeypatch: py
 
 def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(PartitionError, match="cannot write there"):
+    with pytest.raises(PartitionError, match="this folder is not writable"):
         partition_graph(single([(0, 1)], 4), tmp_path / "file" / "p", PartitionOptions())
 
 

@@ -48,7 +48,7 @@ class NeverAsked(RandomAssigner):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_feature_that_is_not_finite(tmp_path: Path, dtype: Any, value: float) -> None:
     source = single(RING.T, NODES, x=with_bad(value, dtype))
-    said = f"x of node type 'node': row 17, column 2 holds {value}. Training on it gives NaN. Replace"
+    said = f"x of node type 'node': row 17, column 2 is {value}, and training on it would give NaN. Replace"
     with pytest.raises(DataError, match=re.escape(said)):
         partition(source, tmp_path, num_parts=3)
     assert list((tmp_path / "out").iterdir()) == []
@@ -61,23 +61,25 @@ def test_feature_that_is_not_finite(tmp_path: Path, dtype: Any, value: float) ->
 
 @pytest.mark.parametrize("mode", ["rows", "standardize"])
 def test_one_nan_would_spoil_all_that_is_normalised(tmp_path: Path, mode: str) -> None:
-    with pytest.raises(DataError, match="x of node type 'node': row 17, column 2 holds nan"):
+    with pytest.raises(DataError, match="x of node type 'node': row 17, column 2 is nan"):
         partition(single(RING.T, NODES, x=with_bad(np.nan)), tmp_path, normalize=mode, allow=["nonfinite_features"])
 
 
 def test_edge_attribute_that_is_not_finite(tmp_path: Path) -> None:
     weight = np.ones(NODES, np.float32)
     weight[5] = np.inf
-    with pytest.raises(DataError, match="edge_weight of edge type node__to__node: row 5 holds inf"):
+    with pytest.raises(DataError, match="edge_weight of edge type node__to__node: row 5 is inf"):
         partition(save(tmp_path, edge_weight=weight), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("y", "kind"), [(np.where(np.arange(NODES) == 9, np.nan, 1.0), "a NaN"), (np.full(NODES, np.inf), "an infinite")]
+    ("y", "kind"), [(np.where(np.arange(NODES) == 9, np.nan, 1.0), "NaN"), (np.full(NODES, np.inf), "infinite")]
 )
 def test_label_that_is_not_finite(tmp_path: Path, y: np.ndarray, kind: str) -> None:
     dataset = save(tmp_path, y=y)
-    with pytest.raises(DataError, match=rf"g.npz: y of node type 'node': node \d has {kind} label.*nonfinite_labels"):
+    with pytest.raises(
+        DataError, match=rf"g.npz: y of node type 'node': the label of node \d is {kind}.*nonfinite_labels"
+    ):
         partition(dataset, tmp_path)
     partition(dataset, tmp_path, allow=["nonfinite_labels"])
 
@@ -94,7 +96,10 @@ def test_label_that_is_not_finite(tmp_path: Path, y: np.ndarray, kind: str) -> N
             1990 + np.arange(NODES) % 20,
             "the largest label is 2,009 (node 19), which makes 2,010 classes, of which at most",
         ),
-        (np.array(["a", "b"] * (NODES // 2)), "the labels are text (<U1). Classes are integers from 0: names, y ="),
+        (
+            np.array(["a", "b"] * (NODES // 2)),
+            "the labels are text (<U1), but classes are integers from 0. Convert them:",
+        ),
     ],
 )
 def test_labels_that_are_no_classes(tmp_path: Path, y: np.ndarray, said: str) -> None:
@@ -114,12 +119,12 @@ def test_many_classes_that_occur_are_fine(tmp_path: Path) -> None:
 def test_training_nodes_without_a_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     y = np.where(np.arange(NODES) < 3, -1, 1)
     dataset = save(tmp_path, y=y, train_idx=np.arange(2, 10), test_idx=np.arange(2))
-    said = "splits: train: 1 of 8 nodes has no label (y of node 2 is -1). Leave them out"
+    said = "splits: train: no label for 1 of 8 nodes (y of node 2 is -1). Remove them from the split"
     with pytest.raises(DataError, match=re.escape(said)):
         partition(dataset, tmp_path)
     with caplog.at_level(logging.WARNING):
         partition(dataset, tmp_path, allow=["unlabelled_seeds"])
-    assert "splits: test: 2 of 2 nodes have no label" in caplog.text
+    assert "splits: test: no label for 2 of 2 nodes" in caplog.text
 
 
 def test_rows_of_tables_are_named_by_their_ids(tmp_path: Path) -> None:
@@ -128,9 +133,9 @@ def test_rows_of_tables_are_named_by_their_ids(tmp_path: Path) -> None:
     nodes = {"path": str(tmp_path / "n.csv"), "id": "id", "label": "y", "split": "fold"}
     edges = {"path": str(tmp_path / "e.csv"), "source": "s", "destination": "d"}
     source = open_source({"nodes": nodes, "edges": edges}, tmp_path)
-    with pytest.raises(DataError, match=re.escape("train: 1 of 2 nodes has no label (node 'p8' is one). Leave")):
+    with pytest.raises(DataError, match=re.escape("train: no label for 1 of 2 nodes (for example node 'p8'). Remove")):
         partition(source, tmp_path)
-    with pytest.raises(DataError, match=re.escape("1 node of train is also in test (node 'p7' is one).")):
+    with pytest.raises(DataError, match=re.escape("train and test share 1 node (for example node 'p7').")):
         partition_graph(source, tmp_path / "out", PartitionOptions(), splits={"train": [0], "test": [0, 2]})
 
 
@@ -143,7 +148,7 @@ def test_mask_of_integers_is_not_taken_for_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", ["val", "test"])
 def test_training_nodes_that_evaluation_sees_again(tmp_path: Path, other: str) -> None:
     dataset = save(tmp_path, train_idx=np.arange(9), **{f"{other}_idx": np.array([20, 7, 8])})
-    said = f"splits: 2 nodes of train are also in {other} (node 7 is one). A model is then judged by nodes that it was"
+    said = f"splits: train and {other} share 2 nodes (for example node 7). The model would be evaluated on nodes it was"
     with pytest.raises(DataError, match=re.escape(said)):
         partition(dataset, tmp_path)
     partition(dataset, tmp_path, allow=["overlapping_splits"])
@@ -154,20 +159,20 @@ def test_nodes_of_val_and_test_are_said(tmp_path: Path, caplog: pytest.LogCaptur
         partition(
             save(tmp_path, train_idx=np.arange(9), val_idx=np.arange(9, 12), test_idx=np.arange(11, 20)), tmp_path
         )
-    assert "splits: 1 node of val is also in test (node 11 is one)." in caplog.text
+    assert "splits: val and test share 1 node (for example node 11)." in caplog.text
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({}, "column 31 has source 31, but node type 'node' has 31 nodes (0..30), as many as x has rows."),
+        ({}, "column 31 has source 31, but node type 'node' has 31 nodes (0..30), the number of rows of x."),
         (
             {"y": np.zeros(NODES, int)},
-            "y of node type 'node': has 40 rows, but there are 31 nodes, as many as x has rows",
+            "y of node type 'node': expected one row per node, which makes 31, the number of rows of x (y has 40), got 40",
         ),
         (
             {"test_idx": np.array([31])},
-            "splits: test: position 0 holds 31, but node type 'node' has nodes 0..30, as many as x has rows.",
+            "splits: test: position 0 has node 31, but node type 'node' has 31 nodes (0..30), the number of rows of x.",
         ),
     ],
 )
@@ -179,7 +184,7 @@ def test_x_that_is_too_short_is_named(tmp_path: Path, change: dict[str, np.ndarr
 def test_parts_without_nodes_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         partition(save(tmp_path), tmp_path, num_parts=42)
-    assert "42 parts of a graph of 40 nodes, so 2 of them are empty." in caplog.text
+    assert "42 parts for a graph of 40 nodes, so at least 2 parts will be empty." in caplog.text
 
 
 def test_allowing_what_does_not_exist() -> None:

@@ -184,7 +184,7 @@ def test_another_array_is_another_folder(tmp_path: Path, source: ArraySource) ->
     assert partition_graph(source, first, options[1]) == made  # reused
     np.save(file, [0, 1, 0, 1, 0, 1])
     assert partition_dir(tmp_path, source, options[0], undirected=None, normalize="none") != first
-    with pytest.raises(PartitionError, match="holds a partition made otherwise"):
+    with pytest.raises(PartitionError, match="this partition was written with different options"):
         partition_graph(source, first, options[0])
     assert Manifest.load(first) == made
 

@@ -33,21 +33,21 @@ def test_same_options_reuse(
         source, tmp_path / "p", PartitionOptions(num_parts=2, memory_bytes=1 << 21), undirected=False
     )
     assert again == first
-    assert "reusing" in caplog.text
+    assert "has the same options and data; using it" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"options": PartitionOptions(num_parts=3)}, "num_parts: 3 given, 2 on disk"),
-        ({"options": PartitionOptions(num_parts=2, seed=1)}, "seed: 1 given, 0 on disk"),
-        ({"undirected": True}, "undirected: True given, False on disk"),
-        ({"normalize": "rows"}, "normalize: 'rows' given, 'none' on disk"),
-        ({"splits": {"train": np.array([0])}}, "splits: '[0-9a-f]+' given, None on disk"),
-        ({"wide_ids": True}, "wide_ids: True given, False on disk"),
+        ({"options": PartitionOptions(num_parts=3)}, "num_parts: 2 on disk, 3 given"),
+        ({"options": PartitionOptions(num_parts=2, seed=1)}, "seed: 0 on disk, 1 given"),
+        ({"undirected": True}, "undirected: False on disk, True given"),
+        ({"normalize": "rows"}, "normalize: 'none' on disk, 'rows' given"),
+        ({"splits": {"train": np.array([0])}}, "splits: None on disk, '[0-9a-f]+' given"),
+        ({"wide_ids": True}, "wide_ids: False on disk, True given"),
         (
             {"options": PartitionOptions(num_parts=4), "undirected": True},
-            "undirected: .*; num_parts: 4 given, 2 on disk",
+            "undirected: .*; num_parts: 2 on disk, 4 given",
         ),
     ],
 )
@@ -62,7 +62,7 @@ def test_other_options_are_named(tmp_path: Path, source: ArraySource, change: di
 def test_other_data_is_named(tmp_path: Path, source: ArraySource) -> None:
     partition_graph(source, tmp_path / "p", TWO)
     other = random_source(np.random.default_rng(1))
-    with pytest.raises(PartitionError, match=r"fingerprint: .* given, .* on disk"):
+    with pytest.raises(PartitionError, match=r"fingerprint: .* on disk, .* given"):
         partition_graph(other, tmp_path / "p", TWO)
 
 

@@ -297,7 +297,7 @@ class TestFrequency:
         ones = [torch.ones(NODES)] * 3
         first = glt.partition.FrequencyPartitioner(**homogeneous, probs=ones).partition()
         assert glt.partition.FrequencyPartitioner(**homogeneous, probs=ones).partition() == first
-        with pytest.raises(PartitionError, match=r"probs: '[0-9a-f]+' given, '[0-9a-f]+' on disk"):
+        with pytest.raises(PartitionError, match=r"probs: '[0-9a-f]+' on disk, '[0-9a-f]+' given"):
             glt.partition.FrequencyPartitioner(**homogeneous, probs=[*ones[:2], torch.zeros(NODES)]).partition()
 
 
@@ -362,7 +362,7 @@ class TestOwnClass:
         ({"chunk_size": 0}, "chunk_size: expected an integer >= 1, got 0"),
         ({"device": "tpu"}, "device: expected 'cpu', 'cuda' or 'cuda:0' and so on, got 'tpu'"),
         ({"num_nodes": 10, "node_feat": None}, "has source .* but node type 'node' has 10 nodes"),
-        ({"splits": {"train": torch.tensor([NODES])}}, "splits: train: position 0 holds 300"),
+        ({"splits": {"train": torch.tensor([NODES])}}, "splits: train: position 0 has node 300"),
     ],
 )
 def test_what_is_refused(homogeneous: dict[str, Any], change: dict[str, Any], said: str) -> None:
@@ -393,9 +393,9 @@ def test_folder_of_another_partition_is_left_alone(homogeneous: dict[str, Any]) 
     assert glt.partition.RandomPartitioner(**homogeneous).partition() == first
     before = read_folder(homogeneous["output_dir"])
     for change, said in (
-        ({"edge_assign_strategy": "by_dst"}, "edge_assign_strategy: None given, 'by_src' on disk"),
-        ({"num_parts": 2}, "num_parts: 2 given, 3 on disk"),
-        ({"node_feat": homogeneous["node_feat"] + 1}, "fingerprint: .* given, .* on disk"),
+        ({"edge_assign_strategy": "by_dst"}, "edge_assign_strategy: 'by_src' on disk, None given"),
+        ({"num_parts": 2}, "num_parts: 3 on disk, 2 given"),
+        ({"node_feat": homogeneous["node_feat"] + 1}, "fingerprint: .* on disk, .* given"),
     ):
         with pytest.raises(PartitionError, match=said):
             glt.partition.RandomPartitioner(**homogeneous | change).partition()

@@ -80,7 +80,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, run: object) -> tuple[str, int]:
     with monkeypatch.context() as patch, pytest.raises(PartitionError) as caught:
         patch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
         run()  # type: ignore[operator]
-    said = re.search(r": (.*) takes ([\d,]+) bytes at least, with working files; 0 are free", str(caught.value))
+    said = re.search(
+        r": (.*) needs at least ([\d,]+) bytes of disk, working files included, but 0 are free", str(caught.value)
+    )
     assert said, caught.value
     return said[1], int(said[2].replace(",", ""))
 
@@ -166,7 +168,7 @@ def test_some_of_the_parts(tmp_path: Path, source: GraphSource, monkeypatch: pyt
     assert numbering == matrix + rows + records
     free = iter([numbering, 0])
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=next(free)))
-    with pytest.raises(PartitionError, match="a partition of this graph takes") as caught:
+    with pytest.raises(PartitionError, match="a partition of this graph needs") as caught:
         run()
     part = int(re.search(r"takes ([\d,]+)", str(caught.value))[1].replace(",", ""))  # type: ignore[index]
     assert part == pytest.approx((4 * NODES + 2 * X) / 4, rel=0.05)

@@ -144,9 +144,7 @@ def test_what_is_not_finite_names_its_row(tmp_path: Path, kind: str, value: floa
     x = np.ones((60, 3), np.float32)
     x[41, 2] = value
     options = PartitionOptions(num_parts=parts, storage={"x": kind})
-    with pytest.raises(
-        DataError, match=rf"x of node type 'node': row 41 holds {value}, which cannot be stored as {kind}"
-    ):
+    with pytest.raises(DataError, match=rf"x of node type 'node': row 41 is {value}, which {kind} cannot represent"):
         partition_graph(graph(x=x), tmp_path / "p", options, progress=False)
     assert not (tmp_path / "p").exists()
 
@@ -154,7 +152,7 @@ def test_what_is_not_finite_names_its_row(tmp_path: Path, kind: str, value: floa
 @pytest.mark.parametrize(
     ("kind", "value", "said"),
     [
-        ("float16", 7e4, "which does not fit float16, which ends at 65504: take bfloat16"),
+        ("float16", 7e4, "which does not fit float16, whose largest value is 65504: use bfloat16"),
         ("float16", 65520, "which does not fit float16"),
         ("bfloat16", 3.4e38, "which does not fit bfloat16"),
         ("int8", 1e39, "which does not fit float32"),
@@ -165,7 +163,7 @@ def test_what_overflows_names_its_row(tmp_path: Path, kind: str, value: float, s
     attr = np.ones((200, 2))
     attr[137, 1] = value
     source = replace(source, edge={EDGE: {"edge_attr": attr}})
-    with pytest.raises(DataError, match=rf"edge_attr of edge type .*: row 137 holds .*{said}"):
+    with pytest.raises(DataError, match=rf"edge_attr of edge type .*: row 137 is .*{said}"):
         partition_graph(source, tmp_path / "p", PartitionOptions(storage={"edge_attr": kind}), progress=False)
 
 
@@ -178,15 +176,18 @@ def test_the_largest_float16_fits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("storage", "said"),
     [
-        ({"edge_atr": "int8"}, "no attribute 'edge_atr'; the graph has .*edge_attr.*Did you mean edge_attr"),
+        (
+            {"edge_atr": "int8"},
+            "the graph has no attribute 'edge_atr'; its attributes: .*edge_attr.*Did you mean edge_attr",
+        ),
         ({"n_id": "int8"}, "no attribute 'n_id'"),
         (
             {"x": "int8"},
-            r"x: int8 needs rows of one dimension, but x of node type 'node' is \[60, 2, 2\]. Take float16",
+            r"x: int8 needs an attribute of shape \[N, D\], but x of node type 'node' is \[60, 2, 2\]. Use float16",
         ),
-        ({"edge_weight": "int8"}, r"edge_weight: int8 needs rows of one dimension, .* is \[200\]"),
-        ({"y": "float16"}, "y: float16 is for floats, but y of node type 'node' is int64. Leave it out"),
-        ({"seen": "int8"}, "seen: int8 is for floats, but seen of node type 'node' is bool"),
+        ({"edge_weight": "int8"}, r"edge_weight: int8 needs an attribute of shape \[N, D\], .* is \[200\]"),
+        ({"y": "float16"}, "y: float16 encodes floats, but y of node type 'node' is int64. Drop this option"),
+        ({"seen": "int8"}, "seen: int8 encodes floats, but seen of node type 'node' is bool"),
     ],
 )
 def test_wishes_that_do_not_fit(tmp_path: Path, storage: dict[str, str], said: str) -> None:

@@ -112,7 +112,9 @@ def test_disk_full_speaks_and_leaves_nothing(tmp_path: Path) -> None:
 def test_too_little_space_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
     monkeypatch.setattr("glt_lightning.partition.build.stored_graph.count_degrees", None)
-    with pytest.raises(PartitionError, match=r"takes [\d,]+ bytes at least, with working files; 1,000 are free"):
+    with pytest.raises(
+        PartitionError, match=r"needs at least [\d,]+ bytes of disk, working files included, but 1,000 are free"
+    ):
         partition_graph(random_source(np.random.default_rng(0)), tmp_path / "out" / "p", PartitionOptions())
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -139,7 +141,10 @@ def test_second_writer_waits_and_finds_it_done(tmp_path: Path) -> None:
 
 
 def test_waiting_has_a_deadline(tmp_path: Path) -> None:
-    with exclusive(tmp_path / "p", 1), pytest.raises(PartitionError, match="another process is still writing it"):
+    with (
+        exclusive(tmp_path / "p", 1),
+        pytest.raises(PartitionError, match="another process was still writing this folder"),
+    ):
         partition_graph(random_source(np.random.default_rng(0)), tmp_path / "p", PartitionOptions(), timeout_s=0.1)
     assert list(tmp_path.iterdir()) == []
 

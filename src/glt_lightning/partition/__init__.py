@@ -1,4 +1,4 @@
-"""Cutting a user's graph into parts on disk."""
+"""Partitions a user's graph into parts on disk."""
 
 from typing import TYPE_CHECKING
 

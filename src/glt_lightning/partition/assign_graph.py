@@ -1,4 +1,4 @@
-"""The first stage alone: which part owns which node, as a file for the second stage on any host."""
+"""The first stage alone: assigns each node to a part, and saves that as a file for the second stage on any host."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ def assign_graph(
 ) -> dict[NodeType, list[int]]:
     """Assigns nodes to parts and saves that as ``out_file``, for ``partition.algorithm``.
 
-    Returns node type -> how many nodes each part gets.
+    Returns node type -> number of nodes of each part.
 
-    out_file: ``.npz`` with an array per node type, int16 or int32 [N], the part of each node by user id. It appears whole.
-    undirected, splits, assigner: as of `partition_graph`.
+    out_file: ``.npz`` with an array per node type, int16 or int32 [N], the part of each node by user id. It is written
+        beside the target and renamed, so that no process ever reads half of it.
+    undirected, splits, assigner: as in `partition_graph`.
 
-    Raises `PartitionError` when the file is there already: parts may have been made with it.
+    Raises `PartitionError` if the file exists: parts may have been written with it.
 
     Example:
         >>> source = open_source("graph.npz", "data")
@@ -52,11 +53,11 @@ def assign_graph(
     """
     target = Path(out_file)
     if target.suffix != ".npz":
-        raise PartitionError(f"{target}: an assignment is an .npz file; give a name that ends in .npz.")
+        raise PartitionError(f"{target}: an assignment is saved as an .npz file. Choose a name that ends in .npz.")
     with exclusive(target, timeout_s):
         if target.exists():
             raise PartitionError(
-                f"{target}: exists already. Use it as partition.algorithm, delete it or choose another."
+                f"{target}: this assignment exists. Set partition.algorithm to it, delete it, or choose another name."
             )
         with folder_beside(target) as folder:
             made = {"undirected": bool(undirected), "normalize": "none"}
@@ -73,7 +74,7 @@ def assign_graph(
 
 
 def _save(path: Path, parts: Mapping[NodeType, np.ndarray], dtype: np.dtype) -> None:
-    """As `numpy.savez`, which cannot save an array named ``file``."""
+    """Like `numpy.savez`, which takes the array names as keywords and so cannot save one named ``file``."""
     size = sum(len(p) for p in parts.values()) * dtype.itemsize
     with disk_full_speaks(path.parent, size), zipfile.ZipFile(path, "w") as archive:
         for node_type, owner in parts.items():

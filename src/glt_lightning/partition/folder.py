@@ -12,14 +12,14 @@ from pathlib import Path
 
 from glt_lightning.errors import PartitionError
 
-_POLL_S = 0.05
+_POLL_S = 0.05  # a lock that is released is taken within this time; a partition takes seconds to hours
 
 
 @contextmanager
 def exclusive(target: Path, timeout_s: float, part: int | None = None) -> Iterator[None]:
-    """Holds the lock of ``target`` in the block; raises `PartitionError` when another process keeps it too long.
+    """Holds the lock of ``target``, or of one of its parts, during the ``with`` block.
 
-    part: the lock of one part of it instead.
+    Raises `PartitionError` if another process still holds the lock after ``timeout_s``, or the folder is not writable.
     """
     path = target.parent / f".{_name(target, part)}.lock"
     try:
@@ -27,7 +27,7 @@ def exclusive(target: Path, timeout_s: float, part: int | None = None) -> Iterat
         fd = _locked(path, target if part is None else target / f"part{part}", timeout_s)
     except OSError as error:
         raise PartitionError(
-            f"{target.parent}: cannot write there ({error.strerror}). Choose another folder."
+            f"{target.parent}: this folder is not writable ({error.strerror}). Choose another folder."
         ) from None
     try:
         yield
@@ -46,15 +46,15 @@ def _locked(path: Path, target: Path, timeout_s: float) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same(fd, path):  # its last holder may have removed the file that we waited for
+            if _is_same(fd, path):  # the previous owner of the lock may have removed the file that was waited for
                 return fd
         except BlockingIOError:
             pass
         os.close(fd)
         if time.monotonic() > deadline:
             raise PartitionError(
-                f"{target}: another process is still writing it after {timeout_s:.0f} s. "
-                "Wait for it or end it, then start again."
+                f"{target}: another process was still writing this folder after {timeout_s:.0f} s. "
+                "Wait until it has finished, or end it, and start again."
             )
         time.sleep(_POLL_S)
 
@@ -68,9 +68,9 @@ def _is_same(fd: int, path: Path) -> bool:
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that becomes ``target`` when the block ends well and vanishes when it does not.
+    """A temporary folder that is renamed to ``target`` if the block succeeds and removed if it fails.
 
-    Call it with the lock held: what killed runs left is removed first.
+    Call it with the lock held: temporary folders of killed runs are removed first.
     """
     with folder_beside(target) as temporary:
         yield temporary
@@ -79,21 +79,21 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_beside(target: Path, part: int | None = None) -> Iterator[Path]:
-    """A temporary folder beside ``target``, to move files from; call it with the lock held, of the part if one is given."""
+    """A temporary folder beside ``target``, to move files from. Call it with the lock (of the part, if given) held."""
     with _temporary(target.with_name(_name(target, part))) as temporary:
         temporary.mkdir()
         yield temporary
 
 
 def remove_part_folders(target: Path) -> None:
-    """Removes what runs that were killed left of parts. Only when all parts are there: then nobody writes any."""
+    """Removes temporary folders of parts that killed runs left. Call it once all parts exist: none is being written then."""
     for left in target.parent.glob(f".{target.name}.part*.tmp-*"):
         _remove(left)
 
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
-    """As `whole_folder`, for one file that the block writes."""
+    """As `whole_folder`, for a single file."""
     with _temporary(target) as temporary:
         yield temporary
         os.replace(temporary, target)
@@ -119,7 +119,7 @@ def _remove(path: Path) -> None:
 
 
 def _abandoned(path: Path) -> bool:
-    """Whether the process named at the end of a temporary name is gone. Our own number is a dead namesake's."""
+    """Whether the process whose id ends a temporary name is gone. This process's own id means a dead process that had it."""
     pid = path.name.rpartition("-")[2]
     if not pid.isdigit():
         return False

@@ -1,4 +1,4 @@
-"""Checks of labels that a model would train on without a word."""
+"""Checks for wrong labels on which a model would train without any error."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16
-from glt_lightning.page import numbers
+from glt_lightning.page.numbers import counted
 from glt_lightning.partition.build.normalize import row_chunks
 from glt_lightning.partition.sources.base import GraphSource, Rows, classes_of, file_of, name_of
 from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
 
-# A model with so many outputs costs little, whatever the labels are.
+# A model with this many outputs costs little, whatever the labels are.
 _FEW_CLASSES = 1000
-# Years as labels have about a hundred, one stray label of a million more. Parts of published graphs have all their classes.
+# Largest accepted ratio of classes (largest label + 1) to labels that occur. Years used as labels reach about a hundred, one
+# stray label a million; in the published data sets every class occurs, which is a ratio of 1.
 _CLASSES_PER_LABEL = 10
 
 
 def check_labels(source: GraphSource, node_type: NodeType, allow: Collection[str]) -> None:
-    """Raises `DataError` for text, for NaN and infinite labels, and for far more classes than labels that occur."""
+    """Raises `DataError` for labels that are text, NaN or infinite, or of far more classes than occur.
+
+    allow: ``partition.allow``, which can permit the last two.
+    """
     y = source.node_attrs(node_type).get("y")
     if y is None:
         return
     what = f"{file_of(source)}y of node type {node_type!r}"
     if y.dtype.kind in "USO":
         raise DataError(
-            f"{what}: the labels are text ({y.dtype}). Classes are integers from 0: names, y = numpy.unique(text, "
-            "return_inverse=True) makes them. In tables of nodes labels may be text."
+            f"{what}: the labels are text ({y.dtype}), but classes are integers from 0. Convert them: names, y = "
+            "numpy.unique(text, return_inverse=True). Only in tables of nodes may labels be text."
         )
     if y.dtype.kind == "f" or y.dtype == BFLOAT16:
         if "nonfinite_labels" not in allow:
@@ -46,11 +50,10 @@ def _require_finite(y: Rows, what: str) -> None:
         bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if bad.any():
             at = int(bad.argmax())
-            kind = "a NaN" if np.isnan(values[at]).any() else "an infinite"
+            kind = "NaN" if np.isnan(values[at]).any() else "infinite"
             raise DataError(
-                f"{what}: node {begin + at} has {kind} label. Give nodes without a label an integer label of -1 and leave "
-                "them out of the splits. Where the module knows what NaN means, allow it: partition.allow: "
-                "[nonfinite_labels]."
+                f"{what}: the label of node {begin + at} is {kind}. Give nodes without a label the integer label -1 and leave "
+                "them out of the splits. If your module handles such labels, set partition.allow: [nonfinite_labels]."
             )
 
 
@@ -68,15 +71,16 @@ def _require_dense(y: Rows, what: str) -> None:
         node = next(begin + int(np.argmax(chunk)) for begin, chunk in _numbered(y) if chunk.max() == classes - 1)
         raise DataError(
             f"{what}: the largest label is {classes - 1:,} (node {node}), which makes {classes:,} classes, of which at most "
-            f"{occur:,} occur. Renumber the labels (numpy.unique(y, return_inverse=True)), make them floats for a "
-            "regression, or allow it: partition.allow: [sparse_labels]."
+            f"{occur:,} occur. Renumber the labels (numpy.unique(y, return_inverse=True)), convert them to floats for a "
+            "regression, or set partition.allow: [sparse_labels]."
         )
 
 
 def check_seed_labels(
     source: GraphSource, splits: Mapping[str, tuple[NodeType, np.ndarray]], allow: Collection[str]
 ) -> None:
-    """Raises `DataError` for training nodes without a label. Of other splits it is said: they may be there to predict."""
+    """Raises `DataError` for training nodes without a label, unless ``allow`` (``partition.allow``) permits them. Warns of such
+    nodes in other splits, where they may be meant for prediction."""
     for name, (node_type, ids) in splits.items():
         y = source.node_attrs(node_type).get("y")
         if y is None or not len(ids) or len(y.shape) > 1 or y.dtype.kind not in "if":
@@ -86,25 +90,22 @@ def check_seed_labels(
         if not missing.any():
             continue
         at = int(missing.argmax())
-        count = int(np.count_nonzero(missing))
-        have = "has" if count == 1 else "have"
-        said = (
-            f"{file_of(source)}splits: {name}: {count:,} of {numbers.counted(len(ids), 'node')} {have} no label "
-            f"({_label_of(source, node_type, int(ids[at]), labels[at])})"
-        )
+        missing_of = f"{np.count_nonzero(missing):,} of {counted(len(ids), 'node')}"
+        example = _label_of(source, node_type, int(ids[at]), labels[at])
+        finding = f"{file_of(source)}splits: {name}: no label for {missing_of} ({example})"
         if name == "train" and "unlabelled_seeds" not in allow:
-            raise DataError(f"{said}. Leave them out, or allow it: partition.allow: [unlabelled_seeds].")
-        _log.warning("%s.", said)
+            raise DataError(f"{finding}. Remove them from the split, or set partition.allow: [unlabelled_seeds].")
+        _log.warning("%s. Ignore this if they are there to be predicted.", finding)
 
 
 def _label_of(source: GraphSource, node_type: NodeType, node: int, label: object) -> str:
     if hasattr(source, "user_ids"):  # a table, where the label of such a node is negative or an empty cell
-        return f"node {name_of(source, node_type, node)} is one"
+        return f"for example node {name_of(source, node_type, node)}"
     return f"y of node {node} is {label}"
 
 
 def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
-    """Chunks of the rows, and the number of the first of each."""
+    """(index of the first row, rows) of each chunk."""
     begin = 0
     for chunk in row_chunks(rows):
         yield begin, chunk

@@ -1,4 +1,4 @@
-"""A partition folder that gets its parts one by one, from any number of processes, and its manifest with the last."""
+"""A partition folder that is filled part by part, by any number of processes; the last part brings the manifest."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ _WHOLE = ("splits", "tables")  # folders that belong to no part
 
 
 def is_begun(target: Path) -> bool:
-    """Whether it has parts, or what comes before them, and no manifest yet."""
+    """Whether the folder has parts, or the folders that are written before them, and no manifest yet."""
     if not target.is_dir() or (target / MANIFEST).exists():
         return False
     return bool(finished_parts(target)) or {p.name for p in target.iterdir()} in ({"splits"}, {"tables"}, set(_WHOLE))
 
 
 def finished_parts(target: Path) -> list[int]:
-    """Numbers of the parts that say of themselves what they are."""
+    """Numbers of the parts that have their ``part.json``, which is written last."""
     found = (re.fullmatch(r"part(\d+)", path.parent.name) for path in target.glob("part*/part.json"))
     return sorted(int(match[1]) for match in found if match)
 
 
 def require_fresh(target: Path, missing: Sequence[int], made: Mapping[str, Any]) -> None:
-    """Raises `PartitionError` for parts made otherwise, and for what stands where the missing parts go."""
+    """Raises `PartitionError` for finished parts of different options or data, and for files in the way of missing parts."""
     for part in finished_parts(target):
         require_same(f"{target / f'part{part}'}", made, PartFile.load(target, part).head.made_by)
     for part in missing:
         if (target / f"part{part}").exists():
             raise PartitionError(
-                f"{target / f'part{part}'}: has no part.json, so it is not known whether it is whole. Delete it and run again."
+                f"{target / f'part{part}'}: no part.json, so this part may be incomplete. Delete the folder and run again."
             )
     if target.exists() and not is_begun(target) and any(target.iterdir()):
-        raise PartitionError(f"{target}: holds something else than parts of a partition. Choose another folder.")
+        raise PartitionError(
+            f"{target}: the folder is not empty, and its files are no parts of a partition. Choose another folder."
+        )
 
 
 def save_parts(folder: Path, built: Built, parts: Sequence[int]) -> None:
@@ -52,9 +54,9 @@ def save_parts(folder: Path, built: Built, parts: Sequence[int]) -> None:
 
 
 def place(folder: Path, target: Path, parts: Sequence[int]) -> None:
-    """Moves finished parts into ``target``, each in one step. Call it with the lock held.
+    """Moves finished parts into ``target``, each by one rename. Call it with the lock held.
 
-    Raises `PartitionError` unless they fit those that are there.
+    Raises `PartitionError` unless they belong to the same partition as the parts already in ``target``.
     """
     for found in finished_parts(target):
         PartFile.load(folder, parts[0]).require_fits(PartFile.load(target, found), target)
@@ -67,7 +69,10 @@ def place(folder: Path, target: Path, parts: Sequence[int]) -> None:
 
 
 def compose(target: Path) -> Manifest | None:
-    """Writes the manifest if all parts have told what they are, and removes what they told. Call it with the lock held."""
+    """Writes the manifest if all parts are finished, and then removes their ``part.json``. Call it with the lock held.
+
+    Returns None while parts are missing. Raises `PartitionError` if parts do not fit together, or shared files are missing.
+    """
     found = finished_parts(target)
     files = [PartFile.load(target, part) for part in found]
     if not files or found != list(range(files[0].head.num_parts)):
@@ -79,7 +84,7 @@ def compose(target: Path) -> Manifest | None:
     for path in files[0].head.arrays:
         if not (target / path).is_file():
             raise PartitionError(
-                f"{target / path}: not found. Copy {path.split('/')[0]}/ from where any of the parts was made."
+                f"{target / path}: not found. Copy the folder {path.split('/')[0]}/ from any host that wrote a part."
             )
     manifest = Manifest.parse(files[0].head.with_parts(arrays).to_json(), str(target))
     manifest.save(target)
@@ -90,11 +95,12 @@ def compose(target: Path) -> Manifest | None:
 
 
 def complete_partition(folder: str | Path, timeout_s: float = LOCK_TIMEOUT_S) -> Manifest:
-    """Writes the manifest of a folder whose parts were brought together, and returns it.
+    """Writes the manifest of a folder into which parts were copied from several hosts, and returns it.
 
-    Of the parts only ``part<p>/part.json`` need be there, and the folders ``splits`` and ``tables``: a host that keeps some
-    of the parts takes these small files of the others. Raises `PartitionError` that names the parts that are missing, or
-    differ.
+    Needed are ``part<p>/part.json`` of every part and the folders ``splits`` and ``tables``: a host that stores only some of
+    the parts copies just these small files of the others.
+
+    Raises `PartitionError` that names the parts that are missing or do not fit together.
 
     Example:
         >>> import shutil
@@ -116,8 +122,11 @@ def complete_partition(folder: str | Path, timeout_s: float = LOCK_TIMEOUT_S) ->
             return manifest
         found = finished_parts(target)
         if not found:
-            raise PartitionError(f"{target}: holds no finished part (part<p>/part.json).")
+            raise PartitionError(
+                f"{target}: no finished part found (part<p>/part.json). Write or copy the parts into this folder first."
+            )
         missing = sorted(set(range(PartFile.load(target, found[0]).head.num_parts)) - set(found))
         raise PartitionError(
-            f"{target}: lacks part {', '.join(map(str, missing))} of the partition. Make or copy it here, then call this again."
+            f"{target}: part {', '.join(map(str, missing))} missing. Write or copy {'it' if len(missing) == 1 else 'them'} into "
+            "this folder, then call this again."
         )

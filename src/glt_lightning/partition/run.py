@@ -1,4 +1,4 @@
-"""One run of the partitioner: a whole folder at once, or some parts of one."""
+"""One run of the partitioner: a whole folder, or some parts of one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Run:
-    """What is partitioned, and how."""
+    """The source, options and deadlines of one run of the partitioner."""
 
     source: GraphSource
     options: PartitionOptions
@@ -45,9 +45,9 @@ class Run:
         return manifest
 
     def parts(self, target: Path, parts: Sequence[int]) -> Manifest | None:
-        """Writes those of the parts that are missing."""
+        """Writes those of ``parts`` that are missing. Returns the manifest, or None while other parts are missing."""
         with ExitStack() as locks:
-            for part in parts:  # ascending: two runs never wait for each other
+            for part in parts:  # in ascending order, so that two runs cannot deadlock on each other's locks
                 locks.enter_context(exclusive(target, self.timeout_s, part))
             with exclusive(target, self.timeout_s):
                 if (target / MANIFEST).exists():
@@ -60,7 +60,7 @@ class Run:
             with folder_beside(target, missing[0]) as folder:
                 save_parts(folder, self._build(folder, missing), missing)
                 with exclusive(target, self.timeout_s):
-                    if (target / MANIFEST).exists():  # another run has made the whole folder
+                    if (target / MANIFEST).exists():  # another run has written the whole folder meanwhile
                         return reuse(target, self.made)
                     place(folder, target, missing)
                     return compose(target)
@@ -71,25 +71,28 @@ class Run:
         return Builder(graph, folder, self.assigner, self.made, parts).build()
 
     def require_same_each_time(self, parts: Collection[int]) -> None:
-        """Raises `OptionError` if these are some of the parts, and another run would cut the others otherwise."""
+        """Raises `OptionError` if ``parts`` are not all parts and the algorithm is not deterministic: another run would then
+        assign nodes differently, and the parts would not fit together."""
         if not self.assigner.deterministic and len(parts) < self.options.num_parts:
             name = self.options.algorithm_name
             raise OptionError(
-                f"partition.algorithm: {name} may cut otherwise each time, so parts of several runs would not fit. "
-                "Assign first (assign_graph, or partition --assign_only parts.npz), then give that file as the algorithm."
+                f"partition.algorithm: {name} is not deterministic, so parts written by separate runs may not fit together. "
+                "Assign nodes once (assign_graph, or partition --assign_only parts.npz), then set partition.algorithm to that "
+                "file."
             )
 
 
 def reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
-    """The manifest of a folder that is finished. Raises `PartitionError`, with the difference, if it was made otherwise."""
+    """The manifest of a finished folder. Raises `PartitionError` with the differences if its options or data are not those
+    of ``made``."""
     manifest = Manifest.load(target)
     if manifest.options_hash != options_hash(made):
         old = manifest.made_by
         keys = [k for k in {**made, **old} if k != "package_version" and old.get(k) != made.get(k)]
-        what = "; ".join(f"{k}: {made.get(k)!r} given, {old.get(k)!r} on disk" for k in keys)
+        what = "; ".join(f"{k}: {old.get(k)!r} on disk, {made.get(k)!r} given" for k in keys)
         raise PartitionError(
-            f"{target}: holds a partition made otherwise ({what}). Delete the folder or choose another; without "
-            "partition.dir there is one folder per choice of options."
+            f"{target}: this partition was written with different options or data ({what}). Delete the folder, choose another, "
+            "or drop partition.dir: each choice of options then gets a folder of its own."
         )
-    _log.info("%s: reusing this partition.", target)
+    _log.info("%s: this partition exists and has the same options and data; using it.", target)
     return manifest

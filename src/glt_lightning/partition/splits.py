@@ -1,4 +1,4 @@
-"""The splits to store: which nodes are seeds of training, validation and test."""
+"""The splits to store: the seed nodes of training, validation and test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from glt_lightning.data.graph import INTEGER_MASK, is_integer_mask
 from glt_lightning.errors import DataError
-from glt_lightning.page import numbers
+from glt_lightning.page.numbers import counted
+from glt_lightning.partition.build.degrees import known_nodes
 from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of, name_of
 from glt_lightning.types import NodeType
 
@@ -18,9 +19,11 @@ _log = logging.getLogger(__name__)
 
 
 def resolve_splits(source: GraphSource, given: Mapping[str, object] | None) -> dict[str, tuple[NodeType, np.ndarray]]:
-    """The splits to store: the user's own where given, else those of the data; ids are checked.
+    """The splits to store, name -> (node type, int64 user ids [S]): ``given``, or if None, those of the source.
 
     given: name -> ids or boolean mask of the target type, or (node type, ids or mask).
+
+    Raises `DataError` for unusable names, unknown node types, and ids out of range.
     """
     splits = source.splits if given is None else {name: _typed(name, value, source) for name, value in given.items()}
     return {name: (t, _split_ids(name, t, ids, source)) for name, (t, ids) in sorted(splits.items())}
@@ -33,17 +36,17 @@ def _typed(name: str, value: object, source: GraphSource) -> tuple[NodeType, np.
     target = node_types[0] if len(node_types) == 1 else source.target_type
     if target is None:
         raise DataError(
-            f"splits: {name}: which node type it is for is not clear; give (node type, ids), types: {node_types}."
+            f"splits: {name}: the node type is ambiguous, since the graph has {', '.join(node_types)}. Give (node type, ids)."
         )
     return target, np.asarray(value)
 
 
 def _split_ids(name: str, node_type: NodeType, ids: np.ndarray, source: GraphSource) -> np.ndarray:
     if not name.isidentifier() or not name.isascii():
-        raise DataError(f"splits: {name!r} cannot be used as a name; use letters, digits and underscores.")
+        raise DataError(f"splits: {name!r} is not usable as the name of a split. Use letters, digits and underscores.")
     if node_type not in source.schema.node_types:
         raise DataError(
-            f"splits: {name}: unknown node type {node_type!r}; known: {', '.join(source.schema.node_types)}."
+            f"splits: {name}: unknown node type {node_type!r}. The graph has {', '.join(source.schema.node_types)}."
         )
     count = source.num_nodes[node_type]
     if ids.dtype == np.bool_ and ids.shape == (count,):
@@ -60,8 +63,8 @@ def _split_ids(name: str, node_type: NodeType, ids: np.ndarray, source: GraphSou
     if bad.any():
         at = int(bad.argmax())
         raise DataError(
-            f"{file_of(source)}splits: {name}: position {at} holds {ids[at]}, but node type {node_type!r} has nodes "
-            f"0..{count - 1}{counted_by(source, node_type)}."
+            f"{file_of(source)}splits: {name}: position {at} has node {ids[at]}, but "
+            f"{known_nodes(node_type, count)}{counted_by(source, node_type)}."
         )
     return ids.astype(np.int64)
 
@@ -69,27 +72,26 @@ def _split_ids(name: str, node_type: NodeType, ids: np.ndarray, source: GraphSou
 def check_overlap(
     splits: Mapping[str, tuple[NodeType, np.ndarray]], allow: Collection[str], source: GraphSource | None = None
 ) -> None:
-    """Raises `DataError` for training nodes that evaluation sees again, unless ``partition.allow`` has it; says so of
-    nodes that are in ``val`` and in ``test``.
+    """Raises `DataError` for training nodes that are also in ``val`` or ``test``, unless ``allow`` (``partition.allow``)
+    permits them. Warns of nodes that are in both ``val`` and ``test``.
 
-    splits: numbers >= 0 of nodes, the user's if the ``source`` is given that they are of.
+    splits: node numbers >= 0; user ids if ``source`` is given, which the message then names.
     """
     for first, second in combinations([name for name in ("train", "val", "test") if name in splits], 2):
-        (first_type, ids), (second_type, others) = splits[first], splits[second]
-        if first_type != second_type or not len(ids) or not len(others):
+        (first_type, ids), (second_type, later) = splits[first], splits[second]
+        if first_type != second_type or not len(ids) or not len(later):
             continue
-        mask = np.zeros(max(ids.max(), others.max()) + 1, bool)
+        mask = np.zeros(max(ids.max(), later.max()) + 1, bool)
         mask[ids] = True
-        both = others[mask[others]]
+        both = later[mask[later]]
         if not len(both):
             continue
-        count = len(np.unique(both))
-        said = f"splits: {numbers.counted(count, 'node')} of {first} {'is' if count == 1 else 'are'} also in {second}"
+        finding = f"splits: {first} and {second} share {counted(len(np.unique(both)), 'node')}"
         if source is not None:
-            said = f"{file_of(source)}{said} (node {name_of(source, first_type, int(both[0]))} is one)"
+            finding = f"{file_of(source)}{finding} (for example node {name_of(source, first_type, int(both[0]))})"
         if first == "train" and "overlapping_splits" not in allow:
             raise DataError(
-                f"{said}. A model is then judged by nodes that it was trained on. Leave them out of one of the two, or "
-                "allow it: partition.allow: [overlapping_splits]."
+                f"{finding}. The model would be evaluated on nodes it was trained on. Remove them from one of the two splits, "
+                "or set partition.allow: [overlapping_splits]."
             )
-        _log.warning("%s.", said)
+        _log.warning("%s. Metrics of the two splits are then not independent.", finding)

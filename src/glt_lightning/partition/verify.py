@@ -1,4 +1,4 @@
-"""Checks a partition folder from the first byte to the last: what opening it leaves out because it would take too long."""
+"""Checks every byte of a partition folder; opening a partition checks less, because this takes too long."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 from glt_lightning.data.arrays import open_array, verify_array
 from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
 from glt_lightning.errors import PartitionError
+from glt_lightning.page.numbers import counted
 from glt_lightning.progress import Progress
 
-_CHUNK = 1 << 22  # entries looked at together
+_CHUNK = 1 << 22  # entries checked at once: 32 MiB of 64-bit ids
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found good: files and their bytes; nodes, edges and seeds in them; entries of hot lists."""
+    """Counts of the verified folder: files and their bytes; nodes, edges and seeds in them; entries of hot lists."""
 
     files: int
     bytes: int
@@ -29,7 +30,7 @@ class Verified:
 
 
 def verify_partition(folder: Path, progress: Progress) -> Verified:
-    """Reads everything. Raises `PartitionError` that names the first bad file and what is wrong with it."""
+    """Reads all files. Raises `PartitionError` that names the first damaged file and its damage."""
     manifest = Manifest.load(folder)  # bounds, shapes and sums of counts are checked here
     total = sum(entry.bytes for entry in manifest.arrays.values())
     with progress.phase("verifying files", total, "B") as done:
@@ -47,13 +48,13 @@ def verify_partition(folder: Path, progress: Progress) -> Verified:
 
 
 class _Check:
-    """The contents of files that are what the manifest says."""
+    """Checks of the contents of files whose checksums match the manifest."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder, self._manifest = folder, manifest
 
     def nodes(self) -> None:
-        """The user's ids of a type, over all parts, are each of 0 to N - 1 once."""
+        """Requires that the user ids of a node type, over all parts, are 0 to N - 1, each once."""
         for t, count in enumerate(self._manifest.num_nodes):
             seen = np.zeros(count, dtype=bool)
             for p in range(self._manifest.num_parts):
@@ -62,11 +63,12 @@ class _Check:
                     self._in_range(path, ids, 0, count, "user ids")
                     once = np.unique(ids)
                     if len(once) < len(ids) or seen[once].any():
-                        self._damaged(path, "a user's id stands in it, or in an earlier part, a second time")
+                        self._damaged(path, "a user id occurs twice, in this part or in it and an earlier one")
                     seen[once] = True
 
     def edges(self, done: Callable[[int], object]) -> None:
-        """Row pointers rise from 0 to the number of edges; sources are nodes of their type; edge ids are no negatives."""
+        """Requires that row pointers ascend from 0 to the number of edges, sources are nodes of the source type, and edge ids
+        are not negative."""
         schema = self._manifest.schema
         for r, source in enumerate(schema.source_types()):
             first, end = self._manifest.offsets[source : source + 2]
@@ -84,16 +86,16 @@ class _Check:
         last = 0
         for begin, pointers in self._chunks(path):
             if begin == 0 and pointers[0] != 0:
-                self._damaged(path, f"rows begin at {pointers[0]}, not at 0")
+                self._damaged(path, f"the first row pointer is {pointers[0]}, not 0")
             falls = np.flatnonzero(np.diff(pointers, prepend=last) < 0)
             if len(falls):
-                self._damaged(path, f"row pointers fall at position {begin + falls[0]}")
+                self._damaged(path, f"row pointers descend at position {begin + falls[0]}")
             last = int(pointers[-1])
         if last != edges:
-            self._damaged(path, f"rows end at {last}, the part has {edges} edges")
+            self._damaged(path, f"the last row pointer is {last}, but the part has {counted(edges, 'edge')}")
 
     def splits(self) -> None:
-        """Seeds are nodes of the split's type."""
+        """Requires that seeds are nodes of the split's node type."""
         for name, split in self._manifest.splits.items():
             t = self._manifest.schema.node_index(split.node_type)
             first, end = self._manifest.offsets[t : t + 2]
@@ -101,7 +103,7 @@ class _Check:
                 self._in_range(split_path(name), gids, first, end, f"nodes of type {split.node_type!r}")
 
     def hot_lists(self) -> int:
-        """Hot lists name nodes of other parts, each once, hottest first. Returns how many there are in all."""
+        """Requires that hot lists contain nodes of other parts, each once, hottest first. Returns their number of entries."""
         entries = 0
         for path, entry in self._manifest.arrays.items():
             part, _, rest = path.partition("/hot/")
@@ -110,7 +112,7 @@ class _Check:
             array = open_array(self._folder, path, entry)
             if path.endswith("/hotness.npy"):
                 if len(array) > 1 and not (array[1:] <= array[:-1]).all():
-                    self._damaged(path, "the hottest do not come first")
+                    self._damaged(path, "hotness is not in descending order")
                 continue
             self._hot_nodes(path, array, int(part.removeprefix("part")), int(rest.split("/")[1]))
             entries += len(array)
@@ -122,12 +124,12 @@ class _Check:
         self._in_range(path, gids, first, end, f"nodes of type {manifest.schema.node_types[node_type]!r}")
         own = [first + bound for bound in manifest.bounds[node_type][part : part + 2]]
         if ((gids >= own[0]) & (gids < own[1])).any():
-            self._damaged(path, "it names nodes of its own part")
+            self._damaged(path, "it lists nodes of its own part")
         if len(np.unique(gids)) < len(gids):
-            self._damaged(path, "it names a node twice")
+            self._damaged(path, "it lists a node twice")
 
     def _chunks(self, path: str) -> Iterator[tuple[int, np.ndarray]]:
-        """(position, entries) of an array, piece by piece."""
+        """(position of the first entry, entries) of an array, chunk by chunk."""
         array = open_array(self._folder, path, self._manifest.arrays[path])
         for begin in range(0, len(array), _CHUNK):
             yield begin, array[begin : begin + _CHUNK]
@@ -135,7 +137,7 @@ class _Check:
     def _in_range(self, path: str, ids: np.ndarray, first: int, end: int, what: str) -> None:
         bad = (ids < first) | (ids >= end)
         if bad.any():
-            self._damaged(path, f"it holds {ids[int(bad.argmax())]}; {what} are {first} to {end - 1}")
+            self._damaged(path, f"{ids[int(bad.argmax())]} is out of range: {what} are {first} to {end - 1}")
 
     def _damaged(self, path: str, what: str) -> None:
         raise PartitionError(

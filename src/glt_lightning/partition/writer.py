@@ -28,9 +28,9 @@ def made_by(
     wide_ids: bool = False,
     assigner: Assigner | None = None,
 ) -> dict[str, Any]:
-    """How a partition is made: what its manifest records and its hash is taken of.
+    """The options and the hash of the data that determine a partition: recorded in its manifest and hashed in its name.
 
-    assigner: as of `partition_graph`.
+    assigner: as in `partition_graph`.
     """
     own = None
     if splits is not None:
@@ -57,7 +57,7 @@ def made_by(
 
 
 def _assignment(options: PartitionOptions) -> dict[str, Any]:
-    """What the assignment of nodes to parts depends on."""
+    """The options on which the assignment of nodes to parts depends."""
     made: dict[str, Any] = {"algorithm": options.algorithm, "num_parts": options.num_parts, "seed": options.seed}
     if options.algorithm in ("metis", "streaming"):
         made |= {"balance": options.balance, "imbalance": options.imbalance, "node_weight": options.node_weight}
@@ -75,7 +75,7 @@ def partition_dir(
     normalize: Normalize,
     splits: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The folder of a partition: ``options.dir``, else one below ``root`` whose name tells data and options.
+    """The folder of a partition: ``options.dir``, else a folder below ``root`` named after the data and the options.
 
     Example:
         >>> source = open_source("graph.npz", "data")
@@ -101,11 +101,14 @@ def partition_graph(
     timeout_s: float = LOCK_TIMEOUT_S,
     assigner: Assigner | None = None,
 ) -> Manifest:
-    """Partitions ``source`` into ``out_dir`` and returns the manifest; a folder that is already there is reused.
+    """Partitions ``source`` into ``out_dir`` and returns the manifest. A finished folder of the same options is reused; in a
+    folder with some of the parts (`partition_parts`), only the missing ones are written.
 
-    A folder that has some parts already (`partition_parts`) gets the others.
+    assigner: assigns nodes to parts; None: the algorithm that ``options.algorithm`` names.
+    timeout_s: how long to wait for another process that writes the same folder.
 
-    assigner: who assigns nodes to parts; None: whom ``options.algorithm`` names.
+    Raises `DataError` for invalid data, `OptionError` for options that do not fit it, and `PartitionError` if the folder
+    cannot be written or was written with different options.
 
     Example:
         >>> source = open_source("graph.npz", "data")
@@ -121,7 +124,7 @@ def partition_graph(
     run = Run(source, options, splits, assigner, made, progress, timeout_s)
     with exclusive(target, timeout_s):
         if not is_begun(target):
-            if target.exists() and not _is_empty_folder(target):  # perhaps another process made it while we waited
+            if target.exists() and not _is_empty_folder(target):  # another process may have written it during the wait
                 return reuse(target, made)
             return run.whole(target)
     manifest = run.parts(target, range(options.num_parts))
@@ -143,12 +146,12 @@ def partition_parts(
     timeout_s: float = LOCK_TIMEOUT_S,
     assigner: Assigner | None = None,
 ) -> Manifest | None:
-    """As `partition_graph`, but writes only some of the parts into ``out_dir``, those of them that it lacks.
+    """As `partition_graph`, but writes only those of ``parts`` that ``out_dir`` lacks.
 
-    Other processes, on this host or others, may write other parts into the same folder at the same time. Whoever brings
-    the last one also writes the manifest. Returns it, or None while parts are missing.
+    Other processes, on any host, may write other parts into the same folder at the same time. The process that adds the last
+    part also writes the manifest. Returns the manifest, or None while parts are missing.
 
-    Raises `OptionError` for an algorithm that may cut otherwise each time: do that once, with `assign_graph`.
+    Raises `OptionError` for an algorithm that is not deterministic: assign nodes once, with `assign_graph`.
 
     Example:
         >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)
@@ -159,7 +162,10 @@ def partition_parts(
     """
     target = Path(out_dir)
     if not parts or not all(isinstance(p, int) and 0 <= p < options.num_parts for p in parts):
-        raise OptionError(f"parts: expected numbers of 0 to {options.num_parts - 1}, got {list(parts)}.")
+        raise OptionError(
+            f"parts: expected part numbers from 0 to {options.num_parts - 1} (partition.num_parts: {options.num_parts}), got "
+            f"{list(parts)}."
+        )
     assigner = assigner or assigner_of(options)
     made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
     run = Run(source, options, splits, assigner, made, progress, timeout_s)

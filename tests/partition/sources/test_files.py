@@ -104,11 +104,20 @@ def test_npz_is_known_by_content(tmp_path: Path) -> None:
         ({"edge_index": EDGES.T}, r"edge_index: expected integers \[2, E\] .* got int64 \[7, 2\]"),
         ({"edge_index": EDGES + 0.5}, "expected integers"),
         ({"edge_index": np.array([[0], [5]])}, "column 0 has destination 5"),
-        ({"x": np.ones((4, 2))}, "x of node type 'node': has 4 rows, but there are 5 nodes"),
-        ({"edge_attr": np.ones(3)}, "edge_attr of edge type node__to__node: has 3 rows, but there are 7 edges"),
-        ({"y": np.array([0, 1, 2, 1, np.nan])}, "node 4 has a NaN label"),
-        ({"train_idx": np.array([5])}, "splits: train: position 0 holds 5"),
-        ({"x": np.array([object()] * 5)}, "x of node type 'node': expected numbers or booleans, got object"),
+        (
+            {"x": np.ones((4, 2))},
+            "x of node type 'node': expected one row per node, which makes 5, the number of rows of y",
+        ),
+        (
+            {"edge_attr": np.ones(3)},
+            "node__to__node: expected one row per edge, which makes 7, got 3 rows",
+        ),
+        ({"y": np.array([0, 1, 2, 1, np.nan])}, "the label of node 4 is NaN"),
+        ({"train_idx": np.array([5])}, "splits: train: position 0 has node 5"),
+        (
+            {"x": np.array([object()] * 5)},
+            "x of node type 'node': attributes are numbers or booleans, but the dtype is object",
+        ),
     ],
 )
 def test_bad_npz(tmp_path: Path, change: dict[str, np.ndarray], said: str) -> None:
@@ -198,8 +207,8 @@ def test_folder_with_edge_index(tmp_path: Path, order: str) -> None:
         (CSC | {"indices": np.array([3.0])}, "expected integers in one dimension"),
         ({"edge_index": EDGES.T.copy(), "x": np.ones((5, 1))}, r"expected integers \[2, E\]"),
         (CSC | {"x": np.ones((4, 2), order="F")}, "is in Fortran order"),
-        (CSC | {"x": np.array(["a"])}, "expected numbers or booleans|has 1 rows"),
-        (CSC | {"x": np.ones((3, 2))}, "x of node type 'node': has 3 rows, but there are 4 nodes"),
+        (CSC | {"x": np.array(["a"])}, "attributes are numbers or booleans|got 1 row"),
+        (CSC | {"x": np.ones((3, 2))}, "x of node type 'node': expected one row per node, which makes 4, got 3 rows"),
         ({"edge_index": EDGES}, "how many nodes there are is not said"),
         ({"x": np.ones(3)}, r"expected indptr.npy and indices.npy, or edge_index.npy; found \['x.npy'\]"),
     ],

@@ -153,7 +153,10 @@ def test_id_tensors_are_splits(tmp_path: Path) -> None:
         ({"x": torch.eye(6).to_sparse()}, "x is a sparse tensor"),
         ({"edge_index": None}, "has no edge_index"),
         ({"edge_index": torch.zeros(2, 2)}, "expected integers"),
-        ({"x": torch.rand(5, 3)}, "x of node type 'node': has 5 rows, but there are 6 nodes"),
+        (
+            {"x": torch.rand(5, 3)},
+            "x of node type 'node': expected one row per node, which makes 6, the number of rows of y",
+        ),
     ],
 )
 def test_bad_data(tmp_path: Path, change: dict, said: str) -> None:

@@ -173,7 +173,7 @@ def test_features_labels_and_splits_beside_a_matrix(tmp_path: Path, how: str) ->
         ({"splits": [1]}, "splits: expected {name: file}"),
         ({"splits": {"val": [1], "valid": [2]}}, "splits: val and valid are the same split. Leave one"),
         ({"matrix": np.eye(4)}, "matrix: expected a file of scipy.sparse.save_npz or a matrix"),
-        ({"x": np.ones((3, 2))}, "x of node type 'node': has 3 rows, but there are 4 nodes"),
+        ({"x": np.ones((3, 2))}, "x of node type 'node': expected one row per node, which makes 4, got 3 rows"),
     ],
 )
 def test_mistakes_beside_a_matrix(tmp_path: Path, change: dict[str, Any], said: str) -> None:

@@ -111,5 +111,7 @@ MISTAKES = [(make, name) for make in SOURCES for name in NAMES if (make, name) !
 def test_other_lengths_are_mistakes(tmp_path: Path, make: Make, name: str) -> None:
     given = arrays()
     given[name] = given[name][:-1]
-    with pytest.raises(DataError, match=rf"{name} of (node|edge) type .*: has {len(given[name])} rows, but there are"):
+    with pytest.raises(
+        DataError, match=rf"{name} of (node|edge) type .*: expected one row per .*, got {len(given[name])} row"
+    ):
         partition_graph(open_source(make(tmp_path, given), tmp_path), tmp_path / "p", PartitionOptions())

@@ -43,12 +43,12 @@ _INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Built:
-    """What a run has written.
+    """The result of one run of the partitioner.
 
     Attributes:
-        head: The manifest but for the parts: it lists the arrays that belong to none, and counts no edges.
-        arrays: Those of the parts.
-        numbering: Hash of the numbers of all nodes. Parts fit together only when they agree on it.
+        head: The manifest without the parts: it lists only arrays that belong to no part, and has no edge counts.
+        arrays: The arrays of the parts, by path.
+        numbering: Hash of the new numbers of all nodes. Parts fit together only if it is the same in all of them.
     """
 
     head: Manifest
@@ -59,7 +59,7 @@ class Built:
 class Builder:
     """One run of the partitioner.
 
-    made: the record of how the partition is made, for the manifest.  parts: the parts to write, ascending.
+    made: the options and the hash of the data, which the manifest records.  parts: the parts to write, ascending.
     """
 
     def __init__(
@@ -99,11 +99,12 @@ class Builder:
         return np.dtype(np.int64 if self._made["wide_ids"] or count > _INT32_MAX else np.int32)
 
     def _ranges(self, layout: NodeLayout) -> list[tuple[int, int]]:
-        """The new numbers [start, stop) that each of the parts to write owns."""
+        """The range of new node numbers [start, stop) of each part to write."""
         return [(layout.bounds[p], layout.bounds[p + 1]) for p in self._parts]
 
     def _require_space_for_all(self) -> None:
-        """What some of the parts take is known only when nodes are numbered; what comes before is for all."""
+        """Checks disk space before any work. The size of single parts is known only after nodes are numbered, so a run that
+        writes some of the parts checks just the numbering here, and the parts themselves later."""
         graph, before = self._graph, bytes_to_number(self._graph, self._assigner)
         if len(self._parts) < self._options.num_parts:
             return require_space(self._folder, before, "numbering the nodes of this graph")
@@ -111,15 +112,16 @@ class Builder:
         return self._require_space(graph.num_nodes, edges, before)
 
     def _require_space(self, nodes: Mapping[NodeType, int], edges: Sequence[int], before: int = 0) -> None:
-        """Raises `PartitionError` unless there is room for so many nodes per type and edges per edge type.
+        """Raises `PartitionError` unless the disk has room for ``nodes`` per type and ``edges`` per stored edge type.
 
-        before: bytes that earlier steps take, before there is any of these.
+        before: bytes that earlier steps need; their files are gone before the arrays are written.
         """
         needed = bytes_to_write(self._graph, nodes, edges, self._id_dtype, self._edge_id_dtype)
         require_space(self._folder, max(before, needed), "a partition of this graph")
 
     def _number(self, degrees: Degrees) -> tuple[dict[NodeType, NodeLayout], dict[str, Any]]:
-        """The numbers of all nodes, and how hotness was worked out; writes hotness itself, which is large."""
+        """The new numbers of all nodes, and the manifest's record of how hotness was computed. The hot lists, which are
+        large, are written here."""
         graph = self._graph
         with graph.topology(self._folder, degrees) as topology:
             parts = graph.assign(self._assigner, topology)
@@ -171,14 +173,14 @@ class Builder:
                     )
 
     def _edges_of_parts(self, layouts: Mapping[NodeType, NodeLayout], in_degrees: Sequence[np.ndarray]) -> list[int]:
-        """Edges of each stored edge type that the parts to write have, before merging."""
+        """Number of edges of each stored edge type in the parts to write, before parallel edges are merged."""
         return [
             sum(int(degree[layout.user_ids[start:stop]].sum()) for start, stop in self._ranges(layout))
             for degree, layout in zip(in_degrees, (layouts[r.edge_type[2]] for r in self._stored_types), strict=True)
         ]
 
     def _write_edges(self, layouts: Mapping[NodeType, NodeLayout], in_degrees: list[np.ndarray]) -> None:
-        """Takes the degrees out of the list one by one."""
+        """Empties ``in_degrees`` one by one, so that each array is freed as soon as its edges are written."""
         total = sum(int(d.sum()) for d in in_degrees) + sum(self._edges_of_parts(layouts, in_degrees))
         with self._progress.phase("writing edges", total, "edges") as done:
             for index, stored_type in enumerate(self._stored_types):
@@ -200,7 +202,7 @@ class Builder:
                 self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
 
     def _write_whole(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
-        """What belongs to no part: the splits, and how tables were encoded."""
+        """Writes the arrays that belong to no part: the splits, and the encoding of tables."""
         for name, (node_type, ids) in self._graph.splits.items():
             gids = layouts[node_type].new[ids].astype(np.int64) + self._graph.offsets[node_type]
             self._write(split_path(name), gids, np.dtype(np.int64))
@@ -247,7 +249,7 @@ class Builder:
 
 
 def _class_names(source: GraphSource) -> tuple[str, ...] | None:
-    """Of a source that names its classes, which a source need not do."""
+    """The class names, if the source has the optional attribute ``class_names``."""
     names = getattr(source, "class_names", None)
     return None if names is None else tuple(str(name) for name in names)
 

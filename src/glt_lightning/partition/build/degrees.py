@@ -9,34 +9,35 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.build import count_ids
+from glt_lightning.page.numbers import counted
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.sources.base import EdgeList
 from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # edges counted at once: two int64 columns take 16 MiB
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """Edges of the user's types by end, before parallel edges are merged.
+    """Degrees in the user's edge types, before parallel edges are merged.
 
     Attributes:
-        out: Edge type -> int32 or int64 [N of its source], by user id.
-        into: Edge type -> the same [N of its destination], by user id.
+        out: Edge type -> out-degrees, int32 or int64 [N of the source type], by user id.
+        into: Edge type -> in-degrees, int32 or int64 [N of the destination type], by user id.
     """
 
     out: dict[EdgeType, np.ndarray]
     into: dict[EdgeType, np.ndarray]
 
     def in_degree(self, stored_type: StoredEdgeType) -> np.ndarray:
-        """int32 or int64 [N]: stored edges by destination."""
+        """int32 or int64 [N]: number of stored edges per destination, by user id."""
         if stored_type.both:
             both: np.ndarray = self.out[stored_type.source] + self.into[stored_type.source]
             return both
         return (self.out if stored_type.flip else self.into)[stored_type.source]
 
     def out_degree(self, stored_type: StoredEdgeType) -> np.ndarray:
-        """int32 or int64 [N]: stored edges by source."""
+        """int32 or int64 [N]: number of stored edges per source, by user id."""
         if stored_type.both:
             return self.in_degree(stored_type)
         return (self.into if stored_type.flip else self.out)[stored_type.source]
@@ -47,7 +48,7 @@ class Degrees:
     def occurrences(
         self, stored_types: Sequence[StoredEdgeType], num_nodes: Mapping[NodeType, int]
     ) -> dict[NodeType, np.ndarray]:
-        """Node type -> int64 [N]: how often each node is a source of a stored edge."""
+        """Node type -> int64 [N]: number of stored edges, of all edge types, that start at each node."""
         total = {t: np.zeros(n, np.int64) for t, n in num_nodes.items()}
         for stored_type in stored_types:
             total[stored_type.edge_type[0]] += self.out_degree(stored_type)
@@ -60,9 +61,9 @@ def count_degrees(
     done: Callable[[int], object],
     counted_by: Callable[[NodeType], str] = lambda node_type: "",
 ) -> Degrees:
-    """Reads each edge type of the user once. Raises `DataError` for an edge whose node does not exist.
+    """Reads each of the user's edge types once. Raises `DataError` for an edge whose node does not exist.
 
-    counted_by: who says how many nodes of a type there are, for that error.
+    counted_by: returns, for a node type, a clause for that error which says what its number of nodes was taken from.
     """
     degrees = Degrees({}, {})
     for edge_type, edge_list in edges.items():
@@ -77,7 +78,7 @@ def _count(
     done: Callable[[int], object],
     counted_by: Callable[[NodeType], str],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Integers [N of the sources] and [N of the destinations]: edges by end."""
+    """Out-degrees [N of the sources] and in-degrees [N of the destinations], integers."""
     ends = [
         (name, t, np.zeros(num_nodes[t], np.int64))
         for name, t in zip(("source", "destination"), edge_type[::2], strict=True)
@@ -89,14 +90,18 @@ def _count(
             if bad is not None:
                 raise DataError(
                     f"edges of type {edge_type_str(edge_type)}: column {column + bad} has {name} {ids[bad]}, but "
-                    f"node type {node_type!r} has {num_nodes[node_type]} nodes (0..{num_nodes[node_type] - 1})"
-                    f"{counted_by(node_type)}."
+                    f"{known_nodes(node_type, num_nodes[node_type])}{counted_by(node_type)}."
                 )
         column += len(chunk[0])
         done(len(chunk[0]))
     return _narrowed(ends[0][2]), _narrowed(ends[1][2])
 
 
+def known_nodes(node_type: NodeType, count: int) -> str:
+    """``node type 'paper' has 3 nodes (0..2)``, for errors about ids that are out of range."""
+    return f"node type {node_type!r} has " + (f"{counted(count, 'node')} (0..{count - 1})" if count else "no nodes")
+
+
 def _narrowed(counts: np.ndarray) -> np.ndarray:
-    """As int32 where the sum of two fits."""
+    """As int32 if the sum of two of them, the degree of a node in both directions, fits int32."""
     return counts.astype(np.int32) if counts.max(initial=0) < 1 << 30 else counts

@@ -1,4 +1,4 @@
-"""Which edge types are stored: the user's, and with ``undirected`` their reverses."""
+"""The edge types that are stored: the user's, and with ``undirected`` their reverses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class StoredEdgeType:
     Attributes:
         edge_type: The stored type.
         source: The user's type.
-        flip: Sources and destinations change places.
-        both: Each edge is stored in both directions, then parallel edges are merged, which keeps the lowest edge id.
+        flip: Sources and destinations are swapped.
+        both: Each edge is stored in both directions; parallel edges are then merged and keep the lowest edge id.
     """
 
     edge_type: EdgeType
@@ -41,7 +41,10 @@ def stored_edge_types(schema: GraphSchema, undirected: bool) -> tuple[GraphSchem
             continue
         reverse = (dst, f"rev_{rel}", src)
         if reverse in schema.edge_types or _is_reverse(edge_type, schema):
-            _log.info("undirected: %s has its reverse in the data already.", edge_type_str(edge_type))
+            _log.info(
+                "undirected: the data already contains the reverse of edge type %s, so none is added.",
+                edge_type_str(edge_type),
+            )
         else:
             stored_types.append(StoredEdgeType(reverse, edge_type, flip=True))
     stored_types.sort(key=lambda stored_type: stored_type.edge_type)

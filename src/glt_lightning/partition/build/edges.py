@@ -1,7 +1,7 @@
 """Edges as CSC per part, in bounded memory.
 
-All edges of a type are first dealt into buckets, each a range of destination rows whose edges fit the cache; then one
-bucket after the other is sorted and appended to the arrays of its part.
+An external bucket sort: all edges of a type are first distributed over buckets, each a range of destination rows whose
+edges fit the CPU cache; then one bucket after the other is sorted and appended to the arrays of its part.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.build.storage import StoredAs
 from glt_lightning.partition.sources.base import EdgeList, Rows
 
-# Edges of a bucket: records, keys and results of so many take 7 MB, which stays in the last-level cache.
+# Edges of a bucket: records, keys and results of 2^18 edges take 7 MB, which stays in the last-level cache.
 _BUCKET_EDGES = 1 << 18
+# Distributing edges writes to this many places at a time; larger graphs get larger buckets rather than more.
 _MAX_BUCKETS = 4096
+# Edges read from the source at once: ids and records of 2^21 edges take 56 MiB, 80 MiB with 64-bit ids.
 _MAX_CHUNK = 1 << 21
 
 
@@ -37,11 +39,11 @@ class EdgeJob:
     Attributes:
         index: Index of the stored type.
         edges, attrs: The user's edges and their attributes.
-        in_degree: int64 [N], edges by user id of the destination before merging.
+        in_degree: int64 [N], number of edges by user id of the destination, before parallel edges are merged.
         sources, destinations: Numbering of the two node types.
         offset: First gid of the source type.
         parts: The parts to write, ascending.
-        stored: As what each of the attributes is stored.
+        stored: Dtype and encoding in which each attribute is stored.
         structure_only: Leave out edge ids and attributes.
     """
 
@@ -65,39 +67,45 @@ class EdgeJob:
 
 
 def write_edges(folder: Path, job: EdgeJob, memory_bytes: int, done: Callable[[int], object]) -> dict[str, ArrayEntry]:
-    """Writes the arrays of one edge type for the parts. ``done`` hears of each edge when dealt and when written."""
+    """Writes the arrays of one edge type for the parts.
+
+    done: called with a number of edges, twice for each edge: when it is put into a bucket, and when it is written.
+
+    Raises `DataError` if the source gives other edges than it gave when degrees were counted.
+    """
     ends = np.cumsum(job.in_degree[job.destinations.user_ids])  # edges before the end of each row
     starts = bucket_starts(
         job.destinations.bounds, ends, bucket_capacity(int(job.in_degree.sum()), job.record_bytes, memory_bytes)
     )
-    kept = _kept(job, starts)
-    sizes = np.diff(np.where(starts > 0, ends[starts - 1], 0)) * kept if len(ends) else np.zeros(0, np.int64)
+    wanted = _wanted(job, starts)
+    sizes = np.diff(np.where(starts > 0, ends[starts - 1], 0)) * wanted if len(ends) else np.zeros(0, np.int64)
     del ends
     first = np.concatenate([[0], np.cumsum(sizes)])  # first record of each bucket
     buckets = Buckets(job.destinations.new, starts, job.record_bytes)
     with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 4 * 3) as records:
-        _deal(job, buckets, kept, first, records, memory_bytes // 8, done)
+        _distribute(job, buckets, wanted, first, records, memory_bytes // 8, done)
         return _write_parts(folder, job, starts, first, records, done)
 
 
-def _kept(job: EdgeJob, starts: np.ndarray) -> np.ndarray:
+def _wanted(job: EdgeJob, starts: np.ndarray) -> np.ndarray:
     """bool [B]: whether a bucket belongs to a part that is written."""
-    kept = np.zeros(len(starts) - 1, bool)
+    wanted = np.zeros(len(starts) - 1, bool)
     for part in job.parts:
         low, high = np.searchsorted(starts, job.destinations.bounds[part : part + 2])
-        kept[low:high] = True
-    return kept
+        wanted[low:high] = True
+    return wanted
 
 
 def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int:
-    """Edges of a bucket: few enough for the cache and a quarter of the memory, but some for each of many buckets."""
+    """Number of edges of a bucket: at most what fits the cache, unless that makes more than `_MAX_BUCKETS` buckets, and at
+    most a quarter of the memory, unless that makes more than four times as many."""
     by_memory = memory_bytes // 4 // (3 * record_bytes)
     wanted = min(by_memory, max(_BUCKET_EDGES, num_edges // _MAX_BUCKETS))
     return max(1, wanted, num_edges // (4 * _MAX_BUCKETS))
 
 
 def bucket_starts(bounds: tuple[int, ...], ends: np.ndarray, capacity: int) -> np.ndarray:
-    """int64 [B + 1]: cuts each part's rows into ranges of at most ``capacity`` edges, or of one row that has more."""
+    """int64 [B + 1]: splits each part's rows into ranges of at most ``capacity`` edges; a row with more is a range alone."""
     starts = [0]
     for begin, end in pairwise(bounds):
         while begin < end:
@@ -108,7 +116,7 @@ def bucket_starts(bounds: tuple[int, ...], ends: np.ndarray, capacity: int) -> n
 
 
 def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """(sources, destinations, id of the first edge) of all edges to store, before merging."""
+    """Chunks (sources, destinations, id of the first edge) of all edges to store, before parallel edges are merged."""
     at = 0
     for src, dst in job.edges.chunks(size):
         yield (dst, src, at) if job.stored_type.flip else (src, dst, at)
@@ -117,17 +125,17 @@ def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray,
         at += len(src)
 
 
-def _deal(
+def _distribute(
     job: EdgeJob,
     buckets: Buckets,
-    kept: np.ndarray,
+    wanted: np.ndarray,
     first: np.ndarray,
     records: Scratch,
     memory_bytes: int,
     done: Callable[[int], object],
 ) -> None:
     size = min(_MAX_CHUNK, max(1, memory_bytes // (16 + job.record_bytes)))
-    at_once = records.memory if kept.all() else None
+    at_once = records.memory if wanted.all() else None
     staged = np.empty(0 if at_once is not None else size * job.record_bytes, np.uint8)
     cursor = first[:-1].copy()
     for src, dst, first_edge_id in _directed(job, size):
@@ -135,7 +143,7 @@ def _deal(
             buckets.scatter(src, dst, len(job.sources.new), first_edge_id, cursor, first[1:], at_once)
         else:
             sizes = _group(job, buckets, src, dst, first_edge_id, staged)
-            _append(sizes, kept, first, cursor, staged, records, job.record_bytes)
+            _append(sizes, wanted, first, cursor, staged, records, job.record_bytes)
         done(len(src))
     if not np.array_equal(cursor, first[1:]):
         raise DataError(CHANGED)
@@ -144,7 +152,7 @@ def _deal(
 def _group(
     job: EdgeJob, buckets: Buckets, src: np.ndarray, dst: np.ndarray, first_edge_id: int, staged: np.ndarray
 ) -> np.ndarray:
-    """Puts the records of a chunk into ``staged``, bucket after bucket. Returns int64 [B]: records of each."""
+    """Puts the records of a chunk into ``staged``, bucket after bucket. Returns int64 [B]: number of records of each."""
     sizes = buckets.sizes(dst)
     ends = np.cumsum(sizes)
     buckets.scatter(src, dst, len(job.sources.new), first_edge_id, ends - sizes, ends, staged)
@@ -153,16 +161,16 @@ def _group(
 
 def _append(
     sizes: np.ndarray,
-    kept: np.ndarray,
+    wanted: np.ndarray,
     first: np.ndarray,
     cursor: np.ndarray,
     staged: np.ndarray,
     records: Scratch,
     width: int,
 ) -> None:
-    """Appends each staged group that is kept to its bucket's region; ``cursor`` advances."""
+    """Appends each staged group of a wanted bucket to the bucket's region of ``records``, and advances ``cursor``."""
     ends = np.cumsum(sizes)
-    sizes = sizes * kept
+    sizes = sizes * wanted
     if (cursor + sizes > first[1:]).any():
         raise DataError(CHANGED)
     for b in np.flatnonzero(sizes).tolist():
@@ -204,7 +212,7 @@ class _PartWriter:
         if not job.structure_only:
             kinds |= {"edge_ids": (job.edge_id_dtype, ())}
             kinds |= {name: (job.stored[name].dtype, job.stored[name].row_shape) for name in job.attrs}
-        with self._stack:  # closes what was opened when a later one cannot be
+        with self._stack:  # closes the files opened so far if a later one cannot be opened
             self._writers = {
                 name: self._stack.enter_context(ArrayWriter(folder, edge_path(part, job.index, name), dtype, shape))
                 for name, (dtype, shape) in kinds.items()

@@ -1,6 +1,6 @@
-"""NaN and infinite values, found while rows are in the cache anyway.
+"""Finds NaN and infinite values in rows that are written, while they are in the CPU cache.
 
-That is 14 of the 178 ms of CPU time that partitioning 154 MB of features with hardly an edge takes.
+Measured cost: 14 of the 178 ms of CPU time that it takes to partition 154 MB of features with hardly any edges.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _EXPONENTS = {"float16": 0x7C00, "bfloat16": 0x7F80}  # all bits set in NaN and 
 
 
 def first_nonfinite(rows: np.ndarray) -> tuple[int, ...] | None:
-    """Index of the first value that is NaN or infinite, None where all are finite or no floats."""
+    """Index of the first NaN or infinite value; None if all are finite, or the rows are not floats."""
     half = "bfloat16" if rows.dtype == BFLOAT16 else rows.dtype.name
     if half in _EXPONENTS:  # numpy's isfinite is ten times slower for these
         bad = rows.view("<u2") & _EXPONENTS[half] == _EXPONENTS[half]

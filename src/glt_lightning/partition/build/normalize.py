@@ -13,7 +13,7 @@ from glt_lightning.partition.sources.base import Rows
 Transform = Callable[[np.ndarray], np.ndarray]
 Check = Callable[[np.ndarray, np.ndarray], object]
 
-# Fixed, so that sums round alike whatever memory the partitioner has.
+# Fixed, so that sums round the same way whatever ``partition.memory`` is: parts of several hosts must agree bit by bit.
 _CHUNK_BYTES = 4 << 20
 
 
@@ -33,10 +33,10 @@ def numbered_chunks(rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def transform_for(mode: str, rows: Rows, check: Check = lambda chunk, ids: None) -> Transform | None:
-    """What to do with each row of floats [N, D] for ``normalize: mode``; None for nothing.
+    """The function that normalises rows of floats [n, D] by ``normalize: mode``; None if they stay as they are.
 
-    Half precision is worked with as float32, and comes back as it was.
-    check: is shown all rows, and the user's numbers of them, before they enter the statistics: one NaN would spoil all rows.
+    Half precision is computed as float32 and returned in the dtype it came in.
+    check: called with all rows and their user ids before they enter the statistics, since one NaN would spoil all rows.
     """
     if mode == "none" or len(rows) == 0:
         return None
@@ -51,7 +51,8 @@ def _checked(rows: Rows, check: Check) -> Iterator[np.ndarray]:
 
 
 def _rows(chunks: Iterator[np.ndarray]) -> Transform:
-    """As PyG's ``NormalizeFeatures``: the least value becomes 0, then each row is divided by its sum (at least 1)."""
+    """As PyG's ``NormalizeFeatures``: subtracts the smallest value of all rows, then divides each row by its sum, or by 1
+    if the sum is smaller."""
     least = min((_wide(chunk).min() for chunk in chunks if chunk.size), default=np.float32(0))
 
     def apply(chunk: np.ndarray) -> np.ndarray:
@@ -64,7 +65,9 @@ def _rows(chunks: Iterator[np.ndarray]) -> Transform:
 def _standardize(chunks: Iterator[np.ndarray], columns: int) -> Transform:
     """Columns get mean 0 and standard deviation 1; constant columns become 0."""
     count, mean, square = 0, np.zeros(columns), np.zeros(columns)
-    for chunk in chunks:  # Chan, Golub, LeVeque (1979): merge (count, mean, sum of squared deviations)
+    for (
+        chunk
+    ) in chunks:  # Chan, Golub, LeVeque (1979), updating formulae: merges (count, mean, sum of squared deviations)
         wide = _wide(chunk).astype(np.float64)
         total = count + len(chunk)
         delta = wide.mean(axis=0) - mean
@@ -72,7 +75,7 @@ def _standardize(chunks: Iterator[np.ndarray], columns: int) -> Transform:
         mean += delta * (len(chunk) / total)
         count = total
     deviation = np.sqrt(square / count)
-    # A constant column has a deviation of rounding errors, not of 0.
+    # Rounding errors give a constant column a deviation that is small, but not 0.
     constant = deviation <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
 

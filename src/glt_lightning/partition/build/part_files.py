@@ -1,4 +1,4 @@
-"""``part<p>/part.json``: what a part says of itself until the manifest of all parts is composed."""
+"""``part<p>/part.json``: the description of one finished part, until the manifest of all parts is written."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import PartitionError
 
 FORMAT = "glt_lightning.part"
-_SAME_ELSE = (
-    "Give every host the same data, options, assignment and release; delete the parts that differ and run again."
+_ADVICE = (
+    "Use the same data, options, assignment and release on every host; delete the parts that differ and run again."
 )
 
 
@@ -24,9 +24,9 @@ class PartFile:
     """One finished part.
 
     Attributes:
-        head: The manifest but for the parts, which all parts share.
-        numbering: Hash of the numbers of all nodes, which they share as well.
-        arrays: Those of the part.
+        head: The manifest without the parts; the same for all parts.
+        numbering: Hash of the new numbers of all nodes; the same for all parts.
+        arrays: The arrays of this part, by path.
     """
 
     part: int
@@ -39,7 +39,7 @@ class PartFile:
         return folder / f"part{part}" / "part.json"
 
     def save(self, folder: Path) -> None:
-        """Writes it into the folder of the part, which must be there."""
+        """Writes the file into the folder of the part, which must exist."""
         raw = {
             "format": FORMAT,
             "version": VERSION,
@@ -53,17 +53,27 @@ class PartFile:
 
     @classmethod
     def load(cls, folder: Path, part: int) -> PartFile:
-        """Raises `PartitionError`, naming the file, unless it is as it was written, by this version of the format."""
+        """Reads the file of one part.
+
+        Raises `PartitionError`, naming the file, if it is missing, damaged, or of another version of the format.
+        """
         path = cls.path(folder, part)
         try:
             with open_regular(path) as stream:
                 raw = parse_json(stream.read())
         except (OSError, ValueError) as error:
-            raise PartitionError(f"{path}: cannot be read as JSON ({error}). Delete this part and run again.") from None
+            raise PartitionError(
+                f"{path}: not readable as JSON ({error}). Delete {path.parent} and run again."
+            ) from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT or raw.get("version") != VERSION:
-            raise PartitionError(f"{path}: is not a part of version {VERSION}. Delete this part and run again.")
+            raise PartitionError(
+                f"{path}: expected format {FORMAT} of version {VERSION}. Another release wrote this part: delete "
+                f"{path.parent} and run again."
+            )
         if raw.pop("hash", None) != _hash(raw) or raw["part"] != part:
-            raise PartitionError(f"{path}: it was edited or damaged. Delete this part and run again.")
+            raise PartitionError(
+                f"{path}: its hash does not match its contents: it was edited or damaged. Delete {path.parent} and run again."
+            )
         return cls(part, Manifest.from_json(raw["head"]), raw["numbering"], entries_from_json(raw["arrays"]))
 
     def require_fits(self, other: PartFile, folder: Path) -> None:
@@ -72,22 +82,23 @@ class PartFile:
         mine, found = _facts(self), _facts(other)
         keys = [k for k in mine if mine[k] != found[k]]
         if keys:
-            what = "; ".join(f"{k}: {_short(mine[k])} in part {self.part}, {_short(found[k])} there" for k in keys)
+            what = "; ".join(f"{k}: {_short(found[k])}, but {_short(mine[k])} in part {self.part}" for k in keys)
             rounding = keys in (["numbering"], ["numbering", "splits' checksums"])
             raise PartitionError(
-                f"{folder / f'part{other.part}'}: does not fit part {self.part} ({what}). "
-                + ("Hotness was rounded otherwise, on another processor or by another numpy: " if rounding else "")
-                + ("partition all parts with hotness: degree, or on like hosts." if rounding else _SAME_ELSE)
+                f"{folder / f'part{other.part}'}: does not belong to the same partition as part {self.part} ({what}). "
+                + ("Hotness was rounded differently, by another processor or another numpy: " if rounding else "")
+                + ("write all parts on hosts of one kind, or with partition.hotness: degree." if rounding else _ADVICE)
             )
 
 
 def require_same(where: str, made: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raises `PartitionError` with the difference unless a part was made as ``made`` says, by the same release."""
+    """Raises `PartitionError` with the differences if a part was written with other options, other data or by another
+    release than ``made`` records."""
     made, found = _as_read(made), _as_read(found)
     keys = [k for k in {**made, **found} if made.get(k) != found.get(k)]
     if keys:
-        what = "; ".join(f"{k}: {_short(made.get(k))} given, {_short(found.get(k))} there" for k in keys)
-        raise PartitionError(f"{where}: was made otherwise ({what}). {_SAME_ELSE}")
+        what = "; ".join(f"{k}: {_short(found.get(k))}, but this run has {_short(made.get(k))}" for k in keys)
+        raise PartitionError(f"{where}: this part was written with different options or data ({what}). {_ADVICE}")
 
 
 def _facts(part: PartFile) -> dict[str, Any]:
@@ -97,7 +108,7 @@ def _facts(part: PartFile) -> dict[str, Any]:
 
 
 def _as_read(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """With lists for tuples, as JSON brings them back."""
+    """The value as it is after a round trip through JSON, which turns tuples into lists."""
     return dict(json.loads(json.dumps(raw)))
 
 

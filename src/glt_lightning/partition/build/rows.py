@@ -16,7 +16,7 @@ from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.build.storage import StoredAs
 from glt_lightning.partition.sources.base import Rows, in_memory
 
-_CHUNK_BYTES = 2 << 20  # gathered, checksummed and written while in the cache
+_CHUNK_BYTES = 2 << 20  # gathered, checksummed and written while it is in the CPU cache
 
 
 def write_rows(
@@ -31,7 +31,7 @@ def write_rows(
     memory_bytes: int,
     done: Callable[[int], object],
 ) -> dict[str, ArrayEntry]:
-    """Writes attribute ``name`` of node type ``index`` for the parts. ``done`` hears of bytes."""
+    """Writes attribute ``name`` of node type ``index`` for the parts. done: called with the number of bytes written."""
     step = max(1, _CHUNK_BYTES // max(1, row_bytes(rows.dtype, rows.shape[1:])))
     entries: dict[str, ArrayEntry] = {}
     with _reader(folder, rows, layout, parts, memory_bytes) as reader:
@@ -68,7 +68,7 @@ class _MemoryReader:
 
     def read(self, begin: int, end: int) -> np.ndarray:
         """Rows of the new numbers [begin, end); valid until the next call."""
-        if len(self._out) < end - begin:  # warm memory: a fresh array per piece would cost its page faults
+        if len(self._out) < end - begin:  # reused: a new array per piece would cost its page faults each time
             self._out = np.empty((end - begin, *self._array.shape[1:]), self._array.dtype)
         out = self._out[: end - begin]
         return np.take(self._array, self._layout.user_ids[begin:end], axis=0, out=out, mode="clip")
@@ -81,10 +81,10 @@ class _MemoryReader:
 
 
 class _BucketReader:
-    """Reads the user's rows once, in their order, and deals them into ranges of new numbers that fit in memory.
+    """Reads the user's rows once, in their order, and sorts them into ranges of new numbers that fit in memory.
 
-    Ranges with rows of no part that is written are holes in the working file.
-    Within a range they lie in the order of the user's ids, which tells where each one is.
+    Ranges without a row of a part that is written stay holes in the working file.
+    Within a range, rows lie in the order of the user's ids, so the position of a row needs no index.
     """
 
     def __init__(self, folder: Path, rows: Rows, layout: NodeLayout, parts: Sequence[int], memory_bytes: int) -> None:
@@ -116,17 +116,17 @@ class _BucketReader:
 
     def _deal(self, parts: Sequence[int], chunk_bytes: int) -> None:
         cursor = np.arange(0, len(self._rows), self._capacity)
-        kept = np.zeros(len(cursor), bool)
+        wanted = np.zeros(len(cursor), bool)
         for part in parts:
             begin, end = self._layout.bounds[part : part + 2]
-            kept[begin // self._capacity : -(-end // self._capacity)] |= begin < end
+            wanted[begin // self._capacity : -(-end // self._capacity)] |= begin < end
         at = 0
         for chunk in row_chunks(self._rows, chunk_bytes):
             bucket = self._layout.new[at : at + len(chunk)] // self._capacity
             dealt = chunk[np.argsort(bucket, kind="stable")]
             sizes = np.bincount(bucket, minlength=len(cursor))
             ends = np.cumsum(sizes)
-            for b in np.flatnonzero(sizes * kept).tolist():
+            for b in np.flatnonzero(sizes * wanted).tolist():
                 self._scratch.write(int(cursor[b]) * self._width, dealt[ends[b] - sizes[b] : ends[b]])
             cursor += sizes
             at += len(chunk)

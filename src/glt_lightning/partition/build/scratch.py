@@ -1,4 +1,4 @@
-"""Working storage of the partitioner: memory while it fits, else a file that has no name."""
+"""Working storage of the partitioner: memory if it fits, else a file without a name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from glt_lightning.partition.build.pread import read_exactly
 
 
 def float_matrix(rows: int, columns: int, folder: Path, limit: int) -> np.ndarray:
-    """float32 [rows, columns] of zeros: in memory if it takes no more than ``limit`` bytes, else a map of such a file."""
+    """Zeros, float32 [rows, columns]: in memory if that takes at most ``limit`` bytes, else a memory-mapped nameless file."""
     size = 4 * rows * columns
     if size <= limit:
         return np.zeros((rows, columns), np.float32)
     with tempfile.TemporaryFile(dir=folder) as file, disk_full_speaks(folder, size):
-        os.posix_fallocate(file.fileno(), 0, size)  # a page that finds no room when it is written kills the process
+        os.posix_fallocate(
+            file.fileno(), 0, size
+        )  # else writing a mapped page on a full disk kills the process (SIGBUS)
         return np.memmap(file, np.float32, "r+", shape=(rows, columns))
 
 
@@ -27,13 +29,13 @@ class Scratch:
     """``size`` bytes that are written in pieces and read in ranges.
 
     Attributes:
-        memory: uint8 [size] when it is held in memory, else None.
+        memory: uint8 [size] if the bytes are held in memory, else None.
     """
 
     def __init__(self, size: int, folder: Path, limit: int) -> None:
         self.memory = np.empty(size, np.uint8) if size <= limit else None
         self._folder, self._size = folder, size
-        # Nameless from the start: whatever kills us, the system frees it.
+        # Without a name from the start, so that the kernel frees it however this process ends.
         self._buffer = np.empty(0, np.uint8)
         self._file = None if self.memory is not None else tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
 

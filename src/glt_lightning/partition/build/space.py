@@ -1,7 +1,7 @@
-"""How much disk a partition takes at least, with its working files, asked before hours of work rather than after.
+"""Lower bounds on the disk space of a partition and its working files, checked before hours of work rather than after.
 
-Sizes follow what `topology`, `rows` and `edges` keep in files, at the moment when most of it exists. Not counted is what only
-the work tells: how many edges merging leaves, and lists of hot rows.
+They add up the files of `topology`, `rows` and `edges` at the moment when most of them exist. Sizes that are known only
+afterwards are not counted: the edges that remain after merging, and the lists of hot rows.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from glt_lightning.types import NodeType
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
-    """Raises `PartitionError` unless the disk of ``folder`` has room for so many bytes."""
+    """Raises `PartitionError` unless the file system of ``folder`` has ``needed`` bytes free. what: subject of the error."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise PartitionError(
-            f"{folder.parent}: {what} takes {needed:,} bytes at least, with working files; {free:,} are free. "
+            f"{folder.parent}: {what} needs at least {needed:,} bytes of disk, working files included, but {free:,} are free. "
             "Free some space or choose another folder."
         )
 
 
 def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
-    """While nodes are assigned: rows that the assigner reads, the records they are sorted from, and probabilities."""
+    """Bytes while nodes are assigned: rows that the assigner reads, the records they are sorted from, and probabilities."""
     reads = _reads(graph, assigner)
     if reads == "neighbors":
         return _worst_of(_neighbor_files(graph), graph)[1]
@@ -43,16 +43,15 @@ def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
 
 
 def bytes_to_number(graph: StoredGraph, assigner: Assigner) -> int:
-    """While nodes are assigned and hotness is worked out."""
+    """Bytes while nodes are assigned and hotness is computed."""
     _, train = graph.splits.get("train", ("", np.zeros(0)))
-    told = type(assigner).hotness is not Assigner.hotness
-    if told or not len(train) or _policy(graph.options) == "degree":
+    brings_hotness = type(assigner).hotness is not Assigner.hotness
+    if brings_hotness or not len(train) or _policy(graph.options) == "degree":
         return bytes_to_assign(graph, assigner)
     if _reads(graph, assigner) == "neighbors":
-        kept, worst = _worst_of(
-            _neighbor_files(graph), graph
-        )  # hotness reads the same files, if the graph is symmetric
-        return max(worst, kept + _matrix(graph))
+        # If the graph is symmetric, hotness reads the same files.
+        remaining, worst = _worst_of(_neighbor_files(graph), graph)
+        return max(worst, remaining + _matrix(graph))
     return _matrix(graph) + _worst_of(_sampled_files(graph), graph)[1]
 
 
@@ -63,26 +62,26 @@ def bytes_to_write(
     id_dtype: np.dtype,
     edge_id_dtype: np.dtype,
 ) -> int:
-    """While so many nodes of each type and edges of each stored edge type, before merging, are written."""
-    kept = worst = 0
+    """Bytes while ``nodes`` of each type and ``edges`` of each stored edge type (before merging) are written."""
+    remaining = worst = 0
     memory = graph.options.memory_bytes
     for node_type, count in nodes.items():
-        kept += count * id_dtype.itemsize
+        remaining += count * id_dtype.itemsize
         for name, rows in graph.source.node_attrs(node_type).items():
             size = count * row_bytes(rows.dtype, rows.shape[1:])
-            kept += count * graph.storage.nodes[node_type][name].bytes_per_row
-            worst = max(worst, kept + (size if _goes_through_a_file(rows, memory) else 0))
+            remaining += count * graph.storage.nodes[node_type][name].bytes_per_row
+            worst = max(worst, remaining + (size if _goes_through_a_file(rows, memory) else 0))
     record = 12 if id_dtype.itemsize == edge_id_dtype.itemsize == 4 else 24
     files = []
     for stored_type, count in zip(graph.stored_types, edges, strict=True):
         width = id_dtype.itemsize + edge_id_dtype.itemsize
         width += sum(rows.bytes_per_row for rows in graph.storage.edges[stored_type.source].values())
         files.append(_EdgeFiles(count, nodes[stored_type.edge_type[2]], 0 if stored_type.both else width, record))
-    return max(worst, kept + _worst_of(files, graph)[1])
+    return max(worst, remaining + _worst_of(files, graph)[1])
 
 
 def _reads(graph: StoredGraph, assigner: Assigner) -> str:
-    """Which rows it reads for certain: classes of the user's may read anything or nothing."""
+    """The rows that the assigner is sure to read: a class of the user's may read any rows or none."""
     known = built_in(assigner)
     return "nothing" if known is None or graph.is_trivial(assigner) else known.reads
 
@@ -100,13 +99,13 @@ class _EdgeFiles(NamedTuple):
 
 
 def _worst_of(files: Iterable[_EdgeFiles], graph: StoredGraph) -> tuple[int, int]:
-    """(bytes that stay, bytes at the worst moment) of edges that are sorted one stored edge type after the other."""
-    kept = worst = 0
+    """(bytes that remain, bytes at the peak) of files of edges that are sorted one after the other."""
+    remaining = worst = 0
     for each in files:
-        kept += 8 * each.rows + each.edges * each.width
+        remaining += 8 * each.rows + each.edges * each.width
         records = each.edges * each.record
-        worst = max(worst, kept + (records if records > graph.options.memory_bytes // 4 * 3 else 0))
-    return kept, worst
+        worst = max(worst, remaining + (records if records > graph.options.memory_bytes // 4 * 3 else 0))
+    return remaining, worst
 
 
 def _sampled_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
@@ -133,7 +132,7 @@ def _id_bytes(graph: StoredGraph) -> int:
 
 
 def _matrix(graph: StoredGraph) -> int:
-    """Probabilities of all parts, unless they are held in memory."""
+    """Bytes of the file with the access probabilities of all parts; 0 if they are held in memory."""
     size = 4 * graph.options.num_parts * graph.total_nodes
     return size if size > graph.options.memory_bytes // 4 else 0
 

@@ -1,4 +1,4 @@
-"""As what the attributes of a graph are stored: as they are, or in fewer bytes (``partition.storage``)."""
+"""The dtype and encoding in which attributes are stored: unchanged, or in fewer bytes (``partition.storage``)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from glt_lightning.types import edge_type_str
 class StoredAs:
     """How one attribute is stored: numbers of ``dtype`` in rows of ``row_shape``.
 
-    what: the attribute, for people.  entry: what the manifest says of it; None: it is stored as it is.
-    allow: the option (``partition.allow``) under which it may hold NaN and infinite values; None: it is on.
+    what: the attribute, as errors name it.  entry: the manifest's entry of the encoding; None: stored unchanged.
+    allow: the value of ``partition.allow`` that would permit NaN and infinite values; None: they are permitted.
     """
 
     what: str
@@ -36,9 +36,9 @@ class StoredAs:
         return row_bytes(self.dtype, self.row_shape)
 
     def encode(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """The rows as they are stored. ids: int [n], the user's numbers of the rows.
+        """The rows as they are stored. ids: int [n], the user ids of the rows.
 
-        Raises `DataError`, naming the first row that cannot be stored so.
+        Raises `DataError`, naming the first row that the encoding cannot represent.
         """
         self.require_allowed(rows, ids)
         if self.entry is None:
@@ -52,25 +52,25 @@ class StoredAs:
         self._require(np.isfinite(values), rows, "float32", ids)
         stored = ENCODINGS[self.entry.stored].encode(values)
         if self.entry.stored == "float16":
-            self._require(np.isfinite(stored), rows, "float16, which ends at 65504: take bfloat16", ids)
+            self._require(np.isfinite(stored), rows, "float16, whose largest value is 65504: use bfloat16", ids)
         elif self.entry.stored == "bfloat16":
             self._require(stored & 0x7F80 != 0x7F80, rows, "bfloat16", ids)
         return stored
 
     def require_allowed(self, rows: np.ndarray, ids: np.ndarray) -> None:
-        """As `require_finite`, unless an option lets such values pass."""
+        """As `require_finite`, unless ``partition.allow`` permits such values."""
         if self.allow is not None:
-            self.require_finite(rows, ids, f", or allow it: partition.allow: [{self.allow}]")
+            self.require_finite(rows, ids, f", or set partition.allow: [{self.allow}]")
 
     def require_finite(self, rows: np.ndarray, ids: np.ndarray, remedy: str = "") -> None:
-        """Raises `DataError`, naming the user's number of the row, where a value is NaN or infinite."""
+        """Raises `DataError`, naming the user id of the row, if a value is NaN or infinite."""
         at = first_nonfinite(rows)
         if at is not None:
             value = from_bfloat16(rows[at].view("<u2")) if rows.dtype == BFLOAT16 else rows[at]
             column = f", column {', '.join(map(str, at[1:]))}" if len(at) > 1 else ""
             raise DataError(
-                f"{self.what}: row {ids[at[0]]}{column} holds {value}. Training on it gives NaN. Replace such values, by "
-                f"numpy.nan_to_num for instance{remedy}."
+                f"{self.what}: row {ids[at[0]]}{column} is {value}, and training on it would give NaN. Replace such values, "
+                f"for example by numpy.nan_to_num{remedy}."
             )
 
     def _require(self, good: np.ndarray, rows: np.ndarray, kind: str, ids: np.ndarray) -> None:
@@ -78,16 +78,21 @@ class StoredAs:
             return
         at = np.unravel_index(int(good.argmin()), good.shape)
         assert self.entry is not None
-        fault = f"does not fit {kind}" if np.isfinite(rows[at]) else f"cannot be stored as {self.entry.stored}"
+        fault = f"does not fit {kind}" if np.isfinite(rows[at]) else f"{self.entry.stored} cannot represent"
         name = self.what.partition(" ")[0]
         raise DataError(
-            f"{self.what}: row {ids[at[0]]} holds {rows[at]}, which {fault}. Mend the data or leave {name} out of "
+            f"{self.what}: row {ids[at[0]]} is {rows[at]}, which {fault}. Correct the data, or drop {name} from "
             "partition.storage."
         )
 
 
 class Storage:
-    """How all attributes of a source are stored. wanted: attribute -> name of an encoding; allow: ``partition.allow``."""
+    """How all attributes of a source are stored.
+
+    wanted: attribute -> name of an encoding (``partition.storage``); allow: ``partition.allow``.
+
+    Raises `OptionError` for an attribute that the graph does not have, or an encoding that does not fit it.
+    """
 
     def __init__(self, source: GraphSource, wanted: Mapping[str, str], allow: Collection[str] = ()) -> None:
         self._wanted, self._allow = dict(wanted), allow
@@ -101,7 +106,8 @@ class Storage:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f" Did you mean {near[0]}?" if near else ""
                 raise OptionError(
-                    f"partition.storage: no attribute {name!r}; the graph has {', '.join(known) or 'none'}.{hint}"
+                    f"partition.storage: the graph has no attribute {name!r}; its attributes: {', '.join(known) or 'none'}."
+                    f"{hint}"
                 )
 
     def _all(self, attrs: Mapping[str, Rows], owner: str) -> dict[str, StoredAs]:
@@ -121,12 +127,12 @@ class Storage:
         encoding = ENCODINGS[kind]
         if rows.dtype.kind != "f" and rows.dtype != BFLOAT16:
             raise OptionError(
-                f"partition.storage.{name}: {kind} is for floats, but {what} is {rows.dtype}. Leave it out: it is stored "
-                "as it is."
+                f"partition.storage.{name}: {kind} encodes floats, but {what} is {rows.dtype}. Drop this option: {name} is "
+                "then stored unchanged."
             )
         if not encoding.fits(row_shape):
             raise OptionError(
-                f"partition.storage.{name}: {kind} needs rows of one dimension, but {what} is {list(rows.shape)}. Take "
+                f"partition.storage.{name}: {kind} needs an attribute of shape [N, D], but {what} is {list(rows.shape)}. Use "
                 "float16 or bfloat16."
             )
         return StoredAs(what, encoding.dtype, encoding.stored_shape(row_shape), EncodingEntry(kind, "float32"))

@@ -1,4 +1,4 @@
-"""A user's graph and what is stored of it: what both stages, assigning nodes and writing parts, begin with."""
+"""A user's graph and its stored form: the input of both stages, assigning nodes and writing parts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.options import PartitionOptions
+from glt_lightning.page.numbers import counted
 from glt_lightning.partition.assign import Assigner, GraphToPartition, built_in, checked, require_countable
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
 from glt_lightning.partition.build.edge_types import stored_edge_types
@@ -26,15 +27,17 @@ from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
 
-_FEW_NODES = 4  # of a part
+_FEW_NODES = 4  # average per part below which a mistaken num_parts is likelier than a tiny test graph on purpose
 ResolvedSplits = Mapping[str, tuple[NodeType, np.ndarray]]
 
 
 class StoredGraph:
-    """Attributes are small; what is as long as the graph is made by the methods, for the caller to drop.
+    """The user's graph with its stored edge types and options.
+
+    Attributes are small; arrays as long as the graph are returned by methods, so that the caller can free them.
 
     Attributes:
-        schema, stored_types: The stored types, and which of the user's they come from.
+        schema, stored_types: The stored types, and the user's types they come from.
         edges: The user's edges by the user's type.
         num_nodes: Nodes of each type, in the order of the types.
         offsets: First gid of each node type.
@@ -62,12 +65,12 @@ class StoredGraph:
 
     @property
     def most_edge_ids(self) -> int:
-        """Edge ids of the stored type that has the most."""
+        """The largest number of edge ids of a stored edge type."""
         return max((self.edges[r.source].num_edges * (2 if r.both else 1) for r in self.stored_types), default=0)
 
     @cached_property
     def storage(self) -> Storage:
-        """As what attributes are stored. Raises `OptionError` for a wish that does not fit them."""
+        """How attributes are stored. Raises `OptionError` if ``partition.storage`` does not fit them."""
         return Storage(self.source, self.options.storage, self.options.allow)
 
     def check(self, assigner: Assigner) -> None:
@@ -100,12 +103,12 @@ class StoredGraph:
     def _consider_parts(self) -> None:
         parts, nodes = self.options.num_parts, self.total_nodes
         if parts > 1 and nodes < _FEW_NODES * parts:
-            empty = f", so {parts - nodes:,} of them are empty" if parts > nodes else ""
+            empty = f", so at least {counted(parts - nodes, 'part')} will be empty" if parts > nodes else ""
             _log.warning(
-                "partition.num_parts: %s parts of a graph of %s nodes%s. Each part is a folder of files, and most neighbours "
-                "of a node are remote. One part per host, or per process that samples, is enough.",
-                f"{parts:,}",
-                f"{nodes:,}",
+                "partition.num_parts: %s for a graph of %s%s. Each part is a folder of files, and most neighbours of a node "
+                "are remote. One part per host, or per process that samples, is enough.",
+                counted(parts, "part"),
+                counted(nodes, "node"),
                 empty,
             )
 
@@ -115,18 +118,18 @@ class StoredGraph:
             return count_degrees(self.edges, self.num_nodes, done, partial(counted_by, self.source))
 
     def topology(self, folder: Path, degrees: Degrees) -> GraphTopology:
-        """Its rows, in files of ``folder`` while the ``with`` block lasts."""
+        """The rows of the graph, in files in ``folder`` that are removed at the end of the ``with`` block."""
         memory = self.options.memory_bytes
         return GraphTopology(folder, self.edges, self.stored_types, self.num_nodes, degrees, memory, self.progress)
 
     def is_trivial(self, assigner: Assigner) -> bool:
-        """Whether there is one part, and the assigner is ours, so that its answer is known."""
+        """Whether there is one part and a built-in assigner: all nodes then belong to part 0."""
         return self.options.num_parts == 1 and built_in(assigner) is not None
 
     def assign(self, assigner: Assigner, topology: GraphTopology) -> dict[NodeType, np.ndarray]:
         """Node type -> int32 [N], the part of each node.
 
-        What the user has brought is asked for one part as well: a wrong array or class shows at once, not with the second.
+        A user's array or class is run for one part as well, so that a mistake in it shows before there are several.
         """
         if self.is_trivial(assigner):
             return {t: np.zeros(n, np.int32) for t, n in self.num_nodes.items()}

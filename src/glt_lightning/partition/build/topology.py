@@ -1,7 +1,7 @@
-"""The edges of a graph as rows, by the user's ids: what assigners and hotness read, any number of times.
+"""The edges of a graph as rows of neighbours, by the user's ids; assigners and hotness read them any number of times.
 
-Rows lie in files that are read in order, piece by piece; the files are gone when the partition is made. Nodes of all
-types are counted through: the number of a node is its user's id plus the number of nodes of all earlier types.
+Rows lie in working files, which are read in order, chunk by chunk, and removed once the partition is written. Nodes of all
+types share one numbering: the number of a node is its user id plus the number of nodes of all earlier types.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.progress import Progress
 from glt_lightning.types import EdgeType, NodeType
 
-_MOST_EDGES = 1 << 22  # of a chunk
-_CACHED_EDGES = 1 << 15  # of a chunk that stays in the cache while it is looked at
+_MOST_EDGES = 1 << 22  # per chunk: 32 MiB of 64-bit neighbours
+_CACHED_EDGES = 1 << 15  # per chunk that stays in a core's cache while it is read several times
 
 
 class GraphTopology:
@@ -33,7 +33,7 @@ class GraphTopology:
         num_nodes: Nodes of each type, in the order of the types.
         total: Nodes of all types.
         stored_types: The stored edge types.
-        folder: For working files.
+        folder: Folder of the working files.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class GraphTopology:
         yield from _merged([files], self._offsets[stored_type.edge_type[2]], self.total, self._chunk)
 
     def sampled_arrays(self, stored_type: StoredEdgeType) -> tuple[np.ndarray, np.ndarray]:
-        """The same whole: indptr in memory, neighbours mapped."""
+        """The same rows as arrays: (indptr int64 [N + 1] in memory, neighbours int32 or int64 [E] memory-mapped)."""
         files = self._rows(stored_type)
         return files.indptr, files.mapped()
 
     def neighbors(self) -> Iterator[NeighborRows]:
-        """Each node's neighbours in all edge types and both directions. Every edge is in the rows of both its ends."""
+        """Each node's neighbours in all edge types and both directions. Every edge is in the rows of both its end nodes."""
         for node_type, offset in self._offsets.items():
             if not self.num_nodes[node_type]:
                 continue
@@ -82,11 +82,11 @@ class GraphTopology:
 
     @property
     def num_neighbors(self) -> int:
-        """Entries of all rows of `neighbors`, at most."""
+        """Upper bound on the number of entries in all rows of `neighbors`."""
         return 2 * sum(edges.num_edges for edges in self._edges.values())
 
     def _touching(self, node_type: NodeType) -> Iterator[StoredEdgeType]:
-        """The user's edge types at a node type, each turned so that its rows are nodes of that type."""
+        """The user's edge types at a node type, each directed so that its rows are nodes of that type."""
         for edge_type in self._edges:
             src, rel, dst = edge_type
             if src == dst == node_type:
@@ -103,9 +103,9 @@ class GraphTopology:
         return self._files[key]
 
     def _same_rows(self, stored_type: StoredEdgeType) -> _RowFiles | None:
-        """Where each edge has its reverse and none is there twice, rows of one direction are those of both.
+        """Files that already hold these rows, if the edge type is symmetric: each edge has its reverse, and none occurs twice.
 
-        Those of one are sorted first where that may be so: it takes half the time and half the space.
+        If degrees allow it, one direction is sorted first: that takes half the time and half the space of both.
         """
         source, files = stored_type.source, self._files
         one_way = files.get((source, False, False)) or files.get((source, True, False))
@@ -116,14 +116,14 @@ class GraphTopology:
             return None
         found = one_way or self._build(StoredEdgeType(source, source))
         if not self._is_symmetric(found, self._offsets[source[0]]):
-            if one_way is None:  # looked at for nothing
+            if one_way is None:  # built for this check alone
                 found.remove()
             return None
         files[(source, False, False)] = found
         return found
 
     def _is_symmetric(self, files: _RowFiles, offset: int) -> bool:
-        """Whether each edge has its reverse, told by a checksum of both, and none is there twice."""
+        """Whether each edge has its reverse (compared by a checksum of each direction) and none occurs twice."""
         difference = 0
         for rows in _merged([files], 0, self.total, min(self._chunk, _CACHED_EDGES)):
             src, dst = rows.neighbors.astype(np.uint64) - np.uint64(offset), _row_of_each(rows).astype(np.uint64)
@@ -147,7 +147,9 @@ class GraphTopology:
             destinations=_as_they_are(self.num_nodes[dst], dtype),
             offset=self._offsets[src],
             id_dtype=dtype,
-            edge_id_dtype=np.dtype(np.int32),  # not kept: they may wrap around, which halves the records of 2^31 edges
+            edge_id_dtype=np.dtype(
+                np.int32
+            ),  # not stored, so they may overflow: records of over 2^31 edges stay half as wide
             parts=[0],
             structure_only=True,
         )
@@ -166,7 +168,10 @@ class GraphTopology:
 
 
 def _checksum(src: np.ndarray, dst: np.ndarray) -> int:
-    """64 bits that depend on the edges (uint64 [E] each) and not on their order; those of pieces add up."""
+    """A 64-bit sum over the edges (uint64 [E] each) that does not depend on their order; sums of chunks add up.
+
+    The constants are those of splitmix64 (Steele, Lea, Flood 2014).
+    """
     z = src * np.uint64(0x9E3779B97F4A7C15) + dst
     z ^= z >> np.uint64(32)
     z *= np.uint64(0xBF58476D1CE4E5B9)
@@ -184,7 +189,7 @@ def _narrowest(count: int) -> np.dtype:
 
 
 def _as_they_are(count: int, dtype: np.dtype) -> NodeLayout:
-    """The numbering that changes nothing."""
+    """The identity numbering."""
     numbers = np.arange(count, dtype=dtype)
     return NodeLayout((0, count), numbers, numbers)
 
@@ -217,7 +222,7 @@ class _RowFiles:
 def _merged(
     files: Sequence[_RowFiles], offset: int, total: int, most_edges: int, num_rows: int | None = None
 ) -> Iterator[NeighborRows]:
-    """Chunks of rows; a row lists what it has in each of the files, one after the other."""
+    """Chunks of rows; each row concatenates its neighbours in all the files."""
     count = len(files[0].indptr) - 1 if num_rows is None else num_rows
     ends = sum((f.indptr for f in files), start=np.zeros(count + 1, np.int64))
     begin = 0
@@ -229,7 +234,7 @@ def _merged(
 
 
 def _joined(pieces: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that are concatenations of the pieces' rows."""
+    """(indptr, neighbours) of rows that concatenate the corresponding rows of all pieces."""
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:

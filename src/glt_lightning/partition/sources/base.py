@@ -214,12 +214,12 @@ def file_of(source: GraphSource) -> str:
 
 
 def counted_by(source: GraphSource, node_type: NodeType) -> str:
-    """Which arrays say how many nodes there are: what to look at when an id seems too large."""
+    """A clause for errors about ids out of range: the arrays whose rows give the number of nodes."""
     attrs = source.node_attrs(node_type)
     rows = {name: attrs[name].shape[0] for name in ("x", "y") if name in attrs and attrs[name].shape}
     same = [name for name, count in rows.items() if count == source.num_nodes[node_type]]
-    others = "".join(f" ({name} has {count})" for name, count in rows.items() if name not in same)
-    return f", as many as {' and '.join(same)} {'has' if len(same) == 1 else 'have'} rows{others}" if same else ""
+    different = "".join(f" ({name} has {count})" for name, count in rows.items() if name not in same)
+    return f", the number of rows of {' and '.join(same)}{different}" if same else ""
 
 
 def width(shape: tuple[int, ...]) -> int:
