@@ -11,7 +11,7 @@ def bus_stride(row_bytes: int) -> int:
     """Bytes from the first of a row to the first of the next: ``row_bytes``, or more where padding pays.
 
     It pays where the lines that are read fall by a tenth, or by as large a share as the memory grows, and that grows by at most
-    a third: it is page-locked, once per host. docs/gpu.md has a table.
+    a third: it is page-locked, once per host. docs/reference/gpu.md has a table.
     """
     # a power of two below a line divides it, so that no row lies in two
     unit = 1 << max(0, min(row_bytes, LINE) - 1).bit_length()
