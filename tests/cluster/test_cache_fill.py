@@ -1,6 +1,7 @@
 """Rows of others that are kept here: which, and that batches do not change by it."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -389,9 +390,26 @@ def test_an_owner_that_fails_or_lies(tmp_path):
         return lambda: [{name: rows[:-1] for name, rows in good(owner, request)()[0].items()}]
 
     remote.gather = lie
-    with pytest.raises(PeerError, match="an owner answered"):
+    with pytest.raises(
+        PeerError, match=r"the owner of parts \[1\] answered .* rows of .*, .* each\. Run the same version"
+    ):
         make_cache(here, remote, CacheOptions(ratio=0.1, save=True))
     assert list((whole.directory / "caches").iterdir()) == []
+
+
+def test_an_owner_that_truncates_lists(tmp_path):
+    whole = partitioned(small_hetero(), tmp_path, 3, undirected=True)
+    here, remote = split_up(whole, [[0], [1, 2]])
+    good = remote.expand
+
+    def cut(owner, request):
+        return lambda: {r: replace(p, neighbors=p.neighbors[:-1]) for r, p in good(owner, request)().items()}
+
+    remote.expand = cut
+    with pytest.raises(
+        PeerError, match=r"the owner of parts \[1, 2\] returned truncated neighbour lists of \('.*', '.*'\) for"
+    ):
+        make_cache(here, remote, CacheOptions(bytes=1 << 20, topology=10_000))
 
 
 @pytest.mark.parametrize("stored", ["float16", "bfloat16", "int8"])

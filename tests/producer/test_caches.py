@@ -229,5 +229,5 @@ def test_where_all_parts_are_here_one_line_says_so(tmp_path, caplog):
     with caplog.at_level("INFO", "glt_lightning"):
         LoaderContext(whole, cache=CacheOptions(ratio=0.1)).close()
         HostedServer(plan).close()
-    said = "cache: all parts are mapped here, so there are no rows of others to keep."
+    said = "cache: all parts are mapped here, so no row is remote and the remote cache stays empty."
     assert [text for text in caplog.messages if text.startswith("cache")] == [said, said]

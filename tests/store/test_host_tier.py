@@ -140,7 +140,7 @@ def test_of_another_partition(tmp_path: Path) -> None:
 def test_other_arrays(tmp_path: Path) -> None:
     arrays = SharedArrays.create({}, {})
     arrays.finish()
-    with pytest.raises(DataError, match="holds no rows of a partition"):
+    with pytest.raises(DataError, match="is no host tier"):
         HostTier.open(arrays.path)
     arrays.close()
 
@@ -166,7 +166,7 @@ def test_damaged_file(tmp_path: Path) -> None:
 def test_what_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = partitioned(wide_graph(), tmp_path)
     caplog.set_level(logging.INFO)
-    for budget, said in ((1 << 30, "are in memory."), (1 << 19, "the others are read from disk.")):
+    for budget, said in ((1 << 30, "are in memory."), (1 << 19, "the rest is read from disk.")):
         caplog.clear()
         HostTier.create(partition, budget).close()
         assert len(caplog.records) == 1

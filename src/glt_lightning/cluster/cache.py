@@ -1,4 +1,4 @@
-"""What a host keeps of the parts of others: decided, reserved, fetched."""
+"""Builds the remote cache of a host: chooses its rows, takes the memory, and fetches them from their owners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glt_lightning.store.topology_cache import TopologyCache
 
 _log = logging.getLogger(__name__)
 
-NOTHING_TO_KEEP = "cache: all parts are mapped here, so there are no rows of others to keep."
+NOTHING_TO_KEEP = "cache: all parts are mapped here, so no row is remote and the remote cache stays empty."
 
 _BESIDE_A_ROW = 50  # bytes that a dynamic cache needs for each row beside it
 _TRAINED = ([15, 10, 5], 1024)  # fan-outs and batch size that are assumed where none are known
@@ -70,7 +70,7 @@ class CacheMaker:
             self._reserve(self._ranked)
 
     def make(self, remote: RemoteRows, progress: bool | None = None) -> Mapping[str, Any]:
-        """Fetches what is to be kept, and returns the handle with which the processes of this host open it.
+        """Fetches the rows, and returns the handle with which the processes of this host open the cache.
 
         Raises `PeerError` for an owner that does not answer; it may be tried again.
 
@@ -95,7 +95,7 @@ class CacheMaker:
             self._topology = make_topology(self._partition, remote, hottest, self._topology_bytes, made_by, progress)
         origin = f", from {self._file}" if self._filled else ""
         self._filled = self._topology_made = True
-        _log.info("%s", self._said(origin))
+        _log.info("%s", self._summary(origin))
         return cache_handle(self._rows, self._topology, self._capacity)
 
     def close(self) -> None:
@@ -137,13 +137,13 @@ class CacheMaker:
         if not sum(counts):
             return
         made_by = self._made_by("rows")
-        self._file = self._kept_file() if options.save else None
+        self._file = self._saved_file() if options.save else None
         if self._file is not None and self._file.exists():
             try:
                 self._rows, self._filled = RowCache.open(self._file, manifest, made_by), True
                 return
             except DataError as error:
-                _log.info("%s It is made anew.", error)
+                _log.info("%s The cache is built anew.", error)
         try:
             self._rows = RowCache.create(manifest, self._gids, made_by, self._file)
         except MemoryError as error:
@@ -176,7 +176,7 @@ class CacheMaker:
         return sum(n * self._dynamic_bytes(t) for t, n in enumerate(rows))
 
     def _made_by(self, what: str) -> Mapping[str, Any]:
-        """What makes two caches the same."""
+        """The options that a saved cache must have been built with."""
         options, partition = self._options, self._partition
         return {
             "what": what,
@@ -189,12 +189,12 @@ class CacheMaker:
             "batches": [options.num_neighbors, options.batch_size] if self._presampled else None,
         }
 
-    def _kept_file(self) -> Path:
+    def _saved_file(self) -> Path:
         parts = "-".join(map(str, self._partition.parts))
         return self._partition.directory / "caches" / f"parts-{parts}-{self._policy}.bin"
 
-    def _said(self, origin: str) -> str:
-        """One line: what the options come to."""
+    def _summary(self, origin: str) -> str:
+        """One log line: what lies in the cache."""
         manifest, shares = self._partition.manifest, []
         for name, n, gids in zip(manifest.schema.node_types, manifest.num_nodes, self._gids or [], strict=True):
             of = "nodes" if manifest.schema.homogeneous else name

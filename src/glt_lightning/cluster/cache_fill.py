@@ -1,4 +1,4 @@
-"""Fetches rows of others by bulk questions to their owners."""
+"""Fetches remote rows in bulk from their owners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import AskedRows, Gathered, RemoteRows, wire_dtype
 
 _CHUNK_BYTES = 4 << 20  # of rows asked for at once
-_AHEAD = 8  # questions on their way
+_AHEAD = 8  # questions in flight
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Wanted:
 def fetch_rows(
     wanted: Sequence[Wanted], manifest: Manifest, remote: RemoteRows, title: str, progress: bool | None = None
 ) -> None:
-    """Writes all that is wanted. Raises `PeerError` for an owner that does not answer, or not what was asked."""
+    """Writes all that is wanted. Raises `PeerError` for an owner that does not answer, or answers something else."""
     with Progress(progress).phase(title, sum(len(each.ids) for each in wanted), "rows") as done:
         waiting: deque[_Asked] = deque()
         for each in wanted:
@@ -53,10 +53,11 @@ def fetch_rows(
 
 @dataclass(frozen=True)
 class _Asked:
-    """One question on its way. at: int64 [n], positions in what is wanted."""
+    """One question in flight. at: int64 [n], positions in what is wanted.  parts: those of the owner that is asked."""
 
     wanted: Wanted
     at: np.ndarray
+    parts: np.ndarray
     answer: Gathered
 
     def store(self) -> int:
@@ -65,7 +66,9 @@ class _Asked:
             theirs = found[name]
             if theirs.dtype != rows.dtype or theirs.shape != (len(self.at), *rows.shape[1:]):
                 raise PeerError(
-                    f"an owner answered {theirs.dtype} {list(theirs.shape)} for {len(self.at)} rows of {name!r}."
+                    f"the owner of parts {self.parts.tolist()} answered {theirs.dtype} {list(theirs.shape)} for "
+                    f"{len(self.at)} rows of {name!r}, {rows.dtype} {list(rows.shape[1:])} each. Run the same version of "
+                    "glt_lightning, on the same partition, on all hosts."
                 )
             rows[self.at] = theirs
         return len(self.at)
@@ -81,4 +84,6 @@ def _questions(wanted: Wanted, manifest: Manifest, remote: RemoteRows) -> Iterat
         for owner in range(1, remote.num_owners):
             if len(ids := route.of(owner)):
                 at = first + np.flatnonzero(route.owner == owner)
-                yield _Asked(wanted, at, remote.gather(owner, [AskedRows(wanted.kind, wanted.type, names, ids)]))
+                parts = np.flatnonzero(np.asarray(remote.owner_of_part) == owner)
+                answer = remote.gather(owner, [AskedRows(wanted.kind, wanted.type, names, ids)])
+                yield _Asked(wanted, at, parts, answer)

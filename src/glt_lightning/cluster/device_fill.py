@@ -1,4 +1,4 @@
-"""The attributes of chosen nodes as batches have them, whoever has them: what a training device is filled with."""
+"""Reads the attributes of chosen nodes, local or remote, as batches have them: to fill a training device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glt_lightning.sampler.source import AskedRows, RemoteRows, wire_dtype
 from glt_lightning.sampler.table import Answer, RowTable
 
 _CHUNK_BYTES = 4 << 20  # of rows read, or asked for, at once
-_AHEAD = 8  # chunks on their way
+_AHEAD = 8  # chunks in flight
 
 
 def read_rows(
@@ -21,7 +21,7 @@ def read_rows(
 ) -> Iterator[tuple[int, Mapping[str, np.ndarray]]]:
     """Yields (position of the first, ``n_id`` and attributes -> rows), a few MB at a time. gids: int64 [K].
 
-    remote: who has the parts that are not mapped; None where all are. Raises `PeerError` for an owner that does not
+    remote: asks the owners of the parts that are not mapped; None where all are. Raises `PeerError` for an owner that does not
     answer, or not what was asked.
     """
     manifest = partition.manifest

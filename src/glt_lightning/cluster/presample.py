@@ -1,4 +1,4 @@
-"""Which nodes of others this host's batches would use: counted in batches that are sampled for nothing else."""
+"""Which remote nodes this host's batches would use: counted in batches that are sampled for that alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches whole neighbour lists of others' hottest nodes, as many as fit a budget."""
+"""Fetches whole neighbour lists of the hottest remote nodes, as many as fit a budget."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_topology(
     made_by: Mapping[str, Any],
     progress: bool | None = None,
 ) -> TopologyCache | None:
-    """Keeps the lists of the hottest nodes; None where not one fits.
+    """Caches the lists of the hottest remote nodes; None where not one fits.
 
     hottest: for each node type gids (int64) of nodes that are not mapped here, hottest first; types share the budget
     evenly by their numbers of rows.  budget: bytes. While it is filled, it takes twice that.
@@ -54,21 +54,21 @@ def make_topology(
         return None
     lists = [by_type.get(r) for r in range(len(manifest.schema.edge_types))]
     try:
-        kept = TopologyCache.create(manifest, gids, user_ids, lists, made_by)
+        cache = TopologyCache.create(manifest, gids, user_ids, lists, made_by)
     except MemoryError as error:
         raise OptionError(f"cache.topology: no room: {error}. Lower it.") from None
     try:
         wanted = [
-            Wanted("edge", r, kept.edge_rows(r), manifest.edge_bounds(r), edges.rows)
-            for r, edges in enumerate(kept.edges)
+            Wanted("edge", r, cache.edge_rows(r), manifest.edge_bounds(r), edges.rows)
+            for r, edges in enumerate(cache.edges)
             if edges is not None
         ]
         fetch_rows(wanted, manifest, remote, "fetching edge attributes", progress)
-        kept.finish()
+        cache.finish()
     except BaseException:
-        kept.close()
+        cache.close()
         raise
-    return kept
+    return cache
 
 
 def _of_type(
@@ -109,8 +109,8 @@ def _edge_bytes(manifest: Manifest, edge_type: int) -> int:
 def _answers(
     partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, edge_types: Sequence[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, Picks]]]:
-    """Of some nodes after the others, in their order: gids, user's ids, all neighbours by edge type."""
-    manifest, wire = partition.manifest, wire_dtype(partition.manifest)
+    """Yields chunk after chunk, in the order of the nodes: gids, user ids, all neighbours by edge type."""
+    manifest, schema, wire = partition.manifest, partition.schema, wire_dtype(partition.manifest)
     bounds = np.asarray(manifest.bounds[node_type], dtype=np.int64) + manifest.offsets[node_type]
     router = Router(bounds, remote.owner_of_part, remote.num_owners, wire)
     fanouts = tuple(-1 if r in edge_types else 0 for r in range(len(manifest.schema.edge_types)))
@@ -132,16 +132,21 @@ def _answers(
             answer = picked()
             places.append(at)
             for r in edge_types:
-                _check(answer.get(r), len(at), r)
-                parts[r].append(answer[r])
+                found = answer.get(r)
+                if found is None or not _whole(found, len(at)):
+                    served = np.flatnonzero(np.asarray(remote.owner_of_part) == owner).tolist()
+                    raise PeerError(
+                        f"the owner of parts {served} returned truncated neighbour lists of {schema.edge_types[r]} for "
+                        f"{len(at)} nodes. Run the same version of glt_lightning on all hosts."
+                    )
+                parts[r].append(found)
         back = np.argsort(np.concatenate(places))
         yield ids, names, {r: _reordered(_joined(parts[r]), back) for r in edge_types}
 
 
-def _check(picks: Picks | None, rows: int, edge_type: int) -> None:
-    whole = picks is not None and len(picks.counts) == rows and picks.edge_rows is not None
-    if not whole or int(picks.counts.sum()) != len(picks.neighbors):  # type: ignore[union-attr]
-        raise PeerError(f"an owner answered no whole neighbour lists of edge type {edge_type} for {rows} nodes.")
+def _whole(picks: Picks, rows: int) -> bool:
+    complete = len(picks.counts) == rows and picks.edge_rows is not None
+    return complete and int(picks.counts.sum()) == len(picks.neighbors)
 
 
 def _joined(picks: Sequence[Picks]) -> Picks:

@@ -91,7 +91,7 @@ class RoutedSource:
         """Who has the neighbours of nodes. attributes: who has their attributes, if that was asked; often the same."""
         routes, topology, owners = [], self._topology, self._remote.num_owners
         for t, (table, gids) in enumerate(zip(self.nodes, ids, strict=True)):
-            members = None if topology is None else topology.members[t]
+            members = None if topology is None else topology.nodes[t]
             route = None if attributes is None else attributes[t]
             if route is None or len(route.begin) > owners + 1 or members is not None or table.on_device is not None:
                 assert table.router is not None

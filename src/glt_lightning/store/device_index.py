@@ -1,4 +1,4 @@
-"""Which rows of nodes the training device holds, for those that make batches without them."""
+"""Which nodes have their attributes on the training device, so that batches leave these out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DeviceIndex:
 
         Raises MemoryError where the host has too little memory.
         """
-        chosen = [t for t, members in enumerate(gids) if len(members)]
+        chosen = [t for t, nodes in enumerate(gids) if len(nodes)]
         shapes = {_words(t): (np.dtype(np.uint64), (RankedSet.words_for(manifest.num_nodes[t]),)) for t in chosen}
         arrays = SharedArrays.create(shapes, {"options_hash": manifest.options_hash})
         for t in chosen:
@@ -50,7 +50,7 @@ class DeviceIndex:
         return cls(arrays, manifest)
 
     def close(self) -> None:
-        """Others can no longer open it; its memory goes with its last view. Safe to call twice."""
+        """Other processes can no longer open it; its memory goes with its last view. Safe to call twice."""
         self._arrays.close()
 
 

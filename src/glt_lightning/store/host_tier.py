@@ -1,4 +1,4 @@
-"""The rows of a host's own parts that stay in memory; the others are read from disk for each batch."""
+"""The host tier: the hottest rows of a host's own parts stay in memory, the rest is read from disk for each batch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def _attributes(partition: LocalPartition) -> Iterator[tuple[str, Blocks]]:
 
 
 class HostTier:
-    """The first, hottest rows of each array of attributes. One process of a host makes it, others open it by ``path``.
+    """The first, hottest rows of each array of attributes. One process of a host builds it, its other processes open it by
+    ``path``.
 
     Files stay open while a `Shards` reads from them. Close it: that closes none of those.
 
@@ -122,7 +123,7 @@ class HostTier:
             return
         total = sum(sizes.values())
         _log.info(
-            "cache.memory: %s of %s bytes of attributes in memory (%.1f%%), the others are read from disk.",
+            "cache.memory: %s of %s bytes of attributes in memory (%.1f%%), the rest is read from disk.",
             *(f"{held:,}", f"{total:,}", 100 * held / total),
         )
         if buffered := [
@@ -140,7 +141,9 @@ class HostTier:
         arrays = SharedArrays.open(path)
         arrays.close()  # the map stays
         if "options_hash" not in arrays.meta:
-            raise DataError(f"{path}: holds no rows of a partition.")
+            raise DataError(
+                f"{path}: is no host tier (rows of a partition in memory) of this version. Start the run again."
+            )
         return cls(arrays)
 
     def require(self, manifest: Manifest, parts: Sequence[int]) -> None:
@@ -191,7 +194,7 @@ class HostTier:
             return file
 
     def close(self) -> None:
-        """Others can no longer open it; its memory goes with its last view. Safe to call twice."""
+        """Other processes can no longer open it; its memory goes with its last view. Safe to call twice."""
         self._arrays.close()
         with self._lock:
             self._files.clear()

@@ -1,4 +1,4 @@
-"""What a host keeps of the parts of others."""
+"""The remote cache of a host: rows and neighbour lists of parts that other hosts own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from glt_lightning.store.topology_cache import TopologyCache
 
 @dataclass(frozen=True)
 class RemoteCache:
-    """rows: attributes of nodes.  topology: neighbour lists.  learning: for each node type, attributes of nodes that this
-    process asked for often, or None. Close it."""
+    """rows: attributes of nodes.  topology: neighbour lists.  learning: for each node type the dynamic cache of this process, or
+    None. Close it."""
 
     rows: RowCache | None = None
     topology: TopologyCache | None = None
@@ -24,7 +24,7 @@ class RemoteCache:
 
     @classmethod
     def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> RemoteCache:
-        """What `cache_handle` tells of, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
+        """Maps the cache of a `cache_handle`. Raises `DataError` for one that is damaged or was built with different options."""
         with ExitStack() as opened:
             rows = topology = None
             if handle["rows"] is not None:
@@ -42,8 +42,8 @@ class RemoteCache:
 
 
 def cache_handle(rows: RowCache | None, topology: TopologyCache | None, capacity: Sequence[int] = ()) -> dict[str, Any]:
-    """With what the processes of a host open what it keeps, as JSON can say it. capacity: rows of each node type for which
-    there is room in a cache that learns."""
+    """What the processes of a host need to open its cache, for JSON. capacity: rows of each node type for which the dynamic
+    cache of a process has room."""
     return {
         "rows": None if rows is None else rows.handle,
         "topology": None if topology is None else topology.handle,

@@ -1,4 +1,4 @@
-"""Rows of parts that other hosts own, kept here: which they are, and their attributes. One copy for all processes."""
+"""Cached remote rows of a host: their index and their attributes. One copy for all processes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from glt_lightning.ops.row_bytes import row_bytes
 
 
 class CachedRows:
-    """The kept rows of one node type. rows: attribute, as stored, or ``n_id`` -> [K, ...], in the order of the gids."""
+    """The cached rows of one node type. rows: attribute, as stored, or ``n_id`` -> [K, ...], in the order of the gids."""
 
-    def __init__(self, members: RankedSet, rows: Mapping[str, np.ndarray]) -> None:
-        self.rows, self._members = rows, members
+    def __init__(self, index: RankedSet, rows: Mapping[str, np.ndarray]) -> None:
+        self.rows, self._index = rows, index
 
     def __len__(self) -> int:
         return len(self.rows["n_id"])
 
     def find(self, gids: np.ndarray) -> np.ndarray:
-        """int32 [n]: the row of each of ``gids`` (int64 [n]), -1 for those that are not kept."""
-        return self._members.find(gids)
+        """int32 [n]: the row of each of ``gids`` (int64 [n]), -1 for one that is not cached."""
+        return self._index.find(gids)
 
 
 class RowCache:
-    """The kept rows of all node types: made and filled by one process of a host, opened by the others.
+    """The cached rows of all node types: built and filled by one process of a host, opened by the other processes.
 
     Attributes:
-        tables: For each node type its rows, or None where none are kept.
+        tables: For each node type its rows, or None where none are cached.
         arrays: The memory that holds them.
     """
 
@@ -45,9 +45,9 @@ class RowCache:
         arrays, prefix = self.arrays.arrays, f"rows/{node_type}/"
         if _words(node_type) not in arrays:
             return None
-        members = RankedSet(arrays[_words(node_type)], manifest.offsets[node_type], manifest.num_nodes[node_type])
+        index = RankedSet(arrays[_words(node_type)], manifest.offsets[node_type], manifest.num_nodes[node_type])
         rows = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        return CachedRows(members, rows)
+        return CachedRows(index, rows)
 
     @classmethod
     def create(
@@ -55,24 +55,24 @@ class RowCache:
     ) -> RowCache:
         """A cache of these rows, ascending, for each node type (int64 [K]); its attributes are still to be filled in.
 
-        made_by: what `open` is to find.  file: where to keep it.
+        made_by: the options it is built with, which `open` compares.  file: where to save it; None: in memory.
         Raises MemoryError or `PartitionError` where there is no room.
         """
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
-        for t, members in enumerate(gids):
-            if len(members):
+        for t, nodes in enumerate(gids):
+            if len(nodes):
                 shapes[_words(t)] = (np.dtype(np.uint64), (RankedSet.words_for(manifest.num_nodes[t]),))
                 for name, (dtype, shape) in stored_rows(manifest, t).items():
-                    shapes[f"rows/{t}/{name}"] = (dtype, (len(members), *shape))
+                    shapes[f"rows/{t}/{name}"] = (dtype, (len(nodes), *shape))
         arrays = SharedArrays.create(shapes, {"made_by": dict(made_by)}, file)
-        for t, members in enumerate(gids):
-            if len(members):
-                RankedSet.build(members, manifest.offsets[t], manifest.num_nodes[t], arrays.arrays[_words(t)])
+        for t, nodes in enumerate(gids):
+            if len(nodes):
+                RankedSet.build(nodes, manifest.offsets[t], manifest.num_nodes[t], arrays.arrays[_words(t)])
         return cls(arrays, manifest)
 
     @property
     def handle(self) -> dict[str, Any]:
-        """With what other processes of the host open it, as JSON can say it."""
+        """What other processes of the host need to open it, for JSON."""
         return {"path": self.arrays.path, "made_by": self.arrays.meta["made_by"]}
 
     @classmethod
@@ -114,9 +114,10 @@ def cached_node_bytes(manifest: Manifest, node_type: int) -> int:
 
 
 def index_bytes(manifest: Manifest, node_type: int) -> int:
-    """Bytes of the index by which the kept rows of a node type are found."""
+    """Bytes of the index by which the cached rows of a node type are found."""
     return 8 * RankedSet.words_for(manifest.num_nodes[node_type])
 
 
 def _words(node_type: int) -> str:
+    """Name of the index of a node type; saved caches have it."""
     return f"members/{node_type}"

@@ -1,4 +1,4 @@
-"""Neighbour lists of nodes that other hosts own, kept here. One copy for all processes."""
+"""Cached neighbour lists of remote nodes. One copy for all processes of a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glt_lightning.ops.sample import RowDraw
 from glt_lightning.options import DrawOptions
 from glt_lightning.types import edge_type_key
 
-_MOST_EDGES = 2**31  # of one edge type, whose attributes can be kept
+_MOST_EDGES = 2**31  # edges of one type: `CachedEdges.find` gives their places as int32
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class NeighborLists:
 
 
 class CachedEdges:
-    """The attributes of all edges of the kept lists of one edge type.
+    """The attributes of all edges of the cached lists of one edge type.
 
     rows: ``edge_ids`` or attribute, as stored -> [E, ...], list after list.
     """
@@ -48,7 +48,7 @@ class CachedEdges:
         return len(self.rows["edge_ids"])
 
     def find(self, edge_rows: np.ndarray) -> np.ndarray:
-        """int32 [n]: where the attributes of ``edge_rows`` (int64 [n]) are, -1 for those that are not kept."""
+        """int32 [n]: where the attributes of ``edge_rows`` (int64 [n]) are, -1 for one that is not cached."""
         if not len(self._first_edge):
             return np.full(len(edge_rows), -1, dtype=np.int32)
         at = np.maximum(np.searchsorted(self._first_edge, edge_rows, side="right") - 1, 0)
@@ -58,11 +58,11 @@ class CachedEdges:
 
 
 class TopologyCache:
-    """Draws neighbours of the kept nodes as their owners would.
+    """Draws neighbours of nodes whose lists are cached, as their owners would.
 
     Attributes:
-        members: For each node type the kept nodes, or None.
-        edges: For each edge type the attributes of the edges of all kept lists, or None where the graph has none.
+        nodes: For each node type the nodes whose lists are cached, or None.
+        edges: For each edge type the attributes of the edges of all cached lists, or None where the graph has none.
         arrays: The memory that holds them.
     """
 
@@ -70,13 +70,13 @@ class TopologyCache:
         self.arrays, found = arrays, arrays.arrays
         schema, offsets = manifest.schema, manifest.offsets
         types, edge_types = range(len(schema.node_types)), range(len(schema.edge_types))
-        self.members = [
+        self.nodes = [
             RankedSet(found[f"members/{t}"], offsets[t], manifest.num_nodes[t]) if f"members/{t}" in found else None
             for t in types
         ]
         empty = np.empty(0, dtype=manifest.id_dtype)
         user_ids = [found.get(f"n_id/{t}", empty) for t in types]
-        # The kept nodes of a type are a type of their own behind those of the graph; neighbours keep their gids.
+        # The cached nodes of a type are a type of their own behind those of the graph; neighbours keep their gids.
         self._first = np.cumsum([manifest.total_nodes, *(len(ids) for ids in user_ids)])
         dst = schema.destination_types()
         lists = [
@@ -119,10 +119,10 @@ class TopologyCache:
         to be called. Raises MemoryError where there is no room."""
         id_dtype = np.dtype(manifest.id_dtype)
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
-        for t, members in enumerate(gids):
-            if len(members):
+        for t, nodes in enumerate(gids):
+            if len(nodes):
                 shapes[f"members/{t}"] = (np.dtype(np.uint64), (RankedSet.words_for(manifest.num_nodes[t]),))
-                shapes[f"n_id/{t}"] = (id_dtype, (len(members),))
+                shapes[f"n_id/{t}"] = (id_dtype, (len(nodes),))
         for r, each in enumerate(lists):
             if each is not None:
                 shapes[f"indptr/{r}"] = (np.dtype(np.int64), (len(each.counts) + 1,))
@@ -133,9 +133,9 @@ class TopologyCache:
                         shapes[f"edge/{r}/{name}"] = (dtype, (len(each.neighbors), *shape))
         made = SharedArrays.create(shapes, {"made_by": dict(made_by)})
         arrays = made.arrays
-        for t, members in enumerate(gids):
-            if len(members):
-                RankedSet.build(members, manifest.offsets[t], manifest.num_nodes[t], arrays[f"members/{t}"])
+        for t, nodes in enumerate(gids):
+            if len(nodes):
+                RankedSet.build(nodes, manifest.offsets[t], manifest.num_nodes[t], arrays[f"members/{t}"])
                 arrays[f"n_id/{t}"][:] = user_ids[t]
         for r, each in enumerate(lists):
             if each is not None:
@@ -145,7 +145,7 @@ class TopologyCache:
         return cls(made, manifest)
 
     def edge_rows(self, edge_type: int) -> np.ndarray:
-        """int64 [E]: the edge row of each entry of the kept lists."""
+        """int64 [E]: the edge row of each entry of the cached lists."""
         lists, first = self._lists[edge_type], self._first_edge[edge_type]
         assert first is not None
         counts = np.diff(lists.indptr)
@@ -153,17 +153,17 @@ class TopologyCache:
         return rows
 
     def finish(self) -> None:
-        """From now on other processes may open it."""
+        """Other processes may open it after this."""
         self.arrays.finish()
 
     @property
     def handle(self) -> dict[str, Any]:
-        """With what other processes of the host open it, as JSON can say it."""
+        """What other processes of the host need to open it, for JSON."""
         return {"path": self.arrays.path, "made_by": self.arrays.meta["made_by"]}
 
     @classmethod
     def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> TopologyCache:
-        """Those of a `handle`, mapped here. Raises `DataError` for what is damaged or was made otherwise."""
+        """Maps the lists of a `handle`. Raises `DataError` where they are damaged or were built with different options."""
         arrays = SharedArrays.open(handle["path"])
         if arrays.meta.get("made_by") != handle["made_by"]:
             arrays.close()
@@ -175,7 +175,7 @@ class TopologyCache:
     def sample(
         self, edge_type: int, ranks: np.ndarray, fanout: int, batch_key: int, hop: int, draw: DrawOptions
     ) -> Picks:
-        """The picks for kept nodes of the edge type's destination type, by rank (int [n])."""
+        """The picks for cached nodes of the edge type's destination type, by rank (int [n])."""
         ranks = ranks.astype(np.int64)
         rows = ranks + self._first[self._dst[edge_type]]
         counts, neighbors, edges = RowDraw(self._view, edge_type, rows, fanout, batch_key, hop, draw).picks()
