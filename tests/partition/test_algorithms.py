@@ -178,7 +178,7 @@ def test_same_batches_for_any_partitioning(tmp_path: Path, make: Callable[[], An
 def test_more_nodes_than_streaming_can_number(tmp_path: Path, undirected: bool) -> None:
     """Said before anything as long as the nodes is made; other algorithms go on to the edges."""
     source = single([], 2**31)
-    said = "streaming takes 2,147,483,647 nodes at most, and the graph has 2,147,483,648"
+    said = "streaming supports at most 2,147,483,647 nodes, but the graph has 2,147,483,648"
     options = PartitionOptions(num_parts=2, algorithm="streaming")
     with pytest.raises(OptionError, match=said):
         partition_graph(source, tmp_path / "p", options, undirected=undirected)

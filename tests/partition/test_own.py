@@ -65,14 +65,20 @@ def test_class(tmp_path: Path, source: ArraySource, given: Any, owned: list[int]
 @pytest.mark.parametrize(
     ("parts", "what"),
     [
-        (np.zeros(NODES - 1, np.int64), r"expected integers \[6\], got int64 \[5\]"),
-        (np.zeros((NODES, 1), np.int64), r"expected integers \[6\], got int64 \[6, 1\]"),
-        (np.zeros(NODES), r"expected integers \[6\], got float64 \[6\]"),
-        (np.zeros(NODES, bool), r"expected integers \[6\], got bool \[6\]"),
-        (np.array([0, 1, 3, 0, 0, 9]), r"node 2 goes to part 3, but partition.num_parts is 3 \(0\.\.2\)"),
-        (np.array([0, 0, 0, -1, 0, 0]), "node 3 goes to part -1"),
-        (np.array([0, 2**63, 0, 0, 0, 0], np.uint64), "node 1 goes to part 9223372036854775808"),
-        (np.array([None] * NODES), r"mine\.npy: expected arrays of part numbers \(.*allow_pickle"),
+        (np.zeros(NODES - 1, np.int64), r"expected integers of shape \[6\], got int64 \[5\]"),
+        (np.zeros((NODES, 1), np.int64), r"expected integers of shape \[6\], got int64 \[6, 1\]"),
+        (np.zeros(NODES), r"expected integers of shape \[6\], got float64 \[6\]"),
+        (np.zeros(NODES, bool), r"expected integers of shape \[6\], got bool \[6\]"),
+        (
+            np.array([0, 1, 3, 0, 0, 9]),
+            r"node 2 is assigned to part 3, but .* parts are numbered 0\.\.2",
+        ),
+        (np.array([0, 0, 0, -1, 0, 0]), "node 3 is assigned to part -1"),
+        (np.array([0, 2**63, 0, 0, 0, 0], np.uint64), "node 1 is assigned to part 9223372036854775808"),
+        (
+            np.array([None] * NODES),
+            r"mine\.npy: not readable as an \.npy or \.npz file of part numbers \(.*allow_pickle",
+        ),
     ],
 )
 def test_bad_array(tmp_path: Path, source: ArraySource, parts: np.ndarray, what: str) -> None:
@@ -83,8 +89,8 @@ def test_bad_array(tmp_path: Path, source: ArraySource, parts: np.ndarray, what:
 @pytest.mark.parametrize(
     ("parts", "what"),
     [
-        ({"a": 0, "b": 0}, "assigns no nodes of type 'c'"),
-        ({"a": 0, "b": 0, "c": 0, "d": 0}, "has an array 'd', but the graph has node types a, b, c"),
+        ({"a": 0, "b": 0}, "no array for node type 'c'"),
+        ({"a": 0, "b": 0, "c": 0, "d": 0}, "array 'd' names no node type; the graph has a, b, c"),
         ({"a": 0, "b": 1, "c": 0}, "parts of node type 'b': expected integers"),
     ],
 )
@@ -98,7 +104,7 @@ def test_bad_arrays_by_type(tmp_path: Path, parts: dict[str, int], what: str) ->
 def test_one_array_for_several_types(tmp_path: Path) -> None:
     source = random_source(np.random.default_rng(0), HETERO)
     np.save(tmp_path / "mine.npy", np.zeros(9, np.int64))
-    is_refused(source, tmp_path, str(tmp_path / "mine.npy"), DataError, r"node types a, b, c; give an \.npz file")
+    is_refused(source, tmp_path, str(tmp_path / "mine.npy"), DataError, r"node types a, b, c\. Give an \.npz file")
 
 
 @pytest.mark.parametrize("content", [b"", b"no array", b"PK\x03\x04 half of a zip", b"\x93NUMPY\x01\x00"])
@@ -106,7 +112,7 @@ def test_one_array_for_several_types(tmp_path: Path) -> None:
 def test_file_that_is_none(tmp_path: Path, source: ArraySource, content: bytes, suffix: str) -> None:
     file = tmp_path / f"mine.{suffix}"
     file.write_bytes(content)
-    is_refused(source, tmp_path, str(file), DataError, rf"mine\.{suffix}: expected arrays of part numbers")
+    is_refused(source, tmp_path, str(file), DataError, rf"mine\.{suffix}: not readable as an \.npy or \.npz file")
 
 
 def test_damaged_member(tmp_path: Path, source: ArraySource) -> None:
@@ -115,21 +121,21 @@ def test_damaged_member(tmp_path: Path, source: ArraySource) -> None:
     data = bytearray(file.read_bytes())
     data[data.index(b"NUMPY") + 130] ^= 1
     file.write_bytes(data)
-    is_refused(source, tmp_path, str(file), DataError, r"mine\.npz: expected arrays of part numbers")
+    is_refused(source, tmp_path, str(file), DataError, r"mine\.npz: not readable as an \.npy or \.npz file")
 
 
 def test_no_such_file(tmp_path: Path, source: ArraySource) -> None:
-    is_refused(source, tmp_path, str(tmp_path / "gone.npy"), OptionError, r"there is no file '.*gone\.npy'")
+    is_refused(source, tmp_path, str(tmp_path / "gone.npy"), OptionError, r"file '.*gone\.npy' not found")
 
 
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ("no_such_module.Mine", "cannot import 'no_such_module.Mine'"),
-        (OWN + "Gone", "cannot import .*Gone"),
-        (".Mine", "cannot import '.Mine'"),
-        ("a..Mine", "cannot import 'a..Mine'"),
-        ("tests.", "cannot import 'tests.'"),
+        ("no_such_module.Mine", "'no_such_module.Mine' cannot be imported"),
+        (OWN + "Gone", ".*Gone' cannot be imported"),
+        (".Mine", "'.Mine' cannot be imported"),
+        ("a..Mine", "'a..Mine' cannot be imported"),
+        ("tests.", "'tests.' cannot be imported"),
         (OWN + "NoPartitioner", "NoPartitioner is not a subclass of glt_lightning.partition.PartitionerBase"),
         (OWN + "np", "np is not a subclass"),
         (OWN + "Forgetful", "Forgetful does not define assign"),
@@ -150,12 +156,12 @@ def test_bad_class(tmp_path: Path, source: ArraySource, given: Any, what: str) -
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        (None, "Returns: expected a dict of node type -> part of each node, got NoneType"),
-        ([0] * NODES, "expected a dict of node type -> part of each node, got list"),
-        ({}, f"Returns assigns no nodes of type '{NODE}'"),
-        ({NODE: [0] * 5}, r"expected integers \[6\], got int64 \[5\]"),
-        ({NODE: [0.0] * 6}, r"expected integers \[6\], got float64 \[6\]"),
-        ({NODE: [0, 0, 0, 0, 0, 3]}, "node 5 goes to part 3"),
+        (None, r"Returns: assign\(\) must return a dict of node type -> part of each node, but it returned NoneType"),
+        ([0] * NODES, "a dict of node type -> part of each node, but it returned list"),
+        ({}, f"Returns: no array for node type '{NODE}'"),
+        ({NODE: [0] * 5}, r"expected integers of shape \[6\], got int64 \[5\]"),
+        ({NODE: [0.0] * 6}, r"expected integers of shape \[6\], got float64 \[6\]"),
+        ({NODE: [0, 0, 0, 0, 0, 3]}, "node 5 is assigned to part 3"),
     ],
 )
 def test_class_that_assigns_badly(tmp_path: Path, source: ArraySource, value: Any, what: str) -> None:
@@ -202,10 +208,14 @@ def test_arguments_are_another_folder(tmp_path: Path, source: ArraySource) -> No
 @pytest.mark.parametrize(
     ("given", "kind", "what"),
     [
-        (np.zeros(NODES - 1, np.int64), DataError, r"expected integers \[6\], got int64 \[5\]"),
-        (np.array([0, 0, 1, 0, 0, 0]), DataError, r"node 2 goes to part 1, but partition.num_parts is 1 \(0\.\.0\)"),
-        ({"class_path": OWN + "Returns", "init_args": {"value": None}}, DataError, "expected a dict of node type"),
-        ("gone.npy", OptionError, "there is no file"),
+        (np.zeros(NODES - 1, np.int64), DataError, r"expected integers of shape \[6\], got int64 \[5\]"),
+        (
+            np.array([0, 0, 1, 0, 0, 0]),
+            DataError,
+            r"node 2 is assigned to part 1, .* parts are numbered 0\.\.0",
+        ),
+        ({"class_path": OWN + "Returns", "init_args": {"value": None}}, DataError, "must return a dict of node type"),
+        ("gone.npy", OptionError, "file .* not found"),
     ],
 )
 def test_one_part_is_checked_as_many_are(

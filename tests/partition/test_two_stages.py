@@ -208,10 +208,13 @@ def test_killed_writer_leaves_no_half_part_and_others_continue(
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"node": np.zeros(3, np.int16)}, r"parts of node type 'node': expected integers \[\d+\], got int16 \[3\]"),
-        ({"node": None}, r"node \d+ goes to part 3, but partition\.num_parts is 3 \(0\.\.2\)"),
-        ({"paper": np.zeros(3, np.int16)}, "has an array 'paper', but the graph has node types node"),
-        ({}, "assigns no nodes of type 'node'"),
+        (
+            {"node": np.zeros(3, np.int16)},
+            r"parts of node type 'node': expected integers of shape \[\d+\], got int16 \[3\]",
+        ),
+        ({"node": None}, r"node \d+ is assigned to part 3, but with partition\.num_parts: 3 parts are numbered 0\.\.2"),
+        ({"paper": np.zeros(3, np.int16)}, "array 'paper' names no node type; the graph has node"),
+        ({}, "no array for node type 'node'"),
     ],
 )
 def test_wrong_assignment_is_refused_and_leaves_nothing(

@@ -1,4 +1,4 @@
-"""Which part owns which node."""
+"""Algorithms that assign each node to a part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BY_NAME: dict[str, Callable[[], Assigner]] = {
 
 
 def assigner_of(options: PartitionOptions) -> Assigner:
-    """Who assigns the nodes. Raises `OptionError` when a file or class that is named is not there.
+    """The assigner that ``options.algorithm`` names. Raises `OptionError` if its file or class cannot be found.
 
     Example:
         >>> type(assigner_of(PartitionOptions(algorithm="metis"))).__name__

@@ -1,4 +1,4 @@
-"""What an assigner is, and what it may ask of the graph."""
+"""The interface of assigners, and their view of the graph."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Assignment = Mapping[NodeType, np.ndarray]
 
 @dataclass(frozen=True)
 class GraphToPartition:
-    """The graph that is to be cut, and the user's options.
+    """The graph to partition, and the user's options.
 
     Attributes:
         source: The user's data, for attributes.
         topology: Its edges, by user id; built when first read.
-        splits: ``train`` and the like -> (node type, int64 user ids).
+        splits: Name of a split -> (node type, int64 user ids).
         options: All options of the partition.
-        progress: Shows how far long work is.
+        progress: Shows the progress of long work.
 
     Example:
         >>> class ByWeight(PartitionerBase):
@@ -56,10 +56,12 @@ class GraphToPartition:
         return self.options.num_parts
 
     def weights(self, *, without: str | None = None) -> np.ndarray:
-        """int32 [nodes of all types, C]: what each node weighs in each thing that ``balance`` names.
+        """int32 [nodes of all types, C]: the weight of each node in each constraint of ``partition.balance``.
 
-        ``nodes`` is a column per node type, ``seeds`` one per split, ``edges`` one for all.
-        without: leaves out one of these.
+        ``nodes`` makes a column per node type, ``seeds`` one per split, ``edges`` one in all.
+        without: a constraint to leave out.
+
+        Raises `OptionError` if no column is left, or ``partition.node_weight`` names no attribute.
         """
         columns = [np.zeros((self.topology.total, 0), np.int32)]
         balance = [name for name in self.options.balance if name != without]
@@ -70,7 +72,10 @@ class GraphToPartition:
         if "edges" in balance:
             columns.append(self._in_degrees())
         if len(columns) == 1 and without is None:
-            raise OptionError("partition.balance: expected at least one of nodes, seeds, edges that the graph has.")
+            raise OptionError(
+                f"partition.balance: {balance}: the graph has nothing to balance by that. Name at least one of nodes, seeds, "
+                "edges of which it has some."
+            )
         return np.column_stack(columns)
 
     def _of_type(self, node_type: NodeType, values: np.ndarray) -> np.ndarray:
@@ -82,16 +87,24 @@ class GraphToPartition:
         name, attrs = self.options.node_weight, self.source.node_attrs(node_type)
         if name is None or name not in attrs:
             if name is not None and not any(name in self.source.node_attrs(t) for t in self.num_nodes):
-                raise OptionError(f"partition.node_weight: no node type has an attribute {name!r}.")
+                known = sorted({attr for t in self.num_nodes for attr in self.source.node_attrs(t)})
+                raise OptionError(
+                    f"partition.node_weight: no node type has an attribute {name!r}; the attributes are "
+                    f"{', '.join(known) or 'none'}."
+                )
             return np.ones(self.num_nodes[node_type], np.int32)
         weights = attrs[name][: self.num_nodes[node_type]]
         if weights.ndim != 1 or weights.dtype.kind not in "iub" or (weights.size and not weights.min() >= 0):
             raise DataError(
-                f"partition.node_weight: {name} of node type {node_type!r}: expected integers [N] >= 0, "
-                f"got {weights.dtype} {list(weights.shape)}."
+                f"partition.node_weight: {name} of node type {node_type!r}: expected integers >= 0 of shape "
+                f"[{self.num_nodes[node_type]}], got {weights.dtype} {list(weights.shape)}"
+                + (f" with the minimum {weights.min()}." if weights.size and weights.dtype.kind in "iub" else ".")
             )
         if weights.size and weights.max() >= 2**31:
-            raise DataError(f"partition.node_weight: {name} of node type {node_type!r} has weights of 2^31 or more.")
+            raise DataError(
+                f"partition.node_weight: {name} of node type {node_type!r}: the largest weight is {weights.max():,}, but weights "
+                "must be below 2^31. Scale them down."
+            )
         return weights.astype(np.int32)
 
     def _seeds(self, node_type: NodeType, ids: np.ndarray) -> np.ndarray:
@@ -105,7 +118,7 @@ class GraphToPartition:
         return np.minimum(column, 2**31 - 1).astype(np.int32)
 
     def capacity(self, weights: np.ndarray, parts: int, imbalance: float) -> np.ndarray:
-        """int64 [C]: the most that each of ``parts`` parts may weigh; never less than its even share, rounded up."""
+        """int64 [C]: the largest weight allowed for each of ``parts`` parts; at least its even share, rounded up."""
         total = weights.sum(axis=0, dtype=np.int64)
         most: np.ndarray = np.maximum(-(-total // parts), (total * (1 + imbalance) / parts).astype(np.int64))
         return most
@@ -132,16 +145,18 @@ class Assigner(ABC):
 
     @property
     def made_by(self) -> Mapping[str, Any]:
-        """What the partition depends on besides options and data: values of JSON for the manifest's ``made_by``."""
+        """Values of JSON for the manifest's ``made_by``: whatever the assignment depends on besides options and data."""
         return {}
 
     def hotness(self, topology: GraphTopology) -> Hotness | None:
-        """How often each part reads each node, where the assigner was told; None: it is worked out."""
+        """Hotness of each node for each part, if the user's assigner provides it; None: it is computed."""
         return None
 
 
 def checked(assignment: object, graph: GraphToPartition, name: str) -> dict[NodeType, np.ndarray]:
-    """The assignment as int32 arrays. Raises `DataError` unless every node has a part that exists.
+    """The assignment as int32 arrays [N], by node type. Raises `DataError` unless each node has a part in 0 .. num_parts - 1.
+
+    name: the algorithm, as errors name it.
 
     Example:
         >>> class Strange(PartitionerBase):
@@ -156,22 +171,25 @@ def checked(assignment: object, graph: GraphToPartition, name: str) -> dict[Node
     parts = {}
     if not isinstance(assignment, Mapping):
         raise DataError(
-            f"partition.algorithm: {name}: expected a dict of node type -> part of each node, "
-            f"got {type(assignment).__name__}."
+            f"partition.algorithm: {name}: assign() must return a dict of node type -> part of each node, but it returned "
+            f"{type(assignment).__name__}."
         )
     for node_type, count in graph.num_nodes.items():
         if node_type not in assignment:
-            raise DataError(f"partition.algorithm: {name} assigns no nodes of type {node_type!r}.")
+            raise DataError(
+                f"partition.algorithm: {name}: no array for node type {node_type!r}; found "
+                f"{', '.join(map(str, assignment)) or 'none'}. Give one array of part numbers per node type."
+            )
         given = np.asarray(assignment[node_type])
         what = f"partition.algorithm: {name}: parts of node type {node_type!r}"
         if given.shape != (count,) or given.dtype.kind not in "iu":
-            raise DataError(f"{what}: expected integers [{count}], got {given.dtype} {list(given.shape)}.")
+            raise DataError(f"{what}: expected integers of shape [{count}], got {given.dtype} {list(given.shape)}.")
         bad = (given < 0) | (given >= graph.num_parts)
         if bad.any():
             at = int(bad.argmax())
             raise DataError(
-                f"{what}: node {at} goes to part {given[at]}, but partition.num_parts is {graph.num_parts} "
-                f"(0..{graph.num_parts - 1})."
+                f"{what}: node {at} is assigned to part {given[at]}, but with partition.num_parts: {graph.num_parts} parts are "
+                f"numbered 0..{graph.num_parts - 1}."
             )
         parts[node_type] = given.astype(np.int32)
     return parts

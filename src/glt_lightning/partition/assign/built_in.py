@@ -1,4 +1,4 @@
-"""What is known of our own assigners before they are asked."""
+"""Properties of the built-in assigners that are known before they run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from glt_lightning.partition.assign.streaming import StreamingAssigner
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """Facts of an algorithm.
+    """Properties of one algorithm.
 
     Attributes:
-        reads: Which rows of the topology.
-        most_nodes: How many nodes it can take; None: any number.
+        reads: The rows of the topology that it reads.
+        most_nodes: The largest number of nodes that it supports; None: unlimited.
 
     Example:
         >>> built_in(assigner_of(PartitionOptions(algorithm="streaming")))
@@ -39,7 +39,7 @@ _BY_METHOD = {
 
 
 def built_in(assigner: Assigner) -> BuiltIn | None:
-    """None for a file, or a class that assigns in its own way: these may do anything.
+    """Properties of a built-in assigner; None for a file or a user's class, of which nothing is known.
 
     Example:
         >>> built_in(assigner_of(PartitionOptions(algorithm="metis"))).reads
@@ -49,7 +49,7 @@ def built_in(assigner: Assigner) -> BuiltIn | None:
 
 
 def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
-    """Raises `OptionError` for more nodes than the algorithm can number.
+    """Raises `OptionError` if the graph has more nodes than the algorithm supports.
 
     Example:
         >>> require_countable(assigner_of(PartitionOptions()), 10**12, "random")
@@ -61,6 +61,6 @@ def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
     known = built_in(assigner)
     if known is not None and known.most_nodes is not None and num_nodes > known.most_nodes:
         raise OptionError(
-            f"partition.algorithm: {name} takes {known.most_nodes:,} nodes at most, and the graph has {num_nodes:,}. "
-            "Use random, frequency or metis, or give a file of part numbers."
+            f"partition.algorithm: {name} supports at most {known.most_nodes:,} nodes, but the graph has {num_nodes:,}. "
+            "Use random, frequency or metis, or a file of part numbers."
         )

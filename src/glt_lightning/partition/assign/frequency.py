@@ -1,7 +1,7 @@
-"""Parts by how often each would read a node: hotness-aware, blind to edges between parts.
+"""Parts by expected accesses: each node goes to the part that reads it most; edges between parts are not considered.
 
-The rule of GraphLearn-for-PyTorch's FrequencyPartitioner: the training seeds are dealt out in the user's order, one share
-per part; each node goes where the share is that needs it most, in blocks of ids that give every part equally many.
+The rule of GraphLearn-for-PyTorch's FrequencyPartitioner: training seeds are split, in the user's order, into one share per
+part. Each node goes to the part whose share needs it most, in blocks of ids of which every part gets equally many.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class FrequencyAssigner(Assigner):
     def assign(self, graph: GraphToPartition) -> Assignment:
         if "train" not in graph.splits or not len(graph.splits["train"][1]):
             raise DataError(
-                "partition.algorithm: frequency: the data set has no training seeds to count accesses for. "
-                "Use random, metis or streaming."
+                "partition.algorithm: frequency counts accesses by training seeds, but the data has none. "
+                "Give a training split, or use random, metis or streaming."
             )
         node_type, seeds = graph.splits["train"]
         shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
@@ -31,14 +31,14 @@ class FrequencyAssigner(Assigner):
 
 
 def frequency_parts(wanted: np.ndarray, block: int = _BLOCK) -> np.ndarray:
-    """int32 [N]: a part for each node. wanted: [N, P], how much each part wants each node."""
+    """int32 [N]: a part for each node. wanted: float [N, P], expected accesses of each node by each part's seeds."""
     num_nodes, num_parts = wanted.shape
     parts = np.empty(num_nodes, np.int32)
     for number, begin in enumerate(range(0, num_nodes, block * num_parts)):
         piece = np.ascontiguousarray(wanted[begin : begin + block * num_parts])
         gain = piece * np.float32(num_parts + 1) - piece.sum(axis=1, keepdims=True)
         free = np.arange(len(piece))
-        for turn in range(num_parts):  # another part chooses first in each block
+        for turn in range(num_parts):  # in each block another part chooses first, so that none gets all hot nodes
             part = (turn + number) % num_parts
             count = -(-len(free) // (num_parts - turn))
             order = np.argsort(-gain[free, part], kind="stable")

@@ -1,6 +1,6 @@
-"""Few edges between parts, by METIS: the whole graph in memory.
+"""Few edges between parts, by METIS (Karypis and Kumar 1998), with the whole graph in memory.
 
-METIS balances nodes and edges. Seeds it would balance at half its speed again; `refine` evens them out in seconds.
+METIS balances nodes and edges. Balancing seeds as well would double its time; `refine` does that afterwards in seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from glt_lightning.partition.assign.refine import refine
 
 
 class MetisAssigner(Assigner):
-    """Edges count in both directions and alike, whatever their type; balance as DGL's ``partition_graph`` offers it."""
+    """All edge types count the same, in both directions. Balances what DGL's ``partition_graph`` can balance."""
 
     deterministic = False
 
@@ -24,7 +24,7 @@ class MetisAssigner(Assigner):
 
 
 def _cut(graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
-    """int32 [N]: METIS's parts. The graph is in memory no longer than this takes."""
+    """int32 [N]: the parts by METIS. The graph is freed when this returns."""
     topology, options = graph.topology, graph.options
     structure = graph.weights(without="seeds")
     with MetisGraph(structure if structure.size else weights, topology.num_neighbors) as metis:
@@ -36,7 +36,7 @@ def _cut(graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
 
 
 def fill(metis: MetisGraph, graph: GraphToPartition) -> None:
-    """Each edge in both directions, without loops."""
+    """Adds each edge in both directions; self-loops are left out."""
     filled = 0
     for rows in graph.topology.neighbors():
         sizes, kept = np.diff(rows.indptr), rows.neighbors

@@ -1,4 +1,4 @@
-"""Parts that the user has worked out: an array on disk, or a class."""
+"""Parts that the user computes: an array on disk, or a class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class FileAssigner(Assigner):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
         if not self.path.is_file():
-            raise OptionError(f"partition.algorithm: there is no file {str(self.path)!r}.")
+            raise OptionError(
+                f"partition.algorithm: file {str(self.path)!r} not found. Give an .npy or .npz file of part numbers, the name of "
+                "an algorithm, or the import path of a class."
+            )
 
     @property
     def made_by(self) -> dict[str, str]:
@@ -33,14 +36,14 @@ class FileAssigner(Assigner):
         if isinstance(loaded, np.ndarray):
             if len(graph.num_nodes) > 1:
                 raise DataError(
-                    f"{self.path}: the graph has node types {', '.join(graph.num_nodes)}; "
-                    "give an .npz file with one array of part numbers for each."
+                    f"{self.path}: this file has one array, but the graph has node types {', '.join(graph.num_nodes)}. "
+                    "Give an .npz file with one array of part numbers per node type."
                 )
             return dict.fromkeys(graph.num_nodes, loaded)
         if unknown := sorted(set(loaded) - set(graph.num_nodes)):
             raise DataError(
-                f"{self.path}: has an array {unknown[0]!r}, but the graph has node types {', '.join(graph.num_nodes)}. "
-                "Give one array of part numbers for each."
+                f"{self.path}: array {unknown[0]!r} names no node type; the graph has {', '.join(graph.num_nodes)}. "
+                "Give one array of part numbers per node type."
             )
         return loaded
 
@@ -52,16 +55,22 @@ class FileAssigner(Assigner):
             with loaded:
                 return {name: loaded[name] for name in loaded.files}
         except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-            raise DataError(f"{self.path}: expected arrays of part numbers ({error}).") from None
+            raise DataError(
+                f"{self.path}: not readable as an .npy or .npz file of part numbers ({error}). Save it with numpy.save or "
+                "numpy.savez."
+            ) from None
 
 
 def own_class(path: str, arguments: dict[str, Any] | None) -> Assigner:
-    """An object of the user's class. Raises `OptionError` when there is none, or it is of another kind."""
+    """An object of the user's class. Raises `OptionError` if it cannot be imported, or is no complete subclass of Assigner."""
     module, _, name = path.rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # `.a` gives the last two
-        raise OptionError(f"partition.algorithm: cannot import {path!r} ({error}).") from None
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # a path like `.a` raises the last two
+        raise OptionError(
+            f"partition.algorithm: {path!r} cannot be imported ({error}). Give the import path of a class, such as "
+            "mypackage.module.Class, of a package that is installed or in the working directory."
+        ) from None
     if not isinstance(kind, type) or not issubclass(kind, Assigner):
         raise OptionError(f"partition.algorithm: {path} is not a subclass of glt_lightning.partition.PartitionerBase.")
     if inspect.isabstract(kind):

@@ -1,4 +1,4 @@
-"""Parts at random: every node alike, every size alike."""
+"""Random parts of equal size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glt_lightning.types import NodeType
 
 
 class RandomAssigner(Assigner):
-    """Each node type is dealt out by itself; sizes differ by at most one."""
+    """Assigns each node type separately; sizes of parts differ by at most one."""
 
     def assign(self, graph: GraphToPartition) -> Assignment:
         parts, seed = graph.num_parts, graph.options.seed
@@ -21,7 +21,7 @@ class RandomAssigner(Assigner):
 def random_parts(num_nodes: int, num_parts: int, seed: int, node_type: NodeType) -> np.ndarray:
     """int32 [N]: a random part for each node; the parts' sizes differ by at most one.
 
-    Nodes are ranked by a keyed 64-bit mix of their id, which no release of a random number library changes.
+    Nodes are ranked by a keyed 64-bit hash of their id, so that the result does not depend on a library's random generator.
     """
     key = hashlib.blake2b(f"{seed}\x1f{node_type}".encode(), digest_size=8).digest()
     rank = np.argsort(_mix(np.arange(num_nodes, dtype=np.uint64) ^ np.frombuffer(key, "<u8")[0]))
@@ -32,7 +32,7 @@ def random_parts(num_nodes: int, num_parts: int, seed: int, node_type: NodeType)
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
-    """splitmix64's output function: a bijection, so no two nodes tie."""
+    """The output function of splitmix64 (Steele, Lea, Flood 2014): a bijection, so no two nodes tie."""
     z = z + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,6 +1,6 @@
-"""Better parts from good ones: nodes move where most of their neighbours are, while there is room.
+"""Improves given parts: nodes move to the part of most of their neighbours, if it has room.
 
-Restreaming (Nishimura and Ugander 2013) of the greedy rule of Stanton and Kliot (2012), begun from parts instead of none.
+Restreaming (Nishimura and Ugander 2013) of the greedy rule of Stanton and Kliot (2012), started from given parts.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from glt_lightning.partition.assign.base import GraphToPartition
 
 
 def refine(graph: GraphToPartition, parts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """int32 [N]: parts that cut fewer edges and are more even in each column of weights (int32 [N, C]).
+    """int32 [N]: parts with fewer edges between them that are better balanced in each column of weights (int32 [N, C]).
 
-    A part that has more than the imbalance allows gives it up where others have room, even if that cuts edges. One node
-    that weighs more than that, or columns that are at odds, leave it so.
+    An overfull part gives nodes to parts with room, even if that adds edges between parts. It stays overfull if a single node
+    weighs more than ``partition.imbalance`` allows, or if no move improves all columns.
     """
     labels = Labels(parts, weights, graph.num_parts)
     capacity = graph.capacity(weights, graph.num_parts, graph.options.imbalance)
@@ -24,7 +24,7 @@ def refine(graph: GraphToPartition, parts: np.ndarray, weights: np.ndarray) -> n
 
 
 def pass_over(graph: GraphToPartition, labels: Labels, capacity: np.ndarray, what: str, *, everywhere: bool) -> None:
-    """Propagates labels over all rows, ``passes`` times or until nothing moves."""
+    """Propagates labels over all rows, ``partition.passes`` times or until no node moves."""
     passes = graph.options.passes
     with graph.progress.phase(what, passes * graph.topology.num_neighbors, "edges") as done:
         for _ in range(passes):

@@ -1,11 +1,11 @@
-"""Few edges between parts in bounded memory: the edges pass by, only the nodes stay.
+"""Few edges between parts in bounded memory: edges are streamed from disk, only nodes are held in memory.
 
-Three steps, each a few passes over rows that lie on disk:
+Three steps, each a few passes over rows on disk:
 
 1. Nodes form clusters by label propagation, none larger than a small share of a part (Raghavan, Albert, Kumara 2007;
    the size limit as in Meyerhenke, Sanders, Schulz 2014).
-2. Clusters are joined to parts by METIS, on the graph of clusters with the numbers of edges between them.
-3. Nodes move to the part where most of their neighbours are, while it has room (`refine`).
+2. METIS assigns clusters to parts, on the graph of clusters weighted by the numbers of edges between them.
+3. Nodes move to the part of most of their neighbours, if it has room (`refine`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from glt_lightning.ops.metis.library import metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.assign.refine import pass_over, refine
 
-_CLUSTERS_PER_PART = 64  # of full size; most stay smaller
-_BYTES_PER_PAIR = 512  # METIS takes about so much for each pair of clusters
-_LEAST_PAIRS = 1 << 16
+_CLUSTERS_PER_PART = 64  # if all were of full size; most stay smaller
+_BYTES_PER_PAIR = 512  # what METIS needs, about, for each pair of clusters
+_LEAST_PAIRS = 1 << 16  # 32 MiB by that estimate, however little memory is allowed
 
 
 class StreamingAssigner(Assigner):
-    """Memory: a few integers per node, and ``memory_bytes`` for the graph of clusters."""
+    """Needs a few integers of memory per node, and ``partition.memory_bytes`` for the graph of clusters."""
 
-    deterministic = False  # METIS
+    deterministic = False  # because METIS is not, across machines and versions
 
     def assign(self, graph: GraphToPartition) -> Assignment:
         weights = graph.weights()
@@ -65,7 +65,7 @@ class StreamingAssigner(Assigner):
 
 
 def _numbered(labels: np.ndarray) -> tuple[np.ndarray, int]:
-    """Labels by rank among those in use, and how many there are."""
+    """Labels renumbered from 0 without gaps, and the number of different labels."""
     used = np.zeros(int(labels.max(initial=-1)) + 1, np.int32)
     used[labels] = 1
     rank = np.cumsum(used, dtype=np.int32)
@@ -75,7 +75,7 @@ def _numbered(labels: np.ndarray) -> tuple[np.ndarray, int]:
 def _both_ways(
     low: np.ndarray, high: np.ndarray, edges: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs as rows: indptr [count + 1], neighbours and numbers of edges, all int64."""
+    """The symmetric weighted graph of pairs as CSR: indptr [count + 1], neighbours and numbers of edges, all int64."""
     row, other, weight = np.concatenate([low, high]), np.concatenate([high, low]), np.concatenate([edges, edges])
     order = np.argsort(row, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int64)

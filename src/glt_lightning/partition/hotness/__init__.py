@@ -1,1 +1,1 @@
-"""How often each node is expected in batches, and the rows that a part wants of others."""
+"""Expected accesses of nodes by batches, and each part's list of its hottest remote rows."""

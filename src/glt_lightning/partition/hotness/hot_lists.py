@@ -1,4 +1,4 @@
-"""What a part's batches read: how hot its own rows are, and which rows of other parts it wants."""
+"""The hotness arrays of a part: of its own rows, and of the remote rows that its batches read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLOAT = np.dtype(np.float32)
 def hot_arrays(
     part: int, topology: GraphTopology, layouts: Mapping[NodeType, NodeLayout], hotness: Hotness, id_dtype: np.dtype
 ) -> Iterator[tuple[str, np.ndarray, np.dtype]]:
-    """(path, values, dtype on disk) of one part's hotness, and of its lists of the rows of others, hottest first."""
+    """(path, values, dtype on disk) of one part's hotness of its own rows, and of its remote rows, hottest first."""
     by_type = topology.split(hotness.of_part(part))
     for index, (node_type, layout) in enumerate(layouts.items()):
         values = by_type[node_type][layout.user_ids]

@@ -1,4 +1,4 @@
-"""Which rows each part's batches need most."""
+"""Computes hotness: the expected accesses of each node by the batches of each part."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType, edge_type_key
 
 Policy = Literal["vip", "degree", "presample", "given"]
-_MOST_BATCHES = 64  # counted per part
+_MOST_BATCHES = (
+    64  # sampled per part by ``presample``: the share of them with a node has a standard error of at most 1/16
+)
 
 
 class Hotness:
     """Expected accesses of each node by one batch of each part.
 
     Attributes:
-        policy: How they were worked out.
-        made_by: With which options, for the manifest.
+        policy: How hotness was computed.
+        made_by: The options it was computed with, for the manifest.
     """
 
     def __init__(self, policy: Policy, made_by: Mapping[str, Any], values: Sequence[np.ndarray] | np.ndarray) -> None:
@@ -35,11 +37,11 @@ class Hotness:
         self._values = values
 
     def of_part(self, part: int) -> np.ndarray:
-        """float32 [nodes of all types]: for the batches of one part."""
+        """float32 [nodes of all types]: expected accesses by a batch of one part."""
         return self._values[part % len(self._values)]
 
     def of_owner(self, parts: np.ndarray) -> np.ndarray:
-        """float32 [nodes of all types]: each node's for the batches of the part that owns it. parts: int32 [N]."""
+        """float32 [nodes of all types]: expected accesses by a batch of the part that owns the node. parts: int32 [N]."""
         own = np.empty(len(parts), np.float32)
         for part in range(int(parts.max(initial=-1)) + 1):
             mine = parts == part
@@ -55,9 +57,10 @@ def rank_nodes(
     folder: Path,
     progress: Progress,
 ) -> Hotness:
-    """Works out hotness as ``options.hotness`` says. train: node type and user ids of all training seeds.
+    """Computes hotness by the policy of ``options.hotness``.
 
-    Without training seeds there is nothing to sample from: nodes then rank by degree.
+    parts: node type -> int32 [N].  train: node type and user ids of all training seeds; without any, nodes rank by degree.
+    folder: for a result that is too large for memory.
     """
     policy = _policy(options)
     if policy == "degree" or train is None or not len(train[1]):
@@ -77,7 +80,7 @@ def rank_nodes(
 def _policy(options: PartitionOptions) -> Policy:
     if options.hotness != "auto":
         return options.hotness
-    # On random parts both leave equally many rows remote, and degrees cost nothing.
+    # With random parts, both policies leave equally many rows remote, and degrees cost nothing.
     return "degree" if options.algorithm == "random" else "vip"
 
 
@@ -88,7 +91,7 @@ def _count_accesses(
     values: np.ndarray,
     progress: Progress,
 ) -> None:
-    """Samples batches of each part's seeds and counts which nodes are in them."""
+    """Samples batches of each part's seeds, and adds the share of batches that each node is in to ``values`` [P, N]."""
     schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.stored_types))
     sample = KHopOp(_view(topology, schema), fanout_table(options.num_neighbors, schema))
     size = options.batch_size
@@ -104,7 +107,7 @@ def _count_accesses(
 
 
 def _view(topology: GraphTopology, schema: GraphSchema) -> GraphView:
-    """The graph by user ids, as one part."""
+    """A view of the whole graph as one part, by user ids."""
     offsets = np.array([*(topology.offset(t) for t in schema.node_types), topology.total], np.int64)
     arrays = [EdgeTypeArrays(*topology.sampled_arrays(r)) for r in topology.stored_types]
     dtype = arrays[0].indices.dtype if arrays else np.dtype(np.int32)

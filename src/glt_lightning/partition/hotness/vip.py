@@ -1,8 +1,8 @@
-"""How likely each node is to be in a batch: vertex inclusion probability.
+"""Vertex inclusion probability: how likely each node is to be in a batch.
 
-As SALIENT++ (Kaler et al., 2023) defines it, with two refinements. Rows are those that the sampler reads, so the
-direction of edges is exact; and a node is expanded only in the hop that first reaches it, as our sampler does. Draws of
-different rows are taken as independent.
+As SALIENT++ (Kaler et al. 2023) defines it, with two refinements: rows are those that the sampler reads, so the direction of
+edges is exact; and a node is expanded only in the hop that first reaches it, as our sampler does. Draws of different rows
+are assumed to be independent.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from glt_lightning.progress import Progress
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.types import GraphSchema, NodeType
 
-_ALMOST_ONE = np.float32(1 - 2**-24)  # the logarithm of 0 has no place in a sum
-# Logarithms are summed as integers of this unit: no order of edges changes a bit, and 2^26 rows cannot overflow.
+_ALMOST_ONE = np.float32(1 - 2**-24)  # probabilities are clipped to this, since log(0) cannot be summed
+# Logarithms are summed as integers of this unit, so that the order of edges does not change a bit. A row adds at most
+# log(2^24) = 16.6, so sums over 2^26 rows stay below 2^63.
 _UNIT = np.float32(2**-32)
-_BYTES_PER_NODE = 24  # that `inclusion` holds for each column
-_MOST_COLUMNS = 8
+_BYTES_PER_NODE = 24  # held by `inclusion` for each node and column
+_MOST_COLUMNS = 8  # parts computed in one pass over the edges, if memory allows
 
 
 class Sums(Protocol):
-    """What `NeighborSums` does, here or on a device."""
+    """The interface of `NeighborSums`, on the host or a device."""
 
     def add(self, rows: NeighborRows, values: np.ndarray) -> None: ...
 
@@ -37,7 +38,7 @@ class Sums(Protocol):
 
 
 def sums_on(device: str) -> Callable[[int, int], Sums]:
-    """Makes sums for a number of nodes and columns. Raises `NativeError` where the device cannot be used."""
+    """A factory of sums, called with (number of nodes, number of columns). Raises `NativeError` if the device is not usable."""
     if device == "cpu":
         return NeighborSums
     from glt_lightning.ops.cuda.kernels import Kernels  # imports torch
@@ -52,7 +53,7 @@ def seed_probabilities(
 ) -> np.ndarray:
     """float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids).
 
-    A seed that is listed several times is in a batch as soon as one of its places is.
+    A seed that is listed several times is in a batch if any of its entries is.
     """
     first = np.zeros((topology.total, len(seeds)), np.float32)
     for k, (node_type, ids) in enumerate(seeds):
@@ -64,13 +65,13 @@ def seed_probabilities(
 
 
 def _count_repeats(column: np.ndarray, ids: np.ndarray, batch_size: int) -> None:
-    """Puts in the probability of seeds that are listed more than once: places are drawn without replacement."""
+    """Sets the probability of seeds that are listed more than once; entries are drawn without replacement."""
     ordered = np.sort(ids)
     if not (ordered[1:] == ordered[:-1]).any():
         return
     nodes, times = np.unique(ordered, return_counts=True)
-    places = len(ids) - np.arange(int(times.max()))  # that are left, after 0, 1, ... of the node's have been missed
-    missed = np.cumprod(np.maximum(places - batch_size, 0) / places)
+    entries = len(ids) - np.arange(int(times.max()))  # entries left after 0, 1, ... of the node's were not drawn
+    missed = np.cumprod(np.maximum(entries - batch_size, 0) / entries)
     again = times > 1
     column[nodes[again]] = 1 - missed[times[again] - 1]
 
@@ -84,7 +85,7 @@ def inclusion_of_each(
 ) -> np.ndarray:
     """float32 [K, nodes of all types]: probability that a node is in a batch of each of K sets of seeds (user ids).
 
-    Worked out for as many sets at a time as half of the memory has room for; a large result lies in a file of ``folder``.
+    Computed for as many sets at a time as fit half of ``partition.memory_bytes``; a large result lies in a file in ``folder``.
     """
     values = float_matrix(len(seeds), topology.total, folder, options.memory_bytes // 4)
     columns = max(1, min(_MOST_COLUMNS, options.memory_bytes // 2 // (_BYTES_PER_NODE * max(1, topology.total))))
@@ -101,7 +102,7 @@ def inclusion(
 ) -> np.ndarray:
     """float32 [nodes of all types, K]: probability that a node is in a batch.
 
-    first: the same shape, that it is a seed; overwritten.
+    first: float32 of the same shape, probability that a node is a seed; overwritten.
     device: ``cpu`` or a CUDA device, which sums over edges; the result is the same, bit for bit.
     """
     make_sums = sums_on(device)
@@ -112,7 +113,7 @@ def inclusion(
     edges = sum(topology.degrees.num_edges(r) for r in topology.stored_types)
     with progress.phase("ranking nodes", len(fanouts) * edges, "edges") as done:
         for hop in fanouts:
-            missed = make_sums(*frontier.shape)  # of -log(probability that a row does not draw the node)
+            missed = make_sums(*frontier.shape)  # sums of -log(probability that a row does not draw the node)
             for stored_type in topology.stored_types:
                 fanout = hop[schema.edge_index(stored_type.edge_type)]
                 for rows in topology.sampled(stored_type):
@@ -120,13 +121,13 @@ def inclusion(
                     done(len(rows.neighbors))
             np.multiply(missed.result(), -_UNIT, out=frontier, casting="unsafe")
             np.expm1(frontier, out=frontier)
-            frontier *= present - 1  # reached now and not before
+            frontier *= present - 1  # probability of being reached in this hop and not before
             present += frontier
     return present
 
 
 def _drawn(frontier: np.ndarray, begin: int, degree: np.ndarray, fanout: int) -> np.ndarray:
-    """int64 [rows, K]: -log(probability that a row does not draw a given one of its neighbours)."""
+    """int64 [rows, K]: -log(probability that a row does not draw a given neighbour), in units of `_UNIT`."""
     chance = frontier[begin : begin + len(degree)]
     if fanout >= 0:
         chance = chance * np.minimum(1, fanout / np.maximum(degree, 1)).astype(np.float32)[:, None]
