@@ -35,6 +35,7 @@ from glt_lightning.data.manifest import node_path
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import Memory
 from glt_lightning.store.device_store import open_store
+from glt_lightning.store.placement import BatchArrays
 
 _PEERS = ("pyg_lib", "torch_sparse", "dgl", "cugraph", "pylibcugraph")
 # what an H200 is to reach, by where the graph and the attributes lie
@@ -95,7 +96,11 @@ class Benchmark:
 
     def _ops(self, memory: Memory) -> None:
         store = open_store(
-            self._partition, self._kernels, topology=memory, features=memory, cache=CacheOptions(), with_edge=False
+            BatchArrays(self._partition, edges=False),
+            self._kernels,
+            topology=memory,
+            features=memory,
+            cache=CacheOptions(),
         )
         try:
             batches = (40 if memory == "device" else 12) if self._large else 3

@@ -18,6 +18,7 @@ from glt_lightning.loader import on_gpu
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.store.device_store import open_store
+from glt_lightning.store.placement import BatchArrays
 
 CPU = torch.device("cpu")
 QUICK = Rounds(warmup=1, rounds=2)
@@ -44,7 +45,9 @@ def partition(tmp_path_factory):
 
 @pytest.fixture
 def store(kernels, partition):
-    store = open_store(partition, kernels, topology="device", features="device", cache=CacheOptions(), with_edge=False)
+    store = open_store(
+        BatchArrays(partition, edges=False), kernels, topology="device", features="device", cache=CacheOptions()
+    )
     yield store
     store.close()
 

@@ -5,7 +5,7 @@ import torch
 
 from glt_lightning.ops.cuda.memory import Registered
 from glt_lightning.store.device_store import free_memory
-from glt_lightning.store.placement import need_of
+from glt_lightning.store.placement import BatchArrays
 from glt_lightning.store.uva import copy_for_uva, open_uva
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, open_with
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize(("memory", "share"), [("device", 1), ("uva", 0), ("hybrid", 0.001), ("hybrid", 0.5)])
 def test_the_same_as_on_the_cpu(kernels, tmp_path, make, memory, share):
     partition = partitioned(make(), tmp_path, 3)
-    need = need_of(partition, with_edge=True)
+    need = BatchArrays(partition).need
     lists, rows = (max(1, int(share * nbytes)) for nbytes in (need.topology, need.features))
     before = torch.cuda.memory_allocated(kernels.device)
     store = open_with(partition, kernels, memory, memory, lists, rows)
@@ -37,7 +37,7 @@ def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
     data = make()
     data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
     partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
-    store = open_with(partition, kernels, "device", memory, rows=need_of(partition, with_edge=True).features // 2)
+    store = open_with(partition, kernels, "device", memory, rows=BatchArrays(partition).need.features // 2)
     check_attributes(store, partition)
     store.close()
 
@@ -45,9 +45,9 @@ def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
 def test_what_another_rank_copied_can_be_registered(kernels, tmp_path):
     """A second map of the memfd, as every rank but the first has it; registered anew after it was closed."""
     partition = partitioned(small_graph(), tmp_path, 2)
-    made = copy_for_uva(partition, ["topology", "features"], True)
+    made = copy_for_uva(BatchArrays(partition), ["topology", "features"])
     for _ in range(2):
-        opened = open_uva(partition, ["topology", "features"], True, made.path)
+        opened = open_uva(BatchArrays(partition), ["topology", "features"], made.path)
         with Registered(kernels, made.memory), Registered(kernels, opened.memory) as registered:
             assert registered.address_of(opened.arrays["part1/nodes/0/x.npy"])
         opened.close()

@@ -17,6 +17,7 @@ from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Sample
 from glt_lightning.store.device_store import open_store
+from glt_lightning.store.placement import BatchArrays
 from glt_lightning.store.remote_cache import RemoteCache
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned
@@ -68,7 +69,7 @@ class PartsCase:
         self.here, self.remote = split_up(self.whole, owners)
         topology, features = memory
         budget = CacheOptions(device=2000, device_topology=2000) if "hybrid" in memory else CacheOptions()
-        self.store = open_store(self.here, kernels, topology=topology, features=features, cache=budget)
+        self.store = open_store(BatchArrays(self.here), kernels, topology=topology, features=features, cache=budget)
         self.edge_types = len(self.whole.schema.edge_types)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import CacheOptions, DrawOptions
 from glt_lightning.store.device_store import DeviceStore, open_store
+from glt_lightning.store.placement import BatchArrays
 from tests.helpers.device_cases import assert_same_batch, to
 
 
@@ -23,10 +24,11 @@ def open_with(
     features: str,
     lists: int | None = None,
     rows: int | None = None,
+    edges: bool = True,
     **more,
 ) -> DeviceStore:
     cache = CacheOptions(device_topology=lists, device=rows)
-    return open_store(partition, kernels, topology=topology, features=features, cache=cache, **more)
+    return open_store(BatchArrays(partition, edges), kernels, topology=topology, features=features, cache=cache, **more)
 
 
 def attributes(partition: LocalPartition) -> Iterator[tuple[str, int, str]]:

@@ -30,6 +30,11 @@ def test_a_second_chooser_is_counted(tmp_path: Path) -> None:
     assert found["files that define row_bytes"] == "1 (b.py: h_row_bytes)"
 
 
+def test_draw_options_travel_whole() -> None:
+    """Who needs one of them takes `DrawOptions`, or asks it for `columns`; so few files name an option."""
+    assert int(numbers(ROOT, [])["files that name with_edge"]) <= 10
+
+
 def test_a_second_loop_is_counted(tmp_path: Path) -> None:
     package = tmp_path / "src" / "glt_lightning" / "sampler"
     package.mkdir(parents=True)

@@ -138,7 +138,7 @@ def test_what_one_rank_has_no_memory_for_ends_all(tmp_path, gpu, monkeypatch, st
 
 
 def gpus(topology="device", features="device", **budgets):
-    return DeviceSource.of(["cuda:0", "cuda:1"], topology, features, CacheOptions(**budgets), with_edge=True)
+    return DeviceSource.of(["cuda:0", "cuda:1"], topology, features, CacheOptions(**budgets), edges=True)
 
 
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])

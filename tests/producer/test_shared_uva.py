@@ -15,7 +15,7 @@ from glt_lightning.options import CacheOptions
 from glt_lightning.producer import once_per_host, shared_uva
 from glt_lightning.producer.shared_uva import share_uva
 from glt_lightning.store.device_store import open_store
-from glt_lightning.store.placement import need_of
+from glt_lightning.store.placement import BatchArrays
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.stores import check_attributes, check_batches
@@ -26,9 +26,9 @@ def copies(monkeypatch):
     """What was copied: (parts, what)."""
     made, plain = [], shared_uva.copy_for_uva
 
-    def counted(partition, what, with_edge):
-        made.append((partition.parts, list(what)))
-        return plain(partition, what, with_edge)
+    def counted(batch, what):
+        made.append((batch.partition.parts, list(what)))
+        return plain(batch, what)
 
     monkeypatch.setattr(shared_uva, "copy_for_uva", counted)
     return made
@@ -42,10 +42,16 @@ def stores_of(folder, kernels, modes, parts=None, free_bytes=None, lists=3000):
     def run(rank, exchange):
         partition = LocalPartition.open(folder, parts=None if parts is None else parts[rank])
         topology, features = modes[rank]
-        share = share_uva(partition, exchange, f"rank {rank}", True)
+        share = share_uva(BatchArrays(partition), exchange, f"rank {rank}")
         free = None if free_bytes is None else lambda: free_bytes[rank]
         store = open_store(
-            partition, kernels, topology=topology, features=features, cache=cache, share=share, free_bytes=free
+            BatchArrays(partition),
+            kernels,
+            topology=topology,
+            features=features,
+            cache=cache,
+            share=share,
+            free_bytes=free,
         )
         with closing(store):
             exchange("all have theirs")
@@ -94,7 +100,7 @@ def test_nothing_is_copied_that_nobody_needs(tmp_path, kernels, copies):
 def test_gpus_with_different_room(tmp_path, kernels, copies):
     """auto is each rank's own affair."""
     partition = partitioned(small_graph(), tmp_path, 2)
-    need = need_of(partition, True)
+    need = BatchArrays(partition).need
     free = [None, 2 * need.topology - 2]
     found, _ = stores_of(partition.directory, kernels, [("auto", "cpu")] * 2, free_bytes=free, lists=None)
     assert found == [("device", "cpu"), ("hybrid", "cpu")]
@@ -123,9 +129,11 @@ def test_all_ranks_hear_of_too_little_memory(tmp_path, kernels, monkeypatch):
 
     def run(rank, exchange):
         partition = LocalPartition.open(folder)
-        share = share_uva(partition, exchange, f"rank {rank}", True)
+        share = share_uva(BatchArrays(partition), exchange, f"rank {rank}")
         with pytest.raises((OptionError, PeerError), match="no memory on the host") as raised:
-            open_store(partition, kernels, topology="uva", features="cpu", cache=CacheOptions(), share=share)
+            open_store(
+                BatchArrays(partition), kernels, topology="uva", features="cpu", cache=CacheOptions(), share=share
+            )
         errors.append((rank, type(raised.value)))
 
     run_ranks(3, run)
@@ -147,7 +155,7 @@ def test_a_rank_that_cannot_open_it_leaves_nothing_behind(tmp_path, kernels, mon
 def test_the_memory_goes_with_the_last_store(tmp_path, kernels):
     partition = partitioned(small_graph(2000), tmp_path, 1)
     before = shared_bytes()
-    store = open_store(partition, kernels, topology="uva", features="uva", cache=CacheOptions())
+    store = open_store(BatchArrays(partition), kernels, topology="uva", features="uva", cache=CacheOptions())
     assert shared_bytes() - before >= store.nbytes["uva"]
     store.close()
     assert shared_bytes() == before

@@ -9,7 +9,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import node_path
 from glt_lightning.store import choose
 from glt_lightning.store.device_choice import choose_attributes, choose_lists
-from glt_lightning.store.placement import need_of
+from glt_lightning.store.placement import BatchArrays
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.wide import wide_graph
 
@@ -35,7 +35,7 @@ def list_bytes(partition, found):
 @pytest.mark.parametrize("parts", [None, [1, 2]])
 def test_lists_within_a_budget(tmp_path, make, parts):
     partition = LocalPartition.open(partitioned(make(), tmp_path, 3).directory, parts=parts)
-    view, need = partition.view, need_of(partition, True).topology
+    view, need = partition.view, BatchArrays(partition).need.topology
     longest = max(
         16 + 4 * int(np.diff(view.arrays(r, p).indptr).max()) for r in range(len(view.keys)) for p in partition.parts
     )
@@ -58,9 +58,9 @@ def test_lists_within_a_budget(tmp_path, make, parts):
 
 def test_attributes_by_heat_for_each_byte(tmp_path):
     partition = partitioned(small_hetero(), tmp_path, 3)
-    need, (_, paper) = need_of(partition, False).features, (0, partition.schema.node_index("paper"))
+    need, (_, paper) = BatchArrays(partition, False).need.features, (0, partition.schema.node_index("paper"))
     for share in SHARES:
-        found = choose_attributes(partition, False, int(share * need))
+        found = choose_attributes(BatchArrays(partition, False), int(share * need))
         assert found.edges.sum() == 0
         taken = found.nodes[paper]
         assert need * min(share, 1) - 20 < 20 * taken.sum() <= need * share
@@ -73,9 +73,9 @@ def test_attributes_by_heat_for_each_byte(tmp_path):
 def test_edges_lie_with_their_destinations(tmp_path):
     """They are as many bytes as nodes here, and both get a share."""
     partition = partitioned(wide_graph(), tmp_path, 2)
-    need = need_of(partition, True).features
+    need = BatchArrays(partition).need.features
     for share in SHARES:
-        found = choose_attributes(partition, True, int(share * need))
+        found = choose_attributes(BatchArrays(partition), int(share * need))
         widths = (700 * 4 + 8 + 2 + 3 * 400 * 4, 300 * 4 + 4 + partition.edge_shards(0, "edge_ids").row_bytes)
         nbytes = int(found.nodes.sum()) * widths[0] + int(found.edges.sum()) * widths[1]
         assert min(share, 1) * need - sum(widths) < nbytes <= share * need
@@ -86,9 +86,9 @@ def test_few_blocks_cut_as_fine(tmp_path, monkeypatch):
     """Large parts are cut by blocks and then within one of them."""
     monkeypatch.setattr(choose, "_BLOCKS", 2)
     partition = partitioned(small_graph(), tmp_path, 1)
-    need = need_of(partition, False).features
+    need = BatchArrays(partition, False).need.features
     for share in SHARES:
-        found = choose_attributes(partition, False, int(share * need))
+        found = choose_attributes(BatchArrays(partition, False), int(share * need))
         assert min(share, 1) * need - 20 < 20 * found.nodes.sum() <= share * need
 
 
@@ -96,5 +96,5 @@ def test_without_hotness_all_parts_fill_up_together(tmp_path):
     partition = partitioned(small_graph(), tmp_path, 3)
     arrays = {path: entry for path, entry in partition.manifest.arrays.items() if "hot" not in path}
     object.__setattr__(partition.manifest, "arrays", arrays)
-    found = choose_attributes(partition, False, need_of(partition, False).features // 2)
+    found = choose_attributes(BatchArrays(partition, False), BatchArrays(partition, False).need.features // 2)
     assert found.nodes.tolist() == [[50, 50, 50]]

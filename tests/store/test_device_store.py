@@ -19,7 +19,7 @@ from glt_lightning.store.bus_stride import bus_stride
 from glt_lightning.store.device_memory import DeviceMemory
 from glt_lightning.store.device_store import open_store
 from glt_lightning.store.host_tier import HostTier
-from glt_lightning.store.placement import feature_paths, need_of
+from glt_lightning.store.placement import BatchArrays
 from tests.helpers.device_cases import to
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, open_with
@@ -45,7 +45,7 @@ def partition_of(tmp_path_factory):
 
 def padding(partition: LocalPartition) -> int:
     """Bytes between rows of attributes where they are read over the bus."""
-    entries = [partition.manifest.arrays[path] for path in feature_paths(partition, with_edge=True)]
+    entries = [partition.manifest.arrays[path] for path in BatchArrays(partition).feature_paths()]
     sizes = [(e.shape[0], row_bytes(e.dtype, e.shape[1:])) for e in entries]
     return sum(rows * (bus_stride(size) - size) for rows, size in sizes)
 
@@ -63,7 +63,7 @@ def test_all_in_one_memory(kernels, partition_of, name, topology, features):
         assert store.edge_shards(0, "edge_ids") is None
     else:
         check_attributes(store, partition)
-    need = need_of(partition, with_edge=True)
+    need = BatchArrays(partition).need
     lies = {topology: need.topology}
     lies[features] = lies.get(features, 0) + need.features
     assert store.nbytes["device"] == lies.get("device", 0)
@@ -79,7 +79,7 @@ def test_all_in_one_memory(kernels, partition_of, name, topology, features):
 @pytest.mark.parametrize("share", [0, 0.001, 0.1, 0.5, 0.9])
 def test_a_share_on_the_device(kernels, partition_of, name, share):
     partition = partition_of(name, 3)
-    need = need_of(partition, with_edge=True)
+    need = BatchArrays(partition).need
     lists, rows = (max(1, int(share * nbytes)) for nbytes in (need.topology, need.features))
     store = open_with(partition, kernels, "hybrid", "hybrid", lists, rows)
     assert (store.graph_memory, store.feature_memory) == ("hybrid", "hybrid")
@@ -93,8 +93,8 @@ def test_a_share_on_the_device(kernels, partition_of, name, share):
 
 def test_what_is_on_the_device_is_what_batches_want(kernels, partition_of):
     partition = partition_of("small_graph", 3)
-    need = need_of(partition, with_edge=False)
-    store = open_with(partition, kernels, "hybrid", "hybrid", need.topology // 2, need.features // 2, with_edge=False)
+    need = BatchArrays(partition, False).need
+    store = open_with(partition, kernels, "hybrid", "hybrid", need.topology // 2, need.features // 2, edges=False)
     starts = partition.view.bounds[:-1]
     lists = np.append(np.stack([starts, starts + store.lists.rows[0]], axis=1).reshape(-1), 300)
     for hot in (store.node_shards(0, "x").bounds, lists):
@@ -116,7 +116,7 @@ def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
     data = make()
     data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
     partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
-    store = open_with(partition, kernels, "device", memory, rows=need_of(partition, with_edge=True).features // 2)
+    store = open_with(partition, kernels, "device", memory, rows=BatchArrays(partition).need.features // 2)
     assert store.node_shards(0, "x").dtype == store.edge_shards(0, "edge_attr").dtype == torch.float32
     check_attributes(store, partition)
     store.close()
@@ -135,7 +135,7 @@ def test_a_wrong_stride_is_found(kernels, tmp_path, monkeypatch, storage, less):
         return replace(rows, stride=rows.stride - array.itemsize if less else None)
 
     monkeypatch.setattr(DeviceMemory, "_rows_at", misplaced)
-    store = open_with(partition, kernels, "device", "uva", with_edge=False)
+    store = open_with(partition, kernels, "device", "uva", edges=False)
     with pytest.raises(AssertionError, match=r"^(image|x|place)"):
         check_attributes(store, partition)
     store.close()
@@ -158,7 +158,7 @@ def test_parts_that_are_not_here(kernels, partition_of, name, memory):
 def test_more_parts_than_are_counted(kernels, tmp_path):
     """From nine shards on, they are searched for."""
     partition = partitioned(small_graph(), tmp_path, 7)
-    need = need_of(partition, with_edge=True)
+    need = BatchArrays(partition).need
     store = open_with(partition, kernels, "hybrid", "hybrid", need.topology // 2, need.features // 2)
     check_batches(store, partition)
     check_attributes(store, partition)
@@ -168,8 +168,8 @@ def test_more_parts_than_are_counted(kernels, tmp_path):
 def test_edges_only_where_they_are_wanted(kernels, partition_of):
     partition = partition_of("wide_graph", 3)
     for memory in ("device", "uva", "hybrid"):
-        store = open_with(partition, kernels, memory, memory, 3000, 3000, with_edge=False)
-        assert store.nbytes["uva"] < need_of(partition, with_edge=True).features
+        store = open_with(partition, kernels, memory, memory, 3000, 3000, edges=False)
+        assert store.nbytes["uva"] < BatchArrays(partition).need.features
         check_batches(store, partition)
         with pytest.raises(KeyError):
             store.edge_shards(0, "edge_ids")
@@ -181,7 +181,7 @@ def test_edges_only_where_they_are_wanted(kernels, partition_of):
 
 def test_auto_goes_by_what_is_free(kernels, partition_of):
     partition = partition_of("small_graph", 3)
-    need = need_of(partition, with_edge=True)
+    need = BatchArrays(partition).need
     for free, expected in (
         (None, ("device", "device")),
         (100 * need.features, ("device", "device")),
@@ -202,7 +202,7 @@ def test_rows_on_disk_are_the_cpus(kernels, tmp_path):
     whole = partitioned(wide_graph(), tmp_path, 2)
     tier = HostTier.create(whole, 50_000)
     partition = whole.with_memory(tier)
-    store = open_store(partition, kernels, cache=CacheOptions(memory=50_000))
+    store = open_store(BatchArrays(partition), kernels, cache=CacheOptions(memory=50_000))
     assert (store.graph_memory, store.feature_memory, store.node_shards(0, "x")) == ("device", "cpu", None)
     store.close()
     with pytest.raises(OptionError, match=r"'uva' with cache.memory"):
@@ -212,7 +212,7 @@ def test_rows_on_disk_are_the_cpus(kernels, tmp_path):
 
 def test_the_log_says_where_things_lie(kernels, partition_of):
     partition = partition_of("small_graph", 3)
-    store = open_with(partition, kernels, "hybrid", "hybrid", 6000, 1200, with_edge=False)
+    store = open_with(partition, kernels, "hybrid", "hybrid", 6000, 1200, edges=False)
     assert store.said() == (
         "cpu samples: the graph of "
         f"{int(store.lists.rows.sum())} of 300 nodes on it (0.0 MB), the others on the host, attributes of 60 of 300 nodes "
@@ -257,7 +257,7 @@ def test_padding_is_locked_too(kernels, partition_of):
     store = open_with(partition, kernels, "device", "uva")
     locked = store.nbytes["uva"]
     store.close()
-    assert locked >= need_of(partition, with_edge=True).features + padding(partition) > padding(partition) > 0
+    assert locked >= BatchArrays(partition).need.features + padding(partition) > padding(partition) > 0
     kernels.lockable(locked - 1)
     with pytest.raises(NativeError, match=f"cannot lock {locked:,} bytes of host memory"):
         open_with(partition, kernels, "device", "uva")

@@ -6,7 +6,7 @@ import pytest
 
 from glt_lightning.errors import OptionError
 from glt_lightning.options import CacheOptions
-from glt_lightning.store.placement import Need, need_of, place
+from glt_lightning.store.placement import BatchArrays, Need, place
 from tests.helpers.partitions import partitioned, small_hetero
 
 GRAPH, ROWS = 1000, 4000
@@ -88,8 +88,8 @@ def test_bytes_of_the_files(tmp_path):
     def total(*names):
         return sum(size for path, size in files.items() if path.startswith("part") and path.split("/")[-1] in names)
 
-    need = need_of(partition, with_edge=True)
+    need = BatchArrays(partition).need
     assert need == Need(
         topology=total("n_id.npy", "indptr.npy", "indices.npy"), features=total("x.npy", "y.npy", "edge_ids.npy")
     )
-    assert need_of(partition, with_edge=False).features == total("x.npy", "y.npy")
+    assert BatchArrays(partition, False).need.features == total("x.npy", "y.npy")

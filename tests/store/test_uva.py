@@ -13,29 +13,29 @@ from glt_lightning.data import free_memory
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.store import uva
-from glt_lightning.store.placement import need_of
+from glt_lightning.store.placement import BatchArrays
 from glt_lightning.store.uva import copy_for_uva, open_uva
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.wide import padded_graph, wide_hetero
 
 
 @pytest.mark.parametrize("what", [["topology"], ["features"], ["topology", "features"]])
-@pytest.mark.parametrize("with_edge", [False, True])
+@pytest.mark.parametrize("edges", [False, True])
 @pytest.mark.parametrize("make", [wide_hetero, padded_graph])
-def test_the_bytes_of_the_files(tmp_path, monkeypatch, make, what, with_edge):
+def test_the_bytes_of_the_files(tmp_path, monkeypatch, make, what, edges):
     monkeypatch.setattr(uva, "_CHUNK", 1000)
     partition = LocalPartition.open(partitioned(make(), tmp_path, 3).directory, parts=[0, 2])
-    arrays = copy_for_uva(partition, what, with_edge)
+    arrays = copy_for_uva(BatchArrays(partition, edges), what)
     for path, array in arrays.arrays.items():
         assert path.startswith(("part0", "part2"))
         assert np.array_equal(array, np.load(partition.directory / path))
-    need = need_of(partition, with_edge)
+    need = BatchArrays(partition, edges).need
     assert sum(a.nbytes for a in arrays.arrays.values()) == sum(getattr(need, name) for name in what)
     arrays.close()
 
 
 def test_rows_begin_where_reads_over_the_bus_do(tmp_path):
-    arrays = copy_for_uva(partitioned(padded_graph(), tmp_path, 2), ["topology", "features"], True)
+    arrays = copy_for_uva(BatchArrays(partitioned(padded_graph(), tmp_path, 2)), ["topology", "features"])
     strides = {
         path.split("/", 1)[1].removesuffix(".npy"): array.strides[0]
         for path, array in arrays.arrays.items()
@@ -52,8 +52,9 @@ CHILD = """
 import sys
 from glt_lightning.store.uva import open_uva
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.store.placement import BatchArrays
 folder, path = sys.argv[1:]
-arrays = open_uva(LocalPartition.open(folder), ["features"], False, path)
+arrays = open_uva(BatchArrays(LocalPartition.open(folder), edges=False), ["features"], path)
 array = arrays.arrays["part1/nodes/0/x.npy"]
 array[0, 0] += 1
 print(array[0].tolist())
@@ -65,7 +66,7 @@ arrays.close()
 def test_processes_share_it(tmp_path, make):
     """The child's memory is ours: we see what it writes there."""
     partition = partitioned(make(), tmp_path, 2)
-    arrays = copy_for_uva(partition, ["topology", "features"], True)
+    arrays = copy_for_uva(BatchArrays(partition), ["topology", "features"])
     before = arrays.arrays["part1/nodes/0/x.npy"][0].copy()
     said = subprocess.run(
         [sys.executable, "-c", CHILD, str(partition.directory), arrays.path],
@@ -76,21 +77,21 @@ def test_processes_share_it(tmp_path, make):
     assert said.stdout.strip() == str(after.tolist())
     arrays.close()
     with pytest.raises(DataError, match="cannot be opened"):
-        open_uva(partition, ["features"], False, arrays.path)
+        open_uva(BatchArrays(partition, False), ["features"], arrays.path)
 
 
 def test_only_for_what_it_was_made_for(tmp_path):
     partition = partitioned(small_graph(), tmp_path, 2)
     part = LocalPartition.open(partition.directory, parts=[1])
-    arrays = copy_for_uva(partition, ["topology"], False)
-    open_uva(partition, ["topology"], False, arrays.path).close()
-    for which, what, with_edge in (
+    arrays = copy_for_uva(BatchArrays(partition, False), ["topology"])
+    open_uva(BatchArrays(partition, False), ["topology"], arrays.path).close()
+    for which, what, edges in (
         (part, ["topology"], False),
         (partition, ["features"], False),
         (partition, ["topology"], True),
     ):
         with pytest.raises(PartitionError, match="holds another graph, or other parts of it"):
-            open_uva(which, what, with_edge, arrays.path)
+            open_uva(BatchArrays(which, edges), what, arrays.path)
     arrays.close()
 
 
@@ -101,7 +102,7 @@ def test_too_little_memory_is_said_before_anything_is_copied(tmp_path, monkeypat
     with pytest.raises(
         OptionError, match=r"sampling.features, sampling.topology: no memory on the host.*Choose device or cpu"
     ):
-        copy_for_uva(partition, ["topology", "features"], True)
+        copy_for_uva(BatchArrays(partition), ["topology", "features"])
 
 
 def test_a_file_that_is_cut_off_leaves_nothing_behind(tmp_path):
@@ -109,4 +110,4 @@ def test_a_file_that_is_cut_off_leaves_nothing_behind(tmp_path):
     path = partition.directory / "part0/nodes/0/x.npy"
     os.truncate(path, path.stat().st_size - 8)
     with pytest.raises(PartitionError, match=r"x\.npy"):
-        copy_for_uva(partition, ["features"], False)
+        copy_for_uva(BatchArrays(partition, False), ["features"])

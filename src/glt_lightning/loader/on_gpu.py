@@ -21,6 +21,7 @@ from glt_lightning.producer.shared_uva import share_uva
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
 from glt_lightning.store.device_store import DeviceStore, open_store
+from glt_lightning.store.placement import BatchArrays
 
 _log = logging.getLogger(__name__)
 
@@ -83,17 +84,16 @@ def make_device_producer(
     it; ``exchange`` and the rank's ``name``: see `producer.shared_uva.share_uva`.
 
     Raises `OptionError` for more memory than the GPU or the host has, on other ranks `PeerError`."""
-    with_edge = drawn_from(partition.manifest, sampling.draw).with_edge
+    arrays = BatchArrays.of(partition, drawn_from(partition.manifest, sampling.draw))
 
     def open_it() -> DeviceStore:
         return open_store(
-            partition,
+            arrays,
             kernels,
             topology=sampling.topology,
             features=sampling.features,
             cache=cache,
-            with_edge=with_edge,
-            share=share_uva(partition, exchange, name, with_edge),
+            share=share_uva(arrays, exchange, name),
             agree=lambda place: on_all_or_none(exchange, name, place, undo=lambda _: None),
         )
 

@@ -12,7 +12,14 @@ from glt_lightning.errors import DataError
 @dataclass(frozen=True, kw_only=True)
 class DrawOptions:
     """replace: draw with replacement.  with_edge: edge rows are wanted, too.  threads: that share one draw; owners choose
-    their own number."""
+    their own number.
+
+    Raises `DataError` for less than one thread.
+
+    Example:
+        >>> SamplingOptions(with_edge=True, num_threads=2).draw
+        DrawOptions(replace=False, with_edge=True, threads=2)
+    """
 
     replace: bool = False
     with_edge: bool = False

@@ -16,6 +16,7 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.store.device_store import open_store
+from glt_lightning.store.placement import BatchArrays
 from glt_lightning.store.remote_cache import RemoteCache
 from glt_lightning.store.uva import open_uva
 
@@ -28,20 +29,20 @@ class GpuSamplers:
 
     def __init__(self, source: DeviceSource, index: int, partition: LocalPartition) -> None:
         self._partition, self._kernels = partition, Kernels.open(source.device(index))
+        batch = BatchArrays(partition, source.edges)
 
         def share(on_host: Sequence[str]) -> SharedArrays | None:
             if not on_host:
                 return None
             assert source.host is not None, "the trainer or server has not copied what GPUs read"
-            return open_uva(partition, on_host, source.with_edge, source.host)
+            return open_uva(batch, on_host, source.host)
 
         self._store = open_store(
-            partition,
+            batch,
             self._kernels,
             topology=source.topology,
             features=source.features,
             cache=source.cache,
-            with_edge=source.with_edge,
             share=share,
         )
         wait_for(self._kernels.device)

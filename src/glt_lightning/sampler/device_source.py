@@ -18,7 +18,7 @@ class DeviceSource:
     """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
 
     topology, features: as in `SamplingOptions`, without ``auto``.  device_bytes, topology_bytes: the budgets
-    of ``hybrid``.  with_edge: batches may have ids and attributes of edges.  host: path of the arrays that GPUs read in the
+    of ``hybrid``.  edges: batches may have ids and attributes of edges.  host: path of the arrays that GPUs read in the
     host's memory; None where they read none.
     """
 
@@ -27,12 +27,12 @@ class DeviceSource:
     features: str
     device_bytes: int | None = None
     topology_bytes: int | None = None
-    with_edge: bool = True
+    edges: bool = True
     host: str | None = None
 
     @classmethod
     def of(
-        cls, devices: Sequence[str], topology: str, features: str, cache: CacheOptions, with_edge: bool
+        cls, devices: Sequence[str], topology: str, features: str, cache: CacheOptions, edges: bool
     ) -> DeviceSource | None:
         """What the options say; None where no GPU is named. Raises `OptionError` for one that has nothing to do."""
         if not devices:
@@ -51,14 +51,14 @@ class DeviceSource:
             features=features,
             device_bytes=cache.device_bytes,
             topology_bytes=cache.device_topology_bytes,
-            with_edge=with_edge,
+            edges=edges,
         )
 
     @classmethod
     def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
         """For the sampler processes of a rank."""
-        with_edge = drawn_from(manifest, sampling.draw).with_edge
-        return cls.of(sampling.worker_devices, sampling.topology, sampling.features, cache, with_edge)
+        edges = "edge_rows" in drawn_from(manifest, sampling.draw).columns
+        return cls.of(sampling.worker_devices, sampling.topology, sampling.features, cache, edges)
 
     @property
     def on_host(self) -> tuple[str, ...]:

@@ -196,7 +196,7 @@ def node_names(manifest: Manifest) -> list[tuple[str, ...]]:
 def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]]:
     """Per edge type, name in the batch -> name in the partition, of the attributes of its edges."""
     edge_types = range(len(manifest.schema.edge_types))
-    if not config.with_edge:
+    if "edge_rows" not in config.columns:
         return [{} for _ in edge_types]
     return [{"e_id": "edge_ids"} | {name: name for name in manifest.edge_attrs(r)} for r in edge_types]
 

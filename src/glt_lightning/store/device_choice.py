@@ -14,6 +14,7 @@ from glt_lightning.ops.graph import EdgeTypeArrays
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.store.choose import Candidates, choose
 from glt_lightning.store.hotness import edge_blocks, node_blocks, rank_all
+from glt_lightning.store.placement import BatchArrays
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,9 @@ def choose_lists(partition: LocalPartition, budget: int) -> DeviceLists:
     return DeviceLists(rows, all_ids, all_pointers)
 
 
-def choose_attributes(partition: LocalPartition, with_edge: bool, budget: int) -> DeviceAttributes:
-    """The rows that are gathered most for each of ``budget`` bytes. A node's attributes go together, and so do an edge's.
-
-    with_edge: those of edges, and their ids, are gathered at all.
-    """
+def choose_attributes(batch: BatchArrays, budget: int) -> DeviceAttributes:
+    """The rows that are gathered most for each of ``budget`` bytes. A node's attributes go together, and so do an edge's."""
+    partition = batch.partition
     manifest, schema = partition.manifest, partition.schema
     nodes = np.zeros((len(schema.node_types), manifest.num_parts), dtype=np.int64)
     edges = np.zeros((len(schema.edge_types), manifest.num_parts), dtype=np.int64)
@@ -95,10 +94,10 @@ def choose_attributes(partition: LocalPartition, with_edge: bool, budget: int) -
             blocks = node_blocks(partition, p, t)
             size = _bytes_of(manifest, (node_path(p, t, name) for name in manifest.node_attrs(t)))
             candidates.append(Candidates(blocks.ends, blocks.accesses, partial(np.multiply, size)))
-        for r in range(len(edges) if with_edge else 0):
+        for r in range(len(edges) if batch.edges else 0):
             slots.append(edges[r, p : p + 1])
             blocks = edge_blocks(partition, p, r)
-            size = _bytes_of(manifest, (edge_path(p, r, name) for name in ("edge_ids", *manifest.edge_attrs(r))))
+            size = _bytes_of(manifest, (edge_path(p, r, name) for name in batch.edge_names(r)))
             candidates.append(Candidates(blocks.ends, blocks.accesses, partial(np.multiply, size)))
     for slot, count in zip(slots, choose(candidates, budget), strict=True):
         slot[0] = count

@@ -17,7 +17,7 @@ from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions
 from glt_lightning.store.device_choice import DeviceAttributes, DeviceLists, choose_attributes, choose_lists
 from glt_lightning.store.device_memory import DeviceMemory
-from glt_lightning.store.placement import Placement, need_of, place
+from glt_lightning.store.placement import BatchArrays, Placement, place
 from glt_lightning.store.uva import copy_for_uva
 
 # Gives arrays of the host that hold at least what is asked for (`Placement.on_host`), the same to all its processes.
@@ -35,20 +35,20 @@ class DeviceStore:
 
     def __init__(
         self,
-        partition: LocalPartition,
+        batch: BatchArrays,
         kernels: Kernels,
         placement: Placement,
-        with_edge: bool,
         shared: SharedArrays | None,
     ) -> None:
-        self.kernels, self._partition, self._with_edge = kernels, partition, with_edge
+        partition = batch.partition
+        self.kernels, self._partition, self._batch = kernels, partition, batch
         self.graph_memory, self.feature_memory = placement.topology, placement.features
         self._memory = DeviceMemory(partition, kernels, shared, bool(placement.on_host))
         try:
             self.lists = _lists_on_device(partition, placement)
             self._graph: DeviceGraph | None = self._lay_graph()
             self._graph_bytes = self._memory.nbytes["device"]
-            self.attributes = _attributes_on_device(partition, placement, with_edge)
+            self.attributes = _attributes_on_device(batch, placement)
             self._shards = {} if placement.features == "cpu" else self._lay_attributes()
         except torch.OutOfMemoryError as error:
             self.close()
@@ -132,8 +132,8 @@ class DeviceStore:
                 paths = [None if p is None else node_path(p, t, name) for p in mapped]
                 encoding = manifest.decoded_by("nodes", t, name)
                 made[attr_key("nodes", t, name)] = self._memory.shards(kind, paths, bounds, encoding, rows)
-        for r, rows in enumerate(self.attributes.edges.tolist() if self._with_edge else ()):
-            for name in ("edge_ids", *manifest.edge_attrs(r)):
+        for r, rows in enumerate(self.attributes.edges.tolist()):
+            for name in self._batch.edge_names(r):
                 paths = [None if p is None else edge_path(p, r, name) for p in mapped]
                 encoding = manifest.decoded_by("edges", r, name)
                 made[attr_key("edges", r, name)] = self._memory.shards(kind, paths, view.edge_bounds[r], encoding, rows)
@@ -146,32 +146,31 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def open_store(
-    partition: LocalPartition,
+    batch: BatchArrays,
     kernels: Kernels,
     *,
     topology: str = "auto",
     features: str = "auto",
     cache: CacheOptions,
-    with_edge: bool = True,
     share: Share | None = None,
     free_bytes: Callable[[], int | None] | None = None,
     agree: Callable[[Callable[[], Placement]], Placement] = lambda place_it: place_it(),
 ) -> DeviceStore:
     """Puts the mapped parts where ``sampling.topology`` and ``sampling.features`` say.
 
-    with_edge: batches have attributes of edges, and their ids.  share: gives what the device reads on the host, to all
+    batch: the arrays that batches are made from.  share: gives what the device reads on the host, to all
     processes that call it at the same time; None: a copy for this process.  free_bytes: tells how much memory of the device
     is free.  agree: gives what it is given gives, if that raises on none of those that call ``share``.
     Raises `OptionError` for more than the device, or the host, has room for.
     """
     free = free_memory(kernels.device) if free_bytes is None else free_bytes()
-    placement = agree(lambda: place(topology, features, need_of(partition, with_edge), cache, free))
+    placement = agree(lambda: place(topology, features, batch.need, cache, free))
     shared = None
     if share is not None:
         shared = share(placement.on_host)
     elif placement.on_host:
-        shared = copy_for_uva(partition, placement.on_host, with_edge)
-    return DeviceStore(partition, kernels, placement, with_edge, shared)
+        shared = copy_for_uva(batch, placement.on_host)
+    return DeviceStore(batch, kernels, placement, shared)
 
 
 def _lists_on_device(partition: LocalPartition, placement: Placement) -> DeviceLists:
@@ -180,9 +179,10 @@ def _lists_on_device(partition: LocalPartition, placement: Placement) -> DeviceL
     return DeviceLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64))
 
 
-def _attributes_on_device(partition: LocalPartition, placement: Placement, with_edge: bool) -> DeviceAttributes:
+def _attributes_on_device(batch: BatchArrays, placement: Placement) -> DeviceAttributes:
     if placement.features == "hybrid":
-        return choose_attributes(partition, with_edge, placement.features_bytes)
+        return choose_attributes(batch, placement.features_bytes)
+    partition = batch.partition
     types, edge_types = len(partition.schema.node_types), len(partition.schema.edge_types)
     parts = partition.manifest.num_parts
     return DeviceAttributes(np.zeros((types, parts), dtype=np.int64), np.zeros((edge_types, parts), dtype=np.int64))

@@ -9,7 +9,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path, node_path
 from glt_lightning.errors import OptionError
 from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.options import CacheOptions
+from glt_lightning.options import CacheOptions, DrawOptions
 
 TOPOLOGY_KINDS = ("auto", "device", "uva", "hybrid")
 FEATURE_KINDS = (*TOPOLOGY_KINDS, "cpu")
@@ -43,32 +43,48 @@ class Need:
     features_on_disk: bool = False
 
 
-def topology_paths(partition: LocalPartition) -> Iterator[str]:
-    """The arrays of the mapped parts that sampling reads."""
-    for p in partition.parts:
-        for t in range(len(partition.schema.node_types)):
-            yield node_path(p, t, "n_id")
-        for r in range(len(partition.schema.edge_types)):
-            yield edge_path(p, r, "indptr")
-            yield edge_path(p, r, "indices")
+@dataclass(frozen=True)
+class BatchArrays:
+    """The arrays of the mapped parts of ``partition`` that batches are made from. edges: ids and attributes of edges, too."""
 
+    partition: LocalPartition
+    edges: bool = True
 
-def feature_paths(partition: LocalPartition, with_edge: bool) -> Iterator[str]:
-    """The arrays of the mapped parts that batches take rows of. with_edge: those of edges, and their ids, are among them."""
-    manifest = partition.manifest
-    for p in partition.parts:
-        for t in range(len(partition.schema.node_types)):
-            yield from (node_path(p, t, name) for name in manifest.node_attrs(t))
-        for r in range(len(partition.schema.edge_types) if with_edge else 0):
-            yield from (edge_path(p, r, name) for name in ("edge_ids", *manifest.edge_attrs(r)))
+    @classmethod
+    def of(cls, partition: LocalPartition, draw: DrawOptions) -> BatchArrays:
+        """For batches that are drawn so (`sampler.request.drawn_from`)."""
+        return cls(partition, "edge_rows" in draw.columns)
 
+    def edge_names(self, edge_type: int) -> tuple[str, ...]:
+        """Arrays with a row for each edge of this type."""
+        return ("edge_ids", *self.partition.manifest.edge_attrs(edge_type)) if self.edges else ()
 
-def need_of(partition: LocalPartition, with_edge: bool) -> Need:
-    return Need(
-        topology=sum(_nbytes(partition, path) for path in topology_paths(partition)),
-        features=sum(_nbytes(partition, path) for path in feature_paths(partition, with_edge)),
-        features_on_disk=partition.memory is not None,
-    )
+    def topology_paths(self) -> Iterator[str]:
+        """The arrays that sampling reads, by their paths in the folder."""
+        schema = self.partition.schema
+        for p in self.partition.parts:
+            for t in range(len(schema.node_types)):
+                yield node_path(p, t, "n_id")
+            for r in range(len(schema.edge_types)):
+                yield edge_path(p, r, "indptr")
+                yield edge_path(p, r, "indices")
+
+    def feature_paths(self) -> Iterator[str]:
+        """The arrays that batches take rows of."""
+        schema, manifest = self.partition.schema, self.partition.manifest
+        for p in self.partition.parts:
+            for t in range(len(schema.node_types)):
+                yield from (node_path(p, t, name) for name in manifest.node_attrs(t))
+            for r in range(len(schema.edge_types)):
+                yield from (edge_path(p, r, name) for name in self.edge_names(r))
+
+    @property
+    def need(self) -> Need:
+        return Need(
+            topology=sum(_nbytes(self.partition, path) for path in self.topology_paths()),
+            features=sum(_nbytes(self.partition, path) for path in self.feature_paths()),
+            features_on_disk=self.partition.memory is not None,
+        )
 
 
 def place(topology: str, features: str, need: Need, cache: CacheOptions, free_bytes: int | None) -> Placement:

@@ -15,26 +15,26 @@ from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.store.bus_stride import bus_stride
-from glt_lightning.store.placement import feature_paths, topology_paths
+from glt_lightning.store.placement import BatchArrays
 
 _log = logging.getLogger(__name__)
 
 _CHUNK = 64 << 20
 
 
-def copy_for_uva(partition: LocalPartition, what: Collection[str], with_edge: bool) -> SharedArrays:
+def copy_for_uva(batch: BatchArrays, what: Collection[str]) -> SharedArrays:
     """Arrays of the mapped parts by their paths in the folder. Others open them by their `SharedArrays.path`. Close them.
 
-    what: ``topology``, ``features`` or both.  with_edge: attributes of edges, and their ids, are among the features.
+    what: ``topology``, ``features`` or both.
     Rows have padding where that spares reads over the bus (`bus_stride`).
     Raises `OptionError`, before anything is copied, where the host has too little memory; `PartitionError` for a damaged file.
     """
-    entries = partition.manifest.arrays
-    paths = list(topology_paths(partition)) if "topology" in what else []
-    paths += feature_paths(partition, with_edge) if "features" in what else []
+    partition, entries = batch.partition, batch.partition.manifest.arrays
+    paths = list(batch.topology_paths()) if "topology" in what else []
+    paths += batch.feature_paths() if "features" in what else []
     shapes = {path: (np.dtype(entries[path].dtype), entries[path].shape) for path in paths}
     try:
-        arrays = SharedArrays.create(shapes, _meta(partition, what, with_edge), strides=_strides(partition, paths))
+        arrays = SharedArrays.create(shapes, _meta(batch, what), strides=_strides(partition, paths))
     except MemoryError as error:
         raise OptionError(
             f"sampling.{', sampling.'.join(sorted(what))}: no memory on the host for what the GPU reads there: {error}. Choose "
@@ -53,20 +53,20 @@ def copy_for_uva(partition: LocalPartition, what: Collection[str], with_edge: bo
     return arrays
 
 
-def open_uva(partition: LocalPartition, what: Collection[str], with_edge: bool, path: str | Path) -> SharedArrays:
+def open_uva(batch: BatchArrays, what: Collection[str], path: str | Path) -> SharedArrays:
     """What another process of the host has copied. Raises `PartitionError` where that was for something else."""
     arrays = SharedArrays.open(path, writable=True)
-    mine, meta = _meta(partition, what, with_edge), arrays.meta
+    mine, meta = _meta(batch, what), arrays.meta
     same = all(meta.get(key) == mine[key] for key in ("options_hash", "parts"))
-    if not same or not set(what) <= set(meta["what"]) or with_edge > meta["with_edge"]:
+    if not same or not set(what) <= set(meta["what"]) or batch.edges > meta["edges"]:
         arrays.close()
         raise PartitionError(f"{path}: holds another graph, or other parts of it: {meta}; expected {mine}.")
     return arrays
 
 
-def _meta(partition: LocalPartition, what: Collection[str], with_edge: bool) -> dict[str, object]:
-    parts, made_by = list(partition.parts), partition.manifest.options_hash
-    return {"options_hash": made_by, "parts": parts, "what": sorted(what), "with_edge": with_edge}
+def _meta(batch: BatchArrays, what: Collection[str]) -> dict[str, object]:
+    parts, made_by = list(batch.partition.parts), batch.partition.manifest.options_hash
+    return {"options_hash": made_by, "parts": parts, "what": sorted(what), "edges": batch.edges}
 
 
 def _strides(partition: LocalPartition, paths: Collection[str]) -> dict[str, int]:
