@@ -50,6 +50,7 @@ from glt_lightning.options import (
 )
 from glt_lightning.page.numbers import counted
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
+from glt_lightning.partition.follow import follow_batches
 from glt_lightning.partition.splits import check_overlap
 
 PredictSplit = Literal["all", "train", "val", "test"]
@@ -244,6 +245,11 @@ class GLTDataModule(LightningDataModule):
             return Path(str(self.partition.dir))
         return partition_dir(self.root, self._source, self.partition, self.undirected, self.normalize)
 
+    @property
+    def partition_options(self) -> PartitionOptions:
+        """``partition`` with fan-outs and batch size: if not given, those of a partition that exists, else those of training."""
+        return follow_batches(self.partition, self.partition_dir, self.num_neighbors, self.batch_size)
+
     @cached_property
     def _source(self) -> GraphSource:
         return open_source(self.dataset, self.root, self.transforms, self.partition.seed)
@@ -298,7 +304,11 @@ class GLTDataModule(LightningDataModule):
                 f"partitioning {self._source.name} into {counted(self.partition.num_parts, 'part')}: {self.partition_dir}"
             )
         partition_graph(
-            self._source, self.partition_dir, self.partition, undirected=self.undirected, normalize=self.normalize
+            self._source,
+            self.partition_dir,
+            self.partition_options,
+            undirected=self.undirected,
+            normalize=self.normalize,
         )
 
     def _check_may_partition(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -18,7 +18,8 @@ HOTNESS = ("auto", "vip", "degree", "presample")
 BALANCE = ("nodes", "seeds", "edges")
 STORAGE = ("float16", "bfloat16", "int8")
 ALLOWED = ("nonfinite_features", "nonfinite_labels", "overlapping_splits", "sparse_labels", "unlabelled_seeds")
-_NUM_NEIGHBORS = [15, 10, 5]
+# What earlier releases assumed whatever the data module had; their folders are named by it.
+_NUM_NEIGHBORS, _BATCH_SIZE = [15, 10, 5], 1024
 _BALANCE = ["nodes", "seeds"]
 
 
@@ -43,8 +44,9 @@ class PartitionOptions:
         hotness: How rows are ranked: ``vip`` by the probability to be in a batch of the part's own training seeds,
             ``presample`` by counting sampled batches, ``degree`` by edges. ``auto``: ``degree`` for ``random``, else
             ``vip``. Without training seeds it is always ``degree``.
-        num_neighbors: Fan-outs that ``vip``, ``presample`` and ``frequency`` assume, as for sampling.
-        batch_size: Batch size that they assume.
+        num_neighbors: Fan-outs that ``vip``, ``presample`` and ``frequency`` assume. ``None``: as ``data.num_neighbors``; a
+            partition that exists keeps its own.
+        batch_size: Batch size that they assume. ``None``: as ``data.batch_size``; a partition that exists keeps its own.
         storage: Floating-point attributes of nodes and edges to store, cache and send in fewer bytes, ``{x: float16}``:
             ``float16``, ``bfloat16``, or ``int8`` with a scale per row. Batches have them as float32.
         device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that computes ``vip`` and ``frequency``: the same numbers,
@@ -73,8 +75,8 @@ class PartitionOptions:
     node_weight: str | None = None
     passes: int = 3
     hotness: Hotness = "auto"
-    num_neighbors: Fanouts = field(default_factory=lambda: list(_NUM_NEIGHBORS))
-    batch_size: int = 1024
+    num_neighbors: Fanouts | None = None
+    batch_size: int | None = None
     storage: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
     allow: list[str] = field(default_factory=list)
@@ -84,7 +86,6 @@ class PartitionOptions:
         at_least("partition.seed", self.seed, 0)
         at_least("partition.memory_bytes", self.memory_bytes, 1 << 20)
         at_least("partition.passes", self.passes, 1)
-        at_least("partition.batch_size", self.batch_size, 1)
         self._check_algorithm()
         for name in self.balance:
             one_of("partition.balance", name, BALANCE)
@@ -98,7 +99,8 @@ class PartitionOptions:
             raise OptionError(f"partition.imbalance: expected a fraction > 0 such as 0.05, got {self.imbalance!r}.")
         if re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)) is None:
             raise OptionError(f"partition.device: expected cpu, cuda or cuda:0 and so on, got {self.device!r}.")
-        fanouts = self.num_neighbors
+        at_least("partition.batch_size", self.assumed_batch_size, 1)
+        fanouts = self.assumed_num_neighbors
         for key, given in fanouts.items() if isinstance(fanouts, dict) else [(None, fanouts)]:
             parse_fanouts(given, "partition.num_neighbors" if key is None else f"partition.num_neighbors[{key}]")
 
@@ -111,6 +113,30 @@ class PartitionOptions:
             one_of(
                 "partition.algorithm", given, ALGORITHMS, "a path (parts.npy) or a class path (my_module.MyPartitioner)"
             )
+
+    @property
+    def assumed_num_neighbors(self) -> Fanouts:
+        """Fan-outs of the batches for which rows are ranked."""
+        return list(_NUM_NEIGHBORS) if self.num_neighbors is None else self.num_neighbors
+
+    @property
+    def assumed_batch_size(self) -> int:
+        """Size of the batches for which rows are ranked."""
+        return _BATCH_SIZE if self.batch_size is None else self.batch_size
+
+    @property
+    def depends_on_batches(self) -> bool:
+        """Whether fan-outs and batch size change what is stored: the order of rows, or the assignment to parts."""
+        by_degree = self.hotness == "degree" or (self.hotness == "auto" and self.algorithm == "random")
+        return not by_degree or self.algorithm == "frequency"
+
+    def assuming(self, num_neighbors: Fanouts | None, batch_size: int | None) -> PartitionOptions:
+        """With these where none are given."""
+        return replace(
+            self,
+            num_neighbors=num_neighbors if self.num_neighbors is None else self.num_neighbors,
+            batch_size=batch_size if self.batch_size is None else self.batch_size,
+        )
 
     @property
     def algorithm_name(self) -> str:

@@ -13,6 +13,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.options import Normalize, PartitionOptions
 from glt_lightning.partition.assign import Assigner, assigner_of
 from glt_lightning.partition.folder import exclusive
+from glt_lightning.partition.follow import follow_batches
 from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S, is_begun
 from glt_lightning.partition.run import Run, reuse
 from glt_lightning.partition.sources.base import GraphSource
@@ -47,8 +48,8 @@ def made_by(
         **_assignment(options),
         **(assigner or assigner_of(options)).made_by,
         "hotness": options.hotness,
-        "num_neighbors": options.num_neighbors,
-        "batch_size": options.batch_size,
+        "num_neighbors": options.assumed_num_neighbors,
+        "batch_size": options.assumed_batch_size,
         "wide_ids": wide_ids,
         **({"transforms": transforms} if (transforms := getattr(source, "transforms", None)) else {}),
         **({"storage": dict(sorted(options.storage.items()))} if options.storage else {}),
@@ -77,6 +78,9 @@ def partition_dir(
 ) -> Path:
     """The folder of a partition: ``options.dir``, else a folder below ``root`` named after the data and the options.
 
+    Where fan-outs and batch size are not given, the name does not depend on them, so that a run with other batches finds the
+    partition that exists.
+
     Example:
         >>> source = open_source("graph.npz", "data")
         >>> partition_dir("data", source, PartitionOptions(num_parts=2), None, "none").name
@@ -84,8 +88,18 @@ def partition_dir(
     """
     if options.dir is not None:
         return Path(options.dir)
-    short = options_hash(made_by(source, options, undirected, normalize, splits))[:8]
-    return Path(root) / "partitions" / f"{source.name}-{options.algorithm_name}-{options.num_parts}-{short}"
+    made = made_by(source, options, undirected, normalize, splits)
+    below = f"{source.name}-{options.algorithm_name}-{options.num_parts}-"
+    folder, given = (
+        Path(root) / "partitions",
+        {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size},
+    )
+    by_default = folder / f"{below}{options_hash(made)[:8]}"
+    if None not in given.values() or not options.depends_on_batches:
+        return by_default
+    follows = folder / f"{below}{options_hash(made | given)[:8]}"
+    # An earlier release named the folder by the defaults, which it ranked for.
+    return by_default if (by_default / MANIFEST).exists() and not follows.exists() else follows
 
 
 def partition_graph(
@@ -117,6 +131,7 @@ def partition_graph(
         (10,)
     """
     target = Path(out_dir)
+    options = follow_batches(options, target)
     assigner = assigner or assigner_of(options)
     made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
     if (target / MANIFEST).exists():
@@ -166,6 +181,7 @@ def partition_parts(
             f"parts: expected part numbers from 0 to {options.num_parts - 1} (partition.num_parts: {options.num_parts}), got "
             f"{list(parts)}."
         )
+    options = follow_batches(options, target)
     assigner = assigner or assigner_of(options)
     made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
     run = Run(source, options, splits, assigner, made, progress, timeout_s)

@@ -20,7 +20,8 @@ def part_numbers(text: str) -> list[int]:
 
 def assign_only(data: GLTDataModule, file: Path) -> None:
     """Assigns nodes to parts, saves that and says how many nodes each part gets."""
-    sizes = assign_graph(_source(data), file, data.partition, undirected=data.undirected)
+    options = data.partition.assuming(data.num_neighbors, data.batch_size)
+    sizes = assign_graph(_source(data), file, options, undirected=data.undirected)
     print(f"assigned: {file}")
     for node_type, counts in sizes.items():
         print(f"  {node_type}: {', '.join(f'{count:,}' for count in counts)} nodes in parts 0 to {len(counts) - 1}")
@@ -32,7 +33,7 @@ def write_parts(data: GLTDataModule, parts: list[int]) -> None:
     source = _source(data)
     folder = partition_dir(data.root, source, data.partition, data.undirected, data.normalize)
     manifest = partition_parts(
-        source, folder, data.partition, parts, undirected=data.undirected, normalize=data.normalize
+        source, folder, data.partition_options, parts, undirected=data.undirected, normalize=data.normalize
     )
     if manifest is not None:
         print(f"complete: {folder}", flush=True)

@@ -73,7 +73,7 @@ def rank_nodes(
     else:
         values = float_matrix(options.num_parts, topology.total, folder, options.memory_bytes // 4)
         _count_accesses(topology, seeds, options, values, progress)
-    made_by = {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size}
+    made_by = {"num_neighbors": options.assumed_num_neighbors, "batch_size": options.assumed_batch_size}
     return Hotness(policy, made_by, values)
 
 
@@ -93,8 +93,8 @@ def _count_accesses(
 ) -> None:
     """Samples batches of each part's seeds, and adds the share of batches that each node is in to ``values`` [P, N]."""
     schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.stored_types))
-    sample = KHopOp(_view(topology, schema), fanout_table(options.num_neighbors, schema))
-    size = options.batch_size
+    sample = KHopOp(_view(topology, schema), fanout_table(options.assumed_num_neighbors, schema))
+    size = options.assumed_batch_size
     numbers = [min(_MOST_BATCHES, -(-len(ids) // size)) for _, ids in seeds]
     with progress.phase("sampling", sum(numbers), "batches") as done:
         for part, ((node_type, ids), batches) in enumerate(zip(seeds, numbers, strict=True)):

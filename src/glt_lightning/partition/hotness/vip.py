@@ -91,8 +91,8 @@ def inclusion_of_each(
     columns = max(1, min(_MOST_COLUMNS, options.memory_bytes // 2 // (_BYTES_PER_NODE * max(1, topology.total))))
     for begin in range(0, len(seeds), columns):
         group = seeds[begin : begin + columns]
-        first = seed_probabilities(topology, group, options.batch_size)
-        found = inclusion(topology, first, options.num_neighbors, progress, options.device)
+        first = seed_probabilities(topology, group, options.assumed_batch_size)
+        found = inclusion(topology, first, options.assumed_num_neighbors, progress, options.device)
         values[begin : begin + len(group)] = found.T
     return values
 
