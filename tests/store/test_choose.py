@@ -4,7 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from glt_lightning.ops import row_bytes
 from glt_lightning.store import choose as module
@@ -20,6 +20,7 @@ def test_examples():
         assert not found.failed
 
 
+@settings(deadline=None)
 @given(st.lists(RANKING, min_size=1, max_size=4), st.integers(-5, 400))
 def test_equals_one_row_after_the_other(rankings, budget):
     """Brute force: all rows in one list, best first; equal rows by their share of their ranking; until one does not fit."""
@@ -39,6 +40,7 @@ def test_equals_one_row_after_the_other(rankings, budget):
     assert found == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=3), st.floats(0, 1.2))
 def test_rows_of_which_nothing_is_known_get_the_same_share(numbers, share):
     total = sum(n * 8 for n in numbers)
@@ -52,16 +54,8 @@ def test_a_block_is_cut_where_the_budget_ends():
     lists = np.array([0, 3, 10, 12, 40, 41])
     ends = np.array([2, 5])
     of = Candidates(ends, np.array([5.0, 1.0]), lambda rows: lists[rows] * 4)
-    assert [choose([of], budget) for budget in (0, 11, 12, 40, 47, 48, 160, 164)] == [
-        [0],
-        [0],
-        [1],
-        [2],
-        [2],
-        [3],
-        [4],
-        [5],
-    ]
+    counts = [choose([of], budget) for budget in (0, 11, 12, 40, 47, 48, 160, 164)]
+    assert counts == [[rows] for rows in (0, 0, 1, 2, 2, 3, 4, 5)]
 
 
 def test_nothing_to_choose_from():

@@ -56,18 +56,32 @@ def choose(candidates: Sequence[Candidates], budget: float) -> list[int]:
         return []
     of = np.repeat(np.arange(len(candidates)), [len(each.ends) for each in candidates])
     sizes = [np.diff(each.bytes_of(each.ends), prepend=0) for each in candidates]
-    order = _best_first(candidates, sizes)
     ends, nbytes = np.concatenate([each.ends for each in candidates]), np.concatenate(sizes)
+    value = np.concatenate([_value(each, size) for each, size in zip(candidates, sizes, strict=True)])
+    order = np.argsort(-value, kind="stable")  # merges sorted runs: 4 M rows of three types take 0.2 s
     after = np.cumsum(nbytes[order])
     fit = int(np.searchsorted(after, budget, side="right"))
-    counts = np.zeros(len(candidates), dtype=np.int64)
-    np.maximum.at(counts, of[order[:fit]], ends[order[:fit]])
+    if fit < len(order):  # the cut may go through rows that save the same
+        falling = -value[order]
+        begin, end = (int(np.searchsorted(falling, falling[fit], side=side)) for side in ("left", "right"))
+        tied = order[begin:end]
+        last = np.array([each.ends[-1] if len(each.ends) else 1 for each in candidates])
+        order[begin:end] = tied[np.argsort(ends[tied] / last[of[tied]], kind="stable")]
+        after = np.cumsum(nbytes[order])
+        fit = int(np.searchsorted(after, budget, side="right"))
+    blocks = np.bincount(of[order[:fit]], minlength=len(candidates)).tolist()
+    counts = [int(each.ends[taken - 1]) if taken else 0 for each, taken in zip(candidates, blocks, strict=True)]
     if fit < len(order):
-        left = budget - (after[fit - 1] if fit else 0)
-        cut = of[order[fit]]
+        cut, left = of[order[fit]], budget - (after[fit - 1] if fit else 0)
         rows = np.arange(counts[cut], ends[order[fit]] + 1)
         counts[cut] += first_within(np.diff(candidates[cut].bytes_of(rows)), left)
-    return counts.tolist()
+    return counts
+
+
+def _value(candidates: Candidates, sizes: np.ndarray) -> np.ndarray:
+    """What each block saves for a byte; never more than a hotter one of its kind, so that a tier takes the first rows."""
+    value: np.ndarray = np.minimum.accumulate(candidates.saved / np.where(sizes > 0, sizes, 1))
+    return value
 
 
 def first_within(sizes: np.ndarray, budget: float) -> int:
@@ -78,16 +92,3 @@ def first_within(sizes: np.ndarray, budget: float) -> int:
 def rows_of_share(share: float, num_rows: int, ranked: int) -> int:
     """How many rows are a share of ``num_rows``, where only ``ranked`` of them may be taken."""
     return min(int(share * num_rows), ranked)
-
-
-def _best_first(candidates: Sequence[Candidates], sizes: Sequence[np.ndarray]) -> np.ndarray:
-    """Numbers of all blocks, best first: what each saves for a byte. None comes before a hotter one of its own kind."""
-    if len(candidates) == 1:
-        return np.arange(len(candidates[0].ends))  # they are sorted: a graph of one node type may have 100 M of them
-    saved = [
-        np.minimum.accumulate(each.saved / np.where(size > 0, size, 1))
-        for each, size in zip(candidates, sizes, strict=True)
-    ]
-    share = [each.ends / max(each.ends[-1:].max(initial=0), 1) for each in candidates]
-    order: np.ndarray = np.lexsort((np.concatenate(share), -np.concatenate(saved)))
-    return order
