@@ -19,7 +19,7 @@ from glt_lightning.loader import DistNeighborLoader
 
 
 class SamplingMonitor(Callback):
-    """Logs totals of each training epoch over all ranks, as metrics ``glt/...`` (docs/lightning.md lists them) and as a
+    """Logs totals of each training epoch over all ranks, as metrics ``glt/...`` (docs/reference/callbacks.md lists them) and as a
     line for people, which names what the epoch was bound by.
 
     Validation is not counted. Without a loader of ours nothing is logged. All ranks must have this callback, or none.
