@@ -236,8 +236,8 @@ def test_masks_are_splits(tmp_path: Path, given: dict[str, np.ndarray], as_folde
             r"g.npz: train_mask: expected a mask \[40\] of booleans .* got int64 \[9\]. Ids",
         ),
         ({"train_mask": np.arange(NODES)}, r"expected a mask \[40\] of booleans or of 0 and 1, got int64 \[40\]"),
-        (masks() | {"train_idx": np.arange(8)}, "g.npz: train_idx and train_mask name different nodes"),
-        ({"val_idx": np.arange(3), "valid_idx": np.arange(4)}, "valid_idx and val_idx name different nodes"),
+        (masks() | {"train_idx": np.arange(8)}, "g.npz: train_idx and train_mask are two different definitions"),
+        ({"val_idx": np.arange(3), "valid_idx": np.arange(4)}, "valid_idx and val_idx are two different definitions"),
     ],
 )
 def test_bad_masks(tmp_path: Path, given: dict[str, np.ndarray], said: str) -> None:

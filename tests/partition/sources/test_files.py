@@ -209,7 +209,7 @@ def test_folder_with_edge_index(tmp_path: Path, order: str) -> None:
         (CSC | {"x": np.ones((4, 2), order="F")}, "is in Fortran order"),
         (CSC | {"x": np.array(["a"])}, "attributes are numbers or booleans|got 1 row"),
         (CSC | {"x": np.ones((3, 2))}, "x of node type 'node': expected one row per node, which makes 4, got 3 rows"),
-        ({"edge_index": EDGES}, "how many nodes there are is not said"),
+        ({"edge_index": EDGES}, "the number of nodes is unknown"),
         ({"x": np.ones(3)}, r"expected indptr.npy and indices.npy, or edge_index.npy; found \['x.npy'\]"),
     ],
 )

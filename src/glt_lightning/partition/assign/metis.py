@@ -39,11 +39,11 @@ def fill(metis: MetisGraph, graph: GraphToPartition) -> None:
     """Adds each edge in both directions; self-loops are left out."""
     filled = 0
     for rows in graph.topology.neighbors():
-        sizes, kept = np.diff(rows.indptr), rows.neighbors
-        node = np.repeat(np.arange(rows.first, rows.first + len(rows), dtype=kept.dtype), sizes)
-        if (loops := kept == node).any():
-            sizes, kept = sizes - np.bincount(node[loops] - rows.first, minlength=len(rows)), kept[~loops]
-        metis.neighbors[filled : filled + len(kept)] = kept
+        sizes, neighbors = np.diff(rows.indptr), rows.neighbors
+        node = np.repeat(np.arange(rows.first, rows.first + len(rows), dtype=neighbors.dtype), sizes)
+        if (loops := neighbors == node).any():
+            sizes, neighbors = sizes - np.bincount(node[loops] - rows.first, minlength=len(rows)), neighbors[~loops]
+        metis.neighbors[filled : filled + len(neighbors)] = neighbors
         metis.indptr[rows.first + 1 : rows.first + 1 + len(rows)] = sizes
-        filled += len(kept)
+        filled += len(neighbors)
     np.cumsum(metis.indptr, out=metis.indptr)

@@ -1,4 +1,4 @@
-"""What a finished partition is like: its contents, what training on it will cost, as text, HTML or JSON."""
+"""The report on a finished partition: its contents and the expected traffic of training, as text, HTML or JSON."""
 
 from glt_lightning.partition.report.contents import Contents, collect_contents
 from glt_lightning.partition.report.options import TrafficOptions

@@ -1,4 +1,4 @@
-"""Which rows of other parts a cache of a part would hold, hottest first."""
+"""The remote rows that a cache of a part would hold, hottest first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRESAMPLED = "presampled"
 
 
 class RemoteRanking:
-    """Of one part, for each node type: which nodes of other parts to cache, hottest first.
+    """The remote nodes to cache for one part, per node type, hottest first.
 
     lists: T arrays of gids [K_t].
     """
@@ -30,14 +30,14 @@ class RemoteRanking:
             self._rank.append(rank)
 
     def cached(self, gids: Sequence[np.ndarray], ratio: float) -> list[np.ndarray]:
-        """bool [n_t] for each type: whether a node lies in a cache of this share of all nodes of each type."""
+        """bool [n_t] for each type: whether a node is in a cache with this share of the nodes of each type."""
         return [
             rank[ids - first] < rows
             for rank, ids, first, rows in zip(self._rank, gids, self._manifest.offsets, self.sizes(ratio), strict=False)
         ]
 
     def sizes(self, ratio: float) -> list[int]:
-        """Nodes of each type that such a cache holds: fewer than asked for where the list is shorter."""
+        """Number of nodes of each type in such a cache: fewer than the share if the list is shorter."""
         return [
             rows_of_share(ratio, n, len(gids)) for n, gids in zip(self._manifest.num_nodes, self._lists, strict=True)
         ]
@@ -58,7 +58,7 @@ def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray]
     for seen, bounds, offset in zip(counts, manifest.bounds, manifest.offsets, strict=False):
         nodes = np.arange(len(seen), dtype=np.int64)
         row = nodes - np.repeat(bounds[:-1], np.diff(bounds))  # the hottest of a part come first
-        others = np.delete(nodes, slice(bounds[part], bounds[part + 1]))
-        hottest = np.lexsort((row[others], -seen[others]))[: rows_of_share(ratio, len(seen), len(others))]
-        lists.append(others[hottest] + offset)
+        remote = np.delete(nodes, slice(bounds[part], bounds[part + 1]))
+        hottest = np.lexsort((row[remote], -seen[remote]))[: rows_of_share(ratio, len(seen), len(remote))]
+        lists.append(remote[hottest] + offset)
     return RemoteRanking(manifest, lists)

@@ -1,4 +1,4 @@
-"""What the parts of a partition hold, and how it was made."""
+"""The contents of the parts of a partition, and the options it was made with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOPOLOGY = {"indptr", "indices", "n_id"}
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many things of a type each part has.
+    """Counts per part of the nodes, edges or seeds of one type.
 
     kind: nodes, edges or seeds.  name: node type, edge type or split.  parts: P counts.
     """
@@ -39,7 +39,7 @@ class Counts:
 
     @property
     def balance(self) -> float | None:
-        """Most per part by the mean per part; 1 is even. None where there is nothing."""
+        """Largest count of a part divided by the mean; 1 is perfectly balanced. None if there are none."""
         return max(self.parts) * len(self.parts) / self.total if self.total else None
 
 
@@ -169,13 +169,13 @@ def _cut(partition: LocalPartition, edge_type: int, done: Callable[[int], object
     offset, bounds = manifest.offsets[source], manifest.bounds[source]
     cut = []
     for p, (begin, end) in enumerate(pairwise(bounds)):
-        path, others = edge_path(p, edge_type, "indices"), 0
+        path, remote = edge_path(p, edge_type, "indices"), 0
         indices = open_array(partition.directory, path, manifest.arrays[path])
         for first in range(0, len(indices), _CHUNK):
             some = indices[first : first + _CHUNK]
-            others += int(np.count_nonzero((some < offset + begin) | (some >= offset + end)))
+            remote += int(np.count_nonzero((some < offset + begin) | (some >= offset + end)))
             done(len(some))
-        cut.append(others)
+        cut.append(remote)
     edges = tuple(manifest.edges(p, edge_type) for p in range(manifest.num_parts))
     return Cut(name=edge_type_str(manifest.schema.edge_types[edge_type]), parts=tuple(cut), edges=edges)
 

@@ -1,4 +1,4 @@
-"""A mean of sampled batches, and how far off it may be."""
+"""The mean over sampled batches, with its standard error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Estimate:
-    """error: standard error of ``mean``; None where one batch alone was sampled."""
+    """error: standard error of ``mean``; None if only one batch was sampled."""
 
     mean: float
     error: float | None

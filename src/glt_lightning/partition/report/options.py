@@ -1,4 +1,4 @@
-"""What a report is asked to predict."""
+"""The options of the traffic that a report predicts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TrafficOptions(DrawOptions):
     Attributes:
         num_neighbors: Fan-outs, first hop first, -1 for all; or a list per edge type.
         batch_size: Seeds per batch and rank.
-        batches: Batches that are sampled of each part; fewer where an epoch has fewer.
-        cache: Sizes of caches of rows of other parts, each a share of all nodes of each type.
+        batches: Batches to sample of each part; fewer if an epoch has fewer.
+        cache: Sizes of remote caches, each as a share of all nodes of each type.
         seed: Seed of all draws.
 
     Example:

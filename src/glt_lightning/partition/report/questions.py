@@ -61,7 +61,7 @@ class Questions:
         """
         parts = [part_of(self._manifest, t, gids) for t, gids in enumerate(found.gid)]
         nodes = [self._node_counts(found, parts, part, None)]
-        nodes += [self._node_counts(found, parts, part, kept) for kept in cached]
+        nodes += [self._node_counts(found, parts, part, in_cache) for in_cache in cached]
         picks = self._pick_counts(found, parts, part)
         neighbors = self._expand(nodes[0], picks)
         edges = self._gather(picks, self._edge_widths)

@@ -41,14 +41,14 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with the totals that are worked out from them."""
-        said = asdict(self)
-        contents = said["contents"]
+        values = asdict(self)
+        contents = values["contents"]
         contents["edge_cut"] = self.contents.edge_cut
         for counts, raw in zip(self.contents.counts, contents["counts"], strict=True):
             raw |= {"total": counts.total, "balance": counts.balance}
         for memory, raw in zip(self.contents.memory, contents["memory"], strict=True):
             raw["total"] = memory.total
-        return said
+        return values
 
 
 def make_report(partition: LocalPartition, options: TrafficOptions, progress: Progress) -> Report:

@@ -26,10 +26,10 @@ _PLACEMENTS = {
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """How the partition was made and what was assumed, as (what, value)."""
+    """(name, value) of the options of the partition and the assumptions of the prediction."""
     contents, made = report.contents, dict(report.contents.made_by)
     assigned: dict[str, object] = {key: made.pop(key) for key in ("algorithm", "seed") if key in made}
-    said = [
+    rows = [
         ("partition", contents.folder),
         ("data set", str(made.pop("source", "unknown"))),
         ("assigned by", numbers.options(assigned)),
@@ -38,19 +38,19 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("edge cut", f"{numbers.percent(contents.edge_cut)} of the stored edges have a source of another part"),
     ]
     if report.no_traffic:
-        said.append(("traffic", f"cannot be predicted: {report.no_traffic}"))
+        rows.append(("traffic", f"cannot be predicted: {report.no_traffic}"))
     else:
-        said.append(("traffic", _assumed(report)))
-    return said
+        rows.append(("traffic", _assumed(report)))
+    return rows
 
 
 def _hot_lists(report: Report) -> str:
     hotness = report.contents.hotness
-    said = [f"{policy} ({numbers.options(how)})" if how else policy for policy, how in hotness.items()]
+    policies = [f"{policy} ({numbers.options(how)})" if how else policy for policy, how in hotness.items()]
     if report.contents.num_parts == 1 or not report.traffic:
-        return "; ".join(said) or "none"
+        return "; ".join(policies) or "none"
     if report.policies != ("presampled",):
-        return "; ".join(said)
+        return "; ".join(policies)
     return "none; for caches, remote nodes are ranked by counts in other sampled batches (presampled)"
 
 
@@ -126,7 +126,7 @@ def _traffic_cells(
 
 
 def cache_tables(traffic: ExpectedTraffic) -> list[Table]:
-    """For each policy the hit rates per part, and what is left to ask for."""
+    """For each policy, the hit rates per part and the remaining remote rows."""
     policies = dict.fromkeys(cache.policy for cache in traffic.parts[0].caches)
     return [_cache_table(traffic, policy) for policy in policies]
 
@@ -153,6 +153,6 @@ def _cache_table(traffic: ExpectedTraffic, policy: str) -> Table:
 
 
 def mean_hit_rate(rates: Sequence[float | None]) -> float | None:
-    """Over the parts that ask others for anything."""
+    """The mean over the parts that read any remote row."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) / len(known) if known else None

@@ -13,9 +13,9 @@ _COLUMNS = 11  # of a table beside each other; more parts go below
 
 def report_text(report: Report) -> str:
     """Facts and aligned tables."""
-    said = facts(report)
-    width = max(len(name) for name, _ in said)
-    lines = [f"{name.ljust(width)}  {value}" for name, value in said]
+    rows = facts(report)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name.ljust(width)}  {value}" for name, value in rows]
     tables = contents_tables(report.contents)
     for traffic in report.traffic:
         tables += [traffic_table(traffic), *cache_tables(traffic)]

@@ -1,4 +1,4 @@
-"""What batches will ask of other hosts, predicted by sampling some."""
+"""Predicts the traffic between hosts by sampling some batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from glt_lightning.store.hotness import stored_policies
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
 _SPLIT = "train"
-_MEASURED, _RANKED = 0, 1  # epochs: what is predicted, and what ranks nodes for a cache
+_MEASURED, _RANKED = (
+    0,
+    1,
+)  # epochs: one is predicted, another ranks nodes for a cache, so that the cache cannot know the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class PartTraffic:
 
     @property
     def remote_share(self) -> float:
-        """Share of a batch's nodes that belong to other parts."""
+        """Share of a batch's nodes that are remote."""
         return self.remote_nodes.mean / self.nodes.mean
 
 
@@ -76,13 +79,13 @@ class ExpectedTraffic:
 
 
 def count_batches(partition: LocalPartition, options: TrafficOptions) -> int:
-    """How many batches `predict_traffic` samples at most."""
+    """The largest number of batches that `predict_traffic` samples."""
     again = 1 if _policies(partition) else 2
     return len(PLACEMENTS) * partition.manifest.num_parts * options.batches * again
 
 
 def why_no_traffic(partition: LocalPartition) -> str | None:
-    """Why nothing can be predicted, if so."""
+    """The reason why traffic cannot be predicted; None if it can."""
     manifest = partition.manifest
     if _SPLIT not in manifest.splits:
         return f"the partition has no split {_SPLIT!r}"

@@ -1,4 +1,4 @@
-"""Where graphs come from. `open_source` is the door."""
+"""Sources of graphs: files, folders, tables, OGB, PyG and scipy. `open_source` opens any of them."""
 
 from glt_lightning.partition.sources.base import ArraySource, EdgeList, GraphSource, Rows, Splits
 from glt_lightning.partition.sources.ogb.edges import read_edge_splits

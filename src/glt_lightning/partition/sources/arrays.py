@@ -1,4 +1,4 @@
-"""Tensors, arrays and lists that a script hands over, as arrays on the host."""
+"""Converts tensors, arrays and lists given by a script to arrays on the host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def edge_ends(name: str, value: Any) -> np.ndarray:
     if isinstance(value, (tuple, list)) and len(value) == 2:
         sources, destinations = (host_array(name, ids) for ids in value)
         if sources.shape != destinations.shape:
-            raise DataError(f"{name}: {sources.shape} sources and {destinations.shape} destinations.")
+            raise DataError(
+                f"{name}: sources and destinations differ in shape: {list(sources.shape)} and {list(destinations.shape)}. Give "
+                "two arrays [E]."
+            )
         value = np.stack([sources, destinations])
     ends = host_array(name, value)
     if ends.ndim != 2 or ends.shape[0] != 2 or (ends.dtype.kind not in "iu" and ends.size):

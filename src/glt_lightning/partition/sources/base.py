@@ -1,4 +1,4 @@
-"""What the partitioner asks of a user's data, and the parts that sources share."""
+"""The interface of graph sources, and the code they share."""
 
 from __future__ import annotations
 

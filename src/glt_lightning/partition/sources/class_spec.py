@@ -57,7 +57,10 @@ class ClassSpec:
         try:
             kind = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
-            raise DataError(f"{self.option}: cannot import {self.path!r} ({error}).") from None
+            raise DataError(
+                f"{self.option}: cannot import {self.path!r} ({error}). Give the import path of a class, such as "
+                "package.module.Class, of a package that is installed or in the working directory."
+            ) from None
         if not inspect.isclass(kind):
             raise DataError(f"{self.option}: {self.path} is not a class.")
         return kind
@@ -65,7 +68,7 @@ class ClassSpec:
     def check(self, kind: type, given: Collection[str] = ()) -> None:
         """Raises `DataError`, with the names, for arguments that the class lacks or has no use for.
 
-        given: arguments that come from elsewhere.
+        given: names of arguments that the caller adds.
         """
         parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "sympy", "networkx")  # torch requires the other two
 _GENERATOR = 1  # raise it when `import_graph` changes what it builds
-_TIMEOUT_S = 300.0
+_TIMEOUT_S = 300.0  # wait for another process that builds the demo graph, which takes some seconds
 
 
 def open_demo(root: str | Path) -> NpzSource:
@@ -31,7 +31,7 @@ def open_demo(root: str | Path) -> NpzSource:
     path = Path(root) / "demo" / f"imports-{key}.npz"
     if not path.exists():
         with exclusive(path, _TIMEOUT_S):
-            if not path.exists():  # nobody built it while we waited
+            if not path.exists():  # another process may have built it during the wait
                 _build(path, tuple(versions))
     source = NpzSource(path)
     source.name = "demo"

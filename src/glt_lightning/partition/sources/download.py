@@ -1,4 +1,4 @@
-"""Downloading an archive: with deadlines, without questions, and whole or not at all."""
+"""Downloads an archive with deadlines and without prompts; the target folder appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from glt_lightning.errors import DataError
 from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.progress import Progress
 
-_STALL_S = 60.0  # longest silence of the server
-_LOCK_S = 6 * 3600.0
+_STALL_S = 60.0  # longest time without a byte from the server before the download fails
+_LOCK_S = (
+    6 * 3600.0
+)  # wait for another process that downloads: ogbn-papers100M has about 57 GB, which is 2.6 MB/s for six hours
 _CHUNK = 1 << 20
 
 
 def fetch_zip(url: str, inner: str, target: Path, hint: str) -> None:
     """Downloads ``url`` and puts its folder ``inner`` at ``target``, unless ``target`` is there already."""
     with exclusive(target, _LOCK_S):
-        if target.exists():  # another process fetched it while we waited
+        if target.exists():  # another process downloaded it during the wait
             return
         try:
             with whole_folder(target) as temporary:
@@ -44,7 +46,7 @@ def _fetch(url: str, path: Path) -> None:
                 out.write(chunk)
                 done(len(chunk))
         if size and path.stat().st_size != size:
-            raise OSError(f"the connection ended after {path.stat().st_size} of {size} bytes")
+            raise OSError(f"the connection was closed after {path.stat().st_size:,} of {size:,} bytes")
 
 
 def _unpacked_bytes(members: zipfile.ZipFile) -> int:

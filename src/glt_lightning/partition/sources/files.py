@@ -1,4 +1,4 @@
-"""Arrays in files that are read by ranges, so that what was read does not stay in this process's memory."""
+"""Arrays in files that are read by ranges; what was read does not stay in this process's memory, as with a memory map."""
 
 from __future__ import annotations
 
@@ -47,13 +47,16 @@ class NpyFile:
         if self.dtype.hasobject or not shape:
             raise DataError(f"{path}: expected an array of plain numbers, got {self.dtype} {list(shape)}.")
         if size != self.dtype.itemsize * math.prod(shape):
-            raise DataError(f"{path}: {size} bytes of data are not {self.dtype} {list(shape)}; is the file cut off?")
+            raise DataError(
+                f"{path}: the file has {size:,} bytes of data, too few for {self.dtype} {list(shape)}. It may be truncated: "
+                "write or copy it again."
+            )
         self._row_bytes = row_bytes(self.dtype, self.shape[1:])
 
     def by_rows(self) -> NpyFile:
         """Itself; raises `DataError` when the file holds columns."""
         if self.transposed:
-            raise DataError(f"{self.path}: is in Fortran order; save it again with np.ascontiguousarray.")
+            raise DataError(f"{self.path}: the array is in Fortran order. Save it again, after np.ascontiguousarray.")
         return self
 
     def __len__(self) -> int:
@@ -94,7 +97,9 @@ class NpyFile:
         try:
             read_exactly(stream.fileno(), out, self._offset + at)
         except EOFError as error:
-            raise DataError(f"{self.path}: {error}; was it changed while it was read?") from None
+            raise DataError(
+                f"{self.path}: {error}. It changed while it was read: let no other process write to it."
+            ) from None
 
 
 class FileEdges:

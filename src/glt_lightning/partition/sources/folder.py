@@ -51,7 +51,7 @@ class FolderSource:
         for rows in (self._first(_X), self._first(_Y)):
             if rows is not None:
                 return {NODE: len(rows)}
-        raise DataError(f"{self.path}: how many nodes there are is not said; add x.npy, or indptr.npy and indices.npy.")
+        raise DataError(f"{self.path}: the number of nodes is unknown. Add x.npy, or give indptr.npy and indices.npy.")
 
     @property
     def num_features(self) -> dict[NodeType, int | None]:

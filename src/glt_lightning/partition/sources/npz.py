@@ -162,8 +162,7 @@ class NpzSource:
             if key in self._shapes:
                 return self._shapes[key][0][0]
         raise DataError(
-            f"{self.path}: how many nodes of type {node_type!r} there are is not said; "
-            f"add '{prefix}x' or '{prefix}num_nodes'."
+            f"{self.path}: the number of nodes of type {node_type!r} is unknown. Add '{prefix}x' or '{prefix}num_nodes'."
         )
 
     def _lazy(self, key: str) -> LazyArray | NpyFile:

@@ -112,7 +112,9 @@ def convert(data: Data | HeteroData, name: str) -> ArraySource:
 def _num_nodes(store: Any, node_type: NodeType) -> int:
     count = store.num_nodes
     if count is None:
-        raise DataError(f"dataset: how many nodes of type {node_type!r} there are is not said; set num_nodes.")
+        raise DataError(
+            f"dataset: the number of nodes of type {node_type!r} is unknown. Set num_nodes on the PyG object."
+        )
     return int(count)
 
 
@@ -120,7 +122,8 @@ def _edge_index(store: Any, edge_type: EdgeType) -> np.ndarray:
     edge_index = store.get("edge_index")
     if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
         raise DataError(
-            f"dataset: edge type {edge_type_str(edge_type)} has no edge_index [2, E]; other layouts are not read."
+            f"dataset: edge type {edge_type_str(edge_type)} has no edge_index [2, E], the only layout that is read. Convert it "
+            "with torch_geometric.utils.to_edge_index."
         )
     return to_numpy(edge_index.as_subclass(torch.Tensor), "edge_index")
 
@@ -165,7 +168,9 @@ def _splits(store: Any, num_nodes: int) -> Iterator[tuple[str, np.ndarray]]:
 def to_numpy(tensor: torch.Tensor, name: str) -> np.ndarray:
     """The tensor as an array; bfloat16 as `ops.encoding.BFLOAT16`."""
     if tensor.layout != torch.strided:
-        raise DataError(f"dataset: {name} is a sparse tensor; make it dense (to_dense()).")
+        raise DataError(
+            f"dataset: {name} is a sparse tensor, which cannot be stored as rows. Make it dense with to_dense()."
+        )
     return array_of(tensor)
 
 

@@ -40,7 +40,7 @@ def _maker(kind: type, path: str, values: dict[str, Any], folder: Path) -> Calla
         with exclusive(folder, _LOCK_S), fixed_randomness():  # ranks that start together would download the same files
             try:
                 return kind(**values)
-            except Exception as error:  # what a data set of others raises is not said anywhere
+            except Exception as error:  # a third-party data set may raise anything
                 raise _explained(error, path, values) from error
 
     return make

@@ -108,7 +108,9 @@ def read_sparse(path: Path) -> SparseEdges:
     except FileNotFoundError:
         raise DataError(f"{path}: not found.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise DataError(f"{path}: expected a file of scipy.sparse.save_npz ({error}). Is it cut off?") from None
+        raise DataError(
+            f"{path}: not readable as a file of scipy.sparse.save_npz ({error}). It may be truncated: save or copy it again."
+        ) from None
     if shape.shape != (2,) or data.ndim != 1 or first.ndim != 1 or second.ndim != 1:
         raise DataError(f"{path}: expected a matrix of two dimensions, got shape {shape.tolist()}.")
     sides = (int(shape[0]), int(shape[1]))
@@ -139,7 +141,7 @@ def _expanded(path: Path, indptr: np.ndarray, count: int, entries: int) -> np.nd
 def _edges(what: str, shape: tuple[int, int], rows: np.ndarray, columns: np.ndarray, data: np.ndarray) -> SparseEdges:
     if not len(rows) == len(columns) == len(data):
         raise DataError(
-            f"{what}: {len(rows)} rows, {len(columns)} columns and {len(data)} values; expected as many each."
+            f"{what}: expected as many row indices as column indices and values, got {len(rows)}, {len(columns)} and {len(data)}."
         )
     for ids, count, name in ((rows, shape[0], "row"), (columns, shape[1], "column")):
         if ids.dtype.kind not in "iu" or (len(ids) and (ids.min() < 0 or ids.max() >= count)):

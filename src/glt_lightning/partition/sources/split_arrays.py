@@ -30,7 +30,9 @@ def split_ids(file: str, keys: Sequence[str], read: Callable[[str], np.ndarray],
     each = [_mask_ids(f"{file}{key}", read(key), count) if key in MASK_KEYS else read(key) for key in keys]
     for key, ids in zip(keys[1:], each[1:], strict=True):
         if not np.array_equal(np.unique(_ids(ids)), np.unique(_ids(each[0]))):
-            raise DataError(f"{file}{keys[0]} and {key} name different nodes. Leave one of them out.")
+            raise DataError(
+                f"{file}{keys[0]} and {key} are two different definitions of one split. Remove one of them."
+            )
     return each[0]
 
 

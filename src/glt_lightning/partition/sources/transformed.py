@@ -88,7 +88,7 @@ def _make(spec: ClassSpec) -> Any:
     spec.check(kind)
     try:
         made = kind(**spec.arguments)
-    except Exception as error:  # what a class of others raises is not said anywhere
+    except Exception as error:  # a third-party class may raise anything
         raise DataError(f"transforms: {spec.text} cannot be made ({type(error).__name__}: {error}).") from error
     if not callable(made):
         raise DataError(

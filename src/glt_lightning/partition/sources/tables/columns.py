@@ -79,7 +79,7 @@ class PlainColumn:
         if not np.isfinite(block).all():
             row, at = np.argwhere(~np.isfinite(block))[0].tolist()
             where = f" at position {at}" if is_list(array.type) else ""
-            raise piece.error(name, row, f"{block[row, at]}{where} is no feature; replace it by a finite float32.")
+            raise piece.error(name, row, f"{block[row, at]}{where} is not a finite float32. Replace this value.")
         return block
 
     def _width_of(self, piece: Columns, array: pa.Array) -> int:
@@ -93,8 +93,8 @@ class PlainColumn:
             self.width = int(lengths[0]) if len(lengths) else 1
         if (other := lengths != self.width).any():
             row = int(other.argmax())
-            said = f"{lengths[row]} features, but {self.width} in the rows before; make all equal."
-            raise piece.error(self._name, row, said)
+            message = f"{lengths[row]} features, but {self.width} in the rows before. All rows need the same number."
+            raise piece.error(self._name, row, message)
         return self.width
 
 
@@ -107,9 +107,9 @@ def values(piece: TablePiece, name: str) -> np.ndarray:
         return pc.cast(array, pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
     if not is_number(kind):
         row = int(pc.is_valid(array).index(True).as_py())
-        said = repr(array[row].as_py()) if row >= 0 else "the column"
+        value = repr(array[row].as_py()) if row >= 0 else "the column"
         advice = f"A category is a feature: features: {name}, encode: {{{name}: category}}."
-        raise piece.error(name, max(row, 0), f"{said} is {kind}; attributes are numbers, booleans or times. {advice}")
+        raise piece.error(name, max(row, 0), f"{value} is {kind}; attributes are numbers, booleans or times. {advice}")
     _no_null(piece, name, array, "give it a value or leave the row out")
     return array.to_numpy(zero_copy_only=False)
 
@@ -128,7 +128,7 @@ def weights(piece: TablePiece, name: str) -> np.ndarray:
         found = values(piece, name).astype(np.float32)
     if (bad := ~np.isfinite(found)).any():
         row = int(bad.argmax())
-        raise piece.error(name, row, f"{found[row]} is no weight; replace it by a finite float32.")
+        raise piece.error(name, row, f"weight {found[row]} is not a finite float32. Replace this value.")
     return found
 
 
@@ -143,7 +143,9 @@ def split_codes(piece: TablePiece, name: str) -> np.ndarray:
         plain = word.strip().lower()
         if plain not in SPLITS and plain not in _NONE:
             row = int(pc.index(words.indices, index).as_py())
-            raise piece.error(name, row, f"{word!r} is no split; expected train, val (or valid), test, or nothing.")
+            raise piece.error(
+                name, row, f"unknown split {word!r}; expected train, val (or valid), test, or an empty cell."
+            )
         codes.append(order.index(SPLITS[plain]) if plain in SPLITS else -1)
     return np.array(codes, np.int8)[words.indices.to_numpy()]
 
@@ -165,10 +167,10 @@ class LabelColumn:
         elif pa.types.is_floating(array.type):
             found = pc.cast(array, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
             if (bad := ~np.isfinite(found)).any():
-                said = (
+                message = (
                     "a float column is a regression and needs a finite label for each node. Store classes as integers"
                 )
-                raise piece.error(self._name, int(bad.argmax()), f"{said} (in pandas: Int64) or text.")
+                raise piece.error(self._name, int(bad.argmax()), f"{message} (in pandas: Int64) or text.")
             self._numbers.append(found)
         else:
             raise piece.error(self._name, 0, f"{array.type}: expected text, integers or floats as labels.")

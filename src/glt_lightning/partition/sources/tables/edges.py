@@ -60,8 +60,8 @@ class EdgeConverter:
             held = 0
             for piece in table.pieces(types):
                 columns.write(piece)
-                for kept, column in zip(self._held, ends, strict=True):
-                    kept.append(ids_of(piece, column))
+                for pieces, column in zip(self._held, ends, strict=True):
+                    pieces.append(ids_of(piece, column))
                 held += len(piece)
                 if held >= self._chunk:
                     self._flush(writers)
@@ -74,7 +74,7 @@ class EdgeConverter:
         """Looks up what was gathered."""
         if not self._held[0]:
             return
-        ends = [pa.concat_arrays(kept) for kept in self._held]
+        ends = [pa.concat_arrays(pieces) for pieces in self._held]
         self._held = [[], []]
         count = len(ends[0])
         (_, first, _), (_, second, _) = self._ends

@@ -105,5 +105,5 @@ class GivenRows:
     def column(self, name: str) -> pa.Array:
         return self._batch.column(name)
 
-    def error(self, column: str, row: int, said: str) -> DataError:
-        return DataError(f"encode_rows: row {row}, column {column!r}: {said}")
+    def error(self, column: str, row: int, message: str) -> DataError:
+        return DataError(f"encode_rows: row {row}, column {column!r}: {message}")

@@ -38,9 +38,9 @@ class TablePiece:
     def column(self, name: str) -> pa.Array:
         return self.batch.column(name)
 
-    def error(self, column: str, row: int, said: str) -> DataError:
+    def error(self, column: str, row: int, message: str) -> DataError:
         """The error about ``row`` of this piece."""
-        return DataError(f"{self.table.place(self.begin + row)}, column {column!r}: {said}")
+        return DataError(f"{self.table.place(self.begin + row)}, column {column!r}: {message}")
 
 
 class TableFiles:
@@ -162,10 +162,10 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        said = str(error).strip().splitlines()[0].rstrip(".")
-        of_letters = isinstance(error, UnicodeDecodeError) or "UTF8" in said
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        of_letters = isinstance(error, UnicodeDecodeError) or "UTF8" in reason
         advice = "Save it as UTF-8 (iconv -f latin1 -t utf-8)." if of_letters else "Is it damaged or cut off?"
-        raise DataError(f"{path}: cannot be read as a table ({said}). {advice}") from None
+        raise DataError(f"{path}: cannot be read as a table ({reason}). {advice}") from None
 
 
 def _metadata(path: Path) -> Any:

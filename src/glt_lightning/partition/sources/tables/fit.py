@@ -241,13 +241,20 @@ class _CategoryFit:
     def _warn_of_numbers(self, table: TableFiles, known: list[str]) -> None:
         """One word among numbers makes them categories, of which a model learns no order."""
         found = pa.array(known, pa.large_string())
-        others = found.filter(pc.invert(pc.match_substring_regex(found, _NUMBER_OR_DATE))).to_pylist()
-        if 2 * len(others) < len(known):
-            words = ", ".join(others[:3])
+        no_numbers = found.filter(pc.invert(pc.match_substring_regex(found, _NUMBER_OR_DATE))).to_pylist()
+        if 2 * len(no_numbers) < len(known):
+            words = ", ".join(no_numbers[:3])
             _log.warning(
                 "%s: column %r is taken for categories: most of its %s different values are numbers or dates, but not %s. "
                 "If these mean that there is no value, say missing: [%s]; if categories are meant, encode: {%s: category}.",
-                *(table.paths[0], self._name, f"{len(known):,}", ", ".join(map(repr, others[:3])), words, self._name),
+                *(
+                    table.paths[0],
+                    self._name,
+                    f"{len(known):,}",
+                    ", ".join(map(repr, no_numbers[:3])),
+                    words,
+                    self._name,
+                ),
             )
 
     def _require_repeated(self, table: TableFiles) -> None:

@@ -26,7 +26,7 @@ def ids_of(piece: TablePiece, column: str) -> pa.Array:
     array = piece.column(column)
     if array.null_count:
         row = int(pc.index(pc.is_null(array), True).as_py())
-        raise piece.error(column, row, "there is no id; give it one or leave the row out.")
+        raise piece.error(column, row, "the id is missing. Fill it in or remove the row.")
     if pa.types.is_integer(array.type):
         return pc.cast(array, pa.int64())
     if not pa.types.is_large_string(array.type):

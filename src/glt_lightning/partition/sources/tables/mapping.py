@@ -113,11 +113,11 @@ class Tables:
 
 def _columns_of(table: NodeTable | EdgeTable) -> dict[str, Any]:
     """Keys of later releases are there only when they are given: folders of earlier ones keep their name."""
-    said = {name: value for name, value in asdict(table).items() if name != "path"}
+    keys = {name: value for name, value in asdict(table).items() if name != "path"}
     for name in ("encode", "missing", "fit_on"):
-        if said.get(name) in (None, ()):
-            said.pop(name, None)
-    return said
+        if keys.get(name) in (None, ()):
+            keys.pop(name, None)
+    return keys
 
 
 def features_asked(table: NodeTable | EdgeTable) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def _paths(where: str, value: Any) -> tuple[str, ...]:
 
 def _attr_name(where: str, name: str) -> str:
     if name in _TAKEN or not name.isidentifier() or not name.isascii():
-        why = "is used otherwise" if name in _TAKEN else "is no identifier"
+        why = "is a reserved name" if name in _TAKEN else "is not an identifier"
         raise DataError(f"dataset: {where}: attrs: {name!r} {why}; choose another name for the attribute.")
     return name
 
