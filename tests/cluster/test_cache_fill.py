@@ -158,7 +158,9 @@ def test_one_line_says_what_it_comes_to(tmp_path, caplog):
         make_cache(here, remote, CacheOptions(ratio=0.1)).close()
     (line,) = caplog.messages
     rows = int(0.1 * whole.manifest.num_nodes[0])
-    assert line.startswith(f"cache beside parts [0]: {rows} rows (10.0% of all nodes) of other parts, degree, ")
+    assert line.startswith(
+        f"cache on the host of parts [0]: {rows} rows (10.0% of all nodes) of remote parts, degree, "
+    )
     assert line.endswith(" MB.")
 
 
@@ -221,7 +223,9 @@ def test_room_to_learn_is_shared_among_processes(tmp_path, monkeypatch):
     expected = [min(int(0.4 * n), f) // 3 for n, f in zip(whole.manifest.num_nodes, foreign, strict=True)]
     assert maker.make(remote)["capacity"] == expected
     monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 1000)
-    with pytest.raises(OptionError, match=r"cache: no room for .* are available on this host. Lower cache.ratio"):
+    with pytest.raises(
+        OptionError, match=r"cache: not enough memory for .* are available on this host. Lower cache.ratio"
+    ):
         CacheMaker(here, CacheOptions(policy="dynamic", bytes="1GB"))
 
 
@@ -377,7 +381,9 @@ def test_options_that_do_not_fit_the_graph(tmp_path, monkeypatch):
     with pytest.raises(OptionError, match=r"cache.policy: vip, but .* \(it has: degree\).*partition.hotness: vip"):
         make_cache(here, remote, CacheOptions(policy="vip", ratio=0.1))
     monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 1000)
-    with pytest.raises(OptionError, match=r"cache: no room for .* are available on this host. Lower cache.ratio"):
+    with pytest.raises(
+        OptionError, match=r"cache: not enough memory for .* are available on this host. Lower cache.ratio"
+    ):
         make_cache(here, remote, CacheOptions(ratio=0.1))
 
 

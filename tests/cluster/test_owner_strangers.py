@@ -161,7 +161,7 @@ GATHER = {"tables": [["node", PAPER, ["x"]]]}
         ("expand", EXPAND | {"hop": 16}, {}, "hop: expected an integer from 0 to 15, got 16"),
         ("expand", EXPAND | {"key": 2**64}, {}, "key: expected an integer from 0 to 18446744073709551615"),
         ("expand", EXPAND | {"first": -1}, {}, "first: expected an integer from 0 to"),
-        ("expand", EXPAND | {"first": 1}, {}, "first: expected at most 0, the picks there are; got 1"),
+        ("expand", EXPAND | {"first": 1}, {}, "first: expected at most 0, the number of picks; got 1"),
         ("expand", EXPAND, {"2": [0]}, "rows: expected arrays named by node types 0 to 1, got '2'"),
         ("expand", EXPAND, {"x": [0]}, "rows: expected arrays named by node types 0 to 1, got 'x'"),
         ("expand", EXPAND, {"1": [10**6]}, "id 1000000 at position 0 is not in the graph"),

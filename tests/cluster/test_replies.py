@@ -104,7 +104,7 @@ def test_rows_in_pieces_are_the_same(partition, reply_bytes) -> None:
 def test_an_owner_that_sends_nothing_more_is_an_error(partition) -> None:
     near, rows = asked(partition, 4096)
     near._calls = {"expand": lambda message, caller: Message({"arrays": [], "total": 5})}
-    with pytest.raises(PeerError, match="server 0 answered a question for neighbours with what does not fit"):
+    with pytest.raises(PeerError, match="server 0: its reply to a request for neighbours is inconsistent"):
         rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_edge_types, DrawOptions(), {}))()
 
 
@@ -118,7 +118,7 @@ def test_picks_of_other_edge_types_than_counted_are_an_error() -> None:
         return Message({"arrays": arrays, "total": 3}, body)
 
     rows = PeerRows(np.ones(1, dtype=np.int32), [Near(SimpleNamespace(calls={"expand": expand}))])
-    with pytest.raises(PeerError, match="server 0 answered a question for neighbours with what does not fit"):
+    with pytest.raises(PeerError, match="server 0: its reply to a request for neighbours is inconsistent"):
         rows.expand(1, Expand(0, 0, (-1, -1), DrawOptions(), {0: np.zeros(1, dtype=np.int32)}))()
 
 

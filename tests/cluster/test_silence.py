@@ -31,7 +31,7 @@ class World:
 def test_rank_that_is_stopped() -> None:
     world = World("T")
     assert world.pass_(55) is None
-    assert world.pass_(10) == (1, "no sign of life for 60 s; its process is stopped by SIGSTOP or a debugger")
+    assert world.pass_(10) == (1, "no heartbeat for 60 s; its process is stopped by SIGSTOP or a debugger")
     assert world.now <= 1000 + 60 + world.silence.beat_s
 
 
@@ -39,7 +39,7 @@ def test_rank_that_is_frozen_or_in_a_deadlock() -> None:
     """It gets five times as long: it may wait for a disk."""
     world = World()
     assert world.pass_(290) is None
-    found = (1, "no sign of life for 300 s; its process uses no CPU time (state S), so it is frozen or in a deadlock")
+    found = (1, "no heartbeat for 300 s; its process uses no CPU time (state S), so it is frozen or deadlocked")
     assert world.pass_(20) == found
 
 
@@ -69,7 +69,7 @@ def test_process_of_another_container() -> None:
     world = World()
     world.states[11] = None
     assert world.pass_(300, speak=(1, 2)) is None
-    assert world.pass_(320) == (1, "no sign of life for 300 s; its process cannot be seen from here")
+    assert world.pass_(320) == (1, "no heartbeat for 300 s; its process is not visible from here")
 
 
 def test_watcher_that_stood_still_itself() -> None:

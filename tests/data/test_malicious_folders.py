@@ -108,14 +108,14 @@ def test_user_id_that_is_there_twice(folder: Path) -> None:
     ids = [np.load(folder / file) for file in (IDS0, IDS1)]
     array(IDS1, 7, int(ids[1][2]))(folder)
     with pytest.raises(
-        PartitionError, match=rf"{IDS1}: damaged: position 7 holds the user id {ids[1][2]}, which stands"
+        PartitionError, match=rf"{IDS1}: damaged: position 7 holds the user id {ids[1][2]}, which occurs before"
     ):
         LocalPartition.open(folder)
     LocalPartition.open(folder, parts=[0]).close()
     for value in (ids[1][2], ids[0][4]):
         ids[1][7] = value
         with pytest.raises(
-            PartitionError, match=rf"{IDS1}: damaged: position 7 holds the user id {value}, which stands"
+            PartitionError, match=rf"{IDS1}: damaged: position 7 holds the user id {value}, which occurs before"
         ):
             gids_by_user_id(Manifest.load(folder), 0, ids, folder)
 

@@ -119,7 +119,7 @@ def test_class_names(tmp_path: Path) -> None:
     manifest = replace(example(), num_classes=2, class_names=("no", "yes"))
     manifest.save(tmp_path)
     assert Manifest.load(tmp_path) == manifest
-    for wrong, said in (("no", "class_names: expected a list of names"), (["no"], "not one for each of 2 classes")):
+    for wrong, said in (("no", "class_names: expected a list of names"), (["no"], "1 names for 2 classes")):
         (tmp_path / "manifest.json").write_text(json.dumps(manifest.to_json() | {"class_names": wrong}))
         with pytest.raises(PartitionError, match=said):
             Manifest.load(tmp_path)
@@ -132,16 +132,16 @@ ENCODED = {"stored": "bfloat16", "given": "bfloat16"}
     ("encodings", "said"),
     [
         ([], "encodings: expected an object"),
-        ({"nodes/1/z": ENCODED}, "encodings: 'nodes/1/z' is no attribute"),
-        ({"nodes/1/n_id": ENCODED}, "'nodes/1/n_id' is no attribute"),
-        ({"part0/nodes/1/x": ENCODED}, "'part0/nodes/1/x' is no attribute"),
-        ({"nodes/1/x": None}, "the entry of nodes/1/x is not one of this format: None"),
-        ({"nodes/1/x": {"stored": "int4", "given": "float32"}}, "is not one of this format"),
-        ({"nodes/1/x": {"stored": ["int8"], "given": "float32"}}, "is not one of this format"),
-        ({"nodes/1/x": {"stored": "int8", "given": "bfloat16"}}, "is not one of this format"),
-        ({"nodes/1/x": {"stored": "float16", "given": "float64"}}, "is not one of this format"),
-        ({"nodes/1/x": ENCODED}, r"nodes/1/x is <f4 \[4, 3\], which does not hold bfloat16"),
-        ({"nodes/1/x": {"stored": "int8", "given": "float32"}}, "does not hold int8"),
+        ({"nodes/1/z": ENCODED}, "encodings: 'nodes/1/z' is not an attribute"),
+        ({"nodes/1/n_id": ENCODED}, "'nodes/1/n_id' is not an attribute"),
+        ({"part0/nodes/1/x": ENCODED}, "'part0/nodes/1/x' is not an attribute"),
+        ({"nodes/1/x": None}, "the entry of nodes/1/x is unknown to this release: None"),
+        ({"nodes/1/x": {"stored": "int4", "given": "float32"}}, "is unknown to this release"),
+        ({"nodes/1/x": {"stored": ["int8"], "given": "float32"}}, "is unknown to this release"),
+        ({"nodes/1/x": {"stored": "int8", "given": "bfloat16"}}, "is unknown to this release"),
+        ({"nodes/1/x": {"stored": "float16", "given": "float64"}}, "is unknown to this release"),
+        ({"nodes/1/x": ENCODED}, r"nodes/1/x is <f4 \[4, 3\], which cannot store bfloat16"),
+        ({"nodes/1/x": {"stored": "int8", "given": "float32"}}, "cannot store int8"),
     ],
 )
 def test_damaged_encodings(tmp_path: Path, encodings: Any, said: str) -> None:
@@ -189,16 +189,16 @@ DAMAGE: list[tuple[Callable[[dict], object], str]] = [
     (put(["a", "c"], "node_types"), "names a node type that is not in node_types"),
     (put([list(NEAR), list(LIKES)], "edge_types"), "edge_types: not sorted"),
     (put([["a", "b"]], "edge_types"), "edge_types: expected a list of"),
-    (put(True, "homogeneous"), "homogeneous, but it has more than one"),
+    (put(True, "homogeneous"), "homogeneous: true, but there is more than one"),
     (put("paper", "target_type"), "target_type: 'paper' is not in node_types"),
     (put([3], "num_nodes"), "num_nodes: 1 entries for 2 node_types"),
-    (put([3, 5], "num_nodes"), "bounds: of node type 'b' do not cut 5 nodes into 2 parts"),
-    (put([[0, 1, 3], [0, 5, 4]], "bounds"), "bounds: of node type 'b'"),
-    (put([[0, 3], [0, 4]], "bounds"), "bounds: of node type 'a'"),
+    (put([3, 5], "num_nodes"), "bounds: those of node type 'b' do not divide 5 nodes into 2 parts"),
+    (put([[0, 1, 3], [0, 5, 4]], "bounds"), "bounds: those of node type 'b'"),
+    (put([[0, 3], [0, 4]], "bounds"), "bounds: those of node type 'a'"),
     (put([[0, 2, 3], [0, 4, 4]], "bounds"), "part0/nodes/0/n_id.npy has 1 rows, expected 2"),
-    (put([7, 8], "num_edges"), "num_edges: 8 edges of type .*, but the parts hold 7"),
+    (put([7, 8], "num_edges"), "num_edges: 8 edges of type .*, but the parts have 7"),
     (put(-1, "num_classes"), "num_classes: expected a count up to 2147483647 or null"),
-    (lambda raw: raw["arrays"].pop(X0), "part 1 has x of the nodes of type 'b', part 0 has not"),
+    (lambda raw: raw["arrays"].pop(X0), "part 1 has x of the nodes of type 'b', which part 0 lacks"),
     (lambda raw: raw["arrays"].pop(IDS1), "part 1 lacks n_id of the nodes of type 'a'"),
     (lambda raw: raw["arrays"].pop("part1/edges/0/indices.npy"), "part 1 lacks indices of the edges of type"),
     (put([4, 4], "arrays", "part0/nodes/1/x.npy", "shape"), "needs more|differs in dtype or width"),
@@ -214,7 +214,7 @@ DAMAGE: list[tuple[Callable[[dict], object], str]] = [
     (put({}, "arrays", "../../etc/passwd"), "is not a path of this format"),
     (put({}, "arrays", "/etc/passwd"), "is not a path of this format"),
     (put({}, "arrays", "part0/nodes/1/../x.npy"), "is not a path of this format"),
-    (put({"val": {"node_type": "b", "count": 2}}, "splits"), "splits: do not match the arrays"),
+    (put({"val": {"node_type": "b", "count": 2}}, "splits"), "splits: the names do not match the arrays"),
     (put({"node_type": "c", "count": 2}, "splits", "train"), "splits: the entry of 'train' is damaged"),
     (put(3, "splits", "train", "count"), "splits/train.npy is <i8 .2., expected <i8 .3."),
     (put("0", "options_hash"), "options_hash does not match"),

@@ -78,7 +78,7 @@ def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path):
 
 def test_what_is_not_finished_cannot_be_opened():
     made = _filled()
-    with pytest.raises(DataError, match="holds no finished arrays"):
+    with pytest.raises(DataError, match="not a finished file of shared arrays"):
         SharedArrays.open(made.path)
     made.close()
 
@@ -87,7 +87,7 @@ def test_what_is_not_finished_cannot_be_opened():
 def test_a_file_of_something_else(tmp_path, content):
     file = tmp_path / "cache.bin"
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"holds no finished arrays|damaged"):
+    with pytest.raises(DataError, match=r"not a finished file|damaged"):
         SharedArrays.open(file)
 
 

@@ -185,7 +185,8 @@ def test_cache_that_cannot_be_had(
     monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 64 << 20)
     said = refused(capsys, *args)
     assert re.search(
-        r"cache: no room for 48 rows: [\d,]+ bytes are needed, 67,108,864 are available on this host. Lower cache", said
+        r"cache: not enough memory for 48 rows: [\d,]+ bytes are needed, 67,108,864 are available on this host. Lower cache",
+        said,
     )
 
 

@@ -248,9 +248,18 @@ def _moved(arrays: dict, old: str, new: str) -> None:
         (lambda a: a["part0/hot/vip/0/gids.npy"].update(shape=[1], bytes=132), "part0/hot/vip/0/"),
         (lambda a: a["part0/hot/vip/0/gids.npy"].update(dtype="<f4"), "part0/hot/vip/0/gids.npy"),
         (lambda a: a["part0/hot/vip/0/hotness.npy"].update(dtype="<i4"), "part0/hot/vip/0/hotness.npy"),
-        (lambda a: _moved(a, "part0/hot/vip", "part0/hot/magic"), "hotness: does not say how magic, vip was made"),
-        (lambda a: _moved(a, "part1/hot/vip/0", "part7/hot/vip/0"), "part7/hot/vip/0 is of no part or node type"),
-        (lambda a: _moved(a, "part1/hot/vip/0", "part1/hot/vip/3"), "part1/hot/vip/3 is of no part or node type"),
+        (
+            lambda a: _moved(a, "part0/hot/vip", "part0/hot/magic"),
+            "hotness: the entry of .* magic, vip is missing",
+        ),
+        (
+            lambda a: _moved(a, "part1/hot/vip/0", "part7/hot/vip/0"),
+            "part7/hot/vip/0 belongs to no part or node type",
+        ),
+        (
+            lambda a: _moved(a, "part1/hot/vip/0", "part1/hot/vip/3"),
+            "part1/hot/vip/3 belongs to no part or node type",
+        ),
         (
             lambda a: [_without(a, f"part1/hot/vip/0/{name}.npy") for name in ("gids", "hotness")],
             "part1/hot/vip/0 is missing",

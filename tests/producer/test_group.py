@@ -145,7 +145,7 @@ def test_a_part_that_nobody_has(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 4)
 
     def remote(rank, exchange):
-        nobody = pytest.raises(PartitionError, match=r"part [12] of 4 is held by nobody")
+        nobody = pytest.raises(PartitionError, match=r"no process serves part [12] of 4")
         with nobody, open_rank(whole, 3 * rank, 4, exchange, SamplingOptions()):
             raise AssertionError("a context without part 1")
 

@@ -84,7 +84,7 @@ IDS = np.arange(3)
     [
         (
             {"seeds": IDS},
-            r"arrays: expected the fields input_id, seeds \(and, where wanted, extra/<name>, seeds/<node type>\)",
+            r"arrays: expected the fields input_id, seeds \(optional: extra/<name>, seeds/<node type>\)",
         ),
         ({"seeds": IDS, "input_id": IDS, "time": IDS}, r"got \['input_id', 'seeds', 'time'\]"),
         ({"seeds": IDS, "input_id": IDS, "seeds/x": IDS}, "got .*'seeds/x'"),

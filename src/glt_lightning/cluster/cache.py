@@ -28,16 +28,16 @@ _log = logging.getLogger(__name__)
 
 NOTHING_TO_KEEP = "cache: all parts are mapped here, so no row is remote and the remote cache stays empty."
 
-_BESIDE_A_ROW = 50  # bytes that a dynamic cache needs for each row beside it
-_TRAINED = ([15, 10, 5], 1024)  # fan-outs and batch size that are assumed where none are known
+_BESIDE_A_ROW = 50  # bytes of bookkeeping of a dynamic cache per row
+_TRAINED = ([15, 10, 5], 1024)  # fan-outs and batch size that are assumed if the options name none
 
 
 class CacheMaker:
-    """Makes the cache of a host for the parts that ``partition`` maps. Close it: that is the end of the cache.
+    """Makes the remote cache of a host that maps ``partition``. Close it: that frees the cache.
 
-    Whatever can be refused is refused here, before anyone is asked for anything, and the memory is taken; unless which
-    rows are the hottest is only known from batches that have to be sampled first. With policy ``dynamic`` there is room in
-    each of ``processes`` sampler processes, empty at first.
+    The constructor checks all options and reserves the memory, before any peer is called; unless the hottest rows are only
+    known from batches that have to be sampled first. With policy ``dynamic`` the memory belongs to ``processes`` sampler
+    processes, and is empty at first.
 
     Raises `OptionError` for options that do not fit the graph or this host.
     """
@@ -49,7 +49,7 @@ class CacheMaker:
         if self._ranked is None and self._policy == "degree":
             self._ranked = rank_by_edges(partition)
         elif self._ranked is not None and not any(len(each.gids) for each in self._ranked):
-            # A folder ranks by the training seeds of each part, and these parts have none.
+            # The stored ranking starts from the training seeds of each part, and these parts have none.
             _log.warning(
                 "cache.policy: %s: the partition lists no hot rows for parts %s, which have no training seeds. Rows are "
                 "ranked by degree instead.",
@@ -107,7 +107,7 @@ class CacheMaker:
         options = self._options
         fanouts = _TRAINED[0] if options.num_neighbors is None else options.num_neighbors
         batch_size = options.batch_size or _TRAINED[1]
-        by_counts = self._ranked is None  # else only the division of the memory is wanted
+        by_counts = self._ranked is None  # else presampling only divides the memory between rows and lists
         option = "cache.policy: presample" if by_counts else "cache.topology: auto"
         counted = presample(self._partition, remote, fanouts, batch_size, progress, option=option)
         if self._ranked is None:
@@ -148,7 +148,7 @@ class CacheMaker:
             self._rows = RowCache.create(manifest, self._gids, made_by, self._file)
         except MemoryError as error:
             raise OptionError(
-                f"cache: no room for {sum(counts):,} rows: {error}. Lower cache.ratio or cache.bytes."
+                f"cache: not enough memory for {sum(counts):,} rows: {error}. Lower cache.ratio or cache.bytes."
             ) from None
 
     def _dynamic_rows(self) -> list[int]:
@@ -164,12 +164,12 @@ class CacheMaker:
             require_memory(self._dynamic_size(rows))
         except MemoryError as error:
             raise OptionError(
-                f"cache: no room for {sum(rows):,} rows: {error}. Lower cache.ratio or cache.bytes."
+                f"cache: not enough memory for {sum(rows):,} rows: {error}. Lower cache.ratio or cache.bytes."
             ) from None
         return [n // self._processes for n in rows]
 
     def _dynamic_bytes(self, node_type: int) -> int:
-        """Of one row of a dynamic cache."""
+        """Bytes of one row of a dynamic cache."""
         return cached_node_bytes(self._partition.manifest, node_type) + _BESIDE_A_ROW
 
     def _dynamic_size(self, rows: Sequence[int]) -> int:
@@ -200,19 +200,19 @@ class CacheMaker:
             of = "nodes" if manifest.schema.homogeneous else name
             if len(gids):
                 shares.append(f"{len(gids):,} rows ({len(gids) / n:.1%} of all {of})")
-        rows = f"{', '.join(shares) or 'no rows'} of other parts, {self._policy}"
+        rows = f"{', '.join(shares) or 'no rows'} of remote parts, {self._policy}"
         size = 0 if self._rows is None else self._rows.nbytes
         if self._capacity:
-            room, size = sum(self._capacity), self._processes * self._dynamic_size(self._capacity)
-            rows = f"dynamic, room for {room:,} rows of other parts in each of {self._processes} sampler processes"
+            capacity, size = sum(self._capacity), self._processes * self._dynamic_size(self._capacity)
+            rows = f"dynamic, up to {capacity:,} rows of remote parts in each of {self._processes} sampler processes"
         lists = ""
         if self._topology is not None:
             lists = f"; neighbour lists of {self._topology.num_nodes:,} nodes, {self._topology.nbytes / 1e6:,.1f} MB"
-        return f"cache beside parts {list(self._partition.parts)}: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
+        return f"cache on the host of parts {list(self._partition.parts)}: {rows}, {size / 1e6:,.1f} MB{origin}{lists}."
 
 
 def _remote_nodes(partition: LocalPartition) -> list[int]:
-    """Of each type the nodes that are not mapped here."""
+    """Number of remote nodes of each type."""
     manifest = partition.manifest
     own = [sum(manifest.rows(p, t) for p in partition.parts) for t in range(len(manifest.num_nodes))]
     return [n - mine for n, mine in zip(manifest.num_nodes, own, strict=True)]

@@ -1,4 +1,4 @@
-"""Which process of a job this is."""
+"""The role and rank of a process in its job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What a process does: a worker trains and samples, a server samples for clients, a client trains."""
+    """The role of a process: a worker trains and samples, a server samples for clients, a client trains."""
 
     WORKER = "worker"
     SERVER = "server"
@@ -16,13 +16,13 @@ class Role(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DistContext:
-    """A process among the others of its job.
+    """A process of a distributed job.
 
-    rank, world_size: its number in its role, and how many have that role.
-    num_servers, num_clients: processes of these roles; None where that is not known. A server serves any number of
-    clients, which come and go.
-    parts: of the graph, that this process maps.
-    peers: whom it asks for what it does not map: addresses of servers, names of ranks.
+    rank, world_size: its number among the processes with its role, and the number of these.
+    num_servers, num_clients: number of processes with these roles; None if unknown: a server serves any number of clients,
+    which come and go.
+    parts: the parts of the graph that this process maps.
+    peers: the owners of the other parts: addresses of servers, or names of ranks.
 
     >>> context = DistContext(role=Role.CLIENT, rank=1, world_size=4, num_servers=2, num_clients=4)
     >>> context.worker_name, context.global_rank, context.global_world_size

@@ -44,7 +44,7 @@ def read_rows(
 
 
 def _ask(table: RowTable, remote: RemoteRows | None, gids: np.ndarray) -> None:
-    """Routes rows, and asks the owners of those that are not mapped."""
+    """Routes rows, and requests the remote ones from their owners."""
     table.clear()
     route = table.route(gids)
     if remote is not None:

@@ -1,7 +1,7 @@
-"""Answering a question for neighbours in a bounded reply: the sizes first, then the memory, then the picks.
+"""Answers a request for neighbours in a bounded reply: counts first, then the memory, then the picks.
 
-A reply holds as many picks as fit, and says how many there are in all; who asked comes again for the rest. So a node of ten
-million neighbours costs an owner one reply's memory at a time, and who asks the memory of the result.
+A reply has as many picks as fit, and their total number; the caller requests the rest. So a node of ten million neighbours
+costs an owner the memory of one reply at a time, and the caller the memory of the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, 
 
 @dataclass(frozen=True)
 class Expansion:
-    """A question, checked. fanouts: [R].  rows: node type -> int64 [F].  first: picks that the asker has already."""
+    """A checked request. fanouts: [R].  rows: node type -> int64 [F].  first: number of picks that the caller has already."""
 
     key: int
     hop: int
@@ -32,7 +32,7 @@ class Expansion:
     first: int = 0
 
     def answer(self, view: GraphView, wire: np.dtype, most_bytes: int) -> Message:
-        """Raises `DataError` where the counts alone take more than ``most_bytes``, and as `RowDraw.picks`."""
+        """The reply, at most ``most_bytes``. Raises `DataError` if the counts alone take more, and as `RowDraw.picks`."""
         asked = [
             (r, fanout, self.rows[t])
             for r, (fanout, t) in enumerate(zip(self.fanouts, view.dst_types.tolist(), strict=True))
@@ -41,17 +41,17 @@ class Expansion:
         num_counts = sum(len(gids) for _, _, gids in asked)
         if num_counts * 8 > most_bytes:
             raise DataError(
-                f"expand: the counts of {num_counts} rows alone take {num_counts * 8} bytes; a reply of this process has at "
-                f"most {most_bytes} (cluster.limits.reply_size). Use smaller batches, or raise cluster.limits.reply_size."
+                f"expand: the counts of {num_counts} rows take {num_counts * 8} bytes, more than a reply of this process may "
+                f"have ({most_bytes}). Use a smaller batch_size, or raise cluster.limits.reply_size here."
             )
         draws = [RowDraw(view, r, gids, fanout, self.key, self.hop, self.draw) for r, fanout, gids in asked]
         counts = [draw.count() for draw in draws]
         ends = np.cumsum([0, *(c.sum() for c in counts)])
         total = int(ends[-1])
         if not 0 <= self.first <= total:
-            raise DataError(f"expand: first: expected at most {total}, the picks there are; got {self.first}.")
-        room = most_bytes - (0 if self.first else num_counts * wire.itemsize)
-        last = min(total, self.first + max(1, room // (wire.itemsize * len(self.draw.columns))))
+            raise DataError(f"expand: first: expected at most {total}, the number of picks; got {self.first}.")
+        left = most_bytes - (0 if self.first else num_counts * wire.itemsize)
+        last = min(total, self.first + max(1, left // (wire.itemsize * len(self.draw.columns))))
         begins = np.clip(self.first, ends[:-1], ends[1:]) - ends[:-1]
         sizes = np.clip(last, ends[:-1], ends[1:]) - ends[:-1] - begins
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
@@ -61,7 +61,9 @@ class Expansion:
             for name in self.draw.columns:
                 shapes[f"{draw.edge_type}/{name}"] = (wire, (size,))
         layout, nbytes = lay_out(shapes)
-        body = np.zeros(nbytes, dtype=np.uint8)  # not empty: what lay between the arrays is nobody's business
+        body = np.zeros(
+            nbytes, dtype=np.uint8
+        )  # zeros: the padding between arrays must not leak older contents of this memory
         arrays = {place.name: place.view(body) for place in layout}
         for draw, count, begin in zip(draws, counts, begins.tolist(), strict=True):
             if not self.first:
@@ -71,12 +73,12 @@ class Expansion:
 
 
 def _fill(draw: RowDraw, counts: np.ndarray, first: int, neighbors: np.ndarray, edge_rows: np.ndarray | None) -> None:
-    """Picks ``first`` on into arrays of the wire."""
-    room = np.empty(min(_AT_ONCE, len(neighbors)), dtype=np.int64)
-    rows = None if edge_rows is None else np.empty_like(room)
+    """Writes the picks from ``first`` on into arrays of the wire's dtype."""
+    chunk = np.empty(min(_AT_ONCE, len(neighbors)), dtype=np.int64)
+    rows = None if edge_rows is None else np.empty_like(chunk)
     for at in range(0, len(neighbors), _AT_ONCE):
         n = min(_AT_ONCE, len(neighbors) - at)
-        draw.pick(counts, first + at, room[:n], None if rows is None else rows[:n])
-        neighbors[at : at + n] = room[:n]
+        draw.pick(counts, first + at, chunk[:n], None if rows is None else rows[:n])
+        neighbors[at : at + n] = chunk[:n]
         if edge_rows is not None and rows is not None:
             edge_rows[at : at + n] = rows[:n]

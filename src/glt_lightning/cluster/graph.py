@@ -1,4 +1,4 @@
-"""A graph of which this process maps some parts, or none, seen whole."""
+"""A whole graph, of which this process maps some parts or none."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from glt_lightning.transport.message import EMPTY, Message, pack, unpack
 from glt_lightning.transport.peer import Peer
 from glt_lightning.types import GraphSchema
 
-_CHUNK = 1 << 20  # user ids asked for at once
+_CHUNK = 1 << 20  # user ids per request
 
 
 class ClusterGraph:
-    """`data.graph.AnyGraph` over the parts that are mapped here and, where it takes them all, those of ``remote``.
+    """`data.graph.AnyGraph` over the local parts and, for operations on the whole graph, those of ``remote``.
 
-    remote: who has the other parts; set once that is known.
+    remote: the owners of the other parts; set once they are known.
     """
 
     def __init__(self, partition: LocalPartition, remote: RemoteRows | None = None) -> None:
@@ -47,7 +47,10 @@ class ClusterGraph:
     def _fetch(self, node_type: int, part: int) -> np.ndarray:
         """The user ids of a part, from its owner."""
         if self.remote is None:
-            raise PartitionError(f"{self.partition.directory}: part {part} is not mapped here, nor known who has it.")
+            raise PartitionError(
+                f"{self.partition.directory}: part {part} is not local and its owner is unknown. "
+                "Give cluster.servers, or copy the part to this host."
+            )
         bounds, offset = self.manifest.bounds[node_type], self.manifest.offsets[node_type]
         begin, end = offset + bounds[part], offset + bounds[part + 1]
         owner, wire = int(self.remote.owner_of_part[part]), wire_dtype(self.manifest)
@@ -59,7 +62,7 @@ class ClusterGraph:
 
 
 class GraphService:
-    """What a server tells clients that have no graph: ``info`` (the manifest), ``split`` and ``seeds``."""
+    """A server's operations for clients without a graph: ``info`` (the manifest), ``split`` and ``seeds``."""
 
     def __init__(self, graph: AnyGraph, parts: tuple[int, ...]) -> None:
         self._graph, self._parts = graph, parts
@@ -73,7 +76,7 @@ class GraphService:
         return Message({"parts": list(self._parts)}, np.frombuffer(text, dtype=np.uint8))
 
     def _split(self, message: Message, _caller: Caller) -> Message:
-        return _told(self._graph.split(str(message.header.get("name"))))
+        return _seeds_message(self._graph.split(str(message.header.get("name"))))
 
     def _seeds(self, message: Message, _caller: Caller) -> Message:
         node_type = message.header.get("node_type")
@@ -81,16 +84,16 @@ class GraphService:
             raise DataError(
                 f"node_type: expected 0 to {len(self._graph.schema.node_types) - 1}, got {node_type!r:.50}."
             )
-        return _told(self._graph.seeds(node_type, unpack(message).get("ids")))
+        return _seeds_message(self._graph.seeds(node_type, unpack(message).get("ids")))
 
 
-def _told(seeds: Seeds) -> Message:
+def _seeds_message(seeds: Seeds) -> Message:
     arrays, body = pack({"gids": seeds.gids})
     return Message({"node_type": seeds.node_type, "arrays": arrays}, body)
 
 
 class RemoteGraph:
-    """`data.graph.AnyGraph` asked of a server. Raises `PeerError`, naming the server, where that does not answer."""
+    """`data.graph.AnyGraph` of a server. Raises `PeerError`, with the server's name, if it does not answer."""
 
     def __init__(self, server: Peer) -> None:
         self._server = server
@@ -101,7 +104,7 @@ class RemoteGraph:
         try:
             raw: Any = parse_json(reply.body.tobytes())
         except ValueError as error:
-            raise PartitionError(f"{self._server.name}: its manifest cannot be read ({error}).") from None
+            raise PartitionError(f"{self._server.name}: the manifest that it sent cannot be read ({error}).") from None
         return Manifest.parse(raw, self._server.name)
 
     @property
@@ -119,12 +122,12 @@ class RemoteGraph:
         try:
             return self._server.ask(op, header, body).result()
         except RemoteError as error:
-            if error.kind == "DataError":  # what the user gave is wrong, not the server
+            if error.kind == "DataError":  # the user's input is wrong, not the server
                 raise DataError(str(error)) from None
             raise
 
     def _seeds(self, reply: Message) -> Seeds:
         gids = unpack(reply).get("gids")
         if gids is None or gids.dtype != np.int64 or gids.ndim != 1:
-            raise PartitionError(f"{self._server.name}: its answer holds no seeds.")
+            raise PartitionError(f"{self._server.name}: its answer contains no int64 array of seeds.")
         return Seeds(int(reply.header["node_type"]), gids)

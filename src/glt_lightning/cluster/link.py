@@ -1,4 +1,4 @@
-"""Who this process is among those of a job, and whom it lets in."""
+"""The identity of a process in its job, and the check of its peers' identities."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def package_version() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What a process needs to talk to the others. Plain values, so that it can be handed to a child process.
+    """The identity and options with which a process connects to its peers. Plain values, to be sent to a child process.
 
     job: name of the job; empty for servers, which serve any.  role: worker, client, server or tool.
     name: how peers name this process in their errors.  graph: hash of the partition, "" if not known yet.
@@ -55,7 +55,7 @@ class Link:
         return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in raw.items()})
 
     def named(self, name: str) -> Link:
-        """The same for another process of this one's rank."""
+        """The same for another process of this rank, such as a sampler."""
         return replace(self, name=name)
 
     def open_transport(self) -> Transport:
@@ -66,7 +66,7 @@ class Link:
         return FlightTransport(Credentials.load(self.security, self.token), self.deadlines, self.limits)
 
     def hello(self) -> dict[str, Any]:
-        """How this process introduces itself."""
+        """The greeting of this process."""
         return {
             "protocol": PROTOCOL,
             "version": package_version(),
@@ -81,20 +81,22 @@ class Link:
         return Peer(name, addresses, transport, self.hello(), self.deadlines, self.retry)
 
     def greet(self, hello: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a peer's introduction. Raises `RefusedError` with the reason for one that does not belong here."""
+        """The answer to a peer's greeting. Raises `RefusedError` for another release, job or partition."""
         mine = self.hello()
-        who = str(hello.get("name", "a stranger"))[:200]
-        for what in ("protocol", "version"):
-            if hello.get(what) != mine[what]:
+        peer = str(hello.get("name", "a peer without a name"))[:200]
+        for key in ("protocol", "version"):
+            if hello.get(key) != mine[key]:
                 raise RefusedError(
-                    f"{who} has {what} {hello.get(what)!r:.50}, {self.name} has {mine[what]!r}. "
+                    f"{peer} has {key} {hello.get(key)!r:.50}, {self.name} has {mine[key]!r}. "
                     "Install the same release of glt-lightning everywhere."
                 )
         if self.job and hello.get("job") != self.job and hello.get("role") != "tool":
-            raise RefusedError(f"{who} belongs to another job than {self.name}.")
+            raise RefusedError(
+                f"{peer} belongs to another job than {self.name}. Check the addresses, or end the other job."
+            )
         if self.graph and hello.get("graph") and hello["graph"] != self.graph:
             raise RefusedError(
-                f"{who} has another partition ({hello['graph']!r:.50}) than {self.name} ({self.graph}). "
+                f"{peer} has another partition ({hello['graph']!r:.50}) than {self.name} ({self.graph}). "
                 "Copy one partition folder to all hosts, or partition with the same options and seed."
             )
         return mine

@@ -1,4 +1,4 @@
-"""A process among those that hold a graph together: it serves the parts it maps and asks for the others."""
+"""A process that serves the parts it maps, and asks the owners of the other parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glt_lightning.transport.base import Server, Service, Transport
 
 @dataclass(frozen=True)
 class OwnerAddresses:
-    """Processes that map the same parts. name: for errors; addresses: at which any of them answers."""
+    """The owners of the same parts. name: for errors.  addresses: any of them answers for all."""
 
     name: str
     parts: tuple[int, ...]
@@ -37,8 +37,8 @@ def connect_owners(
 ) -> PeerRows:
     """The parts that ``partition`` does not map, asked of their owners. Nothing is sent before the first question.
 
-    turn: which address of an owner is tried first, so that processes share its processes.
-    Raises `PartitionError` for a part that nobody holds.
+    turn: which address of an owner is tried first, so that callers spread over its processes.
+    Raises `PartitionError` for a part without an owner.
     """
     missing = set(range(partition.manifest.num_parts)) - set(partition.parts)
     owner_of_part = np.zeros(partition.manifest.num_parts, dtype=np.int32)
@@ -54,8 +54,8 @@ def connect_owners(
     if missing:
         known = "; ".join(f"{h.name}: {list(h.parts)}" for h in owners) or "none"
         raise PartitionError(
-            f"part {min(missing)} of {partition.manifest.num_parts} is held by nobody: {link.name} maps "
-            f"{list(partition.parts)}, others: {known}. Start a process for each part."
+            f"no process serves part {min(missing)} of {partition.manifest.num_parts}: {link.name} maps "
+            f"{list(partition.parts)}, its peers map {known}. Start a process for each part."
         )
     return PeerRows(owner_of_part, peers)
 
@@ -63,7 +63,7 @@ def connect_owners(
 class Member:
     """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one). works_for: see `Owner`.
 
-    Raises `OptionError` for an address that cannot be used. Close it: that ends the server and all questions.
+    Raises `OptionError` for an address that cannot be used. Close it: that ends the server and all calls.
     """
 
     def __init__(self, partition: LocalPartition, link: Link, address: str, works_for: int | None = None) -> None:
@@ -75,16 +75,16 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Where it is reached, with the port that was picked."""
+        """Its address, with the actual port."""
         return self._server.address
 
     def join(self, owners: Sequence[OwnerAddresses], turn: int = 0) -> PeerRows:
-        """Learns who holds the other parts."""
+        """Sets the owners of the other parts."""
         self.rows = connect_owners(self._partition, owners, self._link, self._transport, turn)
         return self.rows
 
     def close(self) -> None:
-        """Ends the server and the connections to the others. Safe to call twice."""
+        """Ends the server and the connections to other owners. Safe to call twice."""
         if self.rows is not None:
             self.rows.close()
         self._server.close()

@@ -1,4 +1,4 @@
-"""The owner of some parts: answers what others ask about their rows. Stateless, so every question may be asked again."""
+"""The owner of some parts: answers calls about their rows. It keeps no state, so every call may be repeated."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from glt_lightning.transport.base import Caller, CallHandler
 from glt_lightning.transport.message import Message, layout_entries, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
 
-_SLOTS = 16  # replies on their way at once that are gathered into warm memory
+_SLOTS = 16  # replies in flight that are gathered into recycled memory
 
 
 class Owner:
     """The operations on the parts that a process maps: ``expand`` (sample rows), ``gather`` (attributes of rows) and
-    ``here`` (a sign of life).
-    docs/wire-format.md has their messages. reply_bytes: most bytes of one reply; larger answers take several.
-    works_for: the process whose sampler this one is; None: it stands for itself."""
+    ``here`` (a heartbeat). docs/wire-format.md has their messages.
+
+    reply_bytes: limit of one reply; larger answers take several.  works_for: pid of the process whose sampler this one is;
+    None: it samples for itself."""
 
     def __init__(self, partition: LocalPartition, reply_bytes: int, works_for: int | None = None) -> None:
         self._reply_bytes, self._works_for = reply_bytes, works_for
         self._partition, self._manifest = partition, partition.manifest
         self._wire = wire_dtype(partition.manifest)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # `SlotPool.take` is for one thread at a time, and handlers run on several
         self._slots = SlotPool(Slot, _SLOTS)
         self._shards = cache(self._open_shards)
 
@@ -54,7 +55,7 @@ class Owner:
         pid = self._works_for
         return Message({"stopped": pid} if pid is not None and is_stopped(pid) else {})
 
-    @guarded()  # who asks is told of a file that was cut off, and this process goes on
+    @guarded()  # a file that was cut off becomes an error to the caller, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, view = message.header, self._partition.view
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
@@ -66,22 +67,22 @@ class Owner:
 
     @guarded()
     def _gather(self, message: Message, _caller: Caller) -> Message:
-        """Rows of several tables, written straight into the body of the reply: the first of them that it has room for."""
+        """Rows of several tables, written straight into the body of the reply: the first ones, as many as fit."""
         tables, ids = message.header.get("tables"), unpack(message)
         if not isinstance(tables, list) or len(tables) != len(ids):
             raise DataError(f"gather: expected one array of ids per table, got {len(ids)} for {tables!r:.200}.")
-        fields, room, whole, given = [], self._reply_bytes, True, 0
+        fields, left, whole, given = [], self._reply_bytes, True, 0
         for number, table in enumerate(tables):
             kind, index, names = _table(table, self._manifest)
             rows = _ids(ids.get(str(number)))
             found = {name: self._shards(kind, index, name) for name in names}
             row_bytes = sum(shards.row_bytes for shards in found.values())
-            # one row at least, of whichever table is the first: who asks goes on
-            fit = max(room // max(1, row_bytes), 0 if given else 1) if whole else 0
+            # at least one row in a reply, or the caller would ask for the rest for ever
+            fit = max(left // max(1, row_bytes), 0 if given else 1) if whole else 0
             whole = fit >= len(rows)
             rows = rows[:fit]
             given += len(rows)
-            room -= len(rows) * row_bytes
+            left -= len(rows) * row_bytes
             for name, shards in found.items():
                 gather = partial(shards.gather, rows)
                 fields.append(Field(f"{number}/{name}", shards.dtype, (len(rows), *shards.row_shape), gather))
@@ -98,11 +99,11 @@ class Owner:
 
     def _open_shards(self, kind: str, index: int, name: str) -> Shards:
         open_ = self._partition.node_shards if kind == "node" else self._partition.edge_shards
-        return open_(index, name).raw  # who asks decodes
+        return open_(index, name).raw  # the caller decodes
 
 
 def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:
-    """(node or edge, type, names) of a table that is asked for. Raises `DataError` for what the graph does not have."""
+    """(node or edge, type, names) of a requested table. Raises `DataError` for one that the graph does not have."""
     schema = manifest.schema
     if isinstance(given, list) and len(given) == 3 and given[0] in ("node", "edge") and isinstance(given[2], list):
         kind, index, names = given

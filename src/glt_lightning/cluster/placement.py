@@ -1,4 +1,4 @@
-"""Which parts of a graph a process maps."""
+"""The placement of parts: which process maps which parts of a graph."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ from glt_lightning.sampler.khop import k_hop, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
 from glt_lightning.sampler.source import RemoteRows
 
-_BATCHES = 64
+_BATCHES = 64  # to count in
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Presampled:
-    """Per node of the graph, by gid, int32 [N]: in how many of ``batches`` it was, and in how many its neighbours were
-    drawn.  picks: neighbours drawn for each such node, on average."""
+    """Per node of the graph, by gid, int32 [N]: the number of ``batches`` it was in, and of those in which its neighbours
+    were drawn.  picks: average number of neighbours drawn per such node."""
 
     in_batch: np.ndarray
     in_frontier: np.ndarray
@@ -42,7 +42,7 @@ def presample(
 ) -> Presampled:
     """Samples up to 64 batches of the training seeds that the mapped parts own, the same ones each time.
 
-    Without such seeds other nodes stand in for them, see `_presample_seeds`. option: what asks for it, for the log.
+    Without such seeds other nodes take their place, see `_presample_seeds`. option: the option that needs it, for the log.
     """
     manifest, schema = partition.manifest, partition.schema
     seeds, stand_in = _presample_seeds(partition)
@@ -61,7 +61,7 @@ def presample(
             request = BatchRequest(b, batch_key(0, "presample", 0, b), chosen, np.arange(len(chosen)))
             found = k_hop(source, request)
             for gids, per_hop in zip(found.gid, found.nodes_per_hop, strict=True):
-                in_batch[gids] += 1  # a node is in a batch once, but for seeds that are listed twice
+                in_batch[gids] += 1  # a node is in a batch once, except seeds that are listed twice
                 in_frontier[gids[: int(per_hop[:-1].sum())]] += 1
                 nodes += int(per_hop[:-1].sum())
             edges += int(found.edges_per_hop.sum())
@@ -70,7 +70,7 @@ def presample(
 
 
 def _presample_seeds(partition: LocalPartition) -> tuple[Seeds, str]:
-    """Seeds to count batches of, and which they are if not the training seeds of the mapped parts."""
+    """Seeds to count batches of, and a sentence about them unless they are the training seeds of the mapped parts."""
     manifest, schema = partition.manifest, partition.schema
     if "train" in manifest.splits:
         seeds = partition.split("train")
@@ -78,7 +78,7 @@ def _presample_seeds(partition: LocalPartition) -> tuple[Seeds, str]:
         own = seeds.gids[np.isin(np.searchsorted(bounds, seeds.gids, side="right") - 1, partition.parts)]
         if len(own):
             return Seeds(seeds.node_type, own), ""
-        if len(seeds.gids):  # seeds are dealt out evenly, so these are what is trained on here
+        if len(seeds.gids):  # seeds are distributed evenly over ranks, so this host trains on these
             return seeds, "There are none, so all training seeds of the graph are used."
     node_type = _seed_type(partition)
     offset, bounds_of = manifest.offsets[node_type], manifest.bounds[node_type]

@@ -1,4 +1,4 @@
-"""Asking the owners of parts: the k-hop loop's questions as calls to peers."""
+"""The remote rows of the k-hop loop: calls to the owners of parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glt_lightning.transport.peer import Peer, PendingAnswer
 
 @dataclass
 class Traffic:
-    """What a process asked its peers for. remote_rows: rows of attributes; round_trips: questions; bytes: as sent."""
+    """Totals of a process's calls to its peers. remote_rows: rows of attributes; round_trips: calls; bytes: as sent."""
 
     remote_rows: int = 0
     round_trips: int = 0
@@ -28,9 +28,9 @@ class Traffic:
 
 
 class PeerRows:
-    """`sampler.source.RemoteRows` over one `Peer` per owner; for any number of threads. Closes its peers.
+    """`sampler.source.RemoteRows` over one `Peer` per owner. Thread-safe. Closes its peers.
 
-    owner_of_part: int32 [P]; 0 for parts that are mapped here, k for those of ``peers[k - 1]``.
+    owner_of_part: int32 [P]; 0 for local parts, k for those of ``peers[k - 1]``.
     """
 
     def __init__(self, owner_of_part: np.ndarray, peers: Sequence[Peer]) -> None:
@@ -87,7 +87,7 @@ class PeerRows:
 
 
 class _Picked:
-    """Picks that come in one reply, or in several where an owner's replies are smaller than the answer."""
+    """Picks that arrive in one reply, or in several if the answer exceeds the owner's limit of a reply."""
 
     def __init__(
         self, peer: Peer, header: Mapping[str, Any], body: np.ndarray, require_room: Callable[[int], None]
@@ -101,7 +101,7 @@ class _Picked:
             raise
         except (KeyError, ValueError) as error:
             raise PeerError(
-                f"{self._peer.name} answered a question for neighbours with what does not fit it: {error!r:.200}."
+                f"{self._peer.name}: its reply to a request for neighbours is inconsistent: {error!r:.200}."
             ) from None
 
     def _stitched(self, reply: Message) -> Mapping[int, Picks]:
@@ -113,7 +113,7 @@ class _Picked:
             return {r: Picks(counts[r], piece[f"{r}/neighbors"], piece.get(f"{r}/edge_rows")) for r in edge_types}
         sizes = {r: int(counts[r].sum(dtype=np.int64)) for r in edge_types}
         if sum(sizes.values()) != total or any(counts[r].min(initial=0) < 0 for r in edge_types):
-            raise ValueError(f"counts of {sum(sizes.values())} picks, a total of {total!r}")
+            raise ValueError(f"the counts add up to {sum(sizes.values())} picks, the total is {total!r}")
         lists = [name for name in piece if not name.endswith("/counts")]
         self._require_room(total * sum(piece[name].itemsize for name in lists if name.startswith(f"{edge_types[0]}/")))
         whole = {name: np.empty(sizes[int(name.partition("/")[0])], dtype=piece[name].dtype) for name in lists}
@@ -121,7 +121,7 @@ class _Picked:
         while True:
             for name, end in ends.items():
                 ends[name] = end + len(piece[name])
-                whole[name][end : ends[name]] = piece[name]  # a ValueError where it is longer than its counts say
+                whole[name][end : ends[name]] = piece[name]  # a ValueError if it is longer than its counts
             if got == total:
                 break
             piece = unpack(self._peer.ask("expand", {**self._header, "first": got}, self._body).result())
@@ -129,7 +129,7 @@ class _Picked:
                 raise ValueError(f"no picks after {got} of {total}")
             got += _num_picks(piece)
         if any(end != len(whole[name]) for name, end in ends.items()):
-            raise ValueError(f"lists of {ends} picks, counts of {sizes}")
+            raise ValueError(f"lists have {ends} picks, counts say {sizes}")
         return {r: Picks(counts[r], whole[f"{r}/neighbors"], whole.get(f"{r}/edge_rows")) for r in edge_types}
 
 
@@ -144,7 +144,7 @@ def _ask_rows(peer: Peer, request: Sequence[AskedRows]) -> PendingAnswer:
 
 
 def _all_rows(peer: Peer, request: Sequence[AskedRows], reply: Message) -> Sequence[Mapping[str, np.ndarray]]:
-    """The rows asked for; an owner sends the first of them as far as a reply holds, and is asked for the others."""
+    """The requested rows. An owner sends as many of them as fit into a reply; the rest is requested again."""
     piece = _rows_of(peer, request, reply)
     if all(_num_rows(each, rows) == len(rows.ids) for each, rows in zip(piece, request, strict=True)):
         return piece
@@ -154,29 +154,32 @@ def _all_rows(peer: Peer, request: Sequence[AskedRows], reply: Message) -> Seque
     ]
     done = [0] * len(request)
     while True:
-        came = [_num_rows(each, rows) for each, rows in zip(piece, request, strict=True)]
+        received = [_num_rows(each, rows) for each, rows in zip(piece, request, strict=True)]
         for k, each in enumerate(piece):
             for name, array in each.items():
-                whole[k][name][done[k] : done[k] + came[k]] = array
-            done[k] += came[k]
+                whole[k][name][done[k] : done[k] + received[k]] = array
+            done[k] += received[k]
         rest = [replace(rows, ids=rows.ids[done[k] :]) for k, rows in enumerate(request)]
         if not any(len(rows.ids) for rows in rest):
             return whole
-        if not any(came):
-            raise PeerError(f"{peer.name} answered a question for attributes with no rows at all.")
+        if not any(received):
+            raise PeerError(f"{peer.name}: its reply to a request for attributes has no rows.")
         piece = _rows_of(peer, rest, _ask_rows(peer, rest).result())
 
 
 def _rows_of(peer: Peer, request: Sequence[AskedRows], reply: Message) -> Sequence[Mapping[str, np.ndarray]]:
-    """One reply's arrays. Raises `PeerError` where some lack, or differ in their number of rows."""
+    """The arrays of one reply. Raises `PeerError` if some are missing, or differ in their number of rows."""
     arrays, found = unpack(reply), []
     for number, rows in enumerate(request):
         names = [f"{number}/{name}" for name in rows.names]
         if not all(name in arrays for name in names):
-            raise PeerError(f"{peer.name} answered a question for attributes without some of {names}.")
+            raise PeerError(f"{peer.name}: its reply to a request for attributes lacks some of {names}.")
         each = {name: arrays[f"{number}/{name}"] for name in rows.names}
         if len({len(array) for array in each.values()}) > 1 or _num_rows(each, rows) > len(rows.ids):
-            raise PeerError(f"{peer.name} answered a question for {len(rows.ids)} rows with other numbers of rows.")
+            raise PeerError(
+                f"{peer.name}: its reply to a request for {len(rows.ids)} rows has more rows, or "
+                "attributes of different lengths."
+            )
         found.append(each)
     return found
 

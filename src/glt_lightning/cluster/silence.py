@@ -1,4 +1,4 @@
-"""Tells a rank that stands still from one that is busy."""
+"""Distinguishes a rank that is stopped or frozen from one that is busy."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 _STOPPED = "Tt"  # by a signal, or by a debugger
-_BEATS = 10  # signs of life within the limit, so that a late one is no loss
-_MOST_BEAT_S = 5.0
-_PATIENCE = 5  # times the limit, for a rank that is silent and not stopped: it may wait for a disk while it has the GIL
+_BEATS = 10  # heartbeats within the limit, so that a few late ones are no loss
+_MOST_BEAT_S = 5.0  # between heartbeats
+_PATIENCE = 5  # times the limit, for a rank that is silent but not stopped: it may wait for a disk while it has the GIL
 
 
 class State(NamedTuple):
-    """letter: as /proc has it (R, S, D, T, t, Z).  cpu: clock ticks that the process has used, all threads together."""
+    """letter: state in /proc (R, S, D, T, t, Z).  cpu: clock ticks that all threads of the process have used."""
 
     letter: str
     cpu: int
 
 
 def read_state(pid: int) -> State | None:
-    """Of a process of this host; None where it cannot be seen, as in another container."""
+    """The state of a process of this host; None if it is not visible, as in another container."""
     try:
         # the name, in parentheses, may contain anything
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -37,17 +37,17 @@ def is_stopped(pid: int) -> bool:
 
 
 class Silence:
-    """Which of the other ranks of this host show no sign of life for ``limit_s``.
+    """Finds ranks of this host that have been silent for ``limit_s``.
 
-    Each rank sends one from a thread every `beat_s`, whatever its training does: a slow step, a compilation or a long
-    validation is no silence. That thread needs the GIL, and native code may hold it for minutes (a large `pickle`, a sort, a
-    foreign library). Such a rank is busy: its process uses CPU time, which counts as a sign of life, too. A process that is
-    stopped stands still after ``limit_s``; one that neither speaks nor computes, but may yet, after several times as long.
+    Each rank sends a heartbeat from a thread every `beat_s`, whatever its training does: a slow step, a compilation or a
+    long validation is no silence. That thread needs the GIL, and native code may hold it for minutes (a large `pickle`, a
+    sort, another library). Such a rank is busy: its process uses CPU time, which counts as a heartbeat, too. A stopped
+    process is lost after ``limit_s``; one that is not stopped, but neither sends nor computes, after several times as long.
 
     Args:
-        pids: Process of each rank to watch; 0 for one that cannot be seen, of which only signs of life are heard.
+        pids: Process of each rank to watch; 0 for one that is not visible, of which only heartbeats count.
         limit_s: As above (``cluster.peer_silence_s``).
-        clock, look: In place of the real ones, for tests.
+        clock, look: Replacements of the real ones, for tests.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class Silence:
         self._heard_s[rank] = self._clock()
 
     def forget(self, rank: int) -> None:
-        """It has left in order."""
+        """Stops watching a rank that has left in order."""
         del self._heard_s[rank]
 
     def find(self) -> tuple[int, str] | None:
-        """A rank that stands still, and how that shows. To be asked every `beat_s`."""
+        """A rank that has been silent for too long, and a description of its process. To be called every `beat_s`."""
         now, before = self._clock(), self._looked_s
         self._looked_s = now
         if now - before > self.limit_s / 2:
-            # This process itself stood still (a terminal's Ctrl-Z, a suspended machine): what the others said meanwhile is
-            # not read yet, or they stood still, too.
+            # This process itself was stopped (a terminal's Ctrl-Z, a suspended machine): heartbeats that arrived meanwhile are
+            # not read yet, or the other ranks were stopped, too.
             self._heard_s = dict.fromkeys(self._heard_s, now)
         for rank, heard_s in self._heard_s.items():
             state = self._look(self._pids[rank])
@@ -85,13 +85,13 @@ class Silence:
                 self._cpu[rank] = state.cpu
                 self._heard_s[rank] = now
             elif now - heard_s >= self.limit_s * (1 if state is not None and state.letter in _STOPPED else _PATIENCE):
-                return rank, f"no sign of life for {now - heard_s:.0f} s; {_describe(state)}"
+                return rank, f"no heartbeat for {now - heard_s:.0f} s; {_describe(state)}"
         return None
 
 
 def _describe(state: State | None) -> str:
     if state is None:
-        return "its process cannot be seen from here"
+        return "its process is not visible from here"
     if state.letter in _STOPPED:
         return "its process is stopped by SIGSTOP or a debugger"
-    return f"its process uses no CPU time (state {state.letter}), so it is frozen or in a deadlock"
+    return f"its process uses no CPU time (state {state.letter}), so it is frozen or deadlocked"

@@ -21,7 +21,7 @@ from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dty
 from glt_lightning.store.choose import first_within
 from glt_lightning.store.topology_cache import NeighborLists, TopologyCache, stored_edge_rows
 
-_CHUNK = 1 << 12  # nodes asked for at once: the hottest ones have thousands of neighbours
+_CHUNK = 1 << 12  # nodes per request: the hottest ones have thousands of neighbours
 
 
 def make_topology(
@@ -35,9 +35,9 @@ def make_topology(
     """Caches the lists of the hottest remote nodes; None where not one fits.
 
     hottest: for each node type gids (int64) of nodes that are not mapped here, hottest first; types share the budget
-    evenly by their numbers of rows.  budget: bytes. While it is filled, it takes twice that.
+    evenly by their numbers of rows.  budget: bytes. Filling takes twice as much memory.
 
-    Raises `OptionError` where the host has too little memory, `PeerError` for an owner that does not answer.
+    Raises `OptionError` if the host has too little memory, `PeerError` if an owner does not answer.
     """
     manifest = partition.manifest
     total = sum(len(gids) for gids in hottest)
@@ -56,7 +56,7 @@ def make_topology(
     try:
         cache = TopologyCache.create(manifest, gids, user_ids, lists, made_by)
     except MemoryError as error:
-        raise OptionError(f"cache.topology: no room: {error}. Lower it.") from None
+        raise OptionError(f"cache.topology: not enough memory on this host: {error}. Lower cache.topology.") from None
     try:
         wanted = [
             Wanted("edge", r, cache.edge_rows(r), manifest.edge_bounds(r), edges.rows)

@@ -27,8 +27,8 @@ DATA_OFFSET = 4096
 # pointers of small graphs and the splits. Verifying larger ones would read the whole graph at each start.
 VERIFY_BYTES = 16 << 20
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_CHUNK = 8 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # disk, quota, or file size limit
+_CHUNK = 8 << 20  # bytes read or written at once
 
 
 def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.ndarray:
@@ -50,7 +50,7 @@ def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.ndarray:
 
 
 def verify_array(folder: str | Path, path: str, entry: ArrayEntry) -> None:
-    """Reads all of ``folder/path`` and raises `PartitionError` unless it is what its manifest entry says."""
+    """Reads all of ``folder/path`` and raises `PartitionError` unless it matches its manifest entry."""
     file = Path(folder) / path
     with _opened(file) as stream:
         _check_sum(file, stream, _check_header(file, stream, entry), entry)
@@ -58,7 +58,7 @@ def verify_array(folder: str | Path, path: str, entry: ArrayEntry) -> None:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[io.BufferedReader]:
-    """Turns what the system says of a file in the block into a `PartitionError` that names it."""
+    """Turns an OSError of the block into a `PartitionError` that names the file."""
     try:
         with open_regular(file) as stream:
             yield stream
@@ -75,7 +75,7 @@ def _check_header(file: Path, stream: io.BufferedReader, entry: ArrayEntry) -> i
         raise _damaged(file, f"it has {size} bytes, the manifest says {entry.bytes}")
     try:
         shape, fortran, dtype = _read_header(stream)
-    except (ValueError, RecursionError, MemoryError) as error:  # the last two by parsing a header that is nested deep
+    except (ValueError, RecursionError, MemoryError) as error:  # the last two for a header that is nested too deep
         raise _damaged(file, f"it has no readable .npy header ({error})") from None
     offset = stream.tell()
     if dtype.str != entry.dtype or shape != entry.shape:
@@ -83,7 +83,7 @@ def _check_header(file: Path, stream: io.BufferedReader, entry: ArrayEntry) -> i
     if fortran and len(shape) > 1:
         raise _damaged(file, "its rows are not contiguous (Fortran order)")
     if size - offset != dtype.itemsize * math.prod(shape):
-        raise _damaged(file, f"{size - offset} bytes of data are not {dtype.str} {list(shape)}")
+        raise _damaged(file, f"its {size - offset} bytes of data do not make up {dtype.str} {list(shape)}")
     return offset
 
 
@@ -99,7 +99,7 @@ def _read_header(stream: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.d
             return np.lib.format.read_array_header_1_0(stream)
         if version == (2, 0):
             return np.lib.format.read_array_header_2_0(stream)
-    raise ValueError(f"npy version {version}")
+    raise ValueError(f"npy version {version}; versions 1.0 and 2.0 can be read")
 
 
 def _check_sum(file: Path, stream: io.BufferedReader, offset: int, entry: ArrayEntry) -> None:
@@ -111,8 +111,8 @@ def _check_sum(file: Path, stream: io.BufferedReader, offset: int, entry: ArrayE
         raise _damaged(file, f"checksum {crc:08x}, the manifest says {entry.crc32:08x}")
 
 
-def _damaged(file: Path, what: str) -> PartitionError:
-    return PartitionError(f"{file}: damaged: {what}. Delete the partition folder and partition again.")
+def _damaged(file: Path, reason: str) -> PartitionError:
+    return PartitionError(f"{file}: damaged: {reason}. Delete the partition folder and partition again.")
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def disk_full_speaks(folder: Path, needed: int) -> Iterator[None]:
 class ArrayWriter:
     """Streams rows into a ``.npy`` file: header first, data from `DATA_OFFSET`, CRC-32 on the way.
 
-    The number of rows is what was written when the writer is closed.
+    The number of rows is known when the writer is closed; then the header is written again.
 
     >>> with ArrayWriter(folder, "part0/nodes/0/x.npy", np.float32, (100,)) as writer:   # doctest: +SKIP
     ...     writer.write(rows)

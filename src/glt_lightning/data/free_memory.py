@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_RESERVE = 64 << 20  # for everything else
+_RESERVE = 64 << 20  # bytes left to the rest of the process
 
 
 def available_memory() -> int:
@@ -13,7 +13,7 @@ def available_memory() -> int:
 
 
 def require_memory(nbytes: int) -> None:
-    """Raises MemoryError unless this process can take so many bytes more."""
+    """Raises MemoryError unless this process can allocate ``nbytes`` more."""
     free = available_memory()
     if nbytes + _RESERVE > free:
         raise MemoryError(f"{nbytes:,} bytes are needed, {free:,} are available on this host")
@@ -27,7 +27,7 @@ def _host() -> int:
 
 
 def _groups() -> list[int]:
-    """What each memory control group of this process, of version 1 or 2, leaves; caches of files count as free."""
+    """Bytes left in each memory control group of this process, of version 1 or 2; the page cache counts as free."""
     left = [1 << 62]
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, group = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""What a loader needs to know of a graph, wherever the graph is."""
+"""The interface of a graph for loaders: seeds and manifest, wherever the graph is stored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Seeds:
 
 
 class AnyGraph(Protocol):
-    """A partitioned graph: mapped here (`LocalPartition`) or held by servers."""
+    """A partitioned graph: mapped in this process (`LocalPartition`), or served by others."""
 
     @property
     def manifest(self) -> Manifest: ...
@@ -45,7 +45,7 @@ class AnyGraph(Protocol):
 
 
 def seeds_hash(user_ids: np.ndarray) -> str:
-    """Of the user's ids of seeds, int [S], in their order: the same for every partition of the graph."""
+    """Hash of the user's ids of seeds, int [S], in their order: the same for every partition of the graph."""
     return hashlib.blake2b(np.ascontiguousarray(user_ids, "<i8"), digest_size=16).hexdigest()
 
 

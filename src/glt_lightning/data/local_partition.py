@@ -1,4 +1,4 @@
-"""The parts of a partition folder that this machine maps."""
+"""The parts of a partition folder that this process maps."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from glt_lightning.types import GraphSchema, edge_type_key
 
 
 class MemoryRows(Protocol):
-    """The host tier, as `LocalPartition` asks it (`HostTier`): rows of attributes that lie in memory, and the others on disk.
+    """The interface of a host tier (`HostTier`): the hottest rows of attributes are in memory, the other rows on disk.
 
-    path: where other processes of the host open it.
+    path: at which other processes of the host open it.
     """
 
     @property
     def path(self) -> str: ...
 
     def require(self, manifest: Manifest, parts: Sequence[int]) -> None:
-        """Raises `PartitionError` where it was built of another partition, or without one of ``parts``."""
+        """Raises `PartitionError` if it was built from another partition, or without one of ``parts``."""
 
     def holds(self, path: str) -> bool:
-        """Whether it answers for an array of the partition folder, however many rows of it are in memory."""
+        """Whether an array of the partition folder belongs to the tier, however many of its rows are in memory."""
 
     def shards(
         self,
@@ -47,12 +47,11 @@ class MemoryRows(Protocol):
 
 
 class LocalPartition:
-    """A partition folder, memory-mapped: topology, user ids and attributes of all its parts, or of some.
+    """A memory-mapped partition folder: topology, user ids and attributes of all its parts, or of some.
 
-    parts: the numbers of the parts that are mapped.  memory: the rows of attributes that are in memory; the others are
-    read from disk. None: attributes are mapped, too.
+    parts: the numbers of the mapped parts.  memory: the host tier, which reads attributes; None: they are mapped, too.
 
-    Nothing is copied; processes of one host share the page cache. Each file is mapped once, when it is first asked for.
+    Nothing is copied; processes of one host share the page cache. Each file is mapped once, at its first use.
     Open with `LocalPartition.open`, and close it.
 
     Example:
@@ -83,7 +82,7 @@ class LocalPartition:
         verify: bool = False,
         memory: MemoryRows | None = None,
     ) -> LocalPartition:
-        """Reads the manifest and maps the arrays of ``parts`` (None: of all), of which alone the files need be here.
+        """Reads the manifest and maps the arrays of ``parts`` (None: all). Files of other parts need not exist.
 
         ``verify`` reads every byte and compares checksums. ``memory``: a `HostTier` of these parts.
 
@@ -96,23 +95,23 @@ class LocalPartition:
                 if (directory / path).exists() or parts is None:
                     verify_array(directory, path, entry)
         partition = cls(directory, manifest, _checked(parts, directory, manifest.num_parts), memory)
-        _ = partition.view  # map the topology now: a damaged folder speaks here
+        _ = partition.view  # map the topology now, so that a damaged folder is reported here
         for t, count in enumerate(manifest.num_nodes):
-            # Of the sizes whose checksums are verified: 4 M nodes take 30 ms.
+            # Up to the size of which checksums are verified: 4 M nodes take 30 ms.
             if count * np.dtype(manifest.id_dtype).itemsize <= VERIFY_BYTES:
                 check_user_ids(manifest, t, partition.mapped_user_ids(t), directory)
         return partition
 
     def with_memory(self, memory: MemoryRows) -> LocalPartition:
-        """The same parts, with a `HostTier` of them."""
+        """The same parts with a `HostTier`."""
         partition = LocalPartition(self.directory, self.manifest, self.parts, memory)
         partition._maps = self._maps
         return partition
 
     def close(self) -> None:
-        """Lets go of the maps, which end with the last array that views them. Safe to call twice.
+        """Releases the maps, which end with the last array that views them. Safe to call twice.
 
-        What is asked for later is mapped again. Without this call the maps of a partition that is part of a reference
+        Later calls map the files again. Without this call the maps of a partition that is part of a reference
         cycle, as those of a `Trainer` are, would stay until Python collects it.
         """
         self._maps.forget()
@@ -126,14 +125,14 @@ class LocalPartition:
 
     @property
     def view(self) -> GraphView:
-        """The topology as native calls see it."""
+        """The topology as native calls take it."""
         view = self._maps.view
         if view is None:
             view = self._maps.view = self.view_of(self._open)
         return view
 
     def view_of(self, opened: Callable[[str], np.ndarray]) -> GraphView:
-        """The same of the arrays that ``opened`` gives for their paths in the folder."""
+        """The same over other arrays: ``opened`` returns the array for a path in the folder."""
         schema, manifest = self.schema, self.manifest
         edge_types: list[EdgeTypeArrays | None] = []
         for r in range(len(schema.edge_types)):
@@ -185,7 +184,7 @@ class LocalPartition:
         return self._shards(paths, self.view.edge_bounds[edge_type], encoding)
 
     def _shards(self, paths: list[str], bounds: np.ndarray, encoding: Encoding | None) -> Shards:
-        """The arrays of all parts, as far as they are mapped."""
+        """The arrays of all mapped parts."""
         mapped = [path if p in self.parts else None for p, path in enumerate(paths)]
         if self.memory is not None and self.memory.holds(paths[self.parts[0]]):
             return self.memory.shards(self.directory, self.manifest, mapped, bounds, encoding)
@@ -198,8 +197,7 @@ class LocalPartition:
         entry = self.manifest.splits.get(name)
         if entry is None:
             raise no_split(self.manifest, name)
-        # A copy, as the seeds of own splits are: loaders keep theirs longer than the maps may live. An epoch's order takes
-        # several times as much.
+        # A copy: loaders keep seeds for longer than the maps may live. The order of an epoch takes several times as much.
         return Seeds(self.schema.node_index(entry.node_type), np.array(self._open(split_path(name))))
 
     @guarded()
@@ -213,7 +211,10 @@ class LocalPartition:
         arrays = self.mapped_user_ids(node_type)
         missing = [p for p in self._all_parts if arrays[p] is None]
         if missing:
-            raise PartitionError(f"{self.directory}: the user ids of part {missing[0]} are not mapped here.")
+            raise PartitionError(
+                f"{self.directory}: part {missing[0]} is not mapped in this process, "
+                "but the user ids of all parts are needed. Open all parts."
+            )
         return [a for a in arrays if a is not None]
 
     def mapped_user_ids(self, node_type: int) -> list[np.ndarray | None]:
@@ -228,7 +229,7 @@ class LocalPartition:
 
 
 class _Maps:
-    """What is mapped of a folder, shared by all `LocalPartition` of it that differ in their `HostTier` alone."""
+    """The maps of a folder, shared by every `LocalPartition` of it that differs in its `HostTier` alone."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory, self._manifest = directory, manifest
@@ -240,7 +241,7 @@ class _Maps:
         if array is None:
             entry = self._manifest.arrays.get(path)
             if entry is None:
-                raise PartitionError(f"{self._directory}: its manifest lists no {path}. Partition again.")
+                raise PartitionError(f"{self._directory}: the manifest has no array {path}. Partition again.")
             array = self._arrays[path] = open_array(self._directory, path, entry)
         return array
 
@@ -254,5 +255,5 @@ def _checked(parts: Sequence[int] | None, directory: Path, num_parts: int) -> tu
     if parts is None:
         return tuple(range(num_parts))
     if not parts or not all(0 <= p < num_parts for p in parts):
-        raise PartitionError(f"{directory}: has the parts 0 to {num_parts - 1}; asked to map {list(parts)}.")
+        raise PartitionError(f"{directory}: expected some of the parts 0 to {num_parts - 1}, got {list(parts)}.")
     return tuple(sorted(set(parts)))

@@ -1,4 +1,4 @@
-"""The manifest of a partition folder: what is in it, how it was made, and the checks a reader makes before use.
+"""The manifest of a partition folder: its contents, the options it was made with, and the checks before it is used.
 
 `docs/on-disk-format.md` is the reference of the format.
 """
@@ -40,8 +40,8 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class EncodingEntry:
-    """How an attribute is stored otherwise than it is given: ``stored`` is the name of an `ops.encoding.Encoding`,
-    ``given`` what is in batches: ``float32`` after decoding, or ``bfloat16`` as it is stored."""
+    """The encoding of an attribute. stored: name of an `ops.encoding.Encoding`.  given: dtype in batches: ``float32`` after
+    decoding, or ``bfloat16`` without decoding."""
 
     stored: str
     given: str
@@ -49,7 +49,7 @@ class EncodingEntry:
 
 @dataclass(frozen=True)
 class SplitEntry:
-    """Seeds of one split: their node type and how many there are.
+    """Seeds of one split: their node type and their number.
 
     ids_hash: `data.graph.seeds_hash` of the user's ids; None in a folder of an earlier release.
     """
@@ -74,12 +74,12 @@ def edge_path(part: int, edge_type: int, name: str) -> str:
 
 
 def attr_key(kind: str, index: int, name: str) -> str:
-    """What ``Manifest.encodings`` calls an attribute; ``kind`` is nodes or edges, ``index`` the type's in the schema."""
+    """Key of an attribute in ``Manifest.encodings``; ``kind`` is nodes or edges, ``index`` the type's in the schema."""
     return f"{kind}/{index}/{name}"
 
 
 def hot_path(part: int, policy: str, node_type: int, name: str) -> str:
-    """Relative path of a list of the rows that a part wants of others; ``node_type`` is the index in the schema."""
+    """Relative path of a list of the hottest remote rows of a part; ``node_type`` is the index in the schema."""
     return f"part{part}/hot/{policy}/{node_type}/{name}.npy"
 
 
@@ -89,8 +89,8 @@ def split_path(name: str) -> str:
 
 def options_hash(made_by: Mapping[str, Any]) -> str:
     """Hash of all entries of ``made_by`` that determine content: everything but the version of the package."""
-    what = {key: value for key, value in made_by.items() if key != "package_version"}
-    text = json.dumps(what, sort_keys=True, separators=(",", ":"))
+    hashed = {key: value for key, value in made_by.items() if key != "package_version"}
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -107,7 +107,7 @@ def entries_from_json(raw: Mapping[str, Any]) -> dict[str, ArrayEntry]:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `manifest.json` says. Per-type tuples follow the order of the types in ``schema``.
+    """The contents of `manifest.json`. Per-type tuples follow the order of the types in ``schema``.
 
     Attributes:
         schema: Node and edge types.
@@ -121,9 +121,9 @@ class Manifest:
         target_type: Node type that carries the labels and splits.
         splits: Name -> seeds.
         arrays: Relative path -> array.
-        made_by: How the partition was made.
-        hotness: Ranking (``vip``, ``presample``, ``degree``) -> what it was worked out for; the first orders the rows.
-        encodings: `attr_key` of each attribute that is not stored as it is given -> how it is.
+        made_by: The options that the partition was made with.
+        hotness: Ranking (``vip``, ``presample``, ``degree``) -> the options it was computed with; the first orders the rows.
+        encodings: `attr_key` of each attribute that is stored in another dtype than batches have -> its encoding.
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
         class_names: Names of the classes, ``None`` where the data has none.
 
@@ -192,20 +192,20 @@ class Manifest:
         return self._names(edge_path(0, edge_type, ""), {"indptr", "indices", "edge_ids"})
 
     def decoded_by(self, kind: str, index: int, name: str) -> Encoding | None:
-        """How the rows of an attribute are decoded when they are gathered; None where they are given as they are stored.
+        """The encoding by which gathered rows of an attribute are decoded; None if batches have them as they are stored.
         ``kind`` is nodes or edges, ``index`` the type's in the schema."""
         entry = self.encodings.get(attr_key(kind, index, name))
         return ENCODINGS[entry.stored] if entry is not None and entry.given == "float32" else None
 
     def is_bfloat16(self, kind: str, index: int, name: str) -> bool:
-        """Whether the uint16 that are gathered are bfloat16."""
+        """Whether the gathered uint16 values are bfloat16."""
         entry = self.encodings.get(attr_key(kind, index, name))
         return entry is not None and entry.given == "bfloat16"
 
     @cached_property
     def as_stored(self) -> Manifest:
-        """The same partition with attributes given as they are stored; ``int8``, whose values mean nothing without the
-        scale of their row, is still decoded."""
+        """The same partition with attributes as they are stored, not decoded; except ``int8``, whose values mean nothing
+        without the scale of their row."""
         encodings = {}
         for key, entry in self.encodings.items():
             if ENCODINGS[entry.stored].head:
@@ -274,7 +274,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], where: str) -> Manifest:
-        """Checks what `to_json` wrote; raises `PartitionError` with ``where`` it comes from and what is wrong."""
+        """The inverse of `to_json`, with checks. Raises `PartitionError` with ``where`` (the source) and the reason."""
         try:
             require(raw.get("format") == FORMAT, f"it is not a partition manifest (format {raw.get('format')!r})")
             require(
@@ -285,7 +285,7 @@ class Manifest:
             manifest = cls.from_json(raw)
             require(
                 raw["options_hash"] == manifest.options_hash,
-                "options_hash does not match made_by: it was edited or damaged",
+                "options_hash does not match made_by: the file was edited or is damaged",
             )
         except PartitionError as error:
             raise PartitionError(f"{where}: {error}.") from None
@@ -293,7 +293,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Manifest:
-        """What `to_json` wrote, unchecked: for text that is known to be ours."""
+        """The inverse of `to_json`, without checks: for text that this package wrote in this run."""
         edge_types: tuple[EdgeType, ...] = tuple((e[0], e[1], e[2]) for e in raw["edge_types"])
         return cls(
             schema=GraphSchema(tuple(raw["node_types"]), edge_types, raw["homogeneous"]),
@@ -320,8 +320,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         with open_regular(path) as stream:
             raw = parse_json(stream.read())
     except FileNotFoundError:
-        what = "the folder is not a partition" if path.parent.is_dir() else "there is no such folder"
-        raise PartitionError(f"{path}: not found; {what}.") from None
+        reason = "the folder is not a partition" if path.parent.is_dir() else "there is no such folder"
+        raise PartitionError(f"{path}: not found; {reason}. Check the path, or run the partition command.") from None
     except (OSError, ValueError) as error:
         raise PartitionError(
             f"{path}: cannot be read as JSON ({error}). Delete the folder and partition again."

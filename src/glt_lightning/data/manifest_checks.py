@@ -1,4 +1,4 @@
-"""What a reader refuses in a manifest: each check is one fact that later code relies on."""
+"""Checks of a manifest. Each refuses one violation of a fact that later code relies on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glt_lightning.ops.encoding import ENCODINGS
 _ARRAY_PATH = re.compile(r"(splits|tables|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
 _Folders = dict[str, dict[str, Any]]
 _STRUCTURE = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
-MOST_CLASSES = 2**31 - 1  # greater labels are ids or times rather than classes
+MOST_CLASSES = 2**31 - 1  # larger labels are ids or times rather than classes
 _ID_DTYPES = {"int32": "<i4", "int64": "<i8"}
 
 
@@ -88,7 +88,7 @@ def _check_types(raw: Mapping[str, Any]) -> None:
         known = source in nodes and destination in nodes
         require(known, f"edge_types: {[source, relation, destination]} names a node type that is not in node_types")
     if raw["homogeneous"]:
-        require(len(nodes) == 1 and len(edges) == 1, "homogeneous, but it has more than one node or edge type")
+        require(len(nodes) == 1 and len(edges) == 1, "homogeneous: true, but there is more than one node or edge type")
     require(raw["target_type"] in (None, *nodes), f"target_type: {raw['target_type']!r} is not in node_types")
 
 
@@ -98,7 +98,7 @@ def _check_bounds(raw: Mapping[str, Any]) -> None:
     for name, count, bounds in zip(raw["node_types"], raw["num_nodes"], raw["bounds"], strict=True):
         good = len(bounds) == raw["num_parts"] + 1 and bounds == sorted(bounds)
         good = good and bounds[0] == 0 and bounds[-1] == count
-        require(good, f"bounds: of node type {name!r} do not cut {count} nodes into {raw['num_parts']} parts")
+        require(good, f"bounds: those of node type {name!r} do not divide {count} nodes into {raw['num_parts']} parts")
 
 
 def _check_array_entries(raw: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ def _check_array_entries(raw: Mapping[str, Any]) -> None:
 
 
 def _is_dtype(value: object) -> bool:
-    """Plain little-endian numbers and booleans, spelled as numpy spells them."""
+    """Whether a value is numpy's string for a little-endian number or boolean."""
     try:
         dtype = np.dtype(value) if isinstance(value, str) else None
     except (TypeError, ValueError, SyntaxError):
@@ -146,11 +146,11 @@ def _check_edges(raw: Mapping[str, Any], arrays: _Folders) -> None:
             _check_vector(prefix + "indices.npy", folder["indices"], _ID_DTYPES[raw["id_dtype"]], edges)
             _check_vector(prefix + "edge_ids.npy", folder["edge_ids"], _ID_DTYPES[raw["edge_id_dtype"]], edges)
         total = sum(folder["indices"]["shape"][0] for folder in folders)
-        require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts hold {total}")
+        require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts have {total}")
 
 
 def _check_splits(raw: Mapping[str, Any], arrays: dict[str, Any]) -> None:
-    require(set(arrays) == set(raw["splits"]), "splits: do not match the arrays of the folder splits/")
+    require(set(arrays) == set(raw["splits"]), "splits: the names do not match the arrays of the folder splits/")
     for name, split in raw["splits"].items():
         good = isinstance(split, dict) and split.get("node_type") in raw["node_types"] and _count(split.get("count"))
         good = good and (split.get("ids_hash") is None or _text(split["ids_hash"]))
@@ -160,11 +160,16 @@ def _check_splits(raw: Mapping[str, Any], arrays: dict[str, Any]) -> None:
 
 def _check_hot(raw: Mapping[str, Any], arrays: _Folders) -> None:
     kinds = {folder.split("/")[2] for folder in arrays if "/hot/" in folder}
-    require(kinds <= set(raw["hotness"]), f"hotness: does not say how {', '.join(sorted(kinds))} was made")
+    require(
+        kinds <= set(raw["hotness"]), f"hotness: the entry of one of the rankings {', '.join(sorted(kinds))} is missing"
+    )
     places = itertools.product(range(raw["num_parts"] if raw["num_parts"] > 1 else 0), range(len(raw["node_types"])))
     expected = {f"part{p}/hot/{kind}/{t}" for p, t in places for kind in kinds}
     found = {folder for folder in arrays if "/hot/" in folder}
-    require(found <= expected, f"arrays: {min(found - expected, default=None)} is of no part or node type")
+    require(
+        found <= expected,
+        f"arrays: {min(found - expected, default=None)} belongs to no part or node type of this graph",
+    )
     require(found == expected, f"arrays: {min(expected - found, default=None)} is missing")
     for folder, files in arrays.items():
         if "/hot/" in folder:
@@ -181,15 +186,15 @@ def _check_encodings(raw: Mapping[str, Any], arrays: _Folders) -> None:
         folder, _, name = key.rpartition("/")
         array = arrays.get(f"part0/{folder}", {}).get(name, {})
         attribute = bool(array) and name not in _STRUCTURE and not folder.startswith("hot")
-        require(attribute, f"encodings: {_short(key)} is no attribute")
+        require(attribute, f"encodings: {_short(key)} is not an attribute")
         stored, given = (entry.get("stored"), entry.get("given")) if isinstance(entry, dict) else (None, None)
         encoding = ENCODINGS.get(str(stored))
         if encoding is None or not (given == "float32" or given == stored == "bfloat16"):
-            raise PartitionError(f"encodings: the entry of {key} is not one of this format: {_short(entry)}")
+            raise PartitionError(f"encodings: the entry of {key} is unknown to this release: {_short(entry)}")
         row = array["shape"][1:]
         good = array["dtype"] == encoding.dtype.str
         good = good and (not encoding.head or (len(row) == 1 and row[0] >= encoding.head))
-        require(good, f"encodings: {key} is {array['dtype']} {array['shape']}, which does not hold {stored}")
+        require(good, f"encodings: {key} is {array['dtype']} {array['shape']}, which cannot store {stored}")
 
 
 def _check_categories(raw: Mapping[str, Any], arrays: _Folders) -> None:
@@ -219,12 +224,12 @@ def _by_folder(arrays: dict[str, Any]) -> _Folders:
     return folders
 
 
-def _check_same_names(what: str, folders: list[dict[str, Any]], needed: Iterable[str]) -> None:
+def _check_same_names(owner: str, folders: list[dict[str, Any]], needed: Iterable[str]) -> None:
     for p, folder in enumerate(folders):
         missing = sorted((set(needed) | set(folders[0])) - set(folder))
-        require(not missing, f"arrays: part {p} lacks {', '.join(missing)} of the {what}")
+        require(not missing, f"arrays: part {p} lacks {', '.join(missing)} of the {owner}")
         extra = sorted(set(folder) - set(folders[0]))
-        require(not extra, f"arrays: part {p} has {', '.join(extra)} of the {what}, part 0 has not")
+        require(not extra, f"arrays: part {p} has {', '.join(extra)} of the {owner}, which part 0 lacks")
 
 
 def _check_entry(path: str, entry: dict[str, Any], first: dict[str, Any], rows: int) -> None:
@@ -256,5 +261,5 @@ def _check_class_names(raw: Mapping[str, Any]) -> None:
     require(good, f"class_names: expected a list of names, found {_short(names)}")
     require(
         names is None or len(names) == raw["num_classes"],
-        f"class_names: not one for each of {raw['num_classes']} classes",
+        f"class_names: {0 if names is None else len(names)} names for {raw['num_classes']} classes",
     )

@@ -1,4 +1,4 @@
-"""Reading files and JSON that somebody else may have put there."""
+"""Reads files and JSON from untrusted sources."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
-    """Opens a file for reading, whose bytes are all there; the caller closes it.
+    """Opens a regular file for reading; the caller closes it.
 
-    Raises OSError, also for what is no regular file: reading a FIFO, a terminal or a device may wait for ever.
+    Raises OSError, also for anything but a regular file: reading a FIFO, a terminal or a device may block for ever.
     """
-    # Without O_NONBLOCK, opening a FIFO waits for its writer. Reads of regular files do not heed it.
+    # Without O_NONBLOCK, opening a FIFO waits for its writer. Reads of regular files ignore it.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -28,7 +28,7 @@ def open_regular(path: str | Path) -> io.BufferedReader:
 
 
 def parse_json(text: bytes) -> Any:
-    """What JSON says. Raises ValueError for all that cannot be read as such."""
+    """The value of a JSON text. Raises ValueError for everything else."""
     try:
         return json.loads(text.decode("utf-8"))
     except RecursionError:

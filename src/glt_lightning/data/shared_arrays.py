@@ -1,4 +1,4 @@
-"""Named arrays that all processes of a host map: one copy, in memory without a name, or in a file to keep."""
+"""Named arrays that all processes of a host map: one copy, in anonymous memory or in a file that is saved."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from glt_lightning.ops.row_bytes import row_bytes
 
 _MAGIC = b"GLTARRAY"
 _PAGE = 4096
-_MOST_HEADER = 16 << 20
+_MOST_HEADER = 16 << 20  # bytes: bounds what a damaged length makes this read
 
 Shapes = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
 
 
 class SharedArrays:
-    """Arrays by name, each beginning at a page, and a ``meta`` of plain values that says what they are.
+    """Arrays by name, each beginning at a page, and ``meta``: plain values that describe them.
 
-    One process makes them (`create`), fills them and calls `finish`; others `open` them by `path`, read-only. Without a
-    file they live as long as a process has them mapped, and are found while their maker has not closed them.
+    One process makes them (`create`), fills them and calls `finish`; other processes `open` them by `path`, read-only.
+    Without a file they live as long as a process has them mapped, and can be opened until their maker closes them.
 
     Attributes:
         arrays: Name -> array; not contiguous where its rows have padding.
         meta: As given to `create`.
-        path: Where others open them.
+        path: At which other processes open them.
         memory: uint8 [nbytes], all of it; it begins at a page.
         nbytes: Memory that they take.
     """
@@ -59,11 +59,12 @@ class SharedArrays:
         file: Path | None = None,
         strides: Mapping[str, int] | None = None,
     ) -> SharedArrays:
-        """New arrays of zeros, writable. All their memory, or space on disk, is taken now.
+        """New arrays of zeros, writable. All their memory, or space on disk, is reserved now: a write to memory that the host
+        does not have would end the process without an error.
 
-        file: where they are kept; it appears when they are finished. None: in memory.  strides: bytes from row to row, of the
+        file: to save them to; it appears when they are finished. None: in memory.  strides: bytes from row to row, of the
         arrays whose rows have padding.
-        Raises `PartitionError` for a disk that is full; MemoryError where the host has too little memory.
+        Raises `PartitionError` if the disk is full; MemoryError where the host has too little memory.
         """
         header, size = _header(shapes, meta, strides or {})
         if file is None:
@@ -87,7 +88,7 @@ class SharedArrays:
             raise
 
     def finish(self, file: Path | None = None) -> None:
-        """From now on others may open them. file: as given to `create`; takes its name in one step."""
+        """Lets other processes open them. file: as given to `create`; it gets its name in one step."""
         if file is not None:
             self._map.flush()
         self._map[: len(_MAGIC)] = _MAGIC
@@ -100,9 +101,9 @@ class SharedArrays:
 
     @classmethod
     def open(cls, path: str | Path, *, writable: bool = False) -> SharedArrays:
-        """Maps what another process has finished, read-only. Raises `DataError` where that is not what ``path`` is.
+        """Maps the finished arrays of another process, read-only. Raises `DataError` if ``path`` is anything else.
 
-        writable: for drivers that lock no other memory; nobody writes to it.
+        writable: for GPU drivers that page-lock only writable memory; it is not written to.
         """
         try:
             fd = os.open(
@@ -120,7 +121,7 @@ class SharedArrays:
             raise
 
     def close(self) -> None:
-        """Others can no longer open them; the memory goes with its last view. A file that was not finished is removed."""
+        """Other processes can no longer open them; the memory is freed with its last view. An unfinished file is removed."""
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
@@ -130,7 +131,8 @@ class SharedArrays:
 
 
 def _nameless(file: Path) -> tuple[int, str]:
-    """A new file beside ``file``, and its path: without a name, so that it goes with this process, where there are such."""
+    """Descriptor and path of a new file beside ``file``: without a name, so that the kernel removes it if this process dies;
+    on file systems without such files a hidden one."""
     try:
         fd = os.open(file.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -141,7 +143,7 @@ def _nameless(file: Path) -> tuple[int, str]:
 
 
 def _name(path: str, file: Path) -> str:
-    """Gives a file without a name one."""
+    """Gives a name to a file without one."""
     folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.link(path, file.name, dst_dir_fd=folder, follow_symlinks=True)  # without a dir_fd Python would not follow
@@ -161,7 +163,7 @@ def _size(dtype: Any, shape: Sequence[int], stride: int | None = None) -> int:
 
 
 def _header(shapes: Shapes, meta: Mapping[str, Any], strides: Mapping[str, int]) -> tuple[bytes, int]:
-    """The header, padded to whole pages with the words before it, and the bytes of everything."""
+    """The header, and the total size. The arrays begin at the first page after magic, length and header."""
 
     def text(offset: int) -> bytes:
         entries = []
@@ -171,7 +173,9 @@ def _header(shapes: Shapes, meta: Mapping[str, Any], strides: Mapping[str, int])
             offset += -(-_size(dtype, shape, *stride) // _PAGE) * _PAGE
         return json.dumps({"meta": meta, "arrays": entries, "end": offset}).encode()
 
-    pages = -(-(len(_MAGIC) + 8 + len(text(1 << 62))) // _PAGE)  # an offset takes no more digits than that one
+    pages = -(
+        -(len(_MAGIC) + 8 + len(text(1 << 62))) // _PAGE
+    )  # no offset has more digits than this one, so the header fits
     found = text(pages * _PAGE)
     return found, json.loads(found)["end"]
 
@@ -183,7 +187,7 @@ def _take_memory(fd: int, size: int) -> None:
 
 def _checked(memory: mmap.mmap | None, path: str) -> tuple[mmap.mmap, Mapping[str, Any]]:
     if memory is None or memory[: len(_MAGIC)] != _MAGIC:
-        raise DataError(f"{path}: holds no finished arrays.")
+        raise DataError(f"{path}: not a finished file of shared arrays.")
     size = int.from_bytes(memory[len(_MAGIC) : len(_MAGIC) + 8], "little")
     begin = len(_MAGIC) + 8
     try:
@@ -194,5 +198,5 @@ def _checked(memory: mmap.mmap | None, path: str) -> tuple[mmap.mmap, Mapping[st
     except (ValueError, KeyError, TypeError):
         whole = False
     if not whole:
-        raise DataError(f"{path}: damaged. Delete it.")
+        raise DataError(f"{path}: damaged. Delete the file; it is made again.")
     return memory, header

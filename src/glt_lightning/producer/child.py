@@ -1,4 +1,4 @@
-"""Starts processes that end when this one does, whatever they are doing then."""
+"""Starts child processes that the kernel kills when this one ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glt_lightning.ops import child
 
 
 class _Order:
-    """A process to start, and then that process, or why it could not be started."""
+    """A process to start; then that process, or the error of starting it."""
 
     def __init__(self, argv: list[str], fd: int, environment: Mapping[str, str] | None) -> None:
         self._argv, self._fd, self._environment = argv, fd, environment
@@ -41,7 +41,7 @@ class Starter:
     def __init__(self) -> None:
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._closed = False
-        self._lock = threading.RLock()  # no order behind the one that ends the thread: nobody would answer it
+        self._lock = threading.RLock()  # an order put behind the None that ends the thread would never be answered
         self._thread = threading.Thread(target=_serve, args=(self._orders,), name="glt-starter", daemon=True)
         self._thread.start()
 
@@ -50,17 +50,17 @@ class Starter:
     ) -> subprocess.Popen[bytes]:
         """A process that runs ``main(fd)`` of a module, with ``sock`` as that file descriptor. Raises `OSError`."""
         fd = sock.fileno()
-        # -P: files beside that of `ops.child` must not pass for modules of the standard library
+        # -P: or files beside `ops.child` would be imported in place of standard library modules of the same name
         argv = [sys.executable, "-P", child.__file__, str(os.getpid()), json.dumps(sys.path), module, str(fd)]
         order = _Order(argv, fd, environment)
         with self._lock:
             if self._closed:
-                raise OSError("what started processes here is closed")
+                raise OSError("the pool of sampler processes is closed")
             self._orders.put(order)
         return order.started.result()
 
     def close(self) -> None:
-        """Ends the thread, and with it what still runs. Safe to call twice."""
+        """Ends the thread, and with it the kernel ends children that still run. Safe to call twice."""
         with self._lock:
             self._closed = True
             self._orders.put(None)
@@ -71,4 +71,4 @@ class Starter:
 def _serve(orders: queue.SimpleQueue[_Order | None]) -> None:
     while (order := orders.get()) is not None:
         order.serve()
-        del order  # and with it the process, whose owner waits for its end
+        del order  # its reference to the process, whose owner waits for the end

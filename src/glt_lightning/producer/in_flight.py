@@ -1,4 +1,4 @@
-"""How many batches may be in flight at once, by the bytes that they take."""
+"""The number of batches that may be in flight at once, by their size."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _log = logging.getLogger(__name__)
 LEAST = (
     2  # one that is made while another is in training; also what a run begins with, before its batches' size is known
 )
-_SHARE = 8  # of the memory that is available: the files of the graph, the model and other loaders need the rest
+_SHARE = 8  # 1/8 of the available memory: the page cache of the graph, the model and other loaders need the rest
 
 
 def memory_for_batches(processes: int = 1) -> int:
-    """Bytes that ``auto`` gives each of so many processes of this host for batches in flight."""
+    """Bytes of batches in flight that ``auto`` allows each of ``processes`` processes of this host."""
     return max(1, available_memory() // _SHARE // processes)
 
 
@@ -29,10 +29,10 @@ def with_channel_bytes(sampling: SamplingOptions, ranks_on_host: int) -> Samplin
 
 
 class InFlight:
-    """Batches that may be in flight for a loader that is iterated: asked for, or made, and not yet delivered.
+    """The limit of batches in flight of a loader: requested or made, and not yet delivered.
 
-    most: whatever their size.  why: where that comes from, for the log.  budget: bytes of all loaders of the rank
-    together; None: no limit.
+    most: limit regardless of their size.  why: the options that give it, for the log.  budget: bytes of all loaders of the
+    rank together; None: no limit.
     """
 
     def __init__(self, most: int, why: str, budget: int | None) -> None:
@@ -44,8 +44,11 @@ class InFlight:
         return cls(most, why, with_channel_bytes(sampling, 1).channel_bytes)
 
     def allowed(self, largest: int, others: int = 0) -> int:
-        """largest: bytes of the loader's largest batch so far, 0 while none is known.  others: bytes in flight for the
-        other loaders of the rank."""
+        """Number of batches that may be in flight now.
+
+        largest: bytes of the loader's largest batch so far, 0 before the first.  others: bytes in flight for the other
+        loaders of the rank.
+        """
         if self._budget is None:
             return self._most
         if not largest:
@@ -53,7 +56,7 @@ class InFlight:
         return min(self._most, max(LEAST, (self._budget - others) // largest))
 
     def log_once(self, largest: int) -> None:
-        """Says what was chosen, when the first size is known."""
+        """Logs the limit once the size of a batch is known."""
         if not self._logged:
             self._logged = True
             limit = "no limit" if self._budget is None else f"{self._budget / 1e6:,.0f} MB"

@@ -1,4 +1,4 @@
-"""Sampler processes as one: who gets which task, and what becomes of the tasks of a process that failed."""
+"""A pool of sampler processes: assigns tasks to them, and replaces processes that fail."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from glt_lightning.producer.child import Starter
 from glt_lightning.producer.process import LEAVE_S, BatchTask, SamplerProcess
 from glt_lightning.producer.samplers import SamplerSource
 
-_FIRST_PAUSE_S = 0.1  # before a process is started for the third time in a row without having made anything
+# Before the third start in a row of a process that makes nothing; doubles up to the second. Without a pause, a process that
+# fails while it starts (no memory, an unreadable file) would be forked as fast as the host can.
+_FIRST_PAUSE_S = 0.1
 _MOST_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A process that died, hangs or raised.
+    """The failure of a process: it died, hangs or raised.
 
-    said: its name and what happened, without a full stop.  traceback: in that process, or "".
-    tasks: which are not made because of it.  offending: the one that it raised for, if it raised; kind: the name of that
-    error.  final: it could not even open the graph, and a new process would fail, too.
-    in_vain: processes in its place, this one included, that ended one after another without having made anything.
+    said: its name and the event, without a full stop.  traceback: in that process, or "".
+    tasks: those that it did not finish.  offending: the task that raised, if one did.  kind: name of that error.
+    final: it could not open the graph, so a new process would fail as well.
+    in_vain: number of processes in a row with this index, this one included, that ended before they made a batch.
     """
 
     said: str
@@ -43,20 +45,20 @@ class Failure:
         return self.said + (f"\n\nTraceback in the sampler process:\n{self.traceback}" if self.traceback else ".")
 
 
-# Returns which of the failure's tasks shall be made again. Raises to end it all.
+# Returns the failure's tasks that are to be made again. Raises to end the iteration with an error.
 FailurePolicy = Callable[[Failure], Iterable[BatchTask]]
 
 
 class SamplerPool:
-    """Owns sampler processes. Not for several threads. Close it: that ends them.
+    """Owns sampler processes. Not thread-safe. Close it: that ends the processes.
 
-    A process that failed is replaced, at once or, if those before it have made nothing, after a growing pause. The new
-    one serves at the same address and is told who holds the other parts. The tasks that ``on_failure`` leaves go to the least
-    busy process; one that is to be made `alone` waits for a process that has no other.
+    A process that failed is replaced, at once or, if those before it made no batch, after a growing pause. The new one
+    serves at the same address and is sent the owners of the other parts. The tasks that ``on_failure`` returns go to the
+    least busy process; one that is to be made `alone` waits for a process without other tasks.
 
     threads: batches that a process makes at once.  timeout_s: for a message to or from a process that has begun.
-    lasting: a process that raised at a task goes on with its others, else it is replaced; and where no process can be
-    started, that is tried again.
+    lasting: for a server, whose clients share processes: a process stays after an exception and goes on with its other
+    tasks, and a start that fails is retried. Otherwise the process is replaced, and a failed start raises.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class SamplerPool:
         self._owners: Sequence[OwnerAddresses] = ()
         self._handle: Mapping[str, Any] | None = None
         self._waiting: deque[BatchTask] = deque()
-        self._reserved: SamplerProcess | None = None  # gets nothing new, so that a task can be made alone
-        self._in_vain = [0] * num_workers  # processes in a row that ended without having made anything
+        self._reserved: SamplerProcess | None = None  # gets no new tasks until it is free for a task to be made alone
+        self._in_vain = [0] * num_workers  # processes in a row that ended before they made a batch
         self._due_s: dict[int, float] = {}  # when to start the process of an index
         self.restarts = 0
         self._processes: list[SamplerProcess | None] = [None] * num_workers
@@ -88,7 +90,7 @@ class SamplerPool:
 
     @property
     def processes(self) -> list[SamplerProcess]:
-        """Those that run."""
+        """The running processes."""
         return [process for process in self._processes if process is not None]
 
     def is_open(self, process: SamplerProcess) -> bool:
@@ -97,7 +99,7 @@ class SamplerPool:
 
     @property
     def num_tasks(self) -> int:
-        """Tasks in hand."""
+        """Number of tasks in flight, those that wait for a process included."""
         return len(self._waiting) + sum(len(process.tasks) for process in self.processes)
 
     def wait_open(self, timeout_s: float) -> bool:
@@ -113,40 +115,40 @@ class SamplerPool:
 
     @property
     def addresses(self) -> list[str]:
-        """Where each process serves its parts, once it is open."""
+        """The address at which each process serves its parts, once it is open."""
         return [self._addresses[index] for index in range(len(self._processes))]
 
     def join(self, owners: Sequence[OwnerAddresses]) -> None:
-        """Tells all processes, also those that are started later, who has the parts that they do not map."""
+        """Sends all processes, also those started later, the owners of the parts that they do not map."""
         self._owners = owners
         for process in self.processes:
             process.join(owners)
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Tells all processes, also those that are started later, of the cache that batches may take rows from."""
+        """Sends all processes, also those started later, the handle of the remote cache."""
         self._handle = handle
         for process in self.processes:
             process.keep(handle)
 
     def submit(self, task: BatchTask) -> None:
-        """Gives a task to the least busy process."""
+        """Assigns a task to the least busy process."""
         self._waiting.append(task)
         self._spread()
 
     def drop(self, run: int) -> None:
-        """Tells the processes that queued batches of a run are no longer wanted; they answer them with nothing."""
+        """Drops queued batches of a run in all processes, which then answer without a batch."""
         for process in self.processes:
             if any(task.run == run for task in process.tasks.values()):
                 process.drop(run)
 
     def forget(self, slot: int) -> None:
-        """Tells the processes that a slot is gone. None of their tasks may be about to write it."""
+        """Closes a slot in all processes. It must belong to no task in flight."""
         for process in self.processes:
             process.forget(slot)
 
     def poll(self, timeout_s: float, also: int | None = None) -> Iterator[tuple[BatchTask, dict[str, Any]]]:
-        """Tasks that are done, with what the process said. Waits for at least one message or death, or for the file
-        descriptor ``also`` to become readable."""
+        """Yields finished tasks with the reply of the process. Waits for at least one message or death, or until the file
+        descriptor ``also`` is readable."""
         poll = select.poll()
         by_fd = {process.fileno(): process for process in self.processes}
         for fd in (*by_fd, *([] if also is None else [also])):
@@ -156,7 +158,7 @@ class SamplerPool:
         for fd, _ in poll.poll(max(0.0, until - now) * 1000):
             process = by_fd.get(fd)
             if process is None or self._processes[process.index] is not process:
-                continue
+                continue  # ``also``, or a process that was replaced while this loop ran
             try:
                 header, _, _ = receive(process.sock)
                 process.heard_s = time.monotonic()
@@ -182,7 +184,7 @@ class SamplerPool:
     # -- tasks
 
     def _spread(self) -> None:
-        """Hands out the tasks that can be."""
+        """Assigns waiting tasks as long as a process can take one."""
         while (found := self._next()) is not None:
             process, task = found
             self._waiting.remove(task)
@@ -191,7 +193,7 @@ class SamplerPool:
             except ClosedError:
                 self._replace(process, process.exit_reason())
             except TimeoutError as error:
-                self._replace(process, f"does not take requests ({error})")
+                self._replace(process, f"accepts no requests ({error})")
 
     def _next(self) -> tuple[SamplerProcess, BatchTask] | None:
         free = [p for p in self.processes if not any(task.alone for task in p.tasks.values())]
@@ -223,13 +225,13 @@ class SamplerPool:
             self._in_vain[process.index] = 0
             return process.tasks.pop(key), header
         offending, kind = process.tasks[key], header["error"].partition(":")[0]
-        said = f"failed at batch {header['number']}: {header['error']}"
+        reason = f"failed at batch {header['number']}: {header['error']}"
         if self._lasting:
             del process.tasks[key]
-            failure = Failure(f"{process.name} {said}", header["traceback"], [offending], offending, kind)
+            failure = Failure(f"{process.name} {reason}", header["traceback"], [offending], offending, kind)
             self._waiting.extend(self._on_failure(failure))
         else:
-            self._replace(process, said, header["traceback"], offending, kind)
+            self._replace(process, reason, header["traceback"], offending, kind)
         return None
 
     # -- processes
@@ -243,13 +245,13 @@ class SamplerPool:
         kind: str = "",
         final: bool = False,
     ) -> None:
-        process.kill()
+        process.kill()  # first: from now on it writes to no slot, so its tasks may be made again into the same ones
         index, tasks = process.index, list(process.tasks.values())
         self._processes[index] = None
         self._opened.discard(index)
         if self._reserved is process:
             self._reserved = None
-        if final and not self.processes:  # nobody is left for what waits
+        if final and not self.processes:  # no process is left to make the waiting tasks
             tasks += self._waiting
             self._waiting.clear()
         self._due_s[index] = time.monotonic() + self._pause_s(index)

@@ -1,4 +1,4 @@
-"""One sampler process, seen from the trainer."""
+"""One sampler process: the side of the trainer or server that owns it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from glt_lightning.producer.request_codec import write_config, write_request
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
-LEAVE_S = 2.0  # to leave after a hang-up; a healthy sampler takes milliseconds
-_EXIT_S = 10.0  # to be gone after a kill
+LEAVE_S = 2.0  # for a sampler to end after its socket was closed; a healthy one takes milliseconds
+_EXIT_S = 10.0  # to end after SIGKILL: one that waits for a disk ends only when the disk answers
 
 
 def batches_at_once(source: SamplerSource, num_workers: int, concurrency: int) -> int:
-    """Batches that one process makes at once. Where all rows are in memory, more than there are cores for would only cost
-    memory and delay the batch that is due; where some are not, the others go on while one waits for them."""
+    """Number of batches that one process makes at once. If all rows are in memory, more batches than cores would only cost
+    memory and delay the next batch; if some are remote or on disk, other batches go on while one waits."""
     if source.waits:
         return concurrency
     return min(concurrency, max(1, (os.cpu_count() or 1) // num_workers))
 
 
 def exit_reason(process: subprocess.Popen[bytes], wait_s: float) -> str:
-    """How a child ended, after its socket did."""
+    """A description of how a child ended, after its socket was closed."""
     try:
         code = process.wait(wait_s)
     except subprocess.TimeoutExpired:
@@ -47,7 +47,7 @@ def exit_reason(process: subprocess.Popen[bytes], wait_s: float) -> str:
 
 @dataclass(eq=False)
 class BatchTask:
-    """One batch asked for: where it shall be written and, later, what the sampler said."""
+    """One requested batch: the slot to write it to and, later, the sampler's reply."""
 
     run: int
     config: SamplerConfig
@@ -55,8 +55,8 @@ class BatchTask:
     slot: SharedSlot
     once: bool  # the slot is one-off memory
     reply: dict[str, Any] | None = None
-    alone: bool = False  # to be made by a process that has nothing else, because it may be what ended another one
-    failures: int = 0  # processes that failed while they had it
+    alone: bool = False  # to be made by a process without other tasks, because it may have ended another process
+    failures: int = 0  # processes that failed because of it
 
     @property
     def key(self) -> tuple[int, int]:
@@ -64,14 +64,14 @@ class BatchTask:
 
 
 class SamplerProcess:
-    """A child process and the socket to it. The child ends when the socket does, and is killed when its trainer ends."""
+    """A child process and the socket to it. The child ends when the socket is closed, and is killed when its parent ends."""
 
     def __init__(self, index: int, source: SamplerSource, threads: int, timeout_s: float, starter: Starter) -> None:
         self.index = index
         self.tasks: dict[tuple[int, int], BatchTask] = {}
         self._configs: dict[SamplerConfig, int] = {}
         self._known_slots: set[int] = set()
-        self.heard_s = time.monotonic()  # when anything last came from it while it had a task
+        self.heard_s = time.monotonic()  # when its last message arrived, or its first task was sent
         self.sock, theirs = socket.socketpair()
         self.sock.settimeout(timeout_s)
         # numpy's BLAS threads would cost each sampler start-up time and memory for nothing
@@ -80,7 +80,9 @@ class SamplerProcess:
             self._process = starter.start("glt_lightning.producer.worker", theirs, env)
         except OSError as error:
             self.sock.close()
-            raise SamplerError(f"cannot start sampler process {index}: {error}.") from error
+            raise SamplerError(
+                f"cannot start sampler process {index}: {error}. Check the limits of processes and memory of this host."
+            ) from error
         finally:
             theirs.close()
         with suppress(ClosedError):  # its death is noticed at the first read
@@ -98,7 +100,8 @@ class SamplerProcess:
         return self.sock.fileno()
 
     def submit(self, task: BatchTask) -> None:
-        """Asks for one batch. Raises `ClosedError` if the process is gone; the task stays in ``tasks`` then, too."""
+        """Requests one batch. Raises `ClosedError` if the process is gone; the task stays in ``tasks`` then as well, so that it
+        is among those of the failure."""
         if not self.tasks:
             self.heard_s = time.monotonic()
         self.tasks[task.key] = task
@@ -115,33 +118,33 @@ class SamplerProcess:
         send(self.sock, header, body.data, fds)
 
     def join(self, owners: Sequence[OwnerAddresses]) -> None:
-        """Tells the process who has the parts that it does not map."""
+        """Sends the owners of the parts that the process does not map."""
         with suppress(ClosedError, TimeoutError):
             send(self.sock, {"op": "join", "holders": [owner.to_json() for owner in owners]})
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Tells the process of the cache that its batches may take rows from."""
+        """Sends the handle of the remote cache."""
         with suppress(ClosedError, TimeoutError):
             send(self.sock, {"op": "keep", "handle": handle})
 
     def drop(self, run: int) -> None:
-        """Tells the process that queued batches of a run are no longer wanted."""
+        """Drops queued batches of a run."""
         with suppress(ClosedError, TimeoutError):
             send(self.sock, {"op": "drop", "run": run})
 
     def forget(self, slot: int) -> None:
-        """Tells the process that nothing will be written into a slot any more."""
+        """Closes a slot in the process."""
         if slot in self._known_slots:
             self._known_slots.remove(slot)
             with suppress(ClosedError, TimeoutError):
                 send(self.sock, {"op": "forget", "slot": slot})
 
     def exit_reason(self) -> str:
-        """How the process ended, after its socket did."""
+        """A description of how the process ended, after its socket was closed."""
         return exit_reason(self._process, LEAVE_S)
 
     def kill(self) -> None:
-        """Ends the process now: it writes to no slot any more when this returns."""
+        """Ends the process now: when this returns, it writes to no slot any more."""
         self._process.kill()
         self.stop()
 
@@ -149,7 +152,7 @@ class SamplerProcess:
         self.sock.close()
 
     def stop(self, leave_s: float = LEAVE_S) -> None:
-        """Waits so long for the end after a hang-up or a kill, and kills where that does not come."""
+        """Closes the socket, waits ``leave_s`` for the end of the process, and kills it if that does not come."""
         self.sock.close()
         try:
             self._process.wait(leave_s)
@@ -158,4 +161,6 @@ class SamplerProcess:
             try:
                 self._process.wait(_EXIT_S)
             except subprocess.TimeoutExpired:
-                raise SamplerError(f"{self.name} does not end, not even when killed.") from None
+                raise SamplerError(
+                    f"{self.name} did not end {_EXIT_S:g} s after SIGKILL; it probably waits for a disk or network file system."
+                ) from None

@@ -1,7 +1,7 @@
-"""A request for a batch as a header and a body: the one form in which sampler processes and graph servers are asked.
+"""A request for a batch as a header and a body: the same for sampler processes and graph servers.
 
-docs/wire-format.md has its fields (``make``). What can be wrong about them whatever the graph is checked here;
-`server.question` checks the rest.
+docs/wire-format.md has its fields (``make``). Checks that do not depend on the graph are here, the others in
+`server.question`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from glt_lightning.transport.message import Message, pack, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
 
 MOST_HOPS = 16  # GLT_MAX_HOPS of glt/api.h
-_SEEDS, _EXTRA = "seeds/", "extra/"  # + node type, + name: arrays that most requests do not have
+_SEEDS, _EXTRA = "seeds/", "extra/"  # followed by a node type or a name: arrays that few requests have
 
 _FIELDS = {field.name: field for field in fields(SamplerConfig)}
-# Sent whatever they are. The other fields are sent where they are not at their default: servers of older releases, which
-# know none of them, then serve every request that they can.
+# Always sent. Other fields are sent only if they differ from their default: servers of older releases, which do not know
+# them, then serve every request that they can.
 _ALWAYS = {*DEFAULT_DRAW.to_wire(), "threads"} | {name for name, field in _FIELDS.items() if field.default is MISSING}
 _RANGES = {"seed_type": (0, 2**31 - 1), "threads": (1, 1 << 16), "most_bytes": (0, 2**62)}
 
 
 def write_config(config: SamplerConfig) -> dict[str, Any]:
-    """A configuration, as `read_config` takes it."""
+    """A configuration as JSON values, the inverse of `read_config`."""
     values = {name: getattr(config, name) for name in _FIELDS}
     return {name: value for name, value in values.items() if name in _ALWAYS or value != _FIELDS[name].default}
 
@@ -37,7 +37,7 @@ def write_config(config: SamplerConfig) -> dict[str, Any]:
 def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:
     """A configuration from another process. Raises `DataError`.
 
-    num_edge_types: of the graph; None: the sender is trusted to know it.
+    num_edge_types: of the graph; None: not checked, for a sender of this job.
     """
     if not isinstance(given, Mapping) or not _ALWAYS <= set(given) <= set(_FIELDS):
         raise wrong_fields("config", _ALWAYS, given, optional=set(_FIELDS) - _ALWAYS)
@@ -55,7 +55,7 @@ def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:
 
 
 def write_request(request: BatchRequest) -> tuple[dict[str, Any], np.ndarray]:
-    """(header, body uint8 [n]) of a request, as `read_request` takes them."""
+    """(header, body uint8 [n]) of a request, the inverse of `read_request`."""
     further = {f"{_SEEDS}{node_type}": gids for node_type, gids in request.more_seeds.items()}
     extras = {f"{_EXTRA}{name}": values for name, values in request.extras.items()}
     arrays, body = pack({"seeds": request.seeds, "input_id": request.input_id, **further, **extras})
@@ -63,7 +63,8 @@ def write_request(request: BatchRequest) -> tuple[dict[str, Any], np.ndarray]:
 
 
 def read_request(message: Message) -> BatchRequest:
-    """A request from another process; its arrays are views of the body. Raises `DataError`, or `WireError` for no message."""
+    """A request from another process; its arrays are views of the body. Raises `DataError` or, for a
+    damaged message, `WireError`."""
     arrays = unpack(message)
     extras = {name.removeprefix(_EXTRA): arrays[name] for name in list(arrays) if name.startswith(_EXTRA)}
     more = {name.removeprefix(_SEEDS): arrays[name] for name in arrays if name.startswith(_SEEDS)}
@@ -86,11 +87,11 @@ def read_request(message: Message) -> BatchRequest:
     )
 
 
-def wrong_fields(what: str, known: Set[str], given: Any, optional: Set[str] = frozenset()) -> DataError:
-    """The error for an object with other fields than those that are known."""
+def wrong_fields(source: str, known: Set[str], given: Any, optional: Set[str] = frozenset()) -> DataError:
+    """The error for an object with missing or unknown fields."""
     got = sorted(given) if isinstance(given, Mapping) else given
-    more = f" (and, where wanted, {', '.join(sorted(optional))})" if optional else ""
-    return DataError(f"{what}: expected the fields {', '.join(sorted(known))}{more}; got {got!r:.200}.")
+    more = f" (optional: {', '.join(sorted(optional))})" if optional else ""
+    return DataError(f"{source}: expected the fields {', '.join(sorted(known))}{more}; got {got!r:.200}.")
 
 
 def _read_fanouts(given: Any, num_edge_types: int | None) -> tuple[tuple[int, ...], ...]:

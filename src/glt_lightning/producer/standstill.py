@@ -1,12 +1,12 @@
-"""Notices that this process itself stood still, so that nobody else is blamed for the time."""
+"""Notices that this process itself was stopped, so that deadlines of other processes do not count that time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-STEP_S = 5.0  # most that one wait may last where this is asked
-_LATE_S = 5.0  # more than that a busy machine does not add
+STEP_S = 5.0  # the longest single wait between two calls of `happened`
+_LATE_S = 5.0  # a wait that ends later than this was a stop, and not a busy machine
 
 
 class StandStill:
@@ -20,6 +20,6 @@ class StandStill:
         self._clock, self._looked_s = clock, clock()
 
     def happened(self) -> bool:
-        """Since the last time. To be asked after each wait, of `STEP_S` at most."""
+        """Whether it was stopped since the last call. To be called after each wait, of at most `STEP_S`."""
         before, self._looked_s = self._looked_s, self._clock()
         return self._looked_s - before > STEP_S + _LATE_S

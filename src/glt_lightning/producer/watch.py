@@ -1,4 +1,4 @@
-"""Notices that a process of another host is gone, or stopped, while this one is blocked, such as in a collective call."""
+"""Notices that a process of another host is lost or stopped while this one is blocked, for instance in a collective call."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from glt_lightning.errors import PeerError, PeerLostError
 from glt_lightning.transport.message import Message
 from glt_lightning.transport.peer import Peer
 
-# Told why a peer is gone, on a thread of the watch, with the event that is set when the watch is closed.
+# Called on the watch's thread with the reason of a loss, and the event that is set when the watch is closed.
 OnLoss = Callable[[str, threading.Event], None]
 
 
 class OwnerWatch:
-    """Asks ``peers`` for a sign of life every ``every_s`` seconds; one that is away for longer than its deadlines allow is
-    lost, and ``on_loss`` hears of the first. So does one whose sampler processes answer, and say for ``silence_s`` that the
-    process they work for is stopped. Close it."""
+    """Calls ``here`` of each peer every ``every_s`` seconds, and ``on_loss`` for the first one that is lost: it does not
+    answer for ``reconnect_s``, or its sampler processes answer, but report for ``silence_s`` that the process they work for
+    is stopped. Close it."""
 
     def __init__(self, peers: Sequence[Peer], every_s: float, silence_s: float, on_loss: OnLoss) -> None:
         self._peers, self._every_s, self._silence_s, self._on_loss = peers, every_s, silence_s, on_loss
-        # Rounds in a row in which it was stopped. Not seconds: this process may have been stopped, too.
+        # Rounds in a row in which it was stopped. Not seconds: while this process was stopped itself, time passed unobserved.
         self._stopped = [0] * len(peers)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="glt-holders", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the watch; the peers are to be closed by now, which ends a question that is being asked. Safe to call
-        twice."""
+        """Ends the watch. Close the peers first: that ends a call in flight. Safe to call twice."""
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def stop(self) -> None:
-        """From now on a loss is none. Does not wait."""
+        """Ignores losses from now on: peers end in turn when a job ends. Does not wait."""
         self._closed.set()
 
     def _run(self) -> None:
@@ -48,7 +47,7 @@ class OwnerWatch:
                     return
 
     def _look(self, number: int, answer: Message) -> None:
-        """Raises `PeerLostError` for a peer that was stopped for too long."""
+        """Raises `PeerLostError` for a peer that was stopped for ``silence_s``."""
         pid = answer.header.get("stopped")
         self._stopped[number] = 0 if pid is None else self._stopped[number] + 1
         stopped_s = (self._stopped[number] - 1) * self._every_s

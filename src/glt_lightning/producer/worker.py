@@ -1,4 +1,4 @@
-"""The sampler process: reads requests, writes batches into the slots they name, answers with their layout.
+"""The main program of a sampler process: reads requests, writes batches into their slots, replies with the layouts.
 
 It imports neither torch nor Lightning: it starts in a fraction of a second and adds a few dozen megabytes to a host.
 """
@@ -24,7 +24,7 @@ from glt_lightning.producer.samplers import Sampler, Samplers, SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.transport.message import Message, as_body, layout_entries
 
-_MOST_SAMPLERS = 32  # of one thread; each has working memory of its own
+_MOST_SAMPLERS = 32  # per thread; each has its own working memory
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class _Job:
 
 
 class Worker:
-    """Makes batches for one trainer or server over one socket, until that closes it."""
+    """Makes batches for one trainer or server over one socket, until the other end closes it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._send_lock = threading.Lock()
+        self._send_lock = threading.Lock()  # several threads reply over one socket: messages must not interleave
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._configs: dict[int, SamplerConfig] = {}
         self._slots: dict[int, SlotWriter] = {}
-        self._dropped: set[int] = set()
+        self._dropped: set[int] = set()  # runs; one thread adds, others look: both are atomic
         self._samplers: Samplers | None = None
 
     def serve(self) -> None:
-        """Runs until the trainer hangs up or dies."""
+        """Runs until the trainer closes the socket or dies."""
         while True:
             header, body, fds = receive(self._sock)
             getattr(self, f"_on_{header['op']}")(header, body, fds)
@@ -117,7 +117,7 @@ class Worker:
         sampler = samplers.get(job.config)
         if sampler is None:
             assert self._samplers is not None
-            if len(samplers) >= _MOST_SAMPLERS:  # of a server's clients, which come and go
+            if len(samplers) >= _MOST_SAMPLERS:  # configurations of a server's clients, which come and go
                 del samplers[next(iter(samplers))]
             sampler = samplers[job.config] = self._samplers.make(job.config)
         draft = sampler.draft(job.request)
@@ -126,7 +126,7 @@ class Worker:
         return {"nbytes": draft.nbytes, "layout": layout, "counters": draft.counters.to_list()}
 
     def _answer(self, header: dict[str, Any]) -> None:
-        # a trainer that is gone is noticed by the reading thread
+        # errors are ignored: the reading thread notices that the trainer is gone
         with self._send_lock, suppress(ClosedError, OSError):
             send(self._sock, header)
 
@@ -136,12 +136,12 @@ def _fault(error: BaseException) -> dict[str, Any]:
 
 
 def main(fd: int) -> None:
-    """fd: of the socket."""
+    """fd: descriptor of the socket to the trainer or server."""
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the trainer ends this one
     worker = Worker(socket.socket(fileno=fd))
     try:
         worker.serve()
     except ClosedError:
-        # threads may be deep in native code: leave at once, there is nothing to flush
+        # without cleaning up: threads may be in native code, and there is nothing to flush
         os._exit(0)
