@@ -138,7 +138,7 @@ def test_unreadable_npz(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"noedges.npz: expected 'edge_index'"):
         open_source(tmp_path / "noedges.npz", tmp_path)
     save(tmp_path / "nonodes.npz", {"edge_index": EDGES})
-    with pytest.raises(DataError, match="how many nodes"):
+    with pytest.raises(DataError, match="the number of nodes"):
         _ = open_source(tmp_path / "nonodes.npz", tmp_path).num_nodes
     save(tmp_path / "badname.npz", {"a__b/edge_index": EDGES})
     with pytest.raises(DataError, match="SRC__REL__DST"):
@@ -224,7 +224,7 @@ def test_cut_off_file_in_folder(tmp_path: Path) -> None:
     path = folder(tmp_path / "g", **CSC)
     file = path / "indices.npy"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"indices.npy: 39 bytes of data are not int64"):
+    with pytest.raises(DataError, match=r"indices.npy: the file has 39 bytes of data, too few for int64"):
         open_source(path, tmp_path)
 
 

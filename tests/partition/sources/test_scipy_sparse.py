@@ -114,7 +114,7 @@ def test_bad_files(tmp_path: Path) -> None:
         ({"indptr": [0, 1]}, "indptr: expected 3 row pointers"),
         ({"indices": [2]}, r"a column is not in 0..1"),
         ({"indices": [-1]}, r"a column is not in 0..1"),
-        ({"data": [1.0, 2.0]}, "1 rows, 1 columns and 2 values"),
+        ({"data": [1.0, 2.0]}, "expected as many row indices as column indices and values, got 1, 1 and 2"),
         ({"shape": [2, 2, 2]}, "expected a matrix of two dimensions"),
         ({"data": np.array([{}], object)}, "expected a file of scipy.sparse.save_npz .*[Oo]bject"),  # never unpickled
     ):
