@@ -30,10 +30,10 @@ from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
 from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.member import OwnerAddresses, connect_owners
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import CacheOptions, ClusterOptions, SecurityOptions
-from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.server.hosted import ServerPlan
 from glt_lightning.server.process import ServerProcess
 from glt_lightning.store.remote_cache import RemoteCache
@@ -99,15 +99,11 @@ def rank_main(directory: str, rank: int, ratio: float) -> None:
     import torch
 
     torch.set_num_threads(1)
-    graph = ClusterGraph(LocalPartition.open(directory, parts=[rank % 2]))
     options, barrier = SamplingOptions(num_workers=WORKERS, concurrency=2), Barrier()
     cache = CacheOptions(ratio=ratio)
     here = link(f"rank {rank}", "worker", SecurityOptions())
-
-    def make(pin: Any) -> WorkerGroup:
-        return WorkerGroup(graph, options, here, "127.0.0.1", barrier.exchange, pin, cache=cache)
-
-    with LoaderContext(graph, options, rank=rank, world_size=RANKS, make_producer=make) as context:
+    graph = HostsGraph(LocalPartition.open(directory, parts=[rank % 2]), here, "127.0.0.1")
+    with LoaderContext(graph, options, ranks=Ranks(rank, RANKS, barrier.exchange), cache=cache) as context:
         loader = context.make_loader(SPEC)
         for _ in loader:
             pass

@@ -26,10 +26,11 @@ import torch
 from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.cluster.graph import ClusterGraph, RemoteGraph
+from glt_lightning.cluster.graph import RemoteGraph
 from glt_lightning.cluster.link import Link
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import ClusterOptions, SecurityOptions
-from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.server.hosted import ServerPlan
 from glt_lightning.server.process import ServerProcess
 from glt_lightning.server.remote import RemoteProducer
@@ -64,15 +65,10 @@ def endless(loader: Any) -> Any:
 def rank_main(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     barrier = Barrier()
-    graph = ClusterGraph(LocalPartition.open(args.partition, parts=[args.rank]))
     options = SamplingOptions(num_workers=args.workers, concurrency=args.concurrency)
     security = SecurityOptions(**json.loads(args.security))
-    parts = graph.manifest.num_parts
-
-    def make(pin: Any) -> WorkerGroup:
-        group = WorkerGroup(graph, options, link(f"rank {args.rank}", "worker", security), "127.0.0.1", exchange, pin)
-        made.append(group)
-        return group
+    partition = LocalPartition.open(args.partition, parts=[args.rank])
+    graph = HostsGraph(partition, link(f"rank {args.rank}", "worker", security), "127.0.0.1")
 
     def exchange(text: str) -> list[str]:
         found = [json.loads(said) for said in barrier.exchange(text)]
@@ -81,9 +77,10 @@ def rank_main(args: argparse.Namespace) -> None:
                 said["addresses"] = [proxies.before(address) for address in said["addresses"]]
         return [json.dumps(said) for said in found]
 
-    made: list[WorkerGroup] = []
     proxies = Proxies(args.delay_ms)
-    context = LoaderContext(graph, options, rank=args.rank, world_size=parts, make_producer=make)
+    ranks = Ranks(args.rank, partition.manifest.num_parts, exchange)
+    context = LoaderContext(graph, options, ranks=ranks)
+    producer = context._producer  # its traffic is that of this process; sampler processes count their own
     with context:
         loader = context.make_loader(SPEC)
         stream = endless(loader)
@@ -92,11 +89,11 @@ def rank_main(args: argparse.Namespace) -> None:
         barrier.exchange("warm")
         pids = own_processes()
         counted = replace(loader.stats().counters)
-        before, traffic, start = cpu_s(pids), made[0].traffic, time.perf_counter()
+        before, traffic, start = cpu_s(pids), producer.traffic, time.perf_counter()
         rows = sum(next(stream).num_nodes for _ in range(args.batches))
         wall = time.perf_counter() - start
         barrier.exchange("done")
-        cpu, asked = cpu_s(pids) - before, made[0].traffic
+        cpu, asked = cpu_s(pids) - before, producer.traffic
         spent = {
             name: getattr(asked, name) - getattr(traffic, name) for name in ("bytes_in", "bytes_out", "round_trips")
         }

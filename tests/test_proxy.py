@@ -12,13 +12,12 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PeerLostError
 from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
-from glt_lightning.producer.group import WorkerGroup
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
@@ -226,15 +225,10 @@ def test_server_that_stays_away_is_named(farm: Farm, whole: LocalPartition, faul
 def rank_producer(
     whole: LocalPartition, rank: int, exchange: Callable[[str], list[str]], deadlines: DeadlineOptions
 ) -> LoaderContext:
-    graph = ClusterGraph(LocalPartition.open(whole.directory, parts=[rank]))
     retry = RetryOptions(first_s=0.01, most_s=0.1)
     link = Link(job="test", role="worker", name=f"rank {rank}", deadlines=deadlines, retry=retry)
-    sampling = SamplingOptions()
-
-    def make(pin: object) -> WorkerGroup:
-        return WorkerGroup(graph, sampling, link, "127.0.0.1", exchange, None)
-
-    return LoaderContext(graph, sampling, seed=3, rank=rank, world_size=2, make_producer=make)
+    graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
+    return LoaderContext(graph, SamplingOptions(), seed=3, rank=rank, world_size=2, exchange=exchange)
 
 
 def through(proxies: ExitStack, opened: list[Proxy], exchange: Callable[[str], list[str]]) -> Callable[..., list[str]]:

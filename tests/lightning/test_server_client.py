@@ -280,7 +280,7 @@ def test_another_partition_at_another_server_is_refused(make_data, folder: Path)
 def test_partition_that_is_not_mapped_by_a_server_is_no_graph(make_data, folder: Path) -> None:
     strategy = GLTServerClientStrategy()
     with pytest.raises(OptionError, match=r"the graph that strategy\.open_graph\(\) gives, got LocalPartition"):
-        strategy._maker(LocalPartition.open(folder), SamplingOptions(), CacheOptions())
+        strategy.open_context(LocalPartition.open(folder), SamplingOptions(), seed=3)
 
 
 @pytest.mark.parametrize(

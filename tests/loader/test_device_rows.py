@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.loader.device_rows import _complete, device_rows
+from glt_lightning.loader.device_rows import _complete
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.loader.transfer import CopiesInFlight
-from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
+from glt_lightning.server.served import ServedGraph
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -106,14 +106,9 @@ def test_a_part_for_each_rank(tmp_path, apart, make, policy, memory, workers):
         options = CacheOptions(policy=policy, ratio=0.3, memory=memory, device=device)
 
         def run(rank, exchange):
-            graph = ClusterGraph(LocalPartition.open(whole.directory, parts=[rank]))
-
-            def producer(pin, on_device=None):
-                where = link(rank), "127.0.0.1", exchange, pin
-                return WorkerGroup(graph, sampling, *where, cache=options, on_device=on_device)
-
-            shared = {"seed": 7, "rank": rank, "world_size": 2}
-            with LoaderContext(graph, sampling, **shared, cache=options, device=CPU, make_producer=producer) as context:
+            graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link(rank), "127.0.0.1")
+            shared = {"seed": 7, "rank": rank, "world_size": 2, "exchange": exchange}
+            with LoaderContext(graph, sampling, **shared, cache=options, device=CPU) as context:
                 found = batches(context)
                 exchange("all done")
                 return found
@@ -182,7 +177,7 @@ def test_more_than_the_device_has(tmp_path, apart, monkeypatch):
 
 def test_servers_make_whole_batches():
     with pytest.raises(OptionError, match="needs the graph where training is"):
-        device_rows(SimpleNamespace(), CacheOptions(device="1GiB"), CPU)
+        LoaderContext(ServedGraph(SimpleNamespace(), ClusterOptions()), cache=CacheOptions(device="1GiB"))
 
 
 def test_an_attribute_of_a_reserved_name(tmp_path, apart):

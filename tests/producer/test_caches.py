@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, PeerError
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderContext, LoaderSpec, hosts
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer import host_parts, shared_tiers
 from glt_lightning.server.hosted import HostedServer, ServerPlan
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -25,16 +25,9 @@ SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=
 OPTIONS = SamplingOptions(num_workers=2, concurrency=2)
 
 
-def open_rank(partition, rank, count, exchange, parts, cache, options=OPTIONS, opened=None):
-    graph = ClusterGraph(LocalPartition.open(partition.directory, parts=parts))
-
-    def make(pin):
-        group = WorkerGroup(graph, options, link(rank), "127.0.0.1", exchange, pin, cache=cache)
-        if opened is not None:
-            opened[rank] = group
-        return group
-
-    return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, make_producer=make)
+def open_rank(partition, rank, count, exchange, parts, cache, options=OPTIONS):
+    graph = HostsGraph(LocalPartition.open(partition.directory, parts=parts), link(rank), "127.0.0.1")
+    return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, cache=cache, exchange=exchange)
 
 
 def contents_of(context, epochs=2):
@@ -48,17 +41,25 @@ def contents_of(context, epochs=2):
 
 @pytest.mark.parametrize("make", [small_graph, pytest.param(small_hetero, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers):
+def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers, monkeypatch):
     whole = partitioned(make(), tmp_path, 4, undirected=True)
     options = SamplingOptions(num_workers=workers, concurrency=2)
     count, parts, opened = 4, [[0, 1], [2, 3], [0, 1], [2, 3]], {}
 
+    class Recorded(hosts.WorkerGroup):
+        def __init__(self, graph, producer, link, *given):
+            super().__init__(graph, producer, link, *given)
+            opened[link.name] = self
+
+    monkeypatch.setattr(hosts, "WorkerGroup", Recorded)
+
     def rank_of(ratio):
         def run(rank, exchange):
             cache = CacheOptions(ratio=ratio)
-            with open_rank(whole, rank, count, exchange, parts[rank], cache, options, opened) as context:
+            with open_rank(whole, rank, count, exchange, parts[rank], cache, options) as context:
                 found = contents_of(context)
-                handle = None if opened[rank]._cache is None else opened[rank]._cache.handle
+                group = opened[f"rank {rank}"]
+                handle = None if group.cache is None else group.cache.handle
                 exchange("all done")
                 return *found, handle
 
@@ -85,7 +86,7 @@ def test_a_sampler_that_is_restarted_keeps_the_cache(tmp_path):
     def run(rank, exchange):
         with open_rank(whole, rank, 2, exchange, [rank], CacheOptions(ratio=1.0)) as context:
             first = contents_of(context)
-            for pid in context._producer._inner.pids:
+            for pid in context._producer.pids:
                 os.kill(pid, signal.SIGKILL)
             second = contents_of(context)
             exchange("all done")
@@ -163,16 +164,24 @@ def test_a_server_ends_while_it_waits_for_another(tmp_path):
 MEMORY = CacheOptions(memory=6000)
 
 
-def test_ranks_of_a_host_share_the_hottest_rows_of_their_parts(tmp_path):
+def test_ranks_of_a_host_share_the_hottest_rows_of_their_parts(tmp_path, monkeypatch):
     whole = partitioned(small_graph(), tmp_path, 2)
     options = SamplingOptions(num_workers=1)
+
+    paths = {}
+
+    def recorded(partition, cache, ranks):
+        tier = shared_tiers.shared_host_tier(partition, cache, ranks)
+        paths[ranks.rank] = tier.path
+        return tier
+
+    monkeypatch.setattr(host_parts, "shared_host_tier", recorded)
 
     def run(rank, exchange):
         with LoaderContext(whole, options, seed=3, rank=rank, world_size=2, cache=MEMORY, exchange=exchange) as context:
             found = contents_of(context)
-            path = context._memory.path
             exchange("all done")
-        return *found, path
+        return *found, paths[rank]
 
     found = run_ranks(2, run)
     assert found[0][2] == found[1][2]

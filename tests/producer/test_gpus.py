@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import NativeError, OptionError, PeerError, SamplerError
 from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.producer.shared_uva import SamplerGpus
 from glt_lightning.sampler.device_source import DeviceSource
@@ -42,10 +42,6 @@ def gpu(kernels, monkeypatch):
     monkeypatch.setattr(Kernels, "open", lambda device: kernels)
 
 
-def one_rank(text):
-    return [text]
-
-
 # --- ranks
 
 
@@ -58,17 +54,12 @@ def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
 
     def remote(rank, exchange):
         parts = [p for p in range(4) if p % count == rank]
-        graph = ClusterGraph(LocalPartition.open(whole.directory, parts=parts))
-
-        def group(pin, **how):
-            kept = CacheOptions(**cache)
-            return WorkerGroup(graph, options, link(rank), "127.0.0.1", exchange, pin, cache=kept, **how)
-
+        graph = HostsGraph(LocalPartition.open(whole.directory, parts=parts), link(rank), "127.0.0.1")
         context = LoaderContext(
-            graph, options, seed=3, rank=rank, world_size=count, make_producer=group, exchange=exchange
+            graph, options, seed=3, rank=rank, world_size=count, cache=CacheOptions(**cache), exchange=exchange
         )
         with context:
-            assert type(context._producer._inner).__name__ == "DeviceProducer"
+            assert type(context._producer).__name__ == "DeviceProducer"
             found = contents_of(context, [SPEC, every])
             exchange("all done")
             return found
@@ -145,7 +136,7 @@ def gpus(topology="device", features="device", **budgets):
 @pytest.mark.parametrize("make", [small_graph, every_dtype])
 def test_drafts_are_those_of_the_cpu(tmp_path, gpu, make, memory):
     partition = partitioned(make(), tmp_path, 2)
-    here = SamplerGpus(partition, gpus(memory, memory, device=3000, device_topology=2000), one_rank, "rank 0")
+    here = SamplerGpus(partition, gpus(memory, memory, device=3000, device_topology=2000), Ranks())
     source = SamplerSource.from_json(SamplerSource.of(partition, gpus=here.source).to_json())
     samplers = Samplers(source, 1)
     try:
@@ -187,24 +178,18 @@ def test_a_process_without_its_gpu_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("sampling", [{"num_workers": 1, "worker_devices": ["cuda:7"], "topology": "uva"}, {}])
-def test_ranks_that_cannot_begin_leave_no_memory_behind(tmp_path, gpu, sampling):
+def test_ranks_that_cannot_begin_leave_no_memory_behind(tmp_path, gpu, sampling, monkeypatch):
     """Sampler processes without their GPU, and a producer of this process that cannot be made."""
     whole, before = partitioned(small_graph(), tmp_path, 2), memory_files()
-    graph = ClusterGraph(LocalPartition.open(whole.directory, parts=[0]))
+    graph = HostsGraph(LocalPartition.open(whole.directory, parts=[0]), link(0), "127.0.0.1")
 
-    def broken(partition, samplers):
+    def broken(*given, **options):
         raise SamplerError("sampling cannot start.")
 
+    if not sampling:
+        monkeypatch.setattr(on_gpu, "DeviceProducer", broken)
     with pytest.raises(SamplerError, match="cannot start"):
-        WorkerGroup(
-            graph,
-            SamplingOptions(**sampling),
-            link(0),
-            "127.0.0.1",
-            one_rank,
-            cache=CacheOptions(memory=None if sampling else 500),
-            inner=broken,
-        )
+        LoaderContext(graph, SamplingOptions(**sampling), cache=CacheOptions(memory=None if sampling else 500))
     assert memory_files() == before
 
 

@@ -6,13 +6,12 @@ import signal
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, PartitionError, RefusedError
 from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
-from glt_lightning.producer.group import WorkerGroup
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -31,12 +30,8 @@ def link(rank, **changes):
 
 def open_rank(partition, rank, count, exchange, options, **changes):
     parts = [p for p in range(partition.manifest.num_parts) if p % count == rank]
-    graph = ClusterGraph(LocalPartition.open(partition.directory, parts=parts))
-
-    def make(pin):
-        return WorkerGroup(graph, options, link(rank, **changes), "127.0.0.1", exchange, pin)
-
-    return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, make_producer=make)
+    graph = HostsGraph(LocalPartition.open(partition.directory, parts=parts), link(rank, **changes), "127.0.0.1")
+    return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, exchange=exchange)
 
 
 def contents_of(context, specs, epochs=2):
@@ -103,7 +98,7 @@ def test_a_sampler_of_a_peer_is_killed(tmp_path):
             for number, batch in enumerate(context.make_loader(SPEC)):
                 found.append(contents(batch))
                 if rank == 0 and number in (1, 5):
-                    os.kill(context._producer._inner.pids[0], signal.SIGKILL)
+                    os.kill(context._producer.pids[0], signal.SIGKILL)
             exchange("all done")
             assert context._producer.restarts == (2 if rank == 0 else 0)
             return found

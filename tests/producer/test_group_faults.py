@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PeerLostError
 from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
-from glt_lightning.producer.group import WorkerGroup
 from glt_lightning.transport.base import Transport
 from glt_lightning.transport.faults import Faults
 from glt_lightning.transport.inproc import InProcessNetwork
@@ -34,7 +33,6 @@ class NetworkLink(Link):
 
 
 def open_rank(network, partition, rank, exchange, on_loss=None, **deadlines):
-    graph = ClusterGraph(LocalPartition.open(partition.directory, parts=[rank]))
     link = NetworkLink(
         job="test",
         role="worker",
@@ -44,10 +42,8 @@ def open_rank(network, partition, rank, exchange, on_loss=None, **deadlines):
         network=network,
     )
 
-    def make(pin):
-        return WorkerGroup(graph, OPTIONS, link, f"host{rank}", exchange, pin, on_loss)
-
-    return LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, make_producer=make)
+    graph = HostsGraph(LocalPartition.open(partition.directory, parts=[rank]), link, f"host{rank}", on_loss)
+    return LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, exchange=exchange)
 
 
 def expected(whole, rank):
@@ -87,7 +83,7 @@ def test_a_line_is_cut_and_heals(tmp_path, silent):
 
         def remote(rank, exchange):
             with open_rank(network, whole, rank, exchange) as context:
-                addresses = [context._producer._samplers.address]
+                addresses = context._producer.addresses()
                 found = []
                 for number, batch in enumerate(context.make_loader(SPEC)):
                     found.append(contents(batch))
@@ -112,7 +108,7 @@ def test_a_line_that_stays_cut_is_an_error_that_names_the_peer(tmp_path, silent)
                 batches = iter(context.make_loader(SPEC))
                 next(batches)
                 exchange("both have begun")
-                network.cut(context._producer._samplers.address, silent=silent)
+                network.cut(context._producer.addresses()[0], silent=silent)
                 exchange("both are cut off")
                 with pytest.raises(PeerLostError, match=f"rank {1 - rank}"):
                     list(batches)
@@ -139,7 +135,7 @@ def test_a_rank_that_asks_nothing_hears_of_the_loss_of_another(tmp_path):
                 assert not heard.wait(0.5)
                 exchange("nothing was lost so far")
                 if rank == 0:
-                    network.cut(context._producer._samplers.address, silent=True)
+                    network.cut(context._producer.addresses()[0], silent=True)
                 assert rank == 0 or heard.wait(30)
                 exchange("heard")
             return said

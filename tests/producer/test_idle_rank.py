@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
-from glt_lightning.producer.group import WorkerGroup
 from tests.helpers.contents import contents
 from tests.helpers.family import children
 from tests.helpers.partitions import partitioned, small_graph
@@ -34,7 +33,6 @@ def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
     opening = threading.Lock()  # one after the other, so that it is clear whose sampler is whose
 
     def work(rank: int, exchange: Callable[[str], list[str]]) -> list[str]:
-        graph = ClusterGraph(LocalPartition.open(whole.directory, parts=[rank]))
         retry = RetryOptions(first_s=0.01, most_s=0.1)
         link = Link(job="test", role="worker", name=f"rank {rank}", deadlines=DEADLINES, retry=retry)
         mine: list[int] = []
@@ -44,12 +42,10 @@ def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
             opening.release()
             return exchange(text)
 
-        def make(pin: object) -> WorkerGroup:
-            return WorkerGroup(graph, OPTIONS, link, "127.0.0.1", spread, None)
-
+        graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
         opening.acquire()
         before = {child.pid for child in children()}
-        with LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, make_producer=make) as context:
+        with LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, exchange=spread) as context:
             batches = iter(context.make_loader(SPEC))
             found = [contents(next(batches))]
             if rank == 0:

@@ -13,6 +13,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.options import CacheOptions
 from glt_lightning.producer import once_per_host, shared_uva
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.producer.shared_uva import share_uva
 from glt_lightning.store.device_store import open_store
 from glt_lightning.store.placement import BatchArrays
@@ -42,7 +43,7 @@ def stores_of(folder, kernels, modes, parts=None, free_bytes=None, lists=3000):
     def run(rank, exchange):
         partition = LocalPartition.open(folder, parts=None if parts is None else parts[rank])
         topology, features = modes[rank]
-        share = share_uva(BatchArrays(partition), exchange, f"rank {rank}")
+        share = share_uva(BatchArrays(partition), Ranks(rank, exchange=exchange))
         free = None if free_bytes is None else lambda: free_bytes[rank]
         store = open_store(
             BatchArrays(partition),
@@ -129,7 +130,7 @@ def test_all_ranks_hear_of_too_little_memory(tmp_path, kernels, monkeypatch):
 
     def run(rank, exchange):
         partition = LocalPartition.open(folder)
-        share = share_uva(BatchArrays(partition), exchange, f"rank {rank}")
+        share = share_uva(BatchArrays(partition), Ranks(rank, exchange=exchange))
         with pytest.raises((OptionError, PeerError), match="no memory on the host") as raised:
             open_store(
                 BatchArrays(partition), kernels, topology="uva", features="cpu", cache=CacheOptions(), share=share

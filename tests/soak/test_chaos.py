@@ -76,8 +76,10 @@ class Pace(Callback):
 
 class Network(GLTServerClientStrategy):
     # Batches of rank 0 come over the network, though its server is on this host; those of rank 1 are handed over.
-    def _maker(self, *args):
-        return partial(super()._maker(*args), handover=self.global_rank == 1)
+    def _find_graph(self):
+        found = super()._find_graph()
+        found.handover = self.global_rank == 1
+        return found
 
 def main():
     seed_everything(1)

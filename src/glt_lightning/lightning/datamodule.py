@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.data.graph import AnyGraph
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.lightning.callbacks.monitor import add_monitor
@@ -52,6 +52,7 @@ from glt_lightning.page.numbers import counted
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
 from glt_lightning.partition.follow import follow_batches
 from glt_lightning.partition.splits import check_overlap
+from glt_lightning.producer.base import SampledGraph
 
 PredictSplit = Literal["all", "train", "val", "test"]
 
@@ -154,7 +155,7 @@ class GLTDataModule(LightningDataModule):
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
-        self._graph: AnyGraph | None = None
+        self._graph: LocalPartition | SampledGraph | None = None
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None
         self._standalone = Standalone()
@@ -325,7 +326,7 @@ class GLTDataModule(LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Opens the graph. Who samples it starts with the first loader."""
         host = self._host()
-        self._graph = host.open_graph(None if self._servers else self.partition_dir)
+        self._graph = host.open_graph(None if self._servers else self.partition_dir, self.sampling, self.cache)
         if self.trainer is not None:
             self._require_split(stage, self._graph.manifest.splits)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
@@ -518,7 +519,7 @@ class GLTDataModule(LightningDataModule):
             host.open_context(graph, self.sampling, self._seed, self.cache)
         return host
 
-    def _opened(self) -> AnyGraph:
+    def _opened(self) -> LocalPartition | SampledGraph:
         if self._graph is None:
             raise OptionError("the graph is not open: call prepare_data() and setup() before asking for a loader.")
         return self._graph

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from glt_lightning.errors import SamplerError
 from glt_lightning.ops.cuda.stream import Mark, SideStream, wait_for
-from glt_lightning.producer.samplers import Sampler
+from glt_lightning.producer.inline import OwnSamplers
+from glt_lightning.producer.samplers import Sampler, Samplers
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
@@ -23,16 +24,16 @@ _CLOSE_S = 30.0  # for the batches that are being made when the producer is clos
 _log = logging.getLogger(__name__)
 
 
-class DeviceProducer:
+class DeviceProducer(OwnSamplers):
     """Makes batches ahead of those in use, in threads that each have a stream of ``device``. Close it.
 
     make_sampler: called once per thread and configuration; its drafts lie on the device.
     prefetch: batches ahead of the one that is given out.
     threads: batches made at once; more than one where they wait for other processes.  timeout_s: for one batch.
     release: frees what the samplers use, when the device has done with it.
+    samplers: serve the mapped parts and ask the owners of the others; None where all parts are mapped.
     """
 
-    restarts = 0
     fresh_slots = 0
 
     def __init__(
@@ -44,7 +45,9 @@ class DeviceProducer:
         threads: int = 1,
         timeout_s: float = 300.0,
         release: Callable[[], None] = lambda: None,
+        samplers: Samplers | None = None,
     ) -> None:
+        super().__init__(samplers)
         self._device, self._make_sampler, self._release = device, make_sampler, release
         self._prefetch, self._timeout_s = prefetch, timeout_s
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"glt-{device}")
@@ -100,6 +103,7 @@ class DeviceProducer:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self.close_samplers()  # first, so that no thread of this process waits for other processes any more
             self._threads.shutdown(wait=False, cancel_futures=True)
             if wait(tuple(self._unfinished), _CLOSE_S).not_done:
                 _log.error(

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 
 from glt_lightning.cluster.device_fill import read_rows
-from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
@@ -116,18 +114,12 @@ class DeviceRows:
 
 
 def device_rows(
-    graph: AnyGraph, options: CacheOptions, device: torch.device, *, stored: bool = False
+    partition: LocalPartition, options: CacheOptions, device: torch.device, *, stored: bool = False
 ) -> DeviceRows | None:
     """What the options ask to keep on the device that trains; None for nothing. stored: as `Manifest.as_stored` gives
     attributes. Raises as `DeviceRows`."""
     if options.device_bytes is None:
         return None
-    partition = graph.partition if isinstance(graph, ClusterGraph) else graph
-    if not isinstance(partition, LocalPartition):
-        raise OptionError(
-            "cache.device: needs the graph where training is, and here servers make whole batches. Train with strategy "
-            "glt_worker, or leave cache.device out."
-        )
     if not is_apart(device):
         _log.info("cache.device: training on %s, so it has no effect.", device)
         return None

@@ -2,38 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, Slot, SlotPool
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import SamplerError
+from glt_lightning.cluster.member import OwnerAddresses
+from glt_lightning.cluster.remote_rows import Traffic
 from glt_lightning.ops.file_map import guarded
-from glt_lightning.producer.samplers import Sampler
-from glt_lightning.sampler.khop import KHopSampler
+from glt_lightning.producer.samplers import Sampler, Samplers
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
 _SLOTS = 3  # the batch in use, the one just left, and one to write
 
 
-class InlineProducer:
-    """Makes each batch when it is asked for.
+class OwnSamplers:
+    """What a producer whose samplers are in this process answers as a `JoiningProducer`. It owns the samplers.
 
-    make_sampler: for a graph whose parts are not all mapped in ``partition``.
+    samplers: None for a producer that joins no others.
     """
 
     restarts = 0
 
-    def __init__(
-        self,
-        partition: LocalPartition,
-        pin: PinMemory | None = None,
-        make_sampler: Callable[[SamplerConfig], Sampler] | None = None,
-    ) -> None:
-        self._make_sampler = make_sampler or partial(KHopSampler, partition)
+    def __init__(self, samplers: Samplers | None) -> None:
+        self._samplers = samplers
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was asked of other processes so far."""
+        return Traffic() if self._samplers is None else self._samplers.traffic
+
+    def addresses(self) -> list[str]:
+        address = None if self._samplers is None else self._samplers.address
+        return [] if address is None else [address]
+
+    def join(self, owners: Sequence[OwnerAddresses]) -> None:
+        if self._samplers is not None:
+            self._samplers.join(owners)
+
+    def keep(self, handle: Mapping[str, Any]) -> None:
+        if self._samplers is not None:
+            self._samplers.keep(handle)
+
+    def close_samplers(self) -> None:
+        """Ends what the samplers serve and ask; a thread that waits for another process raises."""
+        if self._samplers is not None:
+            self._samplers.close()
+
+    def tend(self) -> None:
+        """There is nothing to replace: these samplers end with their rank."""
+
+
+class InlineProducer(OwnSamplers):
+    """Makes each batch when it is asked for."""
+
+    def __init__(self, samplers: Samplers, pin: PinMemory | None = None) -> None:
+        super().__init__(samplers)
+        self._make_sampler = samplers.make
         self._slots = SlotPool(Slot, _SLOTS, pin)
-        self._samplers: dict[SamplerConfig, Sampler] = {}
+        self._made: dict[SamplerConfig, Sampler] = {}
 
     @property
     def fresh_slots(self) -> int:
@@ -45,19 +72,15 @@ class InlineProducer:
 
     @guarded()  # nobody would start this process again, as a sampler process is
     def _make(self, config: SamplerConfig, request: BatchRequest) -> Sample:
-        sampler = self._samplers.get(config)
+        sampler = self._made.get(config)
         if sampler is None:
-            sampler = self._samplers[config] = self._make_sampler(config)
+            sampler = self._made[config] = self._make_sampler(config)
         draft = sampler.draft(request)
         slot = self._slots.take() or self._slots.take_fresh()
         slot.reserve(draft.nbytes)
         return Sample(request.number, draft.write(self._slots.lend(slot, draft.nbytes)), draft.counters)
 
     def close(self) -> None:
+        self.close_samplers()
         self._slots.close()
-        self._samplers.clear()
-        self._make_sampler = _no_sampler  # the other one holds the graph, and a loader that is closed holds this object
-
-
-def _no_sampler(_config: SamplerConfig) -> Sampler:
-    raise SamplerError("the loader's context is closed; make a new loader.")
+        self._made.clear()  # they hold the graph, and a loader that is closed holds this object

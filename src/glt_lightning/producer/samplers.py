@@ -103,15 +103,24 @@ class SamplerSource:
 class Samplers:
     """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends what it serves and asks.
 
-    works_for: the process that trains, if that is another one.
+    works_for: the process that trains, if that is another one.  partition: that of ``source`` where this process has opened
+    it already; it stays open when this object is closed.
     """
 
-    def __init__(self, source: SamplerSource, index: int = 0, works_for: int | None = None) -> None:
-        self._index = index
-        memory = None if source.memory is None else HostTier.open(source.memory)
-        self._partition = LocalPartition.open(source.directory, parts=source.parts, memory=memory)
-        if self._partition.manifest.options_hash != source.options_hash:
+    def __init__(
+        self,
+        source: SamplerSource,
+        index: int = 0,
+        works_for: int | None = None,
+        partition: LocalPartition | None = None,
+    ) -> None:
+        self._index, self._opens = index, partition is None
+        if partition is None:
+            memory = None if source.memory is None else HostTier.open(source.memory)
+            partition = LocalPartition.open(source.directory, parts=source.parts, memory=memory)
+        if partition.manifest.options_hash != source.options_hash:
             raise PartitionError(f"{source.directory} was replaced by another partition while training.")
+        self._opened: LocalPartition | None = partition
         where = source.on_device
         self._on_device = None if where is None else DeviceIndex.open(where, self._partition.manifest)
         self._member: Member | None = None
@@ -125,6 +134,12 @@ class Samplers:
             self._member = Member(self._partition, link.named(name), source.serve, works_for)
         elif link is not None:
             self._rows = connect_owners(self._partition, source.owners, link, link.open_transport(), index)
+
+    @property
+    def _partition(self) -> LocalPartition:
+        if self._opened is None:
+            raise SamplerError("the loader's context is closed; make a new loader.")
+        return self._opened
 
     @property
     def address(self) -> str | None:
@@ -144,17 +159,16 @@ class Samplers:
 
     def make(self, config: SamplerConfig) -> Sampler:
         """A sampler for one thread."""
-        whole = len(self._partition.parts) == self._partition.manifest.num_parts
-        if not whole and self._rows is None:
-            raise SamplerError("this sampler was not told who has the other parts.")
-        remote = None if whole else self._rows
+        remote = self.remote
         if self._gpu is not None:
             return self._gpu.sampler(config, remote, self._kept)
         return KHopSampler(self._partition, config, remote=remote, cache=self._kept, on_device=self._on_device)
 
     @property
-    def remote(self) -> RemoteRows:
-        """Who has the parts that are not mapped."""
+    def remote(self) -> RemoteRows | None:
+        """The owners of the parts that are not mapped; None where all are."""
+        if len(self._partition.parts) == self._partition.manifest.num_parts:
+            return None
         if self._rows is None:
             raise SamplerError("this sampler was not told who has the other parts.")
         return self._rows
@@ -177,7 +191,10 @@ class Samplers:
             self._rows.close()
         if self._gpu is not None:
             self._gpu.close()
-        self._partition.close()
+        if self._opens and self._opened is not None:
+            self._opened.close()
+        # A loader that is closed may hold this object, which is then not to hold the graph.
+        self._opened = self._member = self._on_device = None
 
 
 def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> GpuSamplers:

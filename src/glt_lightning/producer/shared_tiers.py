@@ -8,7 +8,8 @@ from typing import Any
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.options import CacheOptions
-from glt_lightning.producer.once_per_host import Exchange, once_per_host
+from glt_lightning.producer.once_per_host import once_per_host
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.store.host_tier import HostTier
@@ -27,18 +28,17 @@ class SharedCache:
         partition: LocalPartition,
         rows: RemoteRows,
         options: CacheOptions,
-        exchange: Exchange,
-        name: str,
+        ranks: Ranks,
         processes: int = 1,
     ) -> None:
         self._own: CacheMaker | None = None
 
-        def make(ranks: int) -> Mapping[str, Any]:
-            self._own = CacheMaker(partition, options, ranks * processes)
+        def make(sharing: int) -> Mapping[str, Any]:
+            self._own = CacheMaker(partition, options, sharing * processes)
             return self._own.make(rows)
 
         try:
-            self.handle: Mapping[str, Any] = once_per_host(exchange, name, partition.parts, make)
+            self.handle: Mapping[str, Any] = once_per_host(ranks, partition.parts, make)
         except BaseException:
             self.close()
             raise
@@ -49,9 +49,7 @@ class SharedCache:
             self._own.close()
 
 
-def shared_host_tier(
-    partition: LocalPartition, options: CacheOptions, exchange: Exchange, name: str
-) -> HostTier | None:
+def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ranks) -> HostTier | None:
     """The rows of the mapped parts that stay in this host's memory; None where the options set no limit. Close it. All
     ranks call it.
 
@@ -62,12 +60,12 @@ def shared_host_tier(
         return None
     made: list[HostTier] = []
 
-    def make(_ranks: int) -> str:
+    def make(_sharing: int) -> str:
         made.append(HostTier.create(partition, budget, Progress(None).phase))
         return made[0].path
 
     try:
-        path = once_per_host(exchange, name, partition.parts, make)
+        path = once_per_host(ranks, partition.parts, make)
         return made[0] if made else HostTier.open(path)
     except BaseException:
         for tier in made:

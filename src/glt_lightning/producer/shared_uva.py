@@ -8,40 +8,40 @@ from dataclasses import replace
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.producer.once_per_host import Exchange, host_name, once_per_host
+from glt_lightning.producer.once_per_host import host_name, once_per_host
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.store.placement import BatchArrays
 from glt_lightning.store.uva import copy_for_uva, open_uva
 
 
-def share_uva(batch: BatchArrays, exchange: Exchange, name: str) -> Callable[[Sequence[str]], SharedArrays | None]:
+def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], SharedArrays | None]:
     """For `store.device_store.open_store`, whose ``share`` it is. What it gives is to be closed by who asked.
 
     All ranks call what is returned, once, also those that need nothing of it: the ranks of a host that map the same parts
-    get what any of them needs. name: of this rank; no other has it.
-    Raises what `copy_for_uva` does on the rank that copies, and `PeerError` on the others.
+    get what any of them needs. Raises what `copy_for_uva` does on the rank that copies, and `PeerError` on the others.
     """
 
     def share(mine: Sequence[str]) -> SharedArrays | None:
         who = [host_name(), list(batch.partition.parts)]
-        told = [json.loads(text) for text in exchange(json.dumps([who, list(mine)]))]
+        told = [json.loads(text) for text in ranks.exchange(json.dumps([who, list(mine)]))]
         needed = sorted({what for other, needs in told if other == who for what in needs})
         made: list[SharedArrays] = []
 
-        def make(_ranks: int) -> str | None:
+        def make(_sharing: int) -> str | None:
             if not needed:
                 return None
             made.append(copy_for_uva(batch, needed))
             return made[0].path
 
         try:
-            path = once_per_host(exchange, name, batch.partition.parts, make)
+            path = once_per_host(ranks, batch.partition.parts, make)
             try:
                 if made:
                     return made[0]  # the others find it here, also if this rank needs nothing of it
                 return open_uva(batch, mine, path) if mine and path is not None else None
             finally:
-                exchange(name)  # whoever fails from here on closes what the others have opened by now
+                ranks.exchange(ranks.name)  # whoever fails from here on closes what the others have opened by now
         except BaseException:
             for arrays in made:
                 arrays.close()
@@ -57,10 +57,10 @@ class SamplerGpus:
     source: None where the CPU samples.  Raises as `share_uva`.
     """
 
-    def __init__(self, partition: LocalPartition, source: DeviceSource | None, exchange: Exchange, name: str) -> None:
+    def __init__(self, partition: LocalPartition, source: DeviceSource | None, ranks: Ranks) -> None:
         self.source, self._shared = source, None
         if source is not None:
-            self._shared = share_uva(BatchArrays(partition, source.edges), exchange, name)(source.on_host)
+            self._shared = share_uva(BatchArrays(partition, source.edges), ranks)(source.on_host)
             self.source = replace(source, host=None if self._shared is None else self._shared.path)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, SharedSlot, SlotPool
 from glt_lightning.cluster.member import OwnerAddresses
+from glt_lightning.cluster.remote_rows import Traffic
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
@@ -89,6 +90,11 @@ class SubprocessProducer:
     @property
     def restarts(self) -> int:
         return self._pool.restarts
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this process asked of others: nothing. Sampler processes count what they ask in each batch."""
+        return Traffic()
 
     @property
     def pids(self) -> list[int]:

@@ -26,13 +26,11 @@ from glt_lightning.options import (
     ClusterOptions,
     SamplingOptions,
 )
-from glt_lightning.producer.samplers import SamplerSource
-from glt_lightning.producer.shared_uva import SamplerGpus
-from glt_lightning.progress import Progress
+from glt_lightning.producer.host_parts import HostParts
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.server.server import GraphServer
-from glt_lightning.store.host_tier import HostTier
 
 _CACHE = CacheOptions()
 _AGAIN_S = 1.0  # between attempts to reach other servers, beyond those of the deadlines
@@ -147,14 +145,9 @@ class HostedServer:
             raise
 
     def _open(self, plan: ServerPlan) -> None:
-        partition = _open_parts(plan)
-        self._closing.callback(partition.close)
-        if plan.cache.memory_bytes is not None:
-            memory = HostTier.create(partition, plan.cache.memory_bytes, Progress(None).phase)
-            self._closing.callback(memory.close)
-            partition = partition.with_memory(memory)
-        self.partition = partition
-        options, manifest = plan.cluster, partition.manifest
+        mapped = _open_parts(plan)
+        self._closing.callback(mapped.close)
+        options, manifest = plan.cluster, mapped.manifest
         link = Link(
             job="",
             role="server",
@@ -166,6 +159,9 @@ class HostedServer:
             retry=options.retry,
             limits=options.limits,
         )
+        parts = HostParts(mapped, plan.cache, plan.gpus, Ranks(name=link.name))
+        self._closing.callback(parts.close)
+        self.partition = partition = parts.partition
         transport = link.open_transport()
         whole = len(partition.parts) == manifest.num_parts
         owners = [] if whole else plan.other_servers(manifest.num_parts)
@@ -188,9 +184,7 @@ class HostedServer:
             self._closing.callback(graph.remote.close)
         owner = Owner(partition, options.limits.reply_bytes)
         self._closing.callback(owner.close)
-        gpus = SamplerGpus(partition, plan.gpus, lambda text: [text], link.name)
-        self._closing.callback(gpus.close)
-        source = SamplerSource.of(partition, None if whole else link, owners=tuple(owners), gpus=gpus.source)
+        source = parts.source(None if whole else link, owners=tuple(owners))
         self.server = GraphServer(
             partition,
             options,

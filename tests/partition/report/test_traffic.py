@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.remote_rows import Traffic as Measured
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import STORAGE, SamplingOptions
 from glt_lightning.partition.report import TrafficOptions
 from glt_lightning.partition.report.traffic import PartTraffic, predict_traffic
-from glt_lightning.producer.group import WorkerGroup
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 
@@ -39,21 +38,15 @@ def measure(
     )
 
     def run(rank: int, exchange: Callable[[str], list[str]]) -> tuple[Measured, int]:
-        graph = ClusterGraph(LocalPartition.open(partition.directory, parts=[rank]))
         link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test")
-        groups: list[WorkerGroup] = []
-
-        def make(pin: Any) -> WorkerGroup:
-            groups.append(WorkerGroup(graph, sampling, link, "127.0.0.1", exchange, pin))
-            return groups[0]
-
-        with LoaderContext(graph, sampling, seed=seed, rank=rank, world_size=count, make_producer=make) as context:
+        graph = HostsGraph(LocalPartition.open(partition.directory, parts=[rank]), link, "127.0.0.1")
+        with LoaderContext(graph, sampling, seed=seed, rank=rank, world_size=count, exchange=exchange) as context:
             loader, batches = context.make_loader(spec), 0
             for epoch in range(epochs):
                 loader.set_epoch(epoch)
                 batches += sum(1 for _ in loader)
             exchange("all done")
-            return groups[0].traffic, batches
+            return context._producer.traffic, batches
 
     return run_ranks(count, run)
 

@@ -23,7 +23,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.cluster.context import DistContext
 from glt_lightning.cluster.link import Link
-from glt_lightning.data.graph import AnyGraph
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, GLTError, OptionError, PeerError, PeerLostError
 from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.strategies.collectives import gather_counts, gather_text
@@ -37,18 +37,19 @@ from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
 from glt_lightning.lightning.strategies.sigterm import handle_sigterm, set_exit_status
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
-from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions, as_options
+from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.in_flight import with_channel_bytes
+from glt_lightning.producer.ranks import Ranks
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
-_CLUSTER, _CACHE = ClusterOptions(), CacheOptions()
+_CLUSTER, _SAMPLING, _CACHE = ClusterOptions(), SamplingOptions(), CacheOptions()
 
 
 class GLTStrategy(DDPStrategy):
     """DDP whose ranks watch each other; loaders, and what makes their batches, end with the run.
 
-    A strategy of ours says where the graph is (`open_graph`) and who makes batches of it (`_maker`).
+    A strategy of ours says where the graph is (`open_graph`); the graph knows who makes batches of it.
 
     Args:
         cluster: Where the processes of the job run. ``None``: as the data module says; the command line hands over its
@@ -107,12 +108,18 @@ class GLTStrategy(DDPStrategy):
         """This process among the others of the job."""
 
     @abstractmethod
-    def open_graph(self, folder: str | Path | None) -> AnyGraph:
-        """The graph as this rank sees it. ``folder``: of its partition; None where servers have it. A collective call."""
+    def open_graph(
+        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
+    ) -> LocalPartition | SampledGraph:
+        """The graph as this rank sees it, and who makes batches of it. A collective call.
+
+        folder: of its partition; None where servers have it.  sampling, cache: for what starts before `open_context`, such
+        as a server of this run.
+        """
 
     @abstractmethod
-    def _maker(self, graph: AnyGraph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
-        """Who makes batches of a graph; None for this rank alone."""
+    def _of_partition(self, partition: LocalPartition) -> LocalPartition | SampledGraph:
+        """A partition that this process has mapped itself, as `open_graph` would give it."""
 
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
@@ -205,23 +212,24 @@ class GLTStrategy(DDPStrategy):
     def has_context(self) -> bool:
         return self._contexts.is_open
 
-    def open_context(self, graph: AnyGraph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
+    def open_context(
+        self,
+        graph: LocalPartition | SampledGraph,
+        sampling: SamplingOptions,
+        seed: int,
+        cache: CacheOptions = _CACHE,
+    ) -> None:
         """Starts sampling from ``graph`` on this rank; ``seed`` must be the same on all ranks. A collective call.
 
         cache: which rows of other parts are kept on this host.
         """
-        sampling = with_channel_bytes(sampling, self.num_processes)
         self._contexts.open(
-            graph,
-            sampling,
+            self._of_partition(graph) if isinstance(graph, LocalPartition) else graph,
+            with_channel_bytes(sampling, self.num_processes),
             seed=seed,
-            rank=self.global_rank,
-            world_size=self.world_size,
+            ranks=Ranks(self.global_rank, self.world_size, self._gather_text, self._gather_counts),
             device=self.root_device,
             cache=cache,
-            gather_counts=self._gather_counts,
-            make_producer=self._maker(graph, sampling, cache),
-            exchange=self._gather_text,
         )
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:

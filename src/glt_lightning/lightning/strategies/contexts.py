@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from glt_lightning.data.graph import AnyGraph
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.collate import Batch
-from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.once_per_host import Exchange
+from glt_lightning.producer.base import SampledGraph
+from glt_lightning.producer.ranks import Ranks
 
 
 class ContextOwner:
@@ -30,17 +29,13 @@ class ContextOwner:
 
     def open(
         self,
-        graph: AnyGraph,
+        graph: LocalPartition | SampledGraph,
         sampling: SamplingOptions,
         *,
         seed: int,
-        rank: int,
-        world_size: int,
+        ranks: Ranks,
         device: torch.device,
         cache: CacheOptions,
-        gather_counts: Callable[[int], list[int]] | None = None,
-        make_producer: MakeProducer | None = None,
-        exchange: Exchange | None = None,
     ) -> None:
         """Closes what was open before, then starts what makes the batches: as `LoaderContext`."""
         self.close()
@@ -48,14 +43,10 @@ class ContextOwner:
             graph,
             sampling,
             seed=seed,
-            rank=rank,
-            world_size=world_size,
+            ranks=ranks,
             pin_memory=wants_pinned(sampling, device),
-            gather_counts=gather_counts,
-            make_producer=make_producer,
             cache=cache,
             device=device,
-            exchange=exchange,
         )
         self._context = context
         self._closer = weakref.finalize(self, context.close)  # also when this owner is forgotten, and at exit

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from glt_lightning.cluster.context import DistContext, Role
-from glt_lightning.cluster.graph import RemoteGraph
-from glt_lightning.data.graph import AnyGraph
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.lightning.strategies.base import GLTStrategy
-from glt_lightning.loader.context import MakeProducer
 from glt_lightning.options import CacheOptions, SamplingOptions, SecurityOptions
+from glt_lightning.producer.base import SampledGraph
 from glt_lightning.server.hosted import ServerPlan, server_gpus
 from glt_lightning.server.process import ServerProcess
-from glt_lightning.server.remote import RemoteProducer
+from glt_lightning.server.served import ServedGraph
 from glt_lightning.transport.peer import Peer
 
-_CACHE = CacheOptions()
-_MAX_RESTARTS = SamplingOptions().max_restarts
+_SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 
 
 class GLTServerClientStrategy(GLTStrategy):
@@ -63,18 +60,20 @@ class GLTServerClientStrategy(GLTStrategy):
             peers=servers,
         )
 
-    def open_graph(self, folder: str | Path | None) -> AnyGraph:
+    def open_graph(
+        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
+    ) -> ServedGraph:
         """The graph as the server of this rank tells it. ``folder``: of the partition, for a server that rank 0 starts.
         Raises `PartitionError` where the servers of two ranks have another partition."""
         self._close_graph()
-        found: list[RemoteGraph] = []
+        found: list[ServedGraph] = []
 
         def find() -> str:
             found.append(self._find_graph())
             return found[0].manifest.options_hash
 
         if not self.options.servers:
-            self._start_server(folder)
+            self._start_server(folder, sampling, cache)
         hashes = self._gather_found(find)
         for rank, theirs in enumerate(hashes):
             if theirs != hashes[0]:
@@ -84,13 +83,7 @@ class GLTServerClientStrategy(GLTStrategy):
                 )
         return found[0]
 
-    def open_context(self, graph: AnyGraph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
-        """As `GLTStrategy`. Where servers have GPUs, ``cache.device`` is the budget on those."""
-        if self.options.worker_devices:
-            cache = replace(cache, device=None)
-        super().open_context(graph, sampling, seed, cache)
-
-    def _find_graph(self) -> RemoteGraph:
+    def _find_graph(self) -> ServedGraph:
         options = self.options
         if options.servers:
             chosen = options.server_rank
@@ -100,9 +93,9 @@ class GLTServerClientStrategy(GLTStrategy):
             number, address = 0, self._addresses[0]
             link = replace(self._link("client", self._secret()), security=_local(options.security))
         self._peer = link.peer(f"server {number}", [address], link.open_transport())
-        return RemoteGraph(self._peer)
+        return ServedGraph(self._peer, options)
 
-    def _start_server(self, folder: str | Path | None) -> None:
+    def _start_server(self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions) -> None:
         """Rank 0 starts a server for all ranks. A collective call."""
         if self.num_nodes > 1:
             raise OptionError(
@@ -110,10 +103,10 @@ class GLTServerClientStrategy(GLTStrategy):
                 "--server.rank R` where the graph is, and list the addresses: cluster.servers: [host:port, ...]."
             )
         self._link("client", None)  # agrees on the job before anyone may fail
-        found = self._gather_found(lambda: self._start_here(folder) if self.global_rank == 0 else "")
+        found = self._gather_found(lambda: self._start_here(folder, sampling, cache) if self.global_rank == 0 else "")
         self._addresses = (found[0],)
 
-    def _start_here(self, folder: str | Path | None) -> str:
+    def _start_here(self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions) -> str:
         if folder is None:
             raise OptionError("dataset: needed where no cluster.servers are given; or a finished partition.dir.")
         options = self.options
@@ -123,26 +116,11 @@ class GLTServerClientStrategy(GLTStrategy):
             cluster=cluster,
             address="127.0.0.1:0",
             token=self._secret(),
-            cache=self._cache_options(),
-            gpus=server_gpus(cluster, self._sampling_options(), self._cache_options()),
+            cache=cache,
+            gpus=server_gpus(cluster, sampling, cache),
         )
-        self._server = ServerProcess(plan, self._max_restarts(), self._give_up)
+        self._server = ServerProcess(plan, sampling.max_restarts, self._give_up)
         return self._server.address
-
-    def _max_restarts(self) -> int:
-        return getattr(getattr(self._data, "sampling", None), "max_restarts", _MAX_RESTARTS)
-
-    def _sampling_options(self) -> SamplingOptions:
-        given = getattr(self._data, "sampling", None)
-        return given if isinstance(given, SamplingOptions) else SamplingOptions()
-
-    def _cache_options(self) -> CacheOptions:
-        given = getattr(self._data, "cache", None)
-        return given if isinstance(given, CacheOptions) else CacheOptions()
-
-    @property
-    def _data(self) -> object:
-        return getattr(self.lightning_module and self.lightning_module.trainer, "datamodule", None)
 
     def _give_up(self, reason: str) -> None:
         """The server of this run is gone for good: whatever waits for it ends now."""
@@ -155,13 +133,11 @@ class GLTServerClientStrategy(GLTStrategy):
         if peer is not None:
             peer.close()
 
-    def _maker(self, graph: AnyGraph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer:
-        if self._peer is None or not isinstance(graph, RemoteGraph):
-            raise OptionError(
-                "strategy glt_server_client: batches are made from the graph that strategy.open_graph() gives, got "
-                f"{type(graph).__name__}."
-            )
-        return partial(RemoteProducer, self._peer, self.options, sampling)
+    def _of_partition(self, partition: LocalPartition) -> SampledGraph:
+        raise OptionError(
+            "strategy glt_server_client: batches are made from the graph that strategy.open_graph() gives, got "
+            f"{type(partition).__name__}."
+        )
 
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from lightning.pytorch import Trainer
 
-from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.strategies.base import GLTStrategy
@@ -18,9 +17,11 @@ from glt_lightning.lightning.strategies.contexts import ContextOwner
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.in_flight import with_channel_bytes
+from glt_lightning.producer.ranks import Ranks
 
-_CACHE = CacheOptions()
+_SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 
 
 class GraphHost(Protocol):
@@ -29,10 +30,16 @@ class GraphHost(Protocol):
     @property
     def has_context(self) -> bool: ...
 
-    def open_graph(self, folder: str | Path | None) -> AnyGraph: ...
+    def open_graph(
+        self, folder: str | Path | None, sampling: SamplingOptions = ..., cache: CacheOptions = ...
+    ) -> LocalPartition | SampledGraph: ...
 
     def open_context(
-        self, graph: AnyGraph, sampling: SamplingOptions, seed: int, cache: CacheOptions = ...
+        self,
+        graph: LocalPartition | SampledGraph,
+        sampling: SamplingOptions,
+        seed: int,
+        cache: CacheOptions = ...,
     ) -> None: ...
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader: ...
@@ -63,7 +70,9 @@ class Standalone:
     def has_context(self) -> bool:
         return self._contexts.is_open
 
-    def open_graph(self, folder: str | Path | None) -> AnyGraph:
+    def open_graph(
+        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
+    ) -> LocalPartition:
         if folder is None:
             raise OptionError(
                 "cluster.servers: their graph is sampled by strategy glt_server_client alone. Choose it, or give "
@@ -72,18 +81,26 @@ class Standalone:
         self._opened.append(LocalPartition.open(folder))
         return self._opened[-1]
 
-    def open_context(self, graph: AnyGraph, sampling: SamplingOptions, seed: int, cache: CacheOptions = _CACHE) -> None:
+    def open_context(
+        self,
+        graph: LocalPartition | SampledGraph,
+        sampling: SamplingOptions,
+        seed: int,
+        cache: CacheOptions = _CACHE,
+    ) -> None:
         trainer = self._trainer
-        ranks = 1 if trainer is None else getattr(trainer.strategy, "num_processes", 1)
+        on_host = 1 if trainer is None else getattr(trainer.strategy, "num_processes", 1)
         self._contexts.open(
             graph,
-            with_channel_bytes(sampling, ranks),
+            with_channel_bytes(sampling, on_host),
             seed=seed,
-            rank=0 if trainer is None else trainer.global_rank,
-            world_size=1 if trainer is None else trainer.world_size,
+            ranks=Ranks(
+                rank=0 if trainer is None else trainer.global_rank,
+                world_size=1 if trainer is None else trainer.world_size,
+                exchange=self._gather_text,
+            ),
             device=torch.device("cpu") if trainer is None else trainer.strategy.root_device,
             cache=cache,
-            exchange=self._gather_text,
         )
 
     def _gather_text(self, text: str) -> list[str]:

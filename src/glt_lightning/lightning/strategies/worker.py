@@ -6,22 +6,20 @@ import os
 import socket
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 
 from glt_lightning.cluster.context import DistContext, Role
-from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.lightning.strategies.base import GLTStrategy
-from glt_lightning.loader.context import MakeProducer
+from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer.base import SampledGraph
 
 _LOOPBACK = "127.0.0.1"
+_SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 
 
 class GLTWorkerStrategy(GLTStrategy):
@@ -55,7 +53,9 @@ class GLTWorkerStrategy(GLTStrategy):
             peers=tuple(f"rank {rank}" for rank in others),
         )
 
-    def open_graph(self, folder: str | Path | None) -> AnyGraph:
+    def open_graph(
+        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
+    ) -> LocalPartition | SampledGraph:
         """Maps the parts that ``cluster.placement`` gives to this rank. Raises `PartitionError`, on all ranks, where one
         of them misses a file or has another partition."""
         if folder is None:
@@ -73,7 +73,7 @@ class GLTWorkerStrategy(GLTStrategy):
         self._check_same(hashes, folder)
         assert self._opened is not None
         self._parts = self._opened.parts
-        return _seen_whole(self._opened)
+        return self._of_partition(self._opened)
 
     def _close_graph(self) -> None:
         if self._opened is not None:
@@ -100,24 +100,13 @@ class GLTWorkerStrategy(GLTStrategy):
                     "folder to all hosts, or partition with the same options and seed."
                 )
 
-    def _maker(self, graph: AnyGraph, sampling: SamplingOptions, cache: CacheOptions) -> MakeProducer | None:
-        if isinstance(graph, LocalPartition):
-            graph = _seen_whole(graph)
-        self._serves = isinstance(graph, ClusterGraph)
-        if not isinstance(graph, ClusterGraph):
-            return None
+    def _of_partition(self, partition: LocalPartition) -> LocalPartition | SampledGraph:
+        """With the parts of other ranks, where some are not mapped here."""
+        self._serves = len(partition.parts) < partition.manifest.num_parts
+        if not self._serves:
+            return partition
         link = self._link("worker", self._secret())
-        return partial(
-            WorkerGroup,
-            graph,
-            sampling,
-            link,
-            self._host(),
-            self._gather_text,
-            on_loss=self._end_by_deadline,
-            cache=cache,
-            silence_s=self.options.peer_silence_s,
-        )
+        return HostsGraph(partition, link, self._host(), self._end_by_deadline, self.options.peer_silence_s)
 
     def _end_by_deadline(self, reason: str, left: threading.Event) -> None:
         """A rank of another host is gone, and this one may be in a collective call that waits for it for ever."""
@@ -160,8 +149,3 @@ class GLTWorkerStrategy(GLTStrategy):
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _seen_whole(partition: LocalPartition) -> AnyGraph:
-    """A graph with the parts of others, where some are not mapped here."""
-    return partition if len(partition.parts) == partition.manifest.num_parts else ClusterGraph(partition)

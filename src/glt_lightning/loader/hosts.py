@@ -1,0 +1,52 @@
+"""A graph whose parts are mapped by the hosts of a job, which sample for each other."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import replace
+
+from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.cluster.link import Link
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.loader.mapped import open_mapped
+from glt_lightning.producer.base import OpenedProducer, ProducerSetup
+from glt_lightning.producer.group import WorkerGroup
+from glt_lightning.producer.watch import OnLoss
+
+
+class HostsGraph(ClusterGraph):
+    """A `SampledGraph` of which each host maps some parts. The samplers of a rank ask those of other ranks for the rows that
+    are not mapped here.
+
+    Args:
+        partition: The parts that are mapped here.
+        link: This rank among the others.
+        host: Name or address of this host for the others.
+        on_loss: Hears of a rank that is gone for longer than the deadlines allow.
+        silence_s: How long a rank may be stopped whose sampler processes go on.
+    """
+
+    def __init__(
+        self,
+        partition: LocalPartition,
+        link: Link,
+        host: str,
+        on_loss: OnLoss | None = None,
+        silence_s: float = math.inf,
+    ) -> None:
+        super().__init__(partition)
+        self._link = replace(link, graph=partition.manifest.options_hash)
+        self._serve = f"[{host}]:0" if ":" in host else f"{host}:0"
+        self._on_loss, self._silence_s = on_loss, silence_s
+
+    def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
+        link = self._link
+        setup = replace(setup, ranks=replace(setup.ranks, name=link.name))
+        with ExitStack() as opened:
+            producer, rows = open_mapped(self.partition, setup, opened, link, self._serve)
+            group = WorkerGroup(self, producer, link, setup, self._on_loss, self._silence_s)
+            opened.callback(group.close)
+            if rows is not None:
+                rows.fill(group.rows)
+            return OpenedProducer(producer, rows, opened.pop_all().close)

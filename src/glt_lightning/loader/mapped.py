@@ -1,0 +1,75 @@
+"""A graph whose parts are all mapped here, and the producers of mapped parts."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+
+import torch
+
+from glt_lightning.cluster.cache import NOTHING_TO_KEEP
+from glt_lightning.cluster.link import Link
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.loader.device_rows import DeviceRows, device_rows
+from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
+from glt_lightning.producer.base import JoiningProducer, OpenedProducer, ProducerSetup
+from glt_lightning.producer.host_parts import HostParts
+from glt_lightning.producer.inline import InlineProducer
+from glt_lightning.producer.samplers import Samplers
+from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.sampler.device_source import DeviceSource
+
+_log = logging.getLogger(__name__)
+
+
+class MappedGraph:
+    """A `SampledGraph` of which this process maps all parts: this process or its sampler processes make the batches."""
+
+    def __init__(self, partition: LocalPartition) -> None:
+        self._partition = partition
+        self.manifest, self.schema = partition.manifest, partition.schema
+        self.split, self.seeds = partition.split, partition.seeds
+
+    def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
+        if setup.cache.keeps_rows and setup.ranks.rank == 0:
+            _log.info("%s", NOTHING_TO_KEEP)
+        with ExitStack() as opened:
+            producer, rows = open_mapped(self._partition, setup, opened)
+            if rows is not None:
+                rows.fill()
+            return OpenedProducer(producer, rows, opened.pop_all().close)
+
+
+def open_mapped(
+    partition: LocalPartition,
+    setup: ProducerSetup,
+    opened: ExitStack,
+    link: Link | None = None,
+    serve: str | None = None,
+) -> tuple[JoiningProducer, DeviceRows | None]:
+    """Who makes batches of mapped parts, a GPU, sampler processes or this process; and the rows that the training device is
+    to be filled with. A collective call of ``setup.ranks``.
+
+    opened: closes what was opened.  link: how samplers talk to the owners of other parts; None where all are mapped.
+    serve: the address at which samplers serve the mapped parts to others; None: they do not.
+    """
+    sampling, cache, device = setup.sampling, setup.cache, torch.device(setup.device)
+    kernels = gpu_kernels(sampling, device, setup.ranks)
+    parts = HostParts(partition, cache, DeviceSource.of_workers(sampling, cache, partition.manifest), setup.ranks)
+    opened.callback(parts.close)
+    rows, members = None, None
+    if kernels is None and not sampling.worker_devices:  # else cache.device is the budget of the GPUs that sample
+        rows = device_rows(parts.partition, cache, device, stored=sampling.feature_dtype == "stored")
+    if rows is not None:
+        opened.callback(rows.close)
+        members = rows.members.path
+    source = parts.source(link, serve=serve, on_device=members)
+    producer: JoiningProducer
+    if kernels is not None:
+        producer = make_device_producer(parts.partition, source, kernels, setup)
+    elif sampling.num_workers:
+        producer = SubprocessProducer(source, sampling, setup.pin)
+    else:
+        producer = InlineProducer(Samplers(source, partition=parts.partition), setup.pin)
+    opened.callback(producer.close)
+    return producer, rows

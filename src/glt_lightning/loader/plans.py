@@ -1,0 +1,121 @@
+"""The plan of a loader: which seeds each rank takes, in what order, and how they are sampled."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.graph import Seeds
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import OptionError
+from glt_lightning.loader.resume import graph_identity, seeds_identity
+from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.ranks import Ranks
+from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.sampler.plan import EpochPlan
+from glt_lightning.sampler.request import SamplerConfig, drawn_from
+
+_log = logging.getLogger(__name__)
+
+_NO_HASH = (
+    "loader %r: this partition folder is of an earlier release and has no hash of the split's ids: a checkpoint in mid-epoch "
+    "resumes with this partition alone. Partition again to resume with other parts."
+)
+
+_FEW_SEEDS = (
+    "loader %r: %d seeds for %d ranks: a rank without seeds gets one batch with batch_size 0, in which the mean of a loss is not "
+    "a number."
+)
+
+
+def sampler_config(spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
+    """How the batches of a loader are sampled. Raises `OptionError` for fan-outs that do not fit the graph."""
+    return SamplerConfig(
+        seed_type=seeds.node_type,
+        fanouts=fanout_table(spec.num_neighbors, manifest.schema),
+        stored=sampling.feature_dtype == "stored",
+        **drawn_from(manifest, sampling.draw).values,
+    )
+
+
+def attribute_reading(
+    spec: LoaderSpec, seeds: Seeds, name: str, manifest: Manifest, sampling: SamplingOptions, seed: int
+) -> tuple[SamplerConfig, EpochPlan]:
+    """Batches of all seeds alone, in their order and on every rank, which bring the attribute ``name`` of them."""
+    no_neighbours = ((0,) * len(manifest.schema.edge_types),)
+    config = SamplerConfig(seed_type=seeds.node_type, fanouts=no_neighbours, threads=sampling.num_threads)
+    plan = EpochPlan(seeds=seeds.gids, batch_size=spec.batch_size, seed=seed, loader=f"{spec.name}/{name}", exact=True)
+    return config, plan
+
+
+def make_plan(
+    spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling: SamplingOptions, seed: int, ranks: Ranks
+) -> EpochPlan:
+    """Who takes which seeds. With ``per_rank`` seeds a collective call. Raises `OptionError` for seeds that do not fit."""
+    if spec.per_rank:
+        return _own_plan(spec, seeds, seed, ranks)
+    owners = _owner_ranks(seeds, manifest, ranks.world_size) if sampling.seed_placement == "owner" else None
+    return _shared_plan(spec, seeds, seed, ranks, owners)
+
+
+def plan_identity(
+    spec: LoaderSpec, plan: EpochPlan, node_type: int, manifest: Manifest, ranks: Ranks
+) -> dict[str, Any]:
+    """What a checkpoint in mid-epoch must find again. Logs what cannot be found again, and what seeds are too few."""
+    identity: dict[str, Any] = {"graph": graph_identity(manifest), "world_size": ranks.world_size}
+    if spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
+        return identity
+    identity |= seeds_identity(spec, manifest, node_type, plan)
+    if "seeds_crc32" in identity and not spec.exact and ranks.rank == 0:
+        _log.info(_NO_HASH, spec.name)
+    if spec.exact and 0 < len(plan.seeds) < ranks.world_size and ranks.rank == 0:
+        _log.warning(_FEW_SEEDS, spec.name, len(plan.seeds), ranks.world_size)
+    return identity
+
+
+def _shared_plan(spec: LoaderSpec, seeds: Seeds, seed: int, ranks: Ranks, owners: np.ndarray | None) -> EpochPlan:
+    """Seeds that all ranks share out among themselves. owners: int64 [S], the rank whose part holds each seed, where that
+    rank is to take it."""
+    return EpochPlan(
+        seeds=seeds.gids,
+        batch_size=spec.batch_size,
+        seed=seed,
+        loader=spec.name,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        shuffle=spec.shuffle,
+        exact=spec.exact,
+        extras=spec.find_extras(seeds),
+        weights=spec.weights,
+        owner=owners,
+    )
+
+
+def _own_plan(spec: LoaderSpec, seeds: Seeds, seed: int, ranks: Ranks) -> EpochPlan:
+    """This rank's own seeds, as many steps as the rank with the most."""
+    if ranks.world_size > 1 and ranks.gather_counts is None:
+        raise OptionError(f"loader {spec.name!r}: per_rank seeds on {ranks.world_size} ranks need gather_counts.")
+    plan = EpochPlan(
+        seeds=seeds.gids,
+        batch_size=spec.batch_size,
+        seed=seed,
+        loader=f"{spec.name}/{ranks.rank}",
+        shuffle=spec.shuffle,
+        exact=spec.exact,
+        extras=spec.find_extras(seeds),
+        weights=spec.weights,
+    )
+    counts = [len(plan)] if ranks.gather_counts is None else ranks.gather_counts(len(plan))
+    if min(counts) == 0 and not spec.exact:
+        raise OptionError(f"loader {spec.name!r}: rank {counts.index(0)} has no seeds; every rank needs some to train.")
+    return plan if spec.exact else replace(plan, steps=max(counts))
+
+
+def _owner_ranks(seeds: Seeds, manifest: Manifest, world_size: int) -> np.ndarray:
+    """int64 [S]: the rank whose part holds each seed; part p belongs to rank p mod world_size."""
+    rows = seeds.gids - manifest.offsets[seeds.node_type]
+    return (np.searchsorted(manifest.bounds[seeds.node_type], rows, side="right") - 1) % world_size
