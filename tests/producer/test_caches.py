@@ -166,13 +166,12 @@ MEMORY = CacheOptions(memory=6000)
 
 def test_ranks_of_a_host_share_the_hottest_rows_of_their_parts(tmp_path, monkeypatch):
     whole = partitioned(small_graph(), tmp_path, 2)
-    options = SamplingOptions(num_workers=1)
-
-    paths = {}
+    options, paths = SamplingOptions(num_workers=1), {}
 
     def recorded(partition, cache, ranks):
         tier = shared_tiers.shared_host_tier(partition, cache, ranks)
-        paths[ranks.rank] = tier.path
+        if tier is not None:
+            paths[ranks.rank] = tier.path
         return tier
 
     monkeypatch.setattr(host_parts, "shared_host_tier", recorded)

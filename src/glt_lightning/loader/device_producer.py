@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from itertools import islice
 
 import torch
 from torch import Tensor
 
 from glt_lightning.errors import SamplerError
 from glt_lightning.ops.cuda.stream import Mark, SideStream, wait_for
+from glt_lightning.producer.in_flight import InFlight
 from glt_lightning.producer.inline import OwnSamplers
+from glt_lightning.producer.look_ahead import LookAhead, Run
 from glt_lightning.producer.samplers import Sampler, Samplers
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
@@ -24,7 +24,12 @@ _CLOSE_S = 30.0  # for the batches that are being made when the producer is clos
 _log = logging.getLogger(__name__)
 
 
-class DeviceProducer(OwnSamplers):
+_Made = tuple[Sample, Mark]  # and when its device has made it
+_Task = tuple[BatchRequest, Future[_Made]]
+_Run = Run[_Task]
+
+
+class DeviceProducer(OwnSamplers, LookAhead[_Task, _Made]):
     """Makes batches ahead of those in use, in threads that each have a stream of ``device``. Close it.
 
     make_sampler: called once per thread and configuration; its drafts lie on the device.
@@ -47,38 +52,28 @@ class DeviceProducer(OwnSamplers):
         release: Callable[[], None] = lambda: None,
         samplers: Samplers | None = None,
     ) -> None:
-        super().__init__(samplers)
+        OwnSamplers.__init__(self, samplers)
+        most = InFlight(prefetch + 1, f"sampling.prefetch {prefetch}", None)
+        LookAhead.__init__(self, most, in_use=1)  # a batch takes memory of the device also while training uses it
         self._device, self._make_sampler, self._release = device, make_sampler, release
-        self._prefetch, self._timeout_s = prefetch, timeout_s
+        self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"glt-{device}")
         self._own = threading.local()
-        self._unfinished: set[Future[tuple[Sample, Mark]]] = set()
+        self._unfinished: set[Future[_Made]] = set()
         self._closed = False
 
-    def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
-        ahead: deque[tuple[BatchRequest, Future[tuple[Sample, Mark]]]] = deque()
-        try:
-            while True:
-                for request in islice(requests, self._prefetch + 1 - len(ahead)):
-                    ahead.append((request, self._submit(config, request)))
-                if not ahead:
-                    return
-                sample, mark = self._wait(*ahead.popleft())
-                mark.hand_over(value for value in sample.arrays.values() if isinstance(value, Tensor))
-                yield sample
-        finally:
-            for _, future in ahead:
-                future.cancel()
-
-    def _submit(self, config: SamplerConfig, request: BatchRequest) -> Future[tuple[Sample, Mark]]:
+    def _check_open(self) -> None:
         if self._closed:
             raise SamplerError("the loader's context is closed; make a new loader.")
-        future = self._threads.submit(self._make, config, request)
+
+    def _ask(self, run: _Run, request: BatchRequest) -> _Task:
+        future = self._threads.submit(self._make, run.config, request)
         self._unfinished.add(future)
         future.add_done_callback(self._unfinished.discard)
-        return future
+        return request, future
 
-    def _wait(self, request: BatchRequest, future: Future[tuple[Sample, Mark]]) -> tuple[Sample, Mark]:
+    def _wait(self, run: _Run, task: _Task) -> _Made:
+        request, future = task
         try:
             return future.result(self._timeout_s)
         except CancelledError:
@@ -90,7 +85,19 @@ class DeviceProducer(OwnSamplers):
                 f"batch {request.number} was not made within {self._timeout_s:g} s (sampling.timeout_s) on {self._device}."
             ) from None
 
-    def _make(self, config: SamplerConfig, request: BatchRequest) -> tuple[Sample, Mark]:
+    def _nbytes(self, made: _Made) -> int:
+        return 0  # sampling.prefetch is a number of batches, whatever their size
+
+    def _deliver(self, made: _Made) -> Sample:
+        sample, mark = made
+        mark.hand_over(value for value in sample.arrays.values() if isinstance(value, Tensor))
+        return sample
+
+    def _leave(self, run: _Run) -> None:
+        for _, future in run.tasks:
+            future.cancel()
+
+    def _make(self, config: SamplerConfig, request: BatchRequest) -> _Made:
         own = self._own
         if not hasattr(own, "samplers"):
             own.stream, own.samplers = SideStream(self._device), {}

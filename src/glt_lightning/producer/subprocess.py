@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, SharedSlot, SlotPool
@@ -18,25 +16,15 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.in_flight import LEAST, InFlight
+from glt_lightning.producer.look_ahead import LookAhead, Run
 from glt_lightning.producer.pool import Failure, SamplerPool
 from glt_lightning.producer.process import BatchTask, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.producer.standstill import STEP_S, StandStill
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import Sample
 from glt_lightning.transport.message import own_layout
-
-
-@dataclass
-class _Run:
-    """One iteration of a loader: its tasks that are issued and not yet delivered, in plan order."""
-
-    id: int
-    config: SamplerConfig
-    requests: Iterator[BatchRequest]
-    tasks: OrderedDict[int, BatchTask] = field(default_factory=OrderedDict)
-    largest: int = 0  # bytes of its largest batch so far
 
 
 class _SamplerPatience:
@@ -52,7 +40,7 @@ class _SamplerPatience:
         return self._end_s - time.monotonic()
 
 
-class SubprocessProducer:
+class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
     """Makes batches in ``num_workers`` sampler processes, shared by all loaders of a rank.
 
     The trainer alone schedules: it names the batch, the process and the slot. A process that dies or raises is replaced
@@ -67,20 +55,17 @@ class SubprocessProducer:
         self._options = options
         source = source if isinstance(source, SamplerSource) else SamplerSource.of(source)
         threads = batches_at_once(source, options.num_workers, options.concurrency)
-        self._in_flight = InFlight.of(
+        self._lock = threading.RLock()  # the trainer's, but for `tend`
+        in_flight = InFlight.of(
             options,
             options.num_workers * options.concurrency,
             f"num_workers {options.num_workers} x concurrency {options.concurrency}",
         )
-        self._sizes: dict[SamplerConfig, int] = {}  # bytes of the largest batch so far, for the runs to come
+        super().__init__(in_flight, turn=self._lock)
         self._slots = SlotPool(SharedSlot, 0, pin)
-        self._runs: dict[int, _Run] = {}
-        self._ids = count()
-        self._ended: deque[_Run] = deque()
         self._abandoned = 0  # tasks of ended runs whose slots are still with a sampler
         self._closed = False
         self._failure: SamplerError | None = None
-        self._turn = threading.RLock()  # the trainer's, but for `tend`
         self._pool = SamplerPool(source, options.num_workers, threads, options.timeout_s, _TrainerPolicy(self))
 
     @property
@@ -117,34 +102,10 @@ class SubprocessProducer:
         """Tells all processes of the cache that batches may take rows from."""
         self._pool.keep(handle)
 
-    def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
-        run = _Run(next(self._ids), config, requests, largest=self._sizes.get(config, 0))
-        with self._turn:
-            self._check_open()
-            self._runs[run.id] = run
-        try:
-            with self._turn:
-                self._top_up(run)
-            while run.tasks:
-                with self._turn:
-                    self._check_open()
-                    task = next(iter(run.tasks.values()))
-                    self._wait_for(task)
-                    del run.tasks[task.request.number]
-                    box = [self._deliver(run, task)]
-                    del task
-                    self._top_up(run)  # the samplers work on while the trainer does
-                yield box.pop()  # nothing here holds the batch while the trainer has it
-                self._check_open()
-        finally:
-            # Not more: an abandoned iterator is closed wherever the garbage collector finds it, also between the two
-            # halves of a message.
-            self._ended.append(run)
-
     def tend(self) -> None:
         """Replaces samplers that died, unless the trainer is about to. For another thread, where others depend on these
         samplers while the trainer takes no batches: it may be in a collective call, waiting for them."""
-        if not self._turn.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             return
         try:
             if not self._closed:
@@ -153,10 +114,10 @@ class SubprocessProducer:
         except SamplerError as error:
             self._failure = error  # for the trainer, when it comes for a batch
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             self._closed = True
             self._pool.close()
             self._runs.clear()
@@ -165,36 +126,30 @@ class SubprocessProducer:
 
     # -- scheduling
 
-    def _top_up(self, run: _Run) -> None:
-        """Issues requests up to the run's allowance; the next due batch always gets memory."""
-        self._sweep()
-        others = [each for each in self._runs.values() if each is not run]
-        allowed = self._in_flight.allowed(run.largest, sum(len(each.tasks) * each.largest for each in others))
+    def _expect(self, allowed: int, others: list[Run[BatchTask]]) -> None:
         # of this rank, and one batch in use, one just being replaced
         self._slots.limit = allowed + sum(max(LEAST, len(each.tasks)) for each in others) + 2
-        while len(run.tasks) < allowed:
-            slot = self._slots.take()
-            patience = _SamplerPatience(self._options.timeout_s)
-            while slot is None and not run.tasks and self._abandoned:
-                self._read_replies(patience)  # an ended run's slots come back first
-                slot = self._slots.take()
-            if slot is None and run.tasks:
-                return
-            request = next(run.requests, None)
-            if request is None:
-                if slot is not None:
-                    self._slots.give_back(slot)
-                return
-            chosen = slot or self._slots.take_fresh()
-            assert isinstance(chosen, SharedSlot)
-            task = BatchTask(run.id, run.config, request, chosen, once=not self._slots.owns(chosen))
-            run.tasks[request.number] = task
-            self._pool.submit(task)
 
-    def _wait_for(self, task: BatchTask) -> None:
+    def _ask(self, run: Run[BatchTask], request: BatchRequest) -> BatchTask | None:
+        """The next due batch always gets memory."""
+        slot = self._slots.take()
+        patience = _SamplerPatience(self._options.timeout_s)
+        while slot is None and not run.tasks and self._abandoned:
+            self._read_replies(patience)  # an ended run's slots come back first
+            slot = self._slots.take()
+        if slot is None and run.tasks:
+            return None
+        chosen = slot or self._slots.take_fresh()
+        assert isinstance(chosen, SharedSlot)
+        task = BatchTask(run.id, run.config, request, chosen, once=not self._slots.owns(chosen))
+        self._pool.submit(task)
+        return task
+
+    def _wait(self, run: Run[BatchTask], task: BatchTask) -> BatchTask:
         patience = _SamplerPatience(self._options.timeout_s)
         while task.reply is None:
             self._read_replies(patience, task)
+        return task
 
     def _read_replies(self, patience: _SamplerPatience, task: BatchTask | None = None) -> None:
         """Handles what the samplers sent; waits for a message or a death, but not for long."""
@@ -232,36 +187,36 @@ class SubprocessProducer:
                 self._forget(task)
         return [task for task in failure.tasks if task.run in self._runs]
 
-    def _deliver(self, run: _Run, task: BatchTask) -> Sample:
-        reply = task.reply
-        assert reply is not None
-        task.slot.attach()
-        nbytes = reply["nbytes"]
-        self._sizes[run.config] = max(nbytes, self._sizes.get(run.config, 0))
-        run.largest = self._sizes[run.config]
-        self._in_flight.log_once(run.largest)
-        memory = self._slots.lend(task.slot, nbytes)
+    def _nbytes(self, made: BatchTask) -> int:
+        return int(_reply(made)["nbytes"])
+
+    def _deliver(self, made: BatchTask) -> Sample:
+        reply = _reply(made)
+        made.slot.attach()
+        memory = self._slots.lend(made.slot, reply["nbytes"])
         layout = own_layout(reply["layout"])
         counters = Counters.from_list(reply["counters"])
-        return Sample(task.request.number, {p.name: p.view(memory) for p in layout}, counters)
+        return Sample(made.request.number, {p.name: p.view(memory) for p in layout}, counters)
 
-    def _sweep(self) -> None:
-        """Forgets ended runs: what samplers still make for them is dropped when it comes."""
-        while self._ended:
-            run = self._ended.popleft()
-            del self._runs[run.id]
-            for task in run.tasks.values():
-                if task.reply is None:
-                    self._abandoned += 1
-                else:
-                    self._slots.give_back(task.slot)
-            self._pool.drop(run.id)
+    def _drop(self, run: Run[BatchTask]) -> None:
+        """What samplers still make for an ended run is dropped when it comes."""
+        for task in run.tasks:
+            if task.reply is None:
+                self._abandoned += 1
+            else:
+                self._slots.give_back(task.slot)
+        self._pool.drop(run.id)
 
     def _check_open(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._closed:
             raise SamplerError("the loader's context is closed; make a new loader.")
+
+
+def _reply(task: BatchTask) -> dict[str, Any]:
+    assert task.reply is not None
+    return task.reply
 
 
 class _TrainerPolicy:

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import count
-from weakref import WeakSet
 
 import numpy as np
 
@@ -16,8 +11,9 @@ from glt_lightning.channel.slots import PinMemory, Slot, SlotPool
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import ClusterOptions, SamplingOptions
 from glt_lightning.producer.in_flight import InFlight
+from glt_lightning.producer.look_ahead import LookAhead, Run
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import Sample
 from glt_lightning.server.client_session import ClientSession
 from glt_lightning.server.handover import BorrowedMessage
@@ -28,18 +24,10 @@ from glt_lightning.transport.peer import Peer
 _SLOTS = 3  # of pinned memory: the batch in use, the one just left, and one to write
 
 
-@dataclass(eq=False)
-class _AskedRun:
-    """One iteration of a loader: the numbers that were asked for and not yet delivered, in plan order."""
-
-    id: int
-    config: SamplerConfig
-    requests: Iterator[BatchRequest]
-    asked: deque[int] = field(default_factory=deque)
-    largest: int = 0  # bytes of its largest batch so far
+_Answered = tuple[int, Message]  # number of a batch, and the batch
 
 
-class RemoteProducer:
+class RemoteProducer(LookAhead[int, _Answered]):
     """Asks a graph server for batches, up to ``options.prefetch`` ahead for each loader that is iterated.
 
     The trainer keeps the plan and says what it wants of each batch, so a server that was restarted, or a connection that
@@ -68,15 +56,12 @@ class RemoteProducer:
         handover: bool = True,
     ) -> None:
         most = options.prefetch
-        self._in_flight = InFlight.of(sampling, most, f"cluster.prefetch {most}")
-        self._sizes: dict[SamplerConfig, int] = {}  # bytes of the largest batch so far, for the runs to come
-        self._runs: WeakSet[_AskedRun] = WeakSet()
+        super().__init__(InFlight.of(sampling, most, f"cluster.prefetch {most}"))
         self._client_session = ClientSession(
             server, options.deadlines, sampling.max_restarts, sampling.timeout_s, pin, handover
         )
         self._finalizer = weakref.finalize(self, self._client_session.close)
         self._slots = None if pin is None else SlotPool(Slot, _SLOTS, pin)
-        self._ids = count(1)
         self._closed = False
 
     @property
@@ -88,48 +73,27 @@ class RemoteProducer:
         """Streams of batches that were opened after the first one."""
         return self._client_session.reopened
 
-    def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
-        self._check_open()
-        run = _AskedRun(next(self._ids), config, requests, largest=self._sizes.get(config, 0))
-        self._runs.add(run)
-        try:
-            self._top_up(run)
-            while run.asked:
-                number = run.asked[0]
-                box = [self._client_session.answer((run.id, number))]
-                run.asked.popleft()
-                self._note_size(run, box[0].body.nbytes)
-                self._top_up(run)  # the server works on while the trainer does
-                box_of_sample = [self._deliver(number, box.pop())]
-                yield box_of_sample.pop()  # nothing here holds the batch while the trainer has it
-                self._check_open()
-        finally:
-            # Not more: an abandoned iterator is closed wherever the garbage collector finds it.
-            run.asked.clear()
-            self._client_session.forget(run.id)
-
     def close(self) -> None:
         self._closed = True
         self._finalizer()
         if self._slots is not None:
             self._slots.close()
 
-    def _top_up(self, run: _AskedRun) -> None:
-        others = sum(len(each.asked) * each.largest for each in list(self._runs) if each is not run)
-        allowed = self._in_flight.allowed(run.largest, others)
-        while len(run.asked) < allowed:
-            request = next(run.requests, None)
-            if request is None:
-                return
-            run.asked.append(request.number)
-            self._client_session.ask(Question(run.id, run.config, request))
+    def _ask(self, run: Run[int], request: BatchRequest) -> int:
+        self._client_session.ask(Question(run.id, run.config, request))
+        return request.number
 
-    def _note_size(self, run: _AskedRun, nbytes: int) -> None:
-        self._sizes[run.config] = max(nbytes, self._sizes.get(run.config, 0))
-        run.largest = self._sizes[run.config]
-        self._in_flight.log_once(run.largest)
+    def _wait(self, run: Run[int], task: int) -> _Answered:
+        return task, self._client_session.answer((run.id, task))
 
-    def _deliver(self, number: int, message: Message) -> Sample:
+    def _nbytes(self, made: _Answered) -> int:
+        return made[1].body.nbytes
+
+    def _leave(self, run: Run[int]) -> None:
+        self._client_session.forget(run.id)
+
+    def _deliver(self, made: _Answered) -> Sample:
+        number, message = made
         if self._slots is not None and not isinstance(message, BorrowedMessage):
             message = Message(message.header, self._pinned(self._slots, message.body))
         elif self._client_session.fresh and not self._warned:
