@@ -209,3 +209,11 @@ def test_the_line_is_not_glued_to_a_progress_bar(monkeypatch: pytest.MonkeyPatch
         bar.update()
     shown = re.split(r"[\r\n]", capsys.readouterr().err)
     assert "glt: epoch 0: some batches" in shown
+
+
+def test_the_line_is_broken_between_words() -> None:
+    text = "glt: epoch 12: 10,547 seeds/s, 15% waiting for batches, bound by network (79% of sampler time); rows: 50% local"
+    broken = monitor.fitted(text, 80)
+    assert [len(line) <= 80 for line in broken.splitlines()] == [True, True]
+    assert " ".join(broken.split()) == text
+    assert monitor.fitted(text, 160) == text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -183,5 +185,28 @@ def test_a_file_gets_few_frames(make_data, make_model, make_trainer, capsys) -> 
     shown = capsys.readouterr().out
     assert shown.endswith("]\n")  # so that nothing is said on the same line
     frames = [frame for frame in re.split(r"[\r\n]", shown) if frame.strip()]
-    assert [frame[:14] for frame in dict.fromkeys(frames)] == ["Epoch 0: 100%|", "Epoch 1: 100%|"]
-    assert len(frames) <= 4
+    assert [frame[:14] for frame in frames] == ["Epoch 0: 100%|", "Epoch 1: 100%|"]
+    assert "\r" not in shown  # each is a line
+
+
+def test_a_line_of_the_log_does_not_follow_the_bar(make_data, make_model, make_trainer, live, capsys) -> None:
+    """Such as that of EarlyStopping, after which no epoch begins that would close the bar."""
+    lightning = logging.getLogger("lightning.pytorch")
+    handler = logging.StreamHandler(sys.stdout)
+    lightning.addHandler(handler)
+
+    class Stops(Noting):
+        def on_train_epoch_end(self) -> None:
+            lightning.info("enough")
+            self.trainer.should_stop = True
+
+    try:
+        trainer = make_trainer(callbacks=[SeedProgressBar()], enable_progress_bar=True, max_epochs=4)
+        trainer.fit(make_model(Stops), make_data())
+    finally:
+        lightning.removeHandler(handler)
+    shown = capsys.readouterr().out
+    assert re.search(r"\r *\renough\n", shown)
+    assert shown.count("enough") == 1
+    assert not handler.filters
+    assert shown.endswith("\n")

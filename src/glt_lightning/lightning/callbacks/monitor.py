@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -97,7 +99,12 @@ def add_monitor(trainer: Trainer) -> None:
 def _say(text: str) -> None:
     """A line in the log, not behind a progress bar."""
     with tqdm.external_write_mode(file=sys.stderr):
-        rank_zero_info(text)
+        rank_zero_info(fitted(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else text)
+
+
+def fitted(text: str, columns: int) -> str:
+    """Broken between words where a terminal would break it anywhere."""
+    return textwrap.fill(text, columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _so_far(trainer: Trainer) -> EpochTotals:

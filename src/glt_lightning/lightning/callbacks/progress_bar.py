@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -38,6 +39,7 @@ class _Bar(Tqdm):
     start_t = _until = _left_out = 0.0
     _count: Count | None = None
     _begun = False
+    _written = ""
     batches: int | None = None
 
     def begin(self, title: str, count: Count | None, batches: int | None, done: int) -> None:
@@ -81,9 +83,27 @@ class _Bar(Tqdm):
         known |= {"done": f"{self.n:,}", "whole": f"{self.total or 0:,}", "speed": _speed(known["rate"])}
         return known | self._layout(known)
 
-    def display(self, *args: Any, **kwargs: Any) -> Any:
-        """Nothing before it is known what is counted."""
-        return super().display(*args, **kwargs) if self._begun else True
+    def display(self, msg: str | None = None, pos: int | None = None) -> Any:
+        """Nothing before it is known what is counted. A frame in a file is a line of its own."""
+        if not self._begun:
+            return True
+        if _live():
+            return super().display(msg, pos)
+        if msg is None and (text := str(self)) != self._written:
+            self._written = text
+            self.fp.write(f"{text}\n")
+        return True
+
+    def clear(self, *args: Any, **kwargs: Any) -> None:
+        """Makes room for a line of the log; in a file there is nothing in its way."""
+        if _live():
+            super().clear(*args, **kwargs)
+
+    def close(self) -> None:
+        if not self.disable and not _live():
+            self.display()
+            self.sp = None  # or tqdm ends a line that has ended
+        super().close()
 
     def _layout(self, known: dict[str, Any]) -> dict[str, Any]:
         if not known["total"]:
@@ -97,6 +117,32 @@ class _Bar(Tqdm):
         while metrics and len(text) > columns:
             text = text.removesuffix(f", {metrics.pop()}")
         return {"bar_format": _LAYOUTS[-1], "postfix": ", ".join(metrics)}
+
+
+class _RoomForLines(logging.Filter):
+    """Takes bars off the line on which a log is about to write, such as the reason for which `EarlyStopping` ends a fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handlers: list[logging.Handler] = []
+
+    def open(self) -> None:
+        self.close()
+        logs = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "glt_lightning", None)]
+        self._handlers = [handler for log in logs for handler in log.handlers]
+        for handler in self._handlers:
+            handler.addFilter(self)
+
+    def close(self) -> None:
+        for handler in self._handlers:
+            handler.removeFilter(self)
+        self._handlers = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if _live():
+            for bar in list(getattr(_Bar, "_instances", ())):
+                bar.clear()
+        return True
 
 
 class SeedProgressBar(TQDMProgressBar):
@@ -118,6 +164,17 @@ class SeedProgressBar(TQDMProgressBar):
     def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
         super().__init__(refresh_rate, process_position, leave)
         self._validation_began = 0.0
+        self._room = _RoomForLines()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        self._room.open()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._room.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._room.close()
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> Any:
         """Without Lightning's number of the run's folder, which is no metric."""
