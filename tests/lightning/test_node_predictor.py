@@ -120,6 +120,7 @@ def test_no_labels() -> None:
         ({"encoder": "GATv3Conv"}, "Did you mean GATv2Conv"),
         ({"encoder": "HGT"}, "HGT is for graphs with several"),
         ({"encoder": "RGCN"}, "reads the edge attribute edge_type; say how many"),
+        ({"encoder": "PNA"}, r"PNA: deg: expected how many nodes have 0, 1, 2, ... incoming edges.*got None"),
         ({"encoder": "GMMConv"}, "GMMConv cannot be used here"),
         ({"encoder_kwargs": {"headz": 2}}, "GraphSAGE with encoder_kwargs {'headz': 2}"),
         ({"encoder": "GAT", "encoder_kwargs": {"heads": 3}}, "GAT with encoder_kwargs {'heads': 3}: .*divisible"),
@@ -134,7 +135,13 @@ def test_bad_arguments(options: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(
     ("encoder", "options"),
-    [("GCN", {}), ("GATv2Conv", {"heads": 2}), ("ChebConv", {"K": 2}), ("RGCN", {"num_relations": 2})],
+    [
+        ("GCN", {}),
+        ("PNA", {"deg": [0, 3, 9]}),
+        ("GATv2Conv", {"heads": 2}),
+        ("ChebConv", {"K": 2}),
+        ("RGCN", {"num_relations": 2}),
+    ],
 )
 def test_encoders_of_a_homogeneous_graph(make_data, encoder: str, options: dict[str, Any]) -> None:
     count = learnable_graph()["edge_index"].shape[1]

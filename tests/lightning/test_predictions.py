@@ -17,6 +17,7 @@ from glt_lightning.errors import DataError, PeerError, WriteError
 from glt_lightning.lightning import read_predictions
 from glt_lightning.lightning.callbacks import prediction_rows
 from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, write_manifest
+from glt_lightning.lightning.cli.command_line import main
 from tests.helpers.disks import SIZE, full_soon
 from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
 
@@ -236,6 +237,26 @@ def test_every_kind_of_column_comes_back(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"gone": 4}, {})
     with pytest.raises(DataError, match=r"gone: has 3 rows, the manifest says 4"):
         read_predictions(tmp_path)
+
+
+@pytest.mark.parametrize("model", ["NodePredictor", "GraphSAGE"])
+def test_nodes_without_labels_are_predicted(
+    graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    """What the labels are is then known from the checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "new.npz", **{name: learnable_graph()[name] for name in ("edge_index", "x")})
+    quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1"]
+    run = [f"--model={model}", "--model.num_layers=2", "--data=GLTDataModule", "--data.num_neighbors=[5,5]", *quiet]
+    main(["fit", *run, f"--data.dataset={graph_npz}", "--trainer.max_epochs=1"])
+    checkpoint = "--ckpt_path=lightning_logs/version_0/checkpoints/best.ckpt"
+    main(["predict", *run, "--data.dataset=new.npz", checkpoint])
+    (written,) = Path("lightning_logs").glob("*/predictions")
+    assert read_predictions(written)["n_id"].tolist() == list(range(NODES))
+    if model == "NodePredictor":
+        with pytest.raises(SystemExit):
+            main(["predict", *run, "--data.dataset=new.npz"])
+        assert "To predict for nodes without labels, give the --ckpt_path of a model" in capsys.readouterr().err
 
 
 def test_reading_nothing_says_so(tmp_path: Path) -> None:

@@ -23,6 +23,23 @@ Metadata = tuple[list[NodeType], list[EdgeType]]
 FAMILY: dict[str, type[Any]] = {kind.__name__: kind for kind in BasicGNN.__subclasses__()}
 
 
+# Published with these by PNA's authors, and in PyG's example.
+_PNA = {"aggregators": ["mean", "min", "max", "std"], "scalers": ["identity", "amplification", "attenuation"]}
+
+
+def family_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a class of the family as it takes them: `PNA` wants the degrees that it is scaled by as a tensor."""
+    if name != "PNA":
+        return dict(options)
+    degrees = torch.as_tensor(options.get("deg", ()))
+    if degrees.dim() != 1 or not degrees.numel() or degrees.is_floating_point() or not int(degrees.sum()):
+        raise OptionError(
+            "PNA: deg: expected how many nodes have 0, 1, 2, ... incoming edges, as encoder_kwargs: {deg: [12, 40, 7]}; got "
+            f"{options.get('deg')!r}. torch.bincount(torch_geometric.utils.degree(edge_index[1], num_nodes).long()) counts them."
+        )
+    return {**_PNA, **options, "deg": degrees}
+
+
 def gnn_class(name: str) -> type[Any]:
     """The class of PyG's `BasicGNN` family with this name. Raises `OptionError` that lists them."""
     if name not in FAMILY:
@@ -54,7 +71,7 @@ class HomogeneousGNN(nn.Module):
         codes = categories_of(num_categories, "node")
         self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), num_categories=codes)
         width = hidden_channels if in_channels is None or codes else in_channels
-        options = dict(options)
+        options = family_options(name, options)
         self.normalize = _take_normalization(options) if name == "GCN" else None
         self.gnn = gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
         self.forms = find_forms(name, self.gnn.convs, [width] + [hidden_channels] * (num_layers - 1), options)

@@ -218,7 +218,8 @@ def make_task(name: str | None, facts: Facts | None, class_weights: Any) -> Any:
     if facts is None:
         raise DataError(
             "the data set has no labels y, so there is nothing to train on. Give them with the data set; in a script pass "
-            "label_facts=data.label_facts."
+            "label_facts=data.label_facts. To predict for nodes without labels, give the --ckpt_path of a model that was trained "
+            "on others."
         )
     chosen = _suggested(facts) if name is None else name
     flat, wide = _TAKES[chosen]
