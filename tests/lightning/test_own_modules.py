@@ -1,7 +1,9 @@
-"""Modules of one's own through the command line: fit, resume, validate, test and predict, under each strategy."""
+"""Modules of one's own, and those of the page and the examples, through the command line: fit, resume, validate, test and
+predict, under each strategy, with one rank and with two."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,20 @@ import yaml
 from glt_lightning import GLTDataModule
 from glt_lightning.lightning import read_predictions
 from glt_lightning.lightning.cli.command_line import main
+from tests.helpers import run_cli
 from tests.lightning.tiny import NODES, learnable_hetero
 
+ROOT = Path(__file__).parents[2]
 STRATEGIES = ("auto", "ddp", "glt_worker", "glt_server_client")
-MODULES = ("SageByHand", "LazyGat", "Hgt", "ToHetero", "SeveralLosses")
+MODULES = (
+    "SageByHand",
+    "LazyGat",
+    "Hgt",
+    "ToHetero",
+    "SeveralLosses",
+    "page.NodeClassifier",
+    "own_module.NodeClassifier",
+)
 QUICK = {("SageByHand", "ddp"), ("LazyGat", "glt_worker"), ("ToHetero", "auto"), ("SeveralLosses", "glt_server_client")}
 QUICK |= {("Hgt", "glt_worker")}
 HETERO = ("Hgt", "ToHetero")
@@ -34,6 +46,10 @@ def hetero_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(graph_npz: Path, hetero_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Writes the file of a run in the folder of the test."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_module.py").write_text((ROOT / "examples/own_module.py").read_text())
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/lightning.md").read_text(), re.S)
+    (tmp_path / "page.py").write_text(next(block for block in blocks if "class NodeClassifier" in block))
 
     def write(module: str, strategy: str, devices: int = 1) -> str:
         graph = {"dataset": str(graph_npz), "root": "root"}
@@ -48,7 +64,7 @@ def config(graph_npz: Path, hetero_dir: Path, tmp_path: Path, monkeypatch: pytes
         run = {
             "seed_everything": 1,
             "trainer": trainer | {"devices": devices, "strategy": strategy},
-            "model": {"class_path": f"tests.lightning.own_modules.{module}"},
+            "model": {"class_path": module if "." in module else f"tests.lightning.own_modules.{module}"},
             "data": {"class_path": "GLTDataModule", "init_args": data},
         }
         Path("run.yaml").write_text(yaml.safe_dump(run))
@@ -79,4 +95,38 @@ def test_whole_life(config: Any, capsys: pytest.CaptureFixture[str], module: str
     assert "val_acc" in shown
     assert "test_acc" in shown
     (written,) = Path("lightning_logs").glob("*/predictions")
+    assert read_predictions(written)["n_id"].tolist() == list(range(60 if module in HETERO else NODES))
+
+
+# Each module once, each strategy at least once: what two ranks add is the same for the others.
+TWO_RANKS = [
+    ("SageByHand", "auto"),  # which is ddp for two
+    ("SeveralLosses", "ddp"),  # collections of metrics, and means of each rank
+    ("LazyGat", "glt_worker"),  # the dry run gives both ranks the same shapes
+    ("ToHetero", "glt_worker"),
+    ("Hgt", "glt_server_client"),  # embeddings of nodes, parameters without a gradient
+    ("page.NodeClassifier", "glt_server_client"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # five commands of two processes: 40 s of CPU time
+@pytest.mark.parametrize(("module", "strategy"), TWO_RANKS)
+def test_whole_life_of_two_ranks(config: Any, tmp_path: Path, module: str, strategy: str) -> None:
+    run = ["--config", config(module, strategy, devices=2)]
+    here = {"cwd": tmp_path, "env": {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, "timeout": 400}
+    run_cli("fit", *run, **here)
+    first = Path("lightning_logs/version_0/checkpoints")
+    checkpoint = torch.load(first / "last.ckpt", weights_only=True)
+    steps = -(-(30 if module in HETERO else 100) // 10)  # of ten seeds, five from each rank
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (1, 2 * steps)
+    run_cli("fit", *run, "--ckpt_path", first / "last.ckpt", "--trainer.max_epochs", 3, **here)
+    again = torch.load(Path("lightning_logs/version_1/checkpoints/last.ckpt"), weights_only=True)
+    assert (again["epoch"], again["global_step"]) == (2, 3 * steps)
+    said = "".join(run_cli(command, *run, "--ckpt_path", "best", **here).stdout for command in ("validate", "test"))
+    assert "val_acc" in said
+    assert "test_acc" in said
+    run_cli("predict", *run, "--ckpt_path", "best", **here)
+    (written,) = Path("lightning_logs").glob("*/predictions")
+    assert sorted(file.name for file in written.glob("*.parquet")) == ["rank0.parquet", "rank1.parquet"]
     assert read_predictions(written)["n_id"].tolist() == list(range(60 if module in HETERO else NODES))
