@@ -74,8 +74,10 @@ def write_graph(folder: Path) -> None:
     del edges
     np.save(folder / "x.npy", rng.random((NODES, WIDTH), np.float32))
     np.save(folder / "y.npy", rng.integers(0, 172, NODES, np.int16))
-    for name, share in SPLITS.items():
-        np.save(folder / f"{name}.npy", rng.integers(0, NODES, int(share * NODES)))
+    shuffled = rng.permutation(NODES)
+    ends = np.cumsum([int(share * NODES) for share in SPLITS.values()])
+    for name, seeds in zip(SPLITS, np.split(shuffled, ends), strict=False):  # the last piece is in no split
+        np.save(folder / f"{name}.npy", seeds)
 
 
 def test_sixteenth_of_papers(folder: Path) -> None:
