@@ -349,7 +349,7 @@ def test_a_host_whose_lists_are_empty_ranks_by_degree(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         kept = make_cache(here, remote, CacheOptions(ratio=0.1))
     assert kept.rows is not None
-    assert "cache.policy: auto (vip): the partition lists no hot rows for parts [1]" in caplog.text
+    assert "cache.policy: auto (vip): the partition ranks no remote rows for parts [1]" in caplog.text
     kept.close()
 
 

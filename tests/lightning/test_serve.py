@@ -181,7 +181,7 @@ def test_cache_that_cannot_be_had(
     args = ["--config", config, "--cluster.servers", "[127.0.0.1:0, 127.0.0.1:1]", "--data.cache.ratio", "0.2"]
     said = refused(capsys, *args, "--data.cache.policy", "vip")
     assert "cache.policy: vip, but " in said
-    assert "has no such lists of hot rows (it has: degree)" in said
+    assert "has no ranking of remote rows by vip (it has: degree)" in said
     monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 64 << 20)
     said = refused(capsys, *args)
     assert re.search(

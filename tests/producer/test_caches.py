@@ -107,7 +107,7 @@ def test_all_ranks_hear_of_options_that_do_not_fit(tmp_path):
         return str(raised.value)
 
     for said in run_ranks(2, run):
-        assert "has no such lists of hot rows" in said
+        assert "has no ranking of remote rows by vip" in said
 
 
 def _wait(what, seconds=30):
@@ -145,7 +145,7 @@ def test_a_server_that_cannot_have_its_cache_does_not_start(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2)
     where = cluster(servers=free_addresses(2))
     cache = CacheOptions(policy="vip", ratio=0.1)
-    with pytest.raises(OptionError, match="has no such lists of hot rows"):
+    with pytest.raises(OptionError, match="has no ranking of remote rows by vip"):
         HostedServer(ServerPlan(directory=str(whole.directory), cluster=where, address=where.servers[0], cache=cache))
 
 

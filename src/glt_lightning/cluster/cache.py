@@ -51,7 +51,7 @@ class CacheMaker:
         elif self._ranked is not None and not any(len(each.gids) for each in self._ranked):
             # The stored ranking starts from the training seeds of each part, and these parts have none.
             _log.warning(
-                "cache.policy: %s: the partition lists no hot rows for parts %s, which have no training seeds. Rows are "
+                "cache.policy: %s: the partition ranks no remote rows for parts %s, which have no training seeds. Rows are "
                 "ranked by degree instead.",
                 options.policy if options.policy == self._policy else f"{options.policy} ({self._policy})",
                 list(partition.parts),

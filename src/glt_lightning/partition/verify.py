@@ -19,7 +19,7 @@ _CHUNK = 1 << 22  # entries checked at once: 32 MiB of 64-bit ids
 
 @dataclass(frozen=True)
 class Verified:
-    """Counts of the verified folder: files and their bytes; nodes, edges and seeds in them; entries of hot lists."""
+    """Counts of the verified folder: files and their bytes; nodes, edges and seeds in them; entries of rankings."""
 
     files: int
     bytes: int
@@ -41,7 +41,7 @@ def verify_partition(folder: Path, progress: Progress) -> Verified:
     with progress.phase("verifying the graph", sum(manifest.num_edges), "edges") as done:
         check.nodes()
         check.edges(done)
-        hot = check.hot_lists()
+        hot = check.rankings()
         check.splits()
     seeds = sum(split.count for split in manifest.splits.values())
     return Verified(len(manifest.arrays), total, manifest.total_nodes, sum(manifest.num_edges), seeds, hot)
@@ -102,8 +102,8 @@ class _Check:
             for _, gids in self._chunks(split_path(name)):
                 self._in_range(split_path(name), gids, first, end, f"nodes of type {split.node_type!r}")
 
-    def hot_lists(self) -> int:
-        """Requires that hot lists contain nodes of other parts, each once, hottest first. Returns their number of entries."""
+    def rankings(self) -> int:
+        """Requires that rankings name remote nodes, each once, hottest first. Returns their number of entries."""
         entries = 0
         for path, entry in self._manifest.arrays.items():
             part, _, rest = path.partition("/hot/")

@@ -28,8 +28,8 @@ def choose_policy(partition: LocalPartition, options: CacheOptions) -> str:
         return options.policy
     has = " and ".join(stored) or "none"
     raise OptionError(
-        f"cache.policy: {options.policy}, but {partition.directory} has no such lists of hot rows (it has: {has}). Take "
-        "degree, presample or dynamic, which need none, or partition with partition.hotness: vip."
+        f"cache.policy: {options.policy}, but {partition.directory} has no ranking of remote rows by {options.policy} (it has: "
+        f"{has}). Choose degree, presample or dynamic, which need no ranking, or partition with partition.hotness: vip."
     )
 
 

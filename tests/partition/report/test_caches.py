@@ -25,7 +25,7 @@ OPTIONS = TrafficOptions(num_neighbors=[4, 3], batch_size=8, batches=4, cache=RA
 
 
 def without_lists(partition: LocalPartition) -> LocalPartition:
-    """As a folder that has no hot lists."""
+    """As a folder that has no rankings of remote rows."""
     arrays = {path: entry for path, entry in partition.manifest.arrays.items() if "/hot/" not in path}
     manifest = replace(partition.manifest, arrays=arrays, hotness={})
     return LocalPartition(partition.directory, manifest, partition.parts)

@@ -32,7 +32,7 @@ def test_text(report: Report) -> None:
     assert "algorithm random, seed 0" in text
     for wanted in (
         "edge cut",
-        "hot lists",
+        "hotness",
         "Memory per host",
         "seed_placement owner",
         "seed_placement global",

@@ -100,7 +100,7 @@ def _verify(folder: Path) -> None:
     print(
         f"{folder}: good. Checked: size, dtype, shape and checksum of {good.files:,} files ({size(good.bytes)}); "
         f"{good.nodes:,} user ids, each once; rows and sources of {good.edges:,} edges; {good.seeds:,} seeds; "
-        f"{good.hot:,} entries of hot lists; the bounds of the parts.",
+        f"{good.hot:,} entries of rankings of remote rows; the bounds of the parts.",
         flush=True,
     )
 

@@ -33,7 +33,7 @@ from glt_lightning.partition.build.rows import write_rows
 from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology
-from glt_lightning.partition.hotness.hot_lists import hot_arrays
+from glt_lightning.partition.hotness.part_arrays import hotness_arrays
 from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
 from glt_lightning.partition.sources.base import GraphSource, Rows, categories_of
 from glt_lightning.types import NodeType
@@ -120,8 +120,8 @@ class Builder:
         require_space(self._folder, max(before, needed), "a partition of this graph")
 
     def _number(self, degrees: Degrees) -> tuple[dict[NodeType, NodeLayout], dict[str, Any]]:
-        """The new numbers of all nodes, and the manifest's record of how hotness was computed. The hot lists, which are
-        large, are written here."""
+        """The new numbers of all nodes, and the manifest's record of how hotness was computed. The rankings of
+        remote rows, which are large, are written here."""
         graph = self._graph
         with graph.topology(self._folder, degrees) as topology:
             parts = graph.assign(self._assigner, topology)
@@ -132,7 +132,7 @@ class Builder:
             layouts = self._layouts(topology, parts, hotness)
             del parts
             for part in self._parts:
-                for path, values, dtype in hot_arrays(part, topology, layouts, hotness, self._id_dtype):
+                for path, values, dtype in hotness_arrays(part, topology, layouts, hotness, self._id_dtype):
                     self._write(path, values, dtype)
         return layouts, {hotness.policy: hotness.made_by}
 

@@ -1,7 +1,7 @@
 """Lower bounds on the disk space of a partition and its working files, checked before hours of work rather than after.
 
 They add up the files of `topology`, `rows` and `edges` at the moment when most of them exist. Sizes that are known only
-afterwards are not counted: the edges that remain after merging, and the lists of hot rows.
+afterwards are not counted: the edges that remain after merging, and the rankings of remote rows.
 """
 
 from __future__ import annotations

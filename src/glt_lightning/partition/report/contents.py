@@ -66,7 +66,7 @@ class Cut:
 class Memory:
     """Bytes of files that a host with one part maps.
 
-    topology: row pointers, sources and user ids.  edge_attrs: with the edge ids.  hot_lists: with the hotness of rows.
+    topology: row pointers, sources and user ids.  edge_attrs: with the edge ids.  hot_lists: hotness of all rows, with rankings.
     splits: those of all parts.
     """
 
@@ -85,7 +85,7 @@ class Memory:
 class Contents:
     """All that is known without sampling. counts, cuts: in the order of the types; memory: per part.
 
-    hotness: how the folder's hot lists were made, by policy.
+    hotness: how the hotness of the folder was computed, by policy.
 
     Example:
         >>> contents = collect_contents(LocalPartition.open("parts"))

@@ -15,7 +15,7 @@ _NAMES = {
     "topology": "topology and ids",
     "node_attrs": "node attributes",
     "edge_attrs": "edge attributes",
-    "hot_lists": "hot lists",
+    "hot_lists": "hotness",
     "splits": "splits",
     "total": "sum",
 }
@@ -33,7 +33,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("partition", contents.folder),
         ("data set", str(made.pop("source", "unknown"))),
         ("assigned by", numbers.options(assigned)),
-        ("hot lists", _hot_lists(report)),
+        ("hotness", _hotness(report)),
         ("further", numbers.options(made | {"package_version": contents.package_version})),
         ("edge cut", f"{numbers.percent(contents.edge_cut)} of the stored edges have a source of another part"),
     ]
@@ -44,7 +44,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
-def _hot_lists(report: Report) -> str:
+def _hotness(report: Report) -> str:
     hotness = report.contents.hotness
     policies = [f"{policy} ({numbers.options(how)})" if how else policy for policy, how in hotness.items()]
     if report.contents.num_parts == 1 or not report.traffic:

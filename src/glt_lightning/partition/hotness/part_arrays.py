@@ -15,7 +15,7 @@ from glt_lightning.types import NodeType
 _FLOAT = np.dtype(np.float32)
 
 
-def hot_arrays(
+def hotness_arrays(
     part: int, topology: GraphTopology, layouts: Mapping[NodeType, NodeLayout], hotness: Hotness, id_dtype: np.dtype
 ) -> Iterator[tuple[str, np.ndarray, np.dtype]]:
     """(path, values, dtype on disk) of one part's hotness of its own rows, and of its remote rows, hottest first."""
