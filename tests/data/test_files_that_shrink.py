@@ -48,7 +48,7 @@ def test_batches_made_in_this_process(partition: LocalPartition, path: str, thre
         batches = iter(context.make_loader(spec()))
         next(batches)
         cut_off(partition, path)
-        with pytest.raises(PartitionError, match=f"{path}: damaged: it was cut off"):
+        with pytest.raises(PartitionError, match=f"{path}: damaged: it was truncated"):
             list(batches)
     partition.close()
 
@@ -89,7 +89,7 @@ def test_rows_served_to_others(partition: LocalPartition) -> None:
     ask = Message({"tables": [["node", 0, ["x"]]], "arrays": arrays}, body)
     owner.calls["gather"](ask, None)
     cut_off(partition, X)
-    with pytest.raises(PartitionError, match=f"{X}: damaged: it was cut off"):
+    with pytest.raises(PartitionError, match=f"{X}: damaged: it was truncated"):
         owner.calls["gather"](ask, None)
     owner.close()
     partition.close()
@@ -97,7 +97,7 @@ def test_rows_served_to_others(partition: LocalPartition) -> None:
 
 def test_user_ids(partition: LocalPartition) -> None:
     cut_off(partition, IDS)
-    with pytest.raises(PartitionError, match=f"{IDS}: damaged: it was cut off"):
+    with pytest.raises(PartitionError, match=f"{IDS}: damaged: it was truncated"):
         partition.seeds(0)
     partition.close()
 

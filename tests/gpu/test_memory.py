@@ -27,7 +27,7 @@ def test_it_is_the_memory_itself_until_closed(kernels):
         for value in (1.0, 2.0):
             rows[:] = value  # the device was done with it
             assert (shards.gather(ids) == value).all()
-        with pytest.raises(NativeError, match="cannot lock"):
+        with pytest.raises(NativeError, match="could not be page-locked"):
             Registered(kernels, memory)
         assert (shards.gather(ids) == 2).all()  # a refusal is not said again by what comes next
         torch.cuda.synchronize(kernels.device)

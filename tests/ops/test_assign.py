@@ -205,7 +205,7 @@ def test_spreading(seed, width, dtype, size):
 
 def test_more_labels_than_32_bits_count() -> None:
     """Refused before an array of that length is made."""
-    with pytest.raises(DataError, match="2,147,483,648 are too many, 2,147,483,647 are the most"):
+    with pytest.raises(DataError, match="got 2,147,483,648, but labels are 32-bit numbers, at most 2,147,483,647"):
         Labels(np.zeros(0, np.int32), np.zeros((0, 1), np.int32), 2**31)
 
 

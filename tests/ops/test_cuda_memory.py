@@ -63,9 +63,11 @@ def test_no_memory_is_fine(kernels):
 
 def test_memory_that_cannot_be_locked(kernels):
     kernels.lockable(PAGE)
-    with pytest.raises(NativeError, match=rf"cannot lock {2 * PAGE:,} bytes of host memory for cpu: ") as said:
+    with pytest.raises(
+        NativeError, match=rf"{2 * PAGE:,} bytes of host memory could not be page-locked for cpu: "
+    ) as said:
         Registered(kernels, pages(2))
-    assert "a container's limit of memory" in str(said.value)
+    assert "memory limit of the container" in str(said.value)
     assert "sampling.topology" in str(said.value)
     Registered(kernels, pages(1)).close()
 

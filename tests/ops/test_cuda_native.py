@@ -40,14 +40,14 @@ def library_where(monkeypatch, tmp_path, *, code: int, driver: int, built: int =
         (
             35,
             12040,
-            r"were built by CUDA 13\.0, the driver knows CUDA 12\.4\. Update the driver to 580 or newer, or install",
+            r"need CUDA 13\.0, the driver supports CUDA 12\.4\. Update the driver to 580 or newer, or install",
         ),
         (
             100,
             13000,
-            r"error 100\); the kernels were built by CUDA 13\.0, the driver knows CUDA 13\.0\. `nvidia-smi` names",
+            r"error 100\); the kernels need CUDA 13\.0, the driver supports CUDA 13\.0\. `nvidia-smi` names",
         ),
-        (0, 13010, r"error 0\).* the driver knows CUDA 13\.1\. .*CUDA_VISIBLE_DEVICES"),
+        (0, 13010, r"error 0\).* the driver supports CUDA 13\.1\. .*CUDA_VISIBLE_DEVICES"),
     ],
 )
 def test_a_driver_that_does_not_serve_is_named(monkeypatch, tmp_path, code, driver, said):
@@ -74,7 +74,7 @@ def test_a_device_without_kernels_is_named(kernels):
 
 def test_a_library_that_was_not_built_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("GLT_KERNELS_DIR", str(tmp_path))
-    with pytest.raises(NativeError, match=r"were not built: there is no .*libglt_kernels_cuda\.so"):
+    with pytest.raises(NativeError, match=r"were not built: .*libglt_kernels_cuda\.so not found"):
         cuda_library.__wrapped__()
 
 

@@ -126,7 +126,7 @@ def test_a_part_that_is_not_here_is_refused(kernels, fanout):
     view._keep[0][1] = view._keep[1][1] = None
     here, away = 0, int(view.bounds[1])
     op = CudaKHopOp(DeviceGraph.from_view(view, kernels), [[fanout]])
-    for seeds, message in (([here, away], f"id {away} at position 1"), ([here], "part is not on this machine")):
+    for seeds, message in (([here, away], f"id {away} at position 1"), ([here], "part is not mapped by this process")):
         with pytest.raises(DataError, match=message):
             op(torch.tensor(seeds), 0, 0)
 

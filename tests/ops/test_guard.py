@@ -103,7 +103,7 @@ def test_want_of_memory_is_an_error() -> None:
     for name in ("pick", "route"):
         kind, is_memory, text = found[name]
         assert (kind, is_memory) == ("NativeMemoryError", True)
-        assert "not enough memory" in text
+        assert "out of memory" in text
     assert found["threads"][0] in ("NativeError", "NativeMemoryError")  # a thread's stack is memory, too
 
 

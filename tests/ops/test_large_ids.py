@@ -56,7 +56,9 @@ def test_sampled_rows_are_the_same_but_for_their_gids(start):
 
 def test_a_node_whose_part_is_elsewhere_is_named():
     _, far = shifted(2**31)
-    with pytest.raises(DataError, match="id 5 at position 0 is not in the graph, or its part is not on this machine"):
+    with pytest.raises(
+        DataError, match="id 5 at position 0 is not in the graph, or its part is not mapped by this process"
+    ):
         KHopOp(far, [[2]])(np.array([5]), 0, 0)
 
 

@@ -90,7 +90,7 @@ def test_without_pymetis(graph: Adjacency, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "pymetis", None)
     metis._library.cache_clear()
     with pytest.raises(
-        NativeError, match=r"METIS is not here .*pip install pymetis.* or use partition.algorithm: streaming"
+        NativeError, match=r"METIS is not installed .*pip install pymetis.* or use partition.algorithm: streaming"
     ) as told:
         metis_parts(*graph, 2, weights=np.ones((3000, 1), np.int64))
     assert "\n" not in str(told.value)
@@ -100,5 +100,5 @@ def test_pymetis_of_another_width(graph: Adjacency, monkeypatch: pytest.MonkeyPa
     internal = pytest.importorskip("pymetis._internal")
     monkeypatch.setattr(internal, "_idx_type_width", lambda: 32)
     metis._library.cache_clear()
-    with pytest.raises(NativeError, match="does not offer METIS with 64-bit ids"):
+    with pytest.raises(NativeError, match="this METIS was built without 64-bit ids"):
         metis_parts(*graph, 2, weights=np.ones((3000, 1), np.int64))

@@ -130,7 +130,7 @@ def test_a_signal_ends_it(rows, on_sight, number: signal.Signals, raised: type[B
     ("number", "kind", "text"),
     [
         (signal.SIGKILL, PartitionError, "killed by SIGKILL, most likely .* memory ran out.*algorithm: streaming"),
-        (signal.SIGSEGV, NativeError, "the process of METIS was killed by SIGSEGV"),
+        (signal.SIGSEGV, NativeError, "METIS: its process was killed by SIGSEGV"),
     ],
 )
 def test_its_death_is_told(rows, on_sight, number: signal.Signals, kind: type[Exception], text: str) -> None:
@@ -198,4 +198,4 @@ def test_limits_of_shared_memory_are_told() -> None:
         except PartitionError as error:
             print(error)
     """
-    assert "METIS: cannot have 10,408 bytes of shared memory: [Errno 27]" in run_script(code, env=ENV).stdout
+    assert "METIS: 10,408 bytes of shared memory could not be allocated: [Errno 27]" in run_script(code, env=ENV).stdout

@@ -1,4 +1,4 @@
-"""What the partitioner runs over every edge to place nodes: label propagation, contraction, spreading of values."""
+"""Native loops over all edges that assign nodes to parts: label propagation, contraction, sums over neighbours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.errors import DataError
 from glt_lightning.ops.native import GROW, bind, check
 
-_EMPTY = np.uint64(2**64 - 1)
+_EMPTY = np.uint64(2**64 - 1)  # key of a free slot of `PairTable`
 
 _SIGNATURES = {
     "glt_assign_rows": [
@@ -100,15 +100,17 @@ class NeighborRows:
 
 
 class Labels:
-    """A label for each node, and how much weight each label carries in each of C constraints.
+    """A label for each node, and the load of each label: the sum of its nodes' weights, in each of C constraints.
 
     labels: int32 [N], -1 for none.  weights: int32 [N, C].  num_labels: L, less than 2^31.
-    loads: int64 [L, C], kept up to date by `propagate`.
+    loads: int64 [L, C], updated by `propagate`.
+
+    Raises `DataError` for 2^31 labels or more.
     """
 
     def __init__(self, labels: np.ndarray, weights: np.ndarray, num_labels: int) -> None:
         if num_labels >= 2**31:
-            raise DataError(f"labels are 32-bit numbers: {num_labels:,} are too many, 2,147,483,647 are the most.")
+            raise DataError(f"labels: got {num_labels:,}, but labels are 32-bit numbers, at most 2,147,483,647.")
         self.labels = np.ascontiguousarray(labels, np.int32)
         self.weights = np.ascontiguousarray(weights, np.int32)
         assert self.weights.shape[0] == len(self.labels)
@@ -122,10 +124,11 @@ class Labels:
         self._counts = np.zeros(num_labels, np.int32)
 
     def propagate(self, rows: NeighborRows, capacity: np.ndarray, *, everywhere: bool) -> int:
-        """One pass of label propagation under ``capacity`` (int64 [C]) over the rows; returns how many nodes moved.
+        """One pass of label propagation over the rows, in place; returns the number of nodes that changed their label.
 
-        A node takes the label most frequent among its neighbours of those with room, in place. With ``everywhere`` a
-        node of a label over its capacity may also go where it has no neighbour.
+        A node takes the most frequent label of its neighbours whose load stays within ``capacity`` (int64 [C]), as in
+        Raghavan, Albert, Kumara (2007) with the size limit of Meyerhenke, Sanders, Schulz (2014).
+        everywhere: a node of a label above its capacity may also take a label that none of its neighbours has.
         """
         capacity, moved, detail = np.ascontiguousarray(capacity, np.int64), np.zeros(1, np.int64), np.zeros(4, np.int64)
         assert capacity.shape == (self.loads.shape[1],)
@@ -149,10 +152,10 @@ class Labels:
 
 
 class PairTable:
-    """How many edges run between each two labels, in bounded memory.
+    """The number of edges between each two labels, in bounded memory.
 
-    limit: most pairs, >= 1; when more are met, the lightest are forgotten.
-    forgotten: edges of pairs that were forgotten, so far.
+    limit: largest number of pairs, >= 1; when there are more, those with the fewest edges are dropped.
+    forgotten: number of edges of dropped pairs so far.
     """
 
     def __init__(self, limit: int) -> None:
@@ -163,7 +166,7 @@ class PairTable:
         self.forgotten = 0
 
     def add(self, rows: NeighborRows, labels: np.ndarray) -> None:
-        """Counts the rows' edges whose ends have different labels (int32 [N], all >= 0); each edge is in two rows."""
+        """Counts the rows' edges between different labels (int32 [N], all >= 0). Each edge must be in the rows of both ends."""
         struct, detail, begin = rows.struct(), np.zeros(4, np.int64), 0
         while True:
             status = _library().glt_pairs_add_rows(
@@ -183,7 +186,7 @@ class PairTable:
         return (keys >> np.uint64(32)).astype(np.int64), (keys & np.uint64(2**32 - 1)).astype(np.int64), weights[order]
 
     def _prune(self) -> None:
-        """Forgets the lightest pairs, half of all; of equal ones those of high labels."""
+        """Drops the half of the pairs with the fewest edges; at a tie, pairs of higher labels."""
         kept = self._keys != _EMPTY
         keys, weights = self._keys[kept], self._weights[kept]
         heavy = _heaviest(keys, weights, self._limit // 2)
@@ -198,10 +201,10 @@ class PairTable:
 
 
 def _heaviest(keys: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
-    """bool [n]: the ``count`` entries of greatest weight; of equal ones those of lower keys, which are distinct.
+    """bool [n]: the ``count`` entries of largest weight; at a tie, those of lower keys. Keys are distinct.
 
-    Selects instead of sorting, 0.07 instead of 1.15 CPU s for 4 M pairs: with many small clusters the table fills up again
-    and again, which made the cost of an edge grow with the graph.
+    Selects instead of sorting: 0.07 instead of 1.15 CPU s for 4 M pairs. With many small clusters the table fills up again
+    and again, and sorting made the cost per edge grow with the graph.
     """
     if count >= len(keys):
         return np.ones(len(keys), np.bool_)
@@ -215,7 +218,7 @@ def _heaviest(keys: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
 
 
 class NeighborSums:
-    """For each node the sum of the values of the rows that list it: int64 [N, K]. `ops.cuda_sums` is its twin."""
+    """For each node, the sum of the values of the rows that list it: int64 [N, K]. `ops.cuda.sums` is its twin."""
 
     def __init__(self, num_nodes: int, width: int) -> None:
         self._out = np.zeros((num_nodes, width), np.int64)

@@ -1,4 +1,4 @@
-"""What the partitioner runs over every edge: counting degrees, bucketing by destination, sorting rows."""
+"""Native loops over all edges that build CSC arrays: counting degrees, bucketing by destination, sorting rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.errors import DataError
 from glt_lightning.ops.native import BAD_ARG, BAD_ID, bind, check
 
-CHANGED = "the edges changed between two readings; let nothing write to the data set while it is partitioned."
+CHANGED = "the edges changed between two readings. Let no other process write to the data set while it is partitioned."
 
 _SIGNATURES = {
     "glt_build_count": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
@@ -74,7 +74,7 @@ class Buckets:
         )
 
     def sizes(self, dst: np.ndarray) -> np.ndarray:
-        """int64 [B]: how many of the destinations (int64 user ids) lie in each bucket."""
+        """int64 [B]: number of the destinations (int64 user ids) in each bucket."""
         counts, detail = np.zeros(self.count, np.int64), _detail()
         status = _library().glt_build_sizes(
             ctypes.byref(self._struct), dst.ctypes.data, len(dst), counts.ctypes.data, detail.ctypes.data
@@ -94,7 +94,7 @@ class Buckets:
     ) -> None:
         """Writes the records of src -> dst (int64 user ids) at their buckets' cursors (int64 [B]), which advance.
 
-        Raises `DataError` when that would pass a bucket's limit, or an id is out of range.
+        Raises `DataError` if a bucket is full or an id is out of range: the edges are not those that were counted.
         """
         detail = _detail()
         status = _library().glt_build_deal(
@@ -152,13 +152,13 @@ def build_rows(
     record_bytes: int,
     out: RowBuffers,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sorts the records of one bucket by (row, source, edge id) and turns them into CSC.
+    """Sorts the records of one bucket by (row, source, edge id) and converts them to CSC.
 
-    records: bytes of the bucket.  coalesce: of parallel edges keep the one with the lowest id.
+    records: bytes of the bucket.  coalesce: keep only the parallel edge with the lowest id.
     numbers: new number by user id of the source type; a source's gid is ``offset`` + its number.
     Returns views of ``out``: indptr int64 [num_rows + 1] from 0, indices, edge_ids.
     """
-    kept, detail = np.zeros(1, np.int64), _detail()
+    count, detail = np.zeros(1, np.int64), _detail()
     status = _library().glt_build_rows(
         records.ctypes.data,
         records.nbytes // record_bytes,
@@ -173,16 +173,16 @@ def build_rows(
         out.indptr.ctypes.data,
         out.indices.ctypes.data,
         out.edge_ids.ctypes.data,
-        kept.ctypes.data,
+        count.ctypes.data,
         detail.ctypes.data,
     )
     check(status, detail, "build rows")
-    n = int(kept[0])
+    n = int(count[0])
     return out.indptr[: num_rows + 1], out.indices[:n], out.edge_ids[:n]
 
 
 def _check_same(status: int, detail: np.ndarray) -> None:
-    """Edges are counted, which checks them, and read again to be dealt: in between they must not change."""
+    """Raises `DataError` if the edges read now are not those that were counted, and checked, before."""
     if status == BAD_ARG:
         raise DataError(CHANGED)
     check(status, detail, "deal edges")

@@ -1,6 +1,6 @@
-"""How a process begins that `producer.child` starts: before anything else, it ties its life to its parent's.
+"""The first steps of a process that `producer.child` starts: it makes sure that it ends with its parent.
 
-This file is run by its path, and imports the standard library alone until then.
+This file is run by its path, and until then imports only the standard library, so that nothing can fail before.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _PR_SET_PDEATHSIG = 1  # prctl.h
 
 
 def end_with(parent: int) -> None:
-    """The kernel kills this process when the thread that started it ends: also a process that is stopped, or that holds the
-    GIL in native code, and so does not see that its socket has ended."""
+    """Lets the kernel kill this process when the thread that started it ends. A process that is stopped, or that holds the
+    GIL in native code, could not notice that its socket was closed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # it ended before prctl took effect
         os._exit(1)
 
 
 def wake_with_parent() -> None:
-    """This process goes on when its parent ends, should it be stopped then, and so can end by itself."""
+    """Lets the kernel continue this process, if it is stopped, when its parent ends, so that it can end by itself."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 

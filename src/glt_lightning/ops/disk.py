@@ -24,8 +24,8 @@ from glt_lightning.ops.native import bind, check
 
 PAGE = 4096  # direct reads begin and end at one, in the file and in memory
 
-# Of one process. Random pages of an NVMe disk per second, by reads under way: 1: 10,000, 4: 33,000, 16: 57,000, 32: 63,000,
-# 64: 68,000.
+# Reads in flight of one process. Measured: random pages per second of an NVMe disk by reads in flight: 1: 10,000, 4: 33,000,
+# 16: 57,000, 32: 63,000, 64: 68,000.
 READS_AT_ONCE = 32
 
 # On the same disk a read of 8 KiB costs 1.3 of 4 KiB, one of 16 KiB 1.8. Batches that want every seventh page gain most from
@@ -76,7 +76,9 @@ class DiskFile:
             self.fd, self.direct = _open(path)
         except OSError as error:
             remedy = map_limit(error) or "Copy this part here again."
-            raise PartitionError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
+            raise PartitionError(
+                f"{path}: this file of the partition cannot be opened ({error.strerror}). {remedy}"
+            ) from None
         weakref.finalize(self, os.close, self.fd)
 
 
@@ -100,7 +102,7 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 class ReadSlots:
-    """How many reads a process has under way. Each gather takes those that are free, and waits while there are none."""
+    """The reads that a process may have in flight. Each gather takes the free slots, and waits while there are none."""
 
     def __init__(self, count: int = READS_AT_ONCE) -> None:
         self._free, self._changed = count, threading.Condition()
@@ -122,10 +124,10 @@ class ReadSlots:
 
 @dataclass(frozen=True)
 class DiskRead:
-    """What a gather took from disk.
+    """Counters of what one gather read from disk.
 
-    rows, row_bytes: Rows that were there, and bytes of each.  page_bytes: Of the pages that were read.  seconds: With
-    waiting for other reads.
+    rows, row_bytes: Number of rows read, and bytes of each.  page_bytes: Bytes of the pages read.  seconds: Time of the reads,
+    including waits for slots.
     """
 
     rows: int
@@ -214,8 +216,11 @@ class DiskRows:
         file = self._files[shard]
         assert file is not None
         if number:
-            return PartitionError(f"{file[0].path}: cannot be read at byte {offset:,} ({os.strerror(number)}).")
+            return PartitionError(
+                f"{file[0].path}: read failed at byte {offset:,} ({os.strerror(number)}). Check the disk (dmesg), and copy this "
+                "part here again."
+            )
         return PartitionError(
-            f"{file[0].path}: damaged: it was cut off to {os.fstat(file[0].fd).st_size:,} bytes while in use. Delete the "
+            f"{file[0].path}: damaged: it was truncated to {os.fstat(file[0].fd).st_size:,} bytes while in use. Delete the "
             "partition folder and partition again."
         )

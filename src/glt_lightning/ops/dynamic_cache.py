@@ -1,4 +1,4 @@
-"""A cache of rows that learns what is hot: S3-FIFO. The rules are in ``glt/cache.h``."""
+"""A cache of rows that adapts to the accesses: S3-FIFO (Yang et al., SOSP 2023). The rules are in ``glt/cache.h``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glt_lightning.ops.row_bytes import row_bytes
 
 MAX_SHARDS = 65536
 MAX_ENTRIES = 500_000_000  # of a shard
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes: a cache line
 
 
 class _Spec(ctypes.Structure):
@@ -102,7 +102,7 @@ class DynamicCache:
     def insert(self, ids: np.ndarray, rows: Sequence[np.ndarray]) -> None:
         """Offers entries: ``ids`` (int64 [n], >= 0, may repeat) and for each attribute their rows, [n, *shape].
 
-        An id that is there already is left as it is. Which others make room for the new ones is the policy's choice.
+        An id that is cached already is left as it is. Entries that the policy chooses are evicted to make room.
         """
         ids = _checked_ids(ids)
         self._check_arrays("rows", rows, len(ids), exact=True)

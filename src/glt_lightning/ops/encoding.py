@@ -1,4 +1,4 @@
-"""Floats that are stored in fewer bytes: what a row of them looks like, and how it is made. Gathering decodes them."""
+"""Encodings that store floats in fewer bytes: the layout of a row, and how to encode it. Gathering decodes them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Encoding:
     encode: Callable[[np.ndarray], np.ndarray]
 
     def fits(self, row_shape: tuple[int, ...]) -> bool:
-        """Whether rows of this shape can be stored so."""
+        """Whether rows of this shape can be stored in this encoding."""
         return self.head == 0 or len(row_shape) == 1
 
     def stored_shape(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
         return (row_shape[0] + self.head,) if self.head else row_shape
 
     def row_shape(self, stored_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of a row as it is given, from that of one as it is stored."""
+        """Shape of a decoded row, from the shape of a stored row."""
         return (stored_shape[0] - self.head,) if self.head else stored_shape
 
 

@@ -1,4 +1,4 @@
-"""Files that are mapped without a descriptor staying open."""
+"""Memory-maps files without keeping a file descriptor open."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class _FileMap:
 def map_file(fd: int, nbytes: int, path: Path) -> np.ndarray:
     """uint8 [nbytes], read-only: the first bytes of an open file, at least one. The caller may close ``fd`` at once.
 
-    path: for the error of who reads it when the file has been cut off (`guarded`).
+    path: for the error if the file is truncated while it is mapped (`guarded`).
 
-    Python's own ``mmap`` (and so ``numpy.memmap``) keeps a duplicate of the descriptor while the map lives: a graph of 256
-    parts ran into the usual limit of 1,024 open files.
+    Python's ``mmap`` (and so ``numpy.memmap``) keeps a duplicate of the descriptor while the map lives: a graph of 256 parts
+    exceeded the usual limit of 1,024 open files.
 
     Raises OSError. ENOMEM stands for too many maps as well as for too little memory (`map_limit`).
     """
@@ -105,7 +105,7 @@ def guarded() -> Iterator[None]:
         path = ctypes.create_string_buffer(4096)
         ours.glt_maps_lost(path, len(path))
         raise PartitionError(
-            f"{os.fsdecode(path.value)}: damaged: it was cut off, or its disk failed, while in use. Delete the partition "
+            f"{os.fsdecode(path.value)}: damaged: it was truncated, or its disk failed, while in use. Delete the partition "
             "folder and partition again."
         )
 

@@ -39,8 +39,8 @@ class Shards:
     encoding: how the shards store their values; a gather decodes them to float32. None: they hold what is given.
 
     Attributes:
-        dtype, row_shape: What a gather gives.
-        stored_dtype, stored_row_shape, row_bytes: What lies in the shards, and is kept and sent.
+        dtype, row_shape: Dtype and row shape that a gather returns.
+        stored_dtype, stored_row_shape, row_bytes: Dtype, row shape and bytes per row of the shards, before decoding.
     """
 
     def __init__(

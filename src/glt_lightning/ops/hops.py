@@ -1,4 +1,4 @@
-"""The one loop that makes a k-hop batch hop by hop, whoever has the rows and wherever the batch lies."""
+"""The loop that samples a k-hop batch hop by hop, for any source of neighbours and in host or device memory."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Growing(Protocol):
 
 
 class Expands(Protocol):
-    """Draws neighbours, and hears which nodes and edges a batch has reached."""
+    """Draws neighbours, and is notified of the nodes and edges that a batch has reached."""
 
     def expand(self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any]) -> Mapping[int, Drawn]:
         """Neighbours of a frontier that is new in the batch, by edge type. fanouts: [R], -1 all, 0 none."""
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
-        """Is told what `Growing.stitch` returned."""
+        """Called with the edge rows that `Growing.stitch` returned."""
 
     def reached_nodes(self, frontier: Sequence[Any]) -> None:
-        """Is told of new nodes that nobody expands."""
+        """Called with the nodes of the last hop, which are not expanded."""
 
 
 class AllLocal:
-    """Asks nobody about nodes and edges."""
+    """For sources without remote parts: ignores both notifications."""
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None: ...
 

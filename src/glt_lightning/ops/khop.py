@@ -13,15 +13,15 @@ from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.native import GROW, WorkspaceStruct, check, library, pointers
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
-_FIRST_NODES = 1 << 20  # a first guess where the fan-outs promise more; untouched memory costs nothing
+_FIRST_NODES = 1 << 20  # first guess if the fan-outs allow more nodes; memory that is not touched costs nothing
 # A table of 4 bytes per node needs no keys, no probing and, from batch to batch, no clearing: [10, 25] x 1000 in a graph of
-# 2.4 M nodes takes 0.87 of the CPU time. It is taken up to this many nodes per slot of the other: up to 4 times the memory.
+# 2.4 M nodes takes 0.87 of the CPU time. It is used up to this many nodes per slot of a hash table: up to 4 times the memory.
 _NODES_PER_SLOT = 8
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """What a k-hop call found. T node types, R edge types, H hops; lids count per node type, seeds first.
+    """The nodes and edges of a k-hop batch. T node types, R edge types, H hops; lids count per node type, seeds first.
 
     gid, uid: T arrays int64 [n_t], ids in the graph and the user's ids, by lid.
     src, dst: R arrays int32 [e_r], lids of the neighbour and of the node it was drawn for, hop after hop.
@@ -47,7 +47,7 @@ class KHopOp:
     edge_rows: of which edge types edge rows are wanted; None: of all, if ``draw.with_edge`` says so.
     edge_ids: for each edge type the arrays [edges] of its P parts, which are read together with the neighbours, or None
     where edge ids are not wanted; all of one dtype, int32 or int64. A second pass over the edges takes half as long again.
-    require_room: is asked, with bytes, before memory for the nodes or edges of a batch grows; it may raise.
+    require_room: called with the number of bytes before memory for nodes or edges of a batch grows; may raise to refuse it.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class KHopOp:
         bound = sum(nodes)
         guess = self._most_nodes + self._most_nodes // 2 if self._most_nodes else _FIRST_NODES
         self._table_slots(min(bound, max(guess, 2 * num_seeds)))
-        # once the guess from experience is at least the bound, nothing changes any more for this number of seeds
+        # once the guess from earlier batches reaches the bound, the sizes for this number of seeds are final
         self._sized_for, self._settled = num_seeds, bound <= guess or bool(self._most_nodes)
         self._bind()
 
     _settled = False
 
     def _table_slots(self, nodes: int) -> None:
-        """Enough slots for this many ids; one per node of the graph where that is not much more."""
+        """Makes a table with enough slots for this many ids; one slot per node of the graph if that is not much more."""
         slots = 64
         while slots * 3 // 4 < nodes + 1:
             slots *= 2
@@ -203,7 +203,7 @@ class KHopOp:
         self._edge_cap[r] = n
 
     def _grow(self, which: int, index: int, needed: int) -> None:
-        """Makes one part of the workspace larger; the call is then made again and gives the same batch."""
+        """Enlarges one part of the workspace. The call is then repeated and gives the same batch."""
         if self._require_room is not None:
             self._require_room(needed * self._entry_bytes(which, index))
         if which == 0:

@@ -1,4 +1,4 @@
-"""Loads the native library and names the functions that most ops share; the others stand beside their op (`bind`).
+"""Loads the native library and declares the functions that most ops share; further ones are declared beside their op (`bind`).
 
 ctypes checks no signature: tests/ops/test_abi.py compares all of them, and the structs, with the headers.
 """
@@ -217,7 +217,8 @@ def bind(signatures: dict[str, list[Any]]) -> ctypes.CDLL:
     for name, arguments in signatures.items():
         if not hasattr(lib, name):
             raise NativeError(
-                f"the native library has no {name}; install the package again so that both come from one build."
+                f"{library_path('libglt_kernels.so')}: this library has no function {name}, so it is from another build. "
+                "Install the package again."
             )
         function = getattr(lib, name)
         function.argtypes, function.restype = arguments, _STATUS
@@ -235,7 +236,7 @@ def pointers(arrays: Sequence[np.ndarray | None]) -> np.ndarray:
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """Where a map begins."""
+    """The address of a memory map."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
@@ -246,7 +247,7 @@ def lend(memory: mmap.mmap, nbytes: int) -> ctypes.Array[ctypes.c_ubyte]:
 
 
 class _Memory:
-    """Memory at an address, and who keeps it alive."""
+    """Memory at an address, with a reference to the object that keeps it alive."""
 
     def __init__(self, address: int, nbytes: int, owner: object) -> None:
         self.owner = owner
@@ -265,7 +266,7 @@ def check(status: int, detail: np.ndarray, what: str) -> None:
     d = detail.tolist()
     if status == BAD_ID:
         raise DataError(
-            f"{what}: id {d[1]} at position {d[0]} is not in the graph, or its part is not on this machine."
+            f"{what}: id {d[1]} at position {d[0]} is not in the graph, or its part is not mapped by this process."
         )
     if status == BAD_ROW:
         fault = (
@@ -278,11 +279,11 @@ def check(status: int, detail: np.ndarray, what: str) -> None:
         )
     if status == NO_MEMORY:
         raise NativeMemoryError(
-            f"{what}: there is not enough memory for what was asked. Use smaller batches or fan-outs, or free memory."
+            f"{what}: out of memory. Use smaller batches or fan-outs (data.batch_size, data.num_neighbors), or free memory."
         )
     if status == NO_THREAD:
         raise NativeError(
-            f"{what}: the system starts no further thread: {os.strerror(d[0])}. Use fewer (sampling.num_threads), or raise "
-            "the limit (ulimit -u)."
+            f"{what}: a thread could not be started: {os.strerror(d[0])}. Lower sampling.num_threads, or raise the limit of "
+            "processes and threads (ulimit -u)."
         )
     raise NativeError(f"{what}: native call failed with status {status}, detail {d}.")

@@ -1,4 +1,4 @@
-"""Who owns which id: requests to the owners, and where each id's answer will stand."""
+"""Groups ids by their owners, for requests, and computes the position of each id's answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glt_lightning.ops.native import BAD_ID, check, library, pointer
 
 @dataclass(frozen=True)
 class Route:
-    """The owners of n ids. Where some are cached, the cache counts as one more owner, behind the others.
+    """The owners of n ids. If some are cached, the cache counts as one more owner, after the last.
 
     owner: int32 [n].  grouped: int32 or int64 [n], the ids owner after owner, in their order; those of owner o are
     ``grouped[begin[o]:begin[o + 1]]``; of the cache, the ranks in it.  place: int64 [n], the id itself where owner 0 has

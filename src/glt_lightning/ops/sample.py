@@ -32,7 +32,7 @@ class RowDraw:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """(counts int64 [F], neighbours int64 [sum of counts] in row order, edge rows like neighbours or None).
 
-        require_room: is asked, with the bytes of the picks, before memory is taken; it may raise.
+        require_room: called with the bytes of the picks before memory is allocated; may raise to refuse it.
         Raises `DataError` for an id that is not a local node of the destination type, `PartitionError` for a damaged row.
         """
         counts = self.count()

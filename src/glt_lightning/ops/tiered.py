@@ -44,7 +44,7 @@ class TieredShards(Shards):
     def gather(
         self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1, on_disk: OnDisk | None = None
     ) -> np.ndarray:
-        """As `Shards.gather`. on_disk: hears what had to be read.
+        """As `Shards.gather`. on_disk: called with the counters of the rows that had to be read from disk.
 
         Raises `PartitionError` for a file that cannot be read, too.
         """

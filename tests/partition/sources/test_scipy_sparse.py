@@ -116,7 +116,10 @@ def test_bad_files(tmp_path: Path) -> None:
         ({"indices": [-1]}, r"a column is not in 0..1"),
         ({"data": [1.0, 2.0]}, "expected as many row indices as column indices and values, got 1, 1 and 2"),
         ({"shape": [2, 2, 2]}, "expected a matrix of two dimensions"),
-        ({"data": np.array([{}], object)}, "expected a file of scipy.sparse.save_npz .*[Oo]bject"),  # never unpickled
+        (
+            {"data": np.array([{}], object)},
+            "expected a readable file of scipy.sparse.save_npz .*[Oo]bject",
+        ),  # never unpickled
     ):
         np.savez(path, **(good | change))
         with pytest.raises(DataError, match=said):

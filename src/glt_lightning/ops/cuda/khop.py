@@ -15,7 +15,7 @@ from glt_lightning.ops.hops import AllLocal, run_hops
 from glt_lightning.ops.merge import Drawn
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
-_KEPT_ROOMS = 64  # numbers of seeds whose bounds are kept
+_CACHED_ROOMS = 64  # numbers of seeds whose bounds are cached; a loader has two, clients of a server have more
 
 
 class CudaKHopOp(AllLocal):
@@ -64,6 +64,6 @@ class CudaKHopOp(AllLocal):
         room = self._rooms.get((num_seeds, seed_type))
         if room is None:
             room = KHopRoom(self.graph, self.fanouts, num_seeds, seed_type, self.draw, max_picks=self.max_picks)
-            if len(self._rooms) < _KEPT_ROOMS:
+            if len(self._rooms) < _CACHED_ROOMS:
                 self._rooms[num_seeds, seed_type] = room
         return room

@@ -36,7 +36,7 @@ class _Shape(ctypes.Structure):
 
 
 class KHopRoom:
-    """What batches of so many seeds can come to. It never changes, so any number of them may share it.
+    """Upper bounds on the size of batches of a given number of seeds. Immutable, so batches may share it.
 
     nodes, edges: at most, by type and by edge type.  workspace: bytes; -1 where that is not bounded by ``max_picks``.
     """

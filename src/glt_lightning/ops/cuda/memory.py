@@ -43,9 +43,9 @@ class Registered:
             kernels.ask("glt_cuda_host_register", self._first, self.nbytes, addressof(on_device))
         except NativeError as error:
             raise NativeError(
-                f"cannot lock {self.nbytes:,} bytes of host memory for {kernels.device}: {error} The host, and a container's "
-                "limit of memory, must have that much free. Free or allow it, take a smaller graph, or set "
-                "sampling.topology and sampling.features to device or cpu."
+                f"{self.nbytes:,} bytes of host memory could not be page-locked for {kernels.device}: {error} The host, and the "
+                "memory limit of the container, must have that much free. Free memory, raise the limit, use a smaller graph, or "
+                "set sampling.topology and sampling.features to device or cpu."
             ) from None
         return int(on_device.value or 0)
 
@@ -63,7 +63,7 @@ class Registered:
     def _address(self, array: np.ndarray, extent: int | None) -> int:
         """extent: bytes from the first to the last of the array; None: it lies otherwise than the caller may have it."""
         if not self._unlock.alive:
-            raise NativeError("this registered memory is closed: the device cannot read it any more.")
+            raise NativeError("memory: this registered memory was closed, so the device can no longer read it.")
         offset = array.ctypes.data - self._first if extent else 0
         if extent is None or offset < 0 or offset + extent > self.nbytes:
             raise DataError(

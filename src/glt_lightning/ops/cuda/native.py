@@ -45,8 +45,8 @@ def cuda_library() -> ctypes.CDLL:
     path = library_path(NAME)
     if not path.exists():
         raise NativeError(
-            f"the CUDA kernels were not built: there is no {path}. Install the package again where this GPU "
-            "and nvcc are (`pip install . -C cmake.define.GLT_CUDA=ON` fails without nvcc), or sample on the CPU."
+            f"the CUDA kernels were not built: {path} not found. Install the package again on a machine with nvcc "
+            "(`pip install . -C cmake.define.GLT_CUDA=ON`; it fails without nvcc), or sample on the CPU."
         )
     library = load(NAME, SIGNATURES)
     library.glt_cuda_error_text.argtypes, library.glt_cuda_error_text.restype = [c_int32], c_char_p
@@ -66,17 +66,17 @@ def _why(library: ctypes.CDLL, code: int) -> str:
     if driver.value // 1000 < built.value // 1000:
         needed = _DRIVERS.get(built.value // 1000)
         return (
-            f"{why}; the kernels were built by CUDA {_said(built)}, the driver knows CUDA {_said(driver)}. Update the driver"
+            f"{why}; the kernels need CUDA {_release(built)}, the driver supports CUDA {_release(driver)}. Update the driver"
             f"{f' to {needed} or newer' if needed else ''}, or install the package again with nvcc of CUDA "
             f"{driver.value // 1000}."
         )
     return (
-        f"{why}; the kernels were built by CUDA {_said(built)}, the driver knows CUDA {_said(driver)}. `nvidia-smi` names its "
+        f"{why}; the kernels need CUDA {_release(built)}, the driver supports CUDA {_release(driver)}. `nvidia-smi` names its "
         "devices, CUDA_VISIBLE_DEVICES may hide them."
     )
 
 
-def _said(version: c_int32) -> str:
+def _release(version: c_int32) -> str:
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 

@@ -12,7 +12,9 @@ from glt_lightning.ops.cuda.kernels import read
 from glt_lightning.ops.cuda.native import SPARE_FANOUT
 from glt_lightning.options import DrawOptions
 
-MODEST_ROOM = 1 << 24  # picks for which room is made without asking how many there are
+MODEST_ROOM = (
+    1 << 24
+)  # picks (128 MiB) up to which memory is allocated by the bound, to save waiting for the exact number
 
 
 class DeviceRowDraw:

@@ -1,4 +1,4 @@
-"""What a k-hop batch on a device comes to."""
+"""The result of a k-hop batch on a device."""
 
 from __future__ import annotations
 

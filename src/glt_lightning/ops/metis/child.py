@@ -1,6 +1,6 @@
-"""The process in which METIS works. `ops.metis_process` starts this file and tells it on stdin what to do.
+"""The process in which METIS runs. `ops.metis.process` starts this file and sends the call as JSON to its stdin.
 
-It imports the standard library alone, so it is at work after some 20 ms and does not depend on how the package is found.
+It imports only the standard library, so it starts in about 20 ms and does not depend on how the package is installed.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def part_graph(library: str, addresses: dict[str, int | None], call: dict[str, i
 
 
 def _end_with(parent: int) -> None:
-    """This process is killed when its parent ends, however that ends."""
+    """Lets the kernel kill this process when its parent ends, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # it ended before prctl took effect
         sys.exit(1)
 
 
 def _go_first() -> None:
-    """When memory runs out, the kernel shall take this process, and its parent say so."""
+    """Makes the kernel choose this process when memory runs out, so that its parent lives and can report it."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
@@ -65,7 +65,7 @@ def main() -> None:
     _end_with(request["parent"])
     _go_first()
     answer = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what METIS prints is for nobody
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # METIS prints to stdout, which the parent does not read
     memory = mmap.mmap(request["fd"], request["bytes"])
     begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     addresses = {name: None if at is None else begin + at for name, at in request["offsets"].items()}

@@ -1,7 +1,7 @@
 """METIS, the multilevel graph partitioner (Karypis and Kumar, 1998), with several balance constraints.
 
-The library is the one that pymetis brings. Its Python function balances one weight per node; METIS itself balances any
-number at once, which is what keeps node types, seeds and edges even. So its C function is called.
+The library is the one of pymetis. Its Python function balances one weight per node, METIS itself any number of weights, as
+needed to balance node types, seeds and edges at once. Therefore the C function is called.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def _library() -> Path:
         from pymetis import _internal
     except ImportError as error:
         raise NativeError(
-            f"METIS is not here ({error}). Install it (`pip install pymetis`), or use partition.algorithm: streaming."
+            f"METIS is not installed ({error}). Install it (`pip install pymetis`), or use partition.algorithm: streaming."
         ) from None
     lib = ctypes.CDLL(_internal.__file__)
     if not hasattr(lib, "METIS_PartGraphKway") or _internal._idx_type_width() != 64:
         raise NativeError(
-            f"{_internal.__file__} does not offer METIS with 64-bit ids. Install a wheel of pymetis (>= 2025.1), or use "
+            f"{_internal.__file__}: this METIS was built without 64-bit ids. Install a wheel of pymetis (>= 2025.1), or use "
             "partition.algorithm: streaming."
         )
     return Path(_internal.__file__)
@@ -45,7 +45,7 @@ class MetisGraph:
     weights: integers [N, C]: each column is balanced.
     most_neighbors: room for so many; what is not used takes no memory.
 
-    Raises `NativeError` when METIS is not here.
+    Raises `NativeError` if METIS is not installed.
 
     Attributes:
         indptr: int64 [N + 1], to be filled.
@@ -69,8 +69,8 @@ class MetisGraph:
         except OSError as error:
             self.close()
             raise PartitionError(
-                f"METIS: cannot have {self._bytes:,} bytes of shared memory: {error}. Where memory is left, see the limits "
-                "of the process (`ulimit -f -v`), or use partition.algorithm: streaming."
+                f"METIS: {self._bytes:,} bytes of shared memory could not be allocated: {error}. If the host has that much free, "
+                "raise the limits of the process (`ulimit -f -v`); else use partition.algorithm: streaming."
             ) from error
         arrays = {
             name: np.frombuffer(memory, np.int64, count, at)
@@ -100,7 +100,9 @@ class MetisGraph:
                 f"METIS ran out of memory on {n:,} nodes and {int(self.indptr[-1]) // 2:,} edges; {NEEDS}"
             )
         if status != _OK:
-            raise NativeError(f"METIS failed with status {status} on {n:,} nodes, {num_parts} parts.")
+            raise NativeError(
+                f"METIS failed with status {status} on {n:,} nodes, {num_parts} parts. Use partition.algorithm: streaming."
+            )
         return self._parts.astype(np.int32)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""METIS in a child process: it can be stopped at any moment, and allocates memory in a way of its own.
+"""METIS in a child process, which can be ended at any moment and has malloc settings of its own.
 
-In our process METIS could be neither ended nor trusted with signals: it takes SIGTERM for itself.
+In this process METIS could not be interrupted, and it replaces the handler of SIGTERM.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from glt_lightning.ops.metis import child as metis_child
 OUT_OF_MEMORY = -3  # METIS_ERROR_MEMORY of metis.h
 NEEDS = "it takes about 135 bytes per edge in each direction. Use partition.algorithm: streaming."
 
-# For glibc; others do not heed them. METIS takes and gives back arrays of the size of the graph all the time. A third of
-# its time goes into mapping, clearing and unmapping their pages, unless all of them stay on one heap, of huge pages.
+# Environment of glibc's malloc; other C libraries ignore it. METIS allocates and frees arrays of the size of the graph all the
+# time. A third of its time went into mapping, clearing and unmapping pages; on one heap of huge pages, that time is saved.
 _MALLOC = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
@@ -53,7 +53,7 @@ def call_metis(library: Path, fd: int, nbytes: int, offsets: Mapping[str, int | 
 def _started(fd: int) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
-            # -P: files beside the child's shall not pass for modules of the standard library
+            # -P: files in the child's folder must not shadow modules of the standard library
             [sys.executable, "-S", "-P", metis_child.__file__],
             pass_fds=[fd],
             stdin=subprocess.PIPE,
@@ -62,20 +62,24 @@ def _started(fd: int) -> subprocess.Popen[str]:
             text=True,
             errors="replace",
             env=os.environ | _MALLOC,
-            process_group=0,  # Ctrl-C is for us, not for the child
+            process_group=0,  # Ctrl-C goes to this process, which ends the child
         )
     except OSError as error:
-        raise NativeError(f"cannot start a process for METIS: {error}.") from error
+        raise NativeError(
+            f"METIS: its process could not be started: {error}. Use partition.algorithm: streaming."
+        ) from error
 
 
 def _failure(code: int, complaints: str) -> Exception:
     if code == -signal.SIGKILL:
         return PartitionError(
-            f"the process of METIS was killed by SIGKILL, most likely by the kernel because memory ran out; {NEEDS}"
+            f"METIS: its process was killed by SIGKILL, most likely by the kernel because memory ran out; {NEEDS}"
         )
     how = f"ended with exit code {code}"
     if code < 0:
         with suppress(ValueError):
             how = f"was killed by {signal.Signals(-code).name}"
-    said = complaints.strip().rpartition("\n")[2]
-    return NativeError(f"the process of METIS {how}{f': {said}' if said else '.'}")
+    reason = complaints.strip().rpartition("\n")[2]
+    return NativeError(
+        f"METIS: its process {how}{f' ({reason})' if reason else ''}. Use partition.algorithm: streaming."
+    )

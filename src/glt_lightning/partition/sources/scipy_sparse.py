@@ -109,7 +109,7 @@ def read_sparse(path: Path) -> SparseEdges:
         raise DataError(f"{path}: not found.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         raise DataError(
-            f"{path}: not readable as a file of scipy.sparse.save_npz ({error}). It may be truncated: save or copy it again."
+            f"{path}: expected a readable file of scipy.sparse.save_npz ({error}). It may be truncated: save or copy it again."
         ) from None
     if shape.shape != (2,) or data.ndim != 1 or first.ndim != 1 or second.ndim != 1:
         raise DataError(f"{path}: expected a matrix of two dimensions, got shape {shape.tolist()}.")
