@@ -97,6 +97,11 @@ def test_nodes(tmp_path: Path, nodes: dict[str, Any], said: str) -> None:
         ({"s": [None, "a", "a"]}, "row 0, column 's': the id is missing"),
         ({"s": [1, 2, 3]}, "row 0, column 's': 1 is no id of nodes"),
         ({"w": [1.0, None, 3.0]}, "row 1, column 'w': there is no value"),
+        ({"t": [1, None, 3]}, "row 1, column 't': there is no value; give it a"),
+        (
+            {"t": ["2020-01-01", "soon", "2021-01-01"]},
+            "row 1, column 't': 'soon' is no number and no time, but '2020-01-01' is",
+        ),
         ({"w": [1.0, 2.0, float("inf")]}, "row 2, column 'w': weight inf is not a finite float32"),
         ({"w": ["1", "2", "3"]}, "row 0, column 'w': '1' is large_string; attributes are numbers"),
         ({"t": [0.5, 1.0, 2.0]}, "column 't': float64: expected integers or timestamps"),
@@ -197,6 +202,29 @@ def test_path_of_one_of_several_types(tmp_path: Path) -> None:
     fails(several, tmp_path, "dataset: edges: a__by__a: path: no.csv: there is no such file")
     several["nodes"]["b"] = {"path": "none.csv"}
     fails(several, tmp_path, "dataset: nodes: b: path: none.csv: there is no such file")
+
+
+@pytest.mark.parametrize("swap", ["columns", "types"])
+def test_swapped_ends_are_said(tmp_path: Path, swap: str) -> None:
+    (tmp_path / "a.csv").write_text("email\na@x\nb@x\n")
+    (tmp_path / "p.csv").write_text("doi\np1\np2\n")
+    (tmp_path / "w.csv").write_text("email,doi\na@x,p1\n")
+    nodes = {
+        "author": {"path": str(tmp_path / "a.csv"), "id": "email"},
+        "paper": {"path": str(tmp_path / "p.csv"), "id": "doi"},
+    }
+    ends = {"source": "doi", "destination": "email"} if swap == "columns" else {"source": "email", "destination": "doi"}
+    name = "author__writes__paper" if swap == "columns" else "paper__writes__author"
+    given = {"nodes": nodes, "edges": {name: {"path": str(tmp_path / "w.csv"), **ends}}}
+    said = "is no id of nodes: .*It is an id of nodes: (author|paper). Are source and destination swapped"
+    fails(given, tmp_path, said)
+
+
+def test_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    given = graph(tmp_path)
+    (tmp_path / "n.csv").write_text("id,label,fold,x\na,p,train,1\nb,q,val,2\nc,q,,3\n", "utf-8-sig")
+    given["nodes"]["path"] = str(tmp_path / "n.csv")
+    assert open_source(given, tmp_path).num_nodes == {"node": 3}
 
 
 def test_files_of_other_types(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
-from glt_lightning.partition.sources.tables.raw_values import Columns, is_list, is_number, is_time
+from glt_lightning.partition.sources.tables.raw_values import Columns, is_list, is_number, is_text, is_time
 
+NUMBER_OR_DATE = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _NONE = ("", "none")
 
@@ -106,12 +107,27 @@ def values(piece: TablePiece, name: str) -> np.ndarray:
         _no_null(piece, name, array, "give it a time or leave the row out")
         return pc.cast(array, pa.timestamp("us"), safe=False).cast(pa.int64()).to_numpy()
     if not is_number(kind):
+        _require_alike(piece, name, array)
         row = int(pc.is_valid(array).index(True).as_py())
         value = repr(array[row].as_py()) if row >= 0 else "the column"
         advice = f"A category is a feature: features: {name}, encode: {{{name}: category}}."
         raise piece.error(name, max(row, 0), f"{value} is {kind}; attributes are numbers, booleans or times. {advice}")
     _no_null(piece, name, array, "give it a value or leave the row out")
     return array.to_numpy(zero_copy_only=False)
+
+
+def _require_alike(piece: TablePiece, name: str, array: pa.Array) -> None:
+    """Raises `DataError` about the one word among numbers or times for which a text file's column is text."""
+    if not is_text(array.type):
+        return
+    good = pc.fill_null(pc.match_substring_regex(array, NUMBER_OR_DATE), True)
+    row, alike = good.index(False).as_py(), good.index(True).as_py()
+    if row >= 0 and alike >= 0 and pc.is_valid(array)[alike].as_py():
+        raise piece.error(
+            name,
+            row,
+            f"{array[row].as_py()!r} is no number and no time, but {array[alike].as_py()!r} is. Correct the value.",
+        )
 
 
 def times(piece: TablePiece, name: str) -> np.ndarray:

@@ -87,10 +87,20 @@ class EdgeConverter:
                 row = int(bad.argmax())
                 raise DataError(
                     f"{self._table.place(self._begin + row)}, column {column!r}: {ids[row].as_py()!r} is no id of "
-                    f"{self._keys[node_type]}. Add that node or remove the edge."
+                    f"{self._keys[node_type]}. {self._remedy(ids.slice(row, 1), first if node_type == second else second)}"
                 )
             writer.write(found)
         self._begin += count
+
+    def _remedy(self, one: pa.Array, other: NodeType) -> str:
+        """other: the node type at the other end of the edge."""
+        if self._ids[other].find(one)[0] < 0 or self._ends[0][1] == self._ends[1][1]:
+            return "Add that node or remove the edge."
+        (source, _, _), (destination, _, _) = self._ends
+        return (
+            f"It is an id of nodes: {other}. Are source and destination swapped? Then say source: {destination}, "
+            f"destination: {source}, or exchange the node types in the name of the edge type."
+        )
 
 
 def _row_dtype(ids: NodeIds) -> type:

@@ -92,7 +92,9 @@ class NumberEncoder(Encoder):
         if gaps.any():
             if self.fill is None:
                 raise rows.error(
-                    self.column, int(gaps.argmax()), "there is no value, and fill is none; take mean or a number."
+                    self.column,
+                    int(gaps.argmax()),
+                    "there is no value, and fill is none; take mean, median or a number.",
                 )
             values = np.where(gaps, self.fill, values)
         scaled = ((values - self.shift) * self.scale).astype(np.float32)

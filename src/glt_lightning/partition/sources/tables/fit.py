@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.tables.columns import SPLITS, split_codes
+from glt_lightning.partition.sources.tables.columns import NUMBER_OR_DATE, SPLITS, split_codes
 from glt_lightning.partition.sources.tables.encode_options import AUTO, MISSING, ColumnEncoding
 from glt_lightning.partition.sources.tables.encoders import (
     CodeEncoder,
@@ -38,7 +38,6 @@ from glt_lightning.progress import Progress
 
 _log = logging.getLogger(__name__)
 
-_NUMBER_OR_DATE = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
 _MOST_CATEGORIES = 1 << 20  # different values of a column that are held: some 100 MB
 _TRAIN = list(dict.fromkeys(SPLITS.values())).index("train")
 
@@ -241,7 +240,7 @@ class _CategoryFit:
     def _warn_of_numbers(self, table: TableFiles, known: list[str]) -> None:
         """One word among numbers makes them categories, of which a model learns no order."""
         found = pa.array(known, pa.large_string())
-        no_numbers = found.filter(pc.invert(pc.match_substring_regex(found, _NUMBER_OR_DATE))).to_pylist()
+        no_numbers = found.filter(pc.invert(pc.match_substring_regex(found, NUMBER_OR_DATE))).to_pylist()
         if 2 * len(no_numbers) < len(known):
             words = ", ".join(no_numbers[:3])
             _log.warning(
