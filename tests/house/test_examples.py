@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -122,3 +124,14 @@ def test_an_object_without_example_is_found(tmp_path: Path) -> None:
     found = public_objects(tmp_path)
     assert [(each.name, each.has_example) for each in found] == [("A", True), ("b", False)]
     assert {each.module for each in found} == {"glt_lightning.data.one"}
+
+
+@pytest.mark.parametrize("public", OBJECTS, ids=lambda each: f"{each.module}.{each.name}")
+def test_docstring_names_every_argument(public: PublicObject) -> None:
+    given = getattr(importlib.import_module(public.module), public.name)
+    if inspect.isclass(given) and not getattr(given.__init__, "__module__", "").startswith("glt_lightning"):
+        return  # a protocol, or the arguments of a class of Lightning
+    docs = " ".join(each.__doc__ or "" for each in given.__mro__) if inspect.isclass(given) else public.doc
+    names = [name for name in inspect.signature(given).parameters if name not in ("args", "kwargs")]
+    assert [name for name in names if not re.search(rf"\b{name}\b", docs)] == []
+    assert public.doc.partition("\n\n")[0].endswith(".")

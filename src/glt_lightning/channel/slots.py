@@ -43,7 +43,14 @@ class _Map(mmap.mmap):
 
 
 class Slot:
-    """Memory for one batch at a time, private to this process. Grows to the largest batch it ever held.
+    """Memory for one batch at a time, private to this process. It grows to the largest batch it ever held.
+
+    Args:
+        index: Number of the slot in its pool.
+        pin: Page-locks (address, bytes) and returns the function that undoes it. None: the memory is not page-locked.
+
+    Raises:
+        OSError: By ``reserve``, if the host has no memory left.
 
     Example:
         >>> slot = Slot(0)
@@ -88,10 +95,16 @@ class Slot:
 
 
 class SharedSlot(Slot):
-    """A slot that another process writes: a memfd, which has no name and is freed when the last process closes it, however
-    that process ends.
+    """A slot that another process writes: a memfd, which has no name and is freed when the last process closes it, however that
+    process ends.
 
-    fd: of a slot that another process made; owned by this one from now on.
+    Args:
+        index: Number of the slot in its pool.
+        pin: Page-locks (address, bytes) and returns the function that undoes it. None: the memory is not page-locked.
+        fd: File descriptor of a slot that another process created; this object owns it from now on. None: a new memfd.
+
+    Raises:
+        OSError: If the host has no memory or file descriptors left.
 
     Example:
         >>> import os
@@ -125,6 +138,12 @@ class SharedSlot(Slot):
 
 class SlotWriter:
     """The writing process's view of a `SharedSlot`: maps it, and enlarges it if a batch does not fit.
+
+    Args:
+        fd: File descriptor of the slot; this object owns it and closes it.
+
+    Raises:
+        OSError: By ``memory``, if the host has no memory left.
 
     Example:
         >>> import os
@@ -161,7 +180,12 @@ class SlotWriter:
 class SlotPool:
     """Slots of one kind, created as they are needed up to ``limit``; beyond it batches come in one-off memory.
 
-    Not thread-safe, but a lent slot may come back on any thread: that is one append to a deque, which is atomic.
+    Not thread-safe, but a lent slot may come back on any thread.
+
+    Args:
+        kind: `Slot` or `SharedSlot`.
+        limit: The largest number of slots.
+        pin: Page-locks their memory, as for `Slot`.
 
     Example:
         >>> pool = SlotPool(Slot, limit=1)

@@ -15,7 +15,11 @@ from glt_lightning.types import GraphSchema
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seed nodes. node_type: index in the schema; gids: int64 [S] in the user's order (position = ``input_id``).
+    """Seed nodes of one node type.
+
+    Attributes:
+        node_type: Index of the type in the schema.
+        gids: int64 [S], in the user's order; positions in it are the ``input_id`` of batches.
 
     Example:
         >>> partition = LocalPartition.open("parts")

@@ -49,10 +49,17 @@ class MemoryRows(Protocol):
 class LocalPartition:
     """A memory-mapped partition folder: topology, user ids and attributes of all its parts, or of some.
 
-    parts: the numbers of the mapped parts.  memory: the host tier, which reads attributes; None: they are mapped, too.
-
     Nothing is copied; processes of one host share the page cache. Each file is mapped once, at its first use.
     Open with `LocalPartition.open`, and close it.
+
+    Args:
+        directory: The folder.
+        manifest: Its manifest.
+        parts: Numbers of the mapped parts.
+        memory: The host tier, which reads attributes. None: they are mapped, too.
+
+    Raises:
+        PartitionError: By `open`, naming the file, for a folder that is missing, damaged or of another format.
 
     Example:
         >>> partition = LocalPartition.open("parts")

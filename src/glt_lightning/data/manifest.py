@@ -127,6 +127,9 @@ class Manifest:
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
         class_names: Names of the classes, ``None`` where the data has none.
 
+    Raises:
+        PartitionError: By `load`, for a manifest that is missing, damaged or of another version.
+
     Example:
         >>> manifest = Manifest.load("parts")
         >>> manifest.num_parts, manifest.num_nodes, manifest.num_edges

@@ -33,6 +33,9 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
             folder lists all rows of other parts by hotness, so that any cache can be filled from it later.
         graph: As `PartitionerBase`.
 
+    Raises:
+        DataError: For ``probs`` that do not fit the graph or are not finite numbers >= 0.
+
     Example:
         >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])  # a ring
         >>> probs = [torch.arange(10) / 10, 1 - torch.arange(10) / 10]  # part 0 reads high ids

@@ -27,6 +27,9 @@ class Topology:
         indices: int32 or int64 [E], ascending by edge id within a row.
         edge_ids: The same, columns of ``edge_index``.
 
+    Raises:
+        DataError: For edges that are not integers [2, E] >= 0. OptionError: For another layout.
+
     Example:
         >>> topology = Topology(np.array([[1, 0, 0], [2, 1, 2]]))
         >>> topology.indptr, topology.indices, topology.edge_ids
@@ -66,6 +69,14 @@ class Graph:
     """A topology, and whether a script samples it on the ``CPU`` or a GPU (``ZERO_COPY``, ``CUDA``).
 
     The rows are held in host memory in each case.
+
+    Args:
+        csr_topo: The topology.
+        mode: ``CPU``, ``ZERO_COPY`` or ``CUDA``.
+        device: Number of the GPU. None: the current one.
+
+    Raises:
+        OptionError: For another mode, or for an object that is not a `Topology`.
 
     Example:
         >>> topology = Topology(np.array([[0, 0, 1], [1, 2, 2]]))

@@ -51,6 +51,10 @@ class PartitionerBase(Assigner):
         splits: ``train``, ``val``, ``test`` -> node ids, or (node type, ids).
         options: All else: seed, balance, working memory.
 
+    Raises:
+        OptionError, DataError: For arguments that do not fit the graph. PartitionError: By `partition`, if ``output_dir`` holds
+            anything else.
+
     Example:
         >>> class ByParity(PartitionerBase):
         ...     def assign(self, graph):
@@ -137,7 +141,7 @@ class PartitionerBase(Assigner):
 
 
 class RandomPartitioner(PartitionerBase, RandomAssigner):
-    """Every part as many nodes of each type, at random by ``options.seed``.
+    """Gives every part the same number of nodes of each type, at random by ``options.seed``. Arguments as for `PartitionerBase`.
 
     Example:
         >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])  # a ring
@@ -150,7 +154,10 @@ class RandomPartitioner(PartitionerBase, RandomAssigner):
 
 
 class MetisPartitioner(PartitionerBase, MetisAssigner):
-    """Few edges between parts, by METIS in memory.
+    """Assigns nodes so that few edges lie between parts, by METIS in memory. Arguments as for `PartitionerBase`.
+
+    Raises:
+        NativeError: If METIS (pymetis) is not installed.
 
     Example:
         >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])  # a ring
@@ -163,7 +170,7 @@ class MetisPartitioner(PartitionerBase, MetisAssigner):
 
 
 class StreamingPartitioner(PartitionerBase, StreamingAssigner):
-    """Few edges between parts, in bounded memory.
+    """Assigns nodes so that few edges lie between parts, in bounded memory. Arguments as for `PartitionerBase`.
 
     Example:
         >>> ends = np.stack([np.arange(10), (np.arange(10) + 1) % 10])  # a ring

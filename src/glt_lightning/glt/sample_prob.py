@@ -36,7 +36,12 @@ class NeighborSampler:
         num_neighbors: Fan-outs, first hop first, -1 for all; or a list per edge type.
         device: Where to work. None: the CPU for a graph of mode ``CPU``, else ``cuda``. A CUDA device that cannot be used
             is replaced by the CPU, which is logged; the result is the same.
+        with_weight: False; weighted draws are not supported.
+        strategy: ``random``; no other is supported.
         edge_dir: ``out`` draws among destinations (needs layout ``CSR``), ``in`` among sources (``CSC``).
+
+    Raises:
+        OptionError: For a layout that does not fit ``edge_dir``, and for weights.
 
     Example:
         >>> graph = Graph(Topology(np.array([[0, 0, 1], [1, 2, 3]])), mode="CPU")

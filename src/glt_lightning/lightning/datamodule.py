@@ -110,6 +110,9 @@ class GLTDataModule(LightningDataModule):
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
             ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
 
+    Raises:
+        OptionError, DataError, PartitionError: For options, data or a partition that cannot be used, before training starts.
+
     Example:
         >>> datamodule = GLTDataModule("graph.npz", num_neighbors=[2, 2], batch_size=4)
         >>> datamodule.num_features, datamodule.num_classes

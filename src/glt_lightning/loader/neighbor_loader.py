@@ -21,10 +21,15 @@ from glt_lightning.sampler.sample import Sample
 class LoaderStats:
     """Totals of a loader since it was made.
 
-    wait_s: seconds that the consumer was blocked in ``next``.
-    fresh_slots: batches that came in one-off memory because every slot was held.
-    restarts: sampler processes of this rank that were started again.
-    counters: where the rows of the batches came from, and what took their samplers' time.
+    Attributes:
+        batches: Number of batches.
+        seeds: Number of their seeds.
+        nodes: Number of their nodes, of all types.
+        edges: Number of their edges, of all types.
+        wait_s: Seconds that the consumer was blocked in ``next``.
+        fresh_slots: Batches that came in one-off memory because every slot was held.
+        restarts: Sampler processes of this rank that were started again.
+        counters: Where the rows of the batches came from, and what took their samplers' time.
 
     Example:
         >>> with LoaderContext(LocalPartition.open("parts")) as context:
@@ -55,6 +60,16 @@ class DistNeighborLoader:
 
     Made by `LoaderContext.make_loader`. ``iter`` has no effect before the first ``next``; an iteration may be left early.
     An epoch is set by `set_epoch`; without it, each new iteration is the next epoch.
+
+    Args:
+        plan: The seeds of each batch.
+        config: How neighbours are drawn.
+        producer: Makes the batches.
+        collate: Turns a `Sample` into a PyG object.
+        identity: Facts that a checkpoint is compared with when it is loaded.
+
+    Raises:
+        SamplerError: While iterating, if a batch cannot be made; the message has the sampler's traceback.
 
     Example:
         >>> with LoaderContext(LocalPartition.open("parts")) as context:

@@ -36,6 +36,9 @@ class LoaderSpec:
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
 
+    Raises:
+        OptionError: For a spec that contradicts itself; by ``make_loader`` for one that does not fit the graph.
+
     Example:
         >>> seeds, times = np.array([7, 3]), np.array([5, 9])
         >>> spec = LoaderSpec(name="own", seeds=seeds, num_neighbors=[-1], batch_size=2, extras={"time": times})

@@ -37,6 +37,9 @@ class CacheOptions:
         num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.num_neighbors``.
         batch_size: Batch size that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.batch_size``.
 
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
     Example:
         >>> CacheOptions(policy="vip", ratio=0.1).policy
         'vip'

@@ -59,7 +59,15 @@ _Options = TypeVar("_Options")
 
 
 def as_options(kind: type[_Options], name: str, given: Any) -> _Options:
-    """An options object, or a mapping of its fields. Raises `OptionError` for anything else.
+    """Makes an options object of a mapping of its fields; an options object is returned as it is.
+
+    Args:
+        kind: Class of the options.
+        name: Name of the group in error messages, such as ``sampling``.
+        given: The object or the mapping.
+
+    Raises:
+        OptionError: For anything else, and for an unknown field, with the known ones.
 
     Example:
         >>> as_options(SamplingOptions, "sampling", {"num_workers": 2}).num_workers

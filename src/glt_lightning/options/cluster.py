@@ -46,6 +46,9 @@ class ClusterOptions(WorkerOptions):
         prefetch_size: Old name of ``cluster.prefetch``.
         buffer_size: Old name of ``cluster.channel_size``.
 
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
     Example:
         >>> ClusterOptions(servers=["10.0.0.1:7000", "10.0.0.2:7000"]).server_rank
         'auto'

@@ -19,6 +19,9 @@ class DeadlineOptions:
         start_s: Until the processes that a rank or a server starts itself are ready.
         join_s: Until the ranks of all hosts of a job (``trainer.num_nodes``) have met.
 
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
     Example:
         >>> ClusterOptions(deadlines=DeadlineOptions(call_s=10, reconnect_s=300)).deadlines.call_s
         10
@@ -47,6 +50,9 @@ class RetryOptions:
     Attributes:
         first_s: The first pause. Each further one is twice as long.
         most_s: The longest pause.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
 
     Example:
         >>> RetryOptions(first_s=0.1, most_s=5.0).most_s

@@ -30,6 +30,9 @@ class LimitOptions:
         batch_size: Bytes of one batch that a graph server makes. A request with fan-outs that lead to a larger batch gets an
             error.
 
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
     Example:
         >>> ClusterOptions(limits={"sessions": 8}).limits.sessions
         8

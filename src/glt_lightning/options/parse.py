@@ -10,7 +10,14 @@ Fanouts = list[int] | dict[str, list[int]]
 
 
 def parse_address(name: str, address: str) -> tuple[str, int]:
-    """``"host:port"`` or ``"[::1]:port"`` -> (host, port). Raises `OptionError`.
+    """Reads an address: ``"host:port"`` or ``"[::1]:port"`` -> (host, port).
+
+    Args:
+        name: The option, for the error message.
+        address: The address.
+
+    Raises:
+        OptionError: For anything else.
 
     Example:
         >>> parse_address("cluster.host", "10.0.0.1:18800")
@@ -32,7 +39,14 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def parse_bytes(name: str, value: int | str) -> int:
-    """``"1.5GiB"`` -> 1610612736; integers pass. Raises `OptionError` for anything else or for less than one byte.
+    """Reads a number of bytes: ``"1.5GiB"`` is 1610612736; integers are returned as they are.
+
+    Args:
+        name: The option, for the error message.
+        value: An integer, or a number with a unit: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024).
+
+    Raises:
+        OptionError: For anything else, or for less than one byte.
 
     Example:
         >>> parse_bytes("cache.bytes", "2GiB"), parse_bytes("cache.bytes", 500)
@@ -55,6 +69,13 @@ def parse_bytes(name: str, value: int | str) -> int:
 
 def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors") -> tuple[int, ...]:
     """Checks one list of fan-outs, first hop first: each -1 (all neighbours) or 1 to `MAX_FANOUT`.
+
+    Args:
+        num_neighbors: One integer per hop.
+        name: The option, for the error message.
+
+    Raises:
+        OptionError: For an empty list or any other value.
 
     Example:
         >>> parse_fanouts([15, 10, -1])

@@ -56,6 +56,9 @@ class PartitionOptions:
             nodes that are also in ``val`` or ``test``; ``unlabelled_seeds``: training nodes without a label;
             ``sparse_labels``: more than ten times as many classes as labels that occur.
 
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
     Example:
         >>> PartitionOptions(num_parts=2, algorithm="metis", storage={"x": "float16"}).num_parts
         2

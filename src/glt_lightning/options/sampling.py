@@ -48,6 +48,9 @@ class SamplingOptions(WorkerOptions):
         features: The same for attributes of nodes and edges, ``hybrid`` within ``cache.device``. ``cpu``: read by the CPU
             and copied to the GPU.
 
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
     Example:
         >>> SamplingOptions(num_workers=2, with_edge=True, seed=1).num_workers
         2

@@ -18,6 +18,9 @@ class SecurityOptions:
         token_file: File with the job's secret, at least 16 characters; the same on all hosts.
         insecure: Allow clear text beyond the loopback interface.
 
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
     Example:
         >>> SecurityOptions(ca="ca.pem", cert="node.pem", key="node.key").ca
         'ca.pem'

@@ -26,6 +26,9 @@ class WorkerOptions:
         channel_size: Bytes of batches that may wait, as an integer or like ``"2GB"``; ``auto`` takes a share of the memory
             that is available.
 
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
     Example:
         >>> [kind().num_workers for kind in (SamplingOptions, ClusterOptions)]  # both are WorkerOptions
         [0, 2]

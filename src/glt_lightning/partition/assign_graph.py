@@ -39,11 +39,13 @@ def assign_graph(
 
     Returns node type -> number of nodes of each part.
 
-    out_file: ``.npz`` with an array per node type, int16 or int32 [N], the part of each node by user id. It is written
-        beside the target and renamed, so that no process ever reads half of it.
-    undirected, splits, assigner: as in `partition_graph`.
+    Args:
+        source, options, undirected, splits, progress, timeout_s, assigner: As for `partition_graph`.
+        out_file: ``.npz`` with an array per node type, int16 or int32 [N], the part of each node by user id. It is written
+            beside the target and renamed, so that no process ever reads half of it.
 
-    Raises `PartitionError` if the file exists: parts may have been written with it.
+    Raises:
+        PartitionError: If the file exists: parts may have been written with it.
 
     Example:
         >>> source = open_source("graph.npz", "data")

@@ -100,7 +100,12 @@ def complete_partition(folder: str | Path, timeout_s: float = LOCK_TIMEOUT_S) ->
     Needed are ``part<p>/part.json`` of every part and the folders ``splits`` and ``tables``: a host that stores only some of
     the parts copies just these small files of the others.
 
-    Raises `PartitionError` that names the parts that are missing or do not fit together.
+    Args:
+        folder: Folder of the partition.
+        timeout_s: How long to wait for another process that writes the same folder, in seconds.
+
+    Raises:
+        PartitionError: Naming the parts that are missing or do not fit together.
 
     Example:
         >>> import shutil

@@ -81,10 +81,16 @@ def partition_dir(
     Where fan-outs and batch size are not given, the name does not depend on them, so that a run with other batches finds the
     partition that exists.
 
+    Args:
+        root: Folder of downloads and partitions.
+        source: The graph.
+        options: Options of the partition.
+        undirected, normalize, splits: As for `partition_graph`.
+
     Example:
         >>> source = open_source("graph.npz", "data")
         >>> partition_dir("data", source, PartitionOptions(num_parts=2), None, "none").name
-        'graph-random-2-87e719f8'
+        'graph-random-2-...'
     """
     if options.dir is not None:
         return Path(options.dir)
@@ -115,14 +121,27 @@ def partition_graph(
     timeout_s: float = LOCK_TIMEOUT_S,
     assigner: Assigner | None = None,
 ) -> Manifest:
-    """Partitions ``source`` into ``out_dir`` and returns the manifest. A finished folder of the same options is reused; in a
-    folder with some of the parts (`partition_parts`), only the missing ones are written.
+    """Partitions ``source`` into ``out_dir`` and returns the manifest.
 
-    assigner: assigns nodes to parts; None: the algorithm that ``options.algorithm`` names.
-    timeout_s: how long to wait for another process that writes the same folder.
+    A finished folder of the same options is reused; in a folder with some of the parts (`partition_parts`), only the missing ones
+    are written.
 
-    Raises `DataError` for invalid data, `OptionError` for options that do not fit it, and `PartitionError` if the folder
-    cannot be written or was written with different options.
+    Args:
+        source: The graph, as `open_source` gives it.
+        out_dir: Folder of the partition.
+        options: Options of the partition.
+        undirected: True adds the reverse of every edge.
+        normalize: ``none``, ``rows`` or ``standardize``, for ``x``.
+        splits: Seeds by name (``train``, ``val``, ``test``) in place of those of the source: ids, or (node type, ids).
+        progress: Whether to show a progress bar. None: on a terminal.
+        wide_ids: Store ids as int64 also where int32 would do.
+        timeout_s: How long to wait for another process that writes the same folder, in seconds.
+        assigner: Assigns nodes to parts. None: the algorithm that ``options.algorithm`` names.
+
+    Raises:
+        DataError: For invalid data.
+        OptionError: For options that do not fit the data.
+        PartitionError: If the folder cannot be written or was written with different options.
 
     Example:
         >>> source = open_source("graph.npz", "data")
@@ -161,12 +180,18 @@ def partition_parts(
     timeout_s: float = LOCK_TIMEOUT_S,
     assigner: Assigner | None = None,
 ) -> Manifest | None:
-    """As `partition_graph`, but writes only those of ``parts`` that ``out_dir`` lacks.
+    """Writes those of ``parts`` that ``out_dir`` lacks; returns the manifest, or None while parts are missing.
 
     Other processes, on any host, may write other parts into the same folder at the same time. The process that adds the last
-    part also writes the manifest. Returns the manifest, or None while parts are missing.
+    part also writes the manifest.
 
-    Raises `OptionError` for an algorithm that is not deterministic: assign nodes once, with `assign_graph`.
+    Args:
+        source, out_dir, options: As for `partition_graph`, and so are all further arguments: undirected, normalize, splits,
+            progress, wide_ids, timeout_s, assigner.
+        parts: Numbers of the parts to write.
+
+    Raises:
+        OptionError: For an algorithm that is not deterministic: assign nodes once, with `assign_graph`.
 
     Example:
         >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)

@@ -61,6 +61,9 @@ class EpochPlan:
     ``exact``. An ``exact`` rank that gets no seed at all has one batch without seeds: a loop that evaluates must run its
     hooks on every rank, since metrics are summed over all of them.
 
+    Raises:
+        OptionError: For a batch size, rank or weights that cannot be, and for fewer seeds than ranks in training.
+
     Example:
         >>> plan = EpochPlan(seeds=np.arange(10), batch_size=2, seed=0, loader="train", rank=1, world_size=2)
         >>> len(plan)

@@ -27,6 +27,9 @@ class SamplerConfig(DrawOptions):
     0 none.  stored: attributes are not decoded (`Manifest.as_stored`).
     most_bytes: largest memory of one batch, or None for no limit.
 
+    Raises:
+        DataError: By `require_room`, for a batch larger than ``most_bytes``.
+
     Example:
         >>> config = SamplerConfig(seed_type=0, fanouts=((15,), (10,)), replace=True)  # two hops, one edge type
         >>> len(config.fanouts), config.replace
@@ -52,10 +55,17 @@ class SamplerConfig(DrawOptions):
 class BatchRequest:
     """One batch to make: a pure function of this, the config and the graph.
 
-    number: position in the rank's epoch.  key: 64-bit key of all draws.
-    seeds: int64 [S] gids of the config's ``seed_type``.  input_id: int64 [S] positions of the seeds in the loader's seed
-    array.  more_seeds: gids of further node types, by node type.  extras: arrays that no sampler reads (labels, times, ids of
-    edges): the batch has them as they are, for `loader.collate`.
+    Attributes:
+        number: Position in the rank's epoch, from 0.
+        key: 64-bit key of all draws.
+        seeds: int64 [S] gids of the config's ``seed_type``.
+        input_id: int64 [S] positions of the seeds in the loader's seed array.
+        more_seeds: Node type -> int64 gids of seeds of further node types.
+        extras: Name -> array [S, ...] that no sampler reads (labels, times, ids of edges); it travels untouched to
+            `loader.collate`.
+
+    Raises:
+        DataError: By a sampler that takes seeds of one node type, for ``more_seeds``.
 
     Example:
         >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))

@@ -33,9 +33,12 @@ def seed_key(name: str) -> str:
 class Sample:
     """One batch between a producer and `loader.collate`.
 
-    arrays: by `node_key`, `edge_key`, `seed_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
-    ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its pool when
-    the last of them is gone; or, all but those numbers, torch tensors on a device.  counters: what it took to make them.
+    Attributes:
+        number: Position in the rank's epoch, from 0.
+        arrays: By `node_key`, `edge_key`, `seed_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
+            ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its pool when
+            the last of them is gone; for a batch made on a GPU, all but these numbers are torch tensors on it.
+        counters: What it took to make them.
 
     Example:
         >>> from glt_lightning.sampler.sample import node_key
@@ -89,8 +92,14 @@ class Placed:
 
 
 class Draft:
-    """A batch whose sizes are known: ask for `nbytes` of memory, then `write` into it, which completes ``counters``. One that
-    was made on a device is there already: `values`.
+    """A batch whose sizes are known and whose arrays are not written yet.
+
+    Take ``nbytes`` of memory and `write` into it, which completes ``counters``. A batch that was made on a GPU is complete:
+    `values` has it.
+
+    Args:
+        fields: The arrays, in the order in which they lie in memory.
+        counters: What finding the nodes and edges took.
 
     Example:
         >>> from glt_lightning.sampler.khop import KHopSampler

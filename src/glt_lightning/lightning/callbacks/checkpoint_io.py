@@ -26,6 +26,9 @@ class WholeCheckpointIO(TorchCheckpointIO):
     fills up leaves a truncated checkpoint under its final name. This class writes in the folder of the checkpoint. URLs
     (``s3://...``) go Lightning's way.
 
+    Raises:
+        WriteError: If a checkpoint cannot be written; the earlier file of this name is still there.
+
     Example:
         >>> io = WholeCheckpointIO()
         >>> io.save_checkpoint({"epoch": 3}, "whole.ckpt")

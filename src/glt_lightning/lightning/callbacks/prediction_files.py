@@ -117,9 +117,15 @@ def write_manifest(folder: Path, files: Mapping[str, int], facts: Mapping[str, A
 
 
 def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
-    """What `PredictionWriter` wrote: arrays with one row per node, in the order of ``n_id``. Text is objects that are ``str``.
+    """Reads the folder that `PredictionWriter` wrote: arrays with one row per node, in the order of ``n_id``.
 
-    Reads the ``.npz`` files of earlier releases, too. Raises `DataError` where files are missing or damaged.
+    Text is arrays of objects that are ``str``. The ``.npz`` files of earlier releases are read, too.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        DataError: If files are missing or damaged.
 
     Example:
         >>> trainer = Trainer(callbacks=[PredictionWriter("predictions")])

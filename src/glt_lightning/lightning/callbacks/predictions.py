@@ -41,6 +41,10 @@ class PredictionWriter(Callback):
         path: The folder. ``None``: ``predictions`` in the folder of the Trainer's logs.
         keys: Which entries to write besides ``n_id`` and ``id``. ``None``: all.
 
+    Raises:
+        DataError: For results of ``predict_step`` without ``n_id``, or whose rows do not fit it.
+        WriteError: If a file cannot be written; all ranks raise then.
+
     Example:
         >>> trainer = Trainer(callbacks=[PredictionWriter("predicted", keys=["pred"])])
         >>> _ = trainer.predict(model, datamodule, return_predictions=False)

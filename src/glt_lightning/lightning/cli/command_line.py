@@ -52,6 +52,12 @@ _MISFIT = "Error(s) in loading state_dict for"  # torch's
 class GLTCLI(LightningCLI):
     """LightningCLI with the group ``cluster``, the links from data to model, and our default callbacks.
 
+    The arguments are those of Lightning's `LightningCLI`: classes of model and data module, and ``args``, which replaces the
+    command line of the process.
+
+    Raises:
+        SystemExit: For a wrong option, with a line on stderr that names it.
+
     Example:
         >>> cli = GLTCLI(GraphSAGE, GLTDataModule, run=False, args=["--data.dataset=graph.npz", "--data.batch_size=4"])
         >>> cli.model.hparams.out_channels, cli.datamodule.batch_size
@@ -147,7 +153,14 @@ class GLTCLI(LightningCLI):
 
 
 def main(args: ArgsType = None) -> None:
-    """Runs the command line; an error of ours or of Lightning's is one line, unless ``GLT_TRACEBACK`` is set.
+    """Runs the command line of ``python -m lightning``.
+
+    Args:
+        args: The words after the program's name. None: those of this process.
+
+    Raises:
+        SystemExit: After an error of ours or of Lightning's, which is one line on stderr; its status is 1 or 2. With
+            ``GLT_TRACEBACK`` set, the error itself.
 
     Example:
         >>> main(["fit", "--config", "run.yaml"])

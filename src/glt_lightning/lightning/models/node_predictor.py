@@ -51,6 +51,9 @@ class NodePredictor(LightningModule):
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector.
 
+    Raises:
+        OptionError: For a task, encoder or metric that does not fit the labels or the graph.
+
     Example:
         >>> model = NodePredictor(datamodule.num_features, datamodule.label_facts, encoder="GAT", num_layers=2)
         >>> trainer = Trainer(max_epochs=1)

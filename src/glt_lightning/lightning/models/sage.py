@@ -42,6 +42,9 @@ class GraphSAGE(LightningModule):
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector, added to the projected features.
 
+    Raises:
+        OptionError: For a model or arguments that do not fit the graph.
+
     Example:
         >>> model = GraphSAGE(in_channels=3, out_channels=2, hidden_channels=16, num_layers=2)
         >>> with LoaderContext(LocalPartition.open("parts")) as context:

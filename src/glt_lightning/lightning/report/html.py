@@ -16,7 +16,10 @@ _MOST_PLOTS = 24
 
 
 def run_html(run: RunRecord) -> str:
-    """A whole HTML page. Works for any part of a run, also where no epoch ended.
+    """A report of a run of ``fit`` as one self-contained HTML page. Works for any part of a run, also if no epoch ended.
+
+    Args:
+        run: What was recorded of the run.
 
     Example:
         >>> page = run_html(RunRecord("demo", epochs={0: EpochRecord(0, {"train_loss": 0.5})}))

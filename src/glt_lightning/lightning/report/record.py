@@ -15,8 +15,10 @@ _STAGE = re.compile(r"(train|training|val|valid|validation|test)[_/]")
 class EpochRecord:
     """An epoch that ended.
 
-    metrics: that the module logged in it, as they were at its end.  totals: of the sampling of all ranks; None without
-    loaders of ours.
+    Attributes:
+        epoch: Its number, from 0.
+        metrics: Values that the module logged in it, as they were at its end.
+        totals: Totals of sampling over all ranks. None: no loader was ours.
 
     Example:
         >>> EpochRecord(0, {"val_acc": 0.75}).metrics
@@ -32,8 +34,14 @@ class EpochRecord:
 class RunRecord:
     """A run of ``fit`` so far.
 
-    outcome: how it ended.  facts: further (what, value).  seconds: since its beginning, on rank 0.  world_size: ranks.
-    epochs: by number; those of an earlier fit of the same Trainer are among them.  configuration: YAML.
+    Attributes:
+        title: Heading of the report.
+        world_size: Number of ranks.
+        outcome: How the run ended; empty while it goes on.
+        seconds: Time since its beginning, on rank 0.
+        facts: Further rows of the summary, (name, value).
+        epochs: Epochs by number; those of an earlier fit of the same Trainer are among them.
+        configuration: The configuration as YAML.
 
     Example:
         >>> run = RunRecord("demo", world_size=2)

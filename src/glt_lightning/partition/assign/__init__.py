@@ -33,7 +33,13 @@ _BY_NAME: dict[str, Callable[[], Assigner]] = {
 
 
 def assigner_of(options: PartitionOptions) -> Assigner:
-    """The assigner that ``options.algorithm`` names. Raises `OptionError` if its file or class cannot be found.
+    """Makes the assigner that ``options.algorithm`` names.
+
+    Args:
+        options: Options of the partition.
+
+    Raises:
+        OptionError: If its file or class cannot be found.
 
     Example:
         >>> type(assigner_of(PartitionOptions(algorithm="metis"))).__name__

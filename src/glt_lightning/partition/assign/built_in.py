@@ -41,6 +41,9 @@ _BY_METHOD = {
 def built_in(assigner: Assigner) -> BuiltIn | None:
     """Properties of a built-in assigner; None for a file or a user's class, of which nothing is known.
 
+    Args:
+        assigner: The assigner, as `assigner_of` makes it.
+
     Example:
         >>> built_in(assigner_of(PartitionOptions(algorithm="metis"))).reads
         'neighbors'
@@ -49,7 +52,15 @@ def built_in(assigner: Assigner) -> BuiltIn | None:
 
 
 def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
-    """Raises `OptionError` if the graph has more nodes than the algorithm supports.
+    """Checks that an algorithm supports the number of nodes of a graph.
+
+    Args:
+        assigner: The assigner.
+        num_nodes: Number of nodes of all types.
+        name: Name of the algorithm, for the error message.
+
+    Raises:
+        OptionError: If the graph has more nodes than the algorithm supports.
 
     Example:
         >>> require_countable(assigner_of(PartitionOptions()), 10**12, "random")

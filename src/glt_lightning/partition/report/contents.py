@@ -66,7 +66,7 @@ class Cut:
 class Memory:
     """Bytes of files that a host with one part maps.
 
-    topology: row pointers, sources and user ids.  edge_attrs: with the edge ids.  hot_lists: hotness of all rows, with rankings.
+    topology: row pointers, sources and user ids.  edge_attrs: with the edge ids.  hot_lists: with the hotness of rows.
     splits: those of all parts.
     """
 
@@ -83,9 +83,17 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """All that is known without sampling. counts, cuts: in the order of the types; memory: per part.
+    """The contents of a partition: all of a report that needs no sampling.
 
-    hotness: how the hotness of the folder was computed, by policy.
+    Attributes:
+        folder: Folder of the partition.
+        num_parts: Number of parts P.
+        made_by: How the partition was made, from its manifest.
+        hotness: How the hotness of the folder was computed, by policy.
+        package_version: Version that made the partition.
+        counts: Nodes, edges and seeds of each part, in the order of the types.
+        cuts: Edges between parts, in the order of the edge types.
+        memory: Bytes of the mapped files, per part.
 
     Example:
         >>> contents = collect_contents(LocalPartition.open("parts"))
@@ -110,7 +118,11 @@ class Contents:
 
 
 def collect_contents(partition: LocalPartition, done: Callable[[int], object] = lambda n: None) -> Contents:
-    """Reads the sources of all edges once. ``partition``: with all parts. ``done`` hears of edges.
+    """Counts nodes, edges, seeds and bytes of a partition; reads the sources of all edges once.
+
+    Args:
+        partition: The partition, with all its parts mapped.
+        done: Called with numbers of edges that were read, for a progress bar.
 
     Example:
         >>> contents = collect_contents(LocalPartition.open("parts"))

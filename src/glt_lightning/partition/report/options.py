@@ -15,7 +15,7 @@ def _default_fanouts() -> Fanouts:
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficOptions(DrawOptions):
-    """The batches that a report assumes. How their neighbours are drawn (`DrawOptions`), and:
+    """The batches that a report assumes, and how their neighbours are drawn (`DrawOptions`).
 
     Attributes:
         num_neighbors: Fan-outs, first hop first, -1 for all; or a list per edge type.
@@ -23,6 +23,9 @@ class TrafficOptions(DrawOptions):
         batches: Batches to sample of each part; fewer if an epoch has fewer.
         cache: Sizes of remote caches, each as a share of all nodes of each type.
         seed: Seed of all draws.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
 
     Example:
         >>> TrafficOptions(num_neighbors=[10, 5], batch_size=256, cache=[0.1]).batches

@@ -21,9 +21,14 @@ from glt_lightning.store.hotness import stored_policies
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """traffic: by seed placement; empty where nothing can be predicted, for the reason ``no_traffic``.
+    """The report of a partition: its contents and the traffic to expect.
 
-    policies: who ranks the nodes of caches.
+    Attributes:
+        contents: Nodes, edges, cut and memory.
+        options: The batches that were assumed.
+        policies: Rankings by which caches are assumed to be filled.
+        traffic: Predicted traffic, by seed placement; empty if nothing can be predicted.
+        no_traffic: Why nothing can be predicted, or None.
 
     Example:
         >>> from glt_lightning.progress import Progress

@@ -15,7 +15,8 @@ from glt_lightning.types import EdgeType, GraphSchema, NodeType, edge_type_str
 
 
 class Rows(Protocol):
-    """An array that is read by rows: a numpy array, a map, or a file.
+    """An array that is read by rows: a numpy array, a map, or a file. A protocol: ``shape`` is (N, ...), ``rows[slice]`` and
+    ``rows[int64 array]`` are numpy arrays.
 
     Example:
         >>> rows = open_source("graph.npz", "data").node_attrs("node")["x"]
@@ -36,7 +37,7 @@ class Rows(Protocol):
 
 
 class EdgeList(Protocol):
-    """The edges of one type, in the order of the user's columns.
+    """The edges of one edge type, in the order of the user's columns. A protocol: any object with these methods will do.
 
     Example:
         >>> from glt_lightning.types import EDGE
@@ -61,7 +62,9 @@ Splits = Mapping[str, tuple[NodeType, np.ndarray]]
 
 
 class GraphSource(Protocol):
-    """A user's graph. The first six properties are cheap: they do not load edges or features.
+    """A user's graph. A protocol: any object with these properties can be partitioned.
+
+    The first six properties are cheap: they do not load edges or features.
 
     Example:
         >>> source = open_source("graph.npz", "data")
@@ -158,7 +161,23 @@ class ArrayEdges:
 
 @dataclass
 class ArraySource:
-    """A graph whose arrays are at hand: what a test, a generator or an in-memory data set hands over.
+    """A graph whose arrays are in memory or mapped, as a `GraphSource`.
+
+    Attributes:
+        name: Short name, fit for a folder.
+        fingerprint: Text that changes when the content changes.
+        schema: Node and edge types.
+        num_nodes: Node type -> number of nodes N.
+        edge_index: Edge type -> integers [2, E], row 0 the sources, user ids.
+        node: Node type -> name -> attribute [N, ...]; ``x`` are the features, ``y`` the labels.
+        edge: Edge type -> name -> attribute [E, ...].
+        splits: ``train``, ``val``, ``test`` -> (node type, int64 user ids).
+        target_type: Node type that has the labels.
+        num_classes: Number of classes, or None.
+        num_categories: Node type -> number of codes of each column of ``x_codes``.
+
+    Raises:
+        DataError: When edges are read whose array is not integers [2, E].
 
     Example:
         >>> from glt_lightning.types import EDGE, GraphSchema

@@ -36,9 +36,14 @@ _ACCEPTED = (
 def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), seed: int = 0) -> GraphSource:
     """Opens a data set; edges and features are not read before they are asked for.
 
-    dataset: see the error message of a wrong one.  root: folder of downloads and generated graphs.
-    transforms: of PyG, each a class path or ``{class_path, init_args}``; the whole graph is then read into memory.
-    seed: of what they draw.
+    Args:
+        dataset: Any form that ``dataset`` of `GLTDataModule` takes: a name, a path, a mapping, a PyG object.
+        root: Folder of downloads, generated graphs and converted tables.
+        transforms: Transforms of PyG, each a class path or ``{class_path, init_args}``; the whole graph is then read into memory.
+        seed: Seed of the transforms' random draws.
+
+    Raises:
+        DataError: If the data set cannot be found or read; the message lists the forms, or the nearest names.
 
     Example:
         >>> source = open_source("graph.npz", "data")

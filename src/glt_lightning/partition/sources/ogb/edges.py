@@ -25,6 +25,9 @@ def read_edge_splits(name: str, root: str | Path) -> dict[str, dict[str, np.ndar
     ``target_node`` (citation2), ``head``, ``relation`` and ``tail`` (wikikg2, biokg), and others of M rows. Node types
     (``head_type``) are arrays of text.
 
+    Raises:
+        DataError: For a data set without links, or with missing or damaged files.
+
     Example:
         >>> splits = read_edge_splits("ogbl-collab", "ogb")
         >>> {name: links["edge"].shape for name, links in splits.items()}

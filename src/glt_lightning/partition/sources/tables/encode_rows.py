@@ -31,6 +31,9 @@ def encode_rows(
     Returns ``x`` float32 [N, D] and ``x_codes`` int32 [N, C], of edges ``edge_attr`` and ``edge_codes``, as far as the table
     has such features. A value that is no known category is zeros, or code 0; how many there are is logged.
 
+    Raises:
+        DataError: For a folder without an encoding, and for rows without its columns.
+
     Example:
         >>> encode_rows("papers", {"year": [2001], "kind": ["book"]}, "paper")["x"].shape  # year, and two kinds
         (1, 3)

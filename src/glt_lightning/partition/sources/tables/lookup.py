@@ -67,6 +67,9 @@ def user_ids(folder: str | Path, n_id: Any, node_type: NodeType | None = None) -
     node_type: needed when the graph has several.
     Returns int64 [K], or objects [K] that are text. It is ``n_id`` itself where nodes are named by their row.
 
+    Raises:
+        DataError: For a folder that holds no converted tables, or an id out of range.
+
     Example:
         >>> source = open_source(tables, "data")  # paper W-1 is row 0 of papers.csv
         >>> user_ids(source.folder, [2, 0])
