@@ -195,7 +195,7 @@ def test_bad_options_are_refused_at_once(make_data, options: dict[str, Any], sai
         ([NODES], f"seeds: {NODES} at position 0 is not a node"),
         ("none.npy", "there is no file .none.npy."),
         ("ids.mat", "expected an .npy file"),
-        ([], "0 seeds cannot be shared by 1 ranks"),
+        ([], "each rank needs a seed; there are 0 for world size 1"),
     ],
 )
 def test_bad_own_splits(make_data, given: Any, said: str) -> None:

@@ -284,7 +284,7 @@ def test_more_ranks_than_seeds(endless: list[str], tmp_path: Path) -> None:
     with started(command, env=ONE_THREAD, cwd=tmp_path) as run:
         assert run.wait(120) == 2
         assert settle(run.family, grace_s=15) == []
-        assert "error: loader 'train': 1 seeds cannot be shared by 2 ranks." in run.output
+        assert "error: loader 'train': each rank needs a seed; there are 1 for world size 2." in run.output
         assert "Traceback" not in run.output
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glt_lightning.errors import OptionError
 from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.owners import split_up
@@ -59,6 +60,21 @@ def test_all_edges_among_the_nodes(tmp_path, induced):
         found = sorted(zip(batch["edge/0/e_id"].tolist(), zip(src, dst, strict=True), strict=True))
         assert found == [(i, ends) for i, ends in columns if set(ends) <= set(n_id)]
         np.testing.assert_array_equal(batch["node/0/x"], data.x[n_id].numpy())
+
+
+def test_of_the_seeds_alone(tmp_path, induced):
+    """A tree without hops: the edges among the seeds."""
+    whole = partitioned(small_graph(), tmp_path, 2)
+    for batch, _ in batches(induced, whole, SamplerConfig(0, ()), whole.split("train").gids):
+        assert batch["num_sampled_nodes"].tolist() == [[8]]
+        assert batch["num_sampled_edges"].tolist() == [[batch["edge/0/edge_index"].shape[1]]]
+
+
+def test_a_gpu_makes_whole_batches(tmp_path):
+    """Rows that the trainer's device has are left out by the CPU alone."""
+    whole = partitioned(small_graph(), tmp_path, 1)
+    with pytest.raises(OptionError, match="Leave on_device or store out"):
+        neighbor_source(whole, SamplerConfig(0, ((3,),)), store=object(), on_device=object())
 
 
 def test_the_loop_gives_what_one_native_call_gives(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import OptionError
+from glt_lightning.sampler import plan as plan_module
 from glt_lightning.sampler.plan import EpochPlan, draws_by_weight, permutation
 from glt_lightning.sampler.request import batch_key
 
@@ -161,6 +162,12 @@ def test_weighted_draws_are_fixed_for_ever():
     assert draws_by_weight(np.arange(8.0), 12345).tolist() == [3, 3, 3, 3, 5, 4, 3, 5]
 
 
+def test_the_lowest_draw_takes_no_seed_of_weight_zero(monkeypatch):
+    """2^-53 of the draws are exactly 0, where the first seed's share begins and, at weight 0, ends."""
+    monkeypatch.setattr(plan_module, "mix64", np.zeros_like)
+    assert draws_by_weight(np.array([0.0, 0.0, 1.0]), 7).tolist() == [2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("weights", "changes", "message"),
     [
@@ -194,7 +201,7 @@ def test_permutation_is_uniform():
         ({"batch_size": 0}, "got 0"),
         ({"batch_size": 1.5}, "got 1.5"),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
-        ({"world_size": 9}, "4 seeds cannot be shared by 9 ranks"),
+        ({"world_size": 9}, "each rank needs a seed; there are 4 for world size 9"),
     ],
 )
 def test_bad_plans(change, message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_int32, c_int64, c_void_p
 from functools import cache, cached_property
 from typing import Any
@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.disk import DiskRead
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.native import bind, check, library, pointers
 from glt_lightning.ops.row_bytes import row_bytes
+
+OnDisk = Callable[[DiskRead], object]
 
 _SIGNATURES: dict[str, list[Any]] = {
     "glt_gather_decode": [
@@ -100,8 +103,11 @@ class Shards:
         bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
         return Shards([*self._keep, *(rows for _, rows in more)], bounds=bounds, encoding=self._encoding)
 
-    def gather(self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1) -> np.ndarray:
-        """Rows ``ids`` (int64 [n]) as a [n, ...] array; into ``out`` (C-contiguous) where given.
+    def gather(
+        self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1, on_disk: OnDisk | None = None
+    ) -> np.ndarray:
+        """Rows ``ids`` (int64 [n]) as a [n, ...] array; into ``out`` (C-contiguous) where given. on_disk: hears of each read
+        from a disk; there is none for rows that are all in memory.
 
         Raises `DataError` for an id outside the array.
         """

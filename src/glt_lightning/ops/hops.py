@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -33,14 +33,20 @@ class Expands(Protocol):
         """Neighbours of a frontier that is new in the batch, by edge type. fanouts: [R], -1 all, 0 none."""
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
-        """Called with the edge rows that `Growing.stitch` returned."""
+        """Called with the edge rows (int64) of new edges, by edge type, that `Growing.stitch` returned. Asks owners for their
+        attributes."""
 
     def reached_nodes(self, frontier: Sequence[Any]) -> None:
-        """Called with the nodes of the last hop, which are not expanded."""
+        """Called with new nodes that are not expanded, such as those of the last hop. Asks owners for their attributes."""
 
 
 class AllLocal:
     """For sources without remote parts: ignores both notifications."""
+
+    @property
+    def local(self) -> Self:
+        """The source that draws from and reads the mapped parts: this one."""
+        return self
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None: ...
 

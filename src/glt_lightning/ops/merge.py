@@ -84,21 +84,21 @@ class BatchBuilder:
         graph = self._graph
         require_seeds(graph, seeds, seed_type)
         self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_edge_types
-        self._frontier = [(0, 0)] * graph.num_types
-        self._nodes_per_hop: list[list[int]] = []
-        self._edges_per_hop: list[list[int]] = []
+        self._ends = [
+            (list(self._nodes), list(self._edges))
+        ]  # numbers of nodes and edges before the seeds, and behind each hop
         self._reserve_nodes(seed_type, len(seeds))
         self._gid[seed_type][: len(seeds)] = seeds
         self._nodes[seed_type] = len(seeds)
         self._reserve_table(len(seeds))
         self._fill()
-        self._edges_before = [0] * graph.num_edge_types
-        self._close()
+        self.end_hop()
 
     @property
     def frontier(self) -> list[np.ndarray]:
         """Per node type int64 [F]: gids of the nodes that the last hop found first (the seeds before the first hop)."""
-        return [gid[low:high] for gid, (low, high) in zip(self._gid, self._frontier, strict=True)]
+        (before, _), (now, _) = self._ends[-2:]
+        return [gid[low:high] for gid, low, high in zip(self._gid, before, now, strict=True)]
 
     def stitch(self, drawn: Mapping[int, Drawn]) -> dict[int, np.ndarray]:
         """Adds a hop's edges, in the order of edge types; returns their edge rows, where edges are wanted."""
@@ -113,7 +113,7 @@ class BatchBuilder:
         """
         graph = self._graph
         source = int(graph.src_types[edge_type])
-        low, high = self._frontier[int(graph.dst_types[edge_type])]
+        low, high = (nodes[int(graph.dst_types[edge_type])] for nodes, _ in self._ends[-2:])
         found = sum(len(p.neighbors) for p in picks)
         edges = self._edges[edge_type]
         self._reserve_edges(edge_type, edges + found)
@@ -155,27 +155,20 @@ class BatchBuilder:
 
     def end_hop(self) -> None:
         """What the hop found first is the next frontier."""
-        self._edges_per_hop.append([n - b for n, b in zip(self._edges, self._edges_before, strict=True)])
-        self._edges_before = list(self._edges)
-        self._close()
+        self._ends.append((list(self._nodes), list(self._edges)))
 
     def result(self) -> Subgraph:
         """The batch; ``uid`` is empty. Its arrays are valid until the next `start`."""
-        edges = np.array(self._edges_per_hop, dtype=np.int64)
+        nodes, edges = (np.array(ends, dtype=np.int64) for ends in zip(*self._ends, strict=True))
         return Subgraph(
             gid=[a[:n] for a, n in zip(self._gid, self._nodes, strict=True)],
             uid=[],
             src=[a[:n] for a, n in zip(self._src, self._edges, strict=True)],
             dst=[a[:n] for a, n in zip(self._dst, self._edges, strict=True)],
             edge_row=[a if a is None else a[:n] for a, n in zip(self._edge_row, self._edges, strict=True)],
-            nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).T.copy(),
-            edges_per_hop=edges.reshape(len(edges), self._graph.num_edge_types).T.copy(),
+            nodes_per_hop=np.diff(nodes, axis=0).T.copy(),
+            edges_per_hop=np.diff(edges[1:], axis=0).T.copy(),  # the seeds have none
         )
-
-    def _close(self) -> None:
-        before = [high for _, high in self._frontier]
-        self._frontier = list(zip(before, self._nodes, strict=True))
-        self._nodes_per_hop.append([high - low for low, high in self._frontier])
 
     def _reserve_nodes(self, node_type: int, n: int) -> None:
         self._gid[node_type] = _grown(self._gid[node_type], n)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from glt_lightning.ops.disk import DiskRead, DiskRows
+from glt_lightning.ops.disk import DiskRows
 from glt_lightning.ops.encoding import Encoding
-from glt_lightning.ops.gather import Shards
-
-OnDisk = Callable[[DiskRead], object]
+from glt_lightning.ops.gather import OnDisk, Shards
 
 
 class TieredShards(Shards):

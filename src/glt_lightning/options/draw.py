@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from glt_lightning.errors import DataError
@@ -23,7 +23,7 @@ class DrawOptions:
 
     replace: bool = False
     with_edge: bool = False
-    threads: int = 1
+    threads: int = field(default=1, metadata={"range": (1, 1 << 16)})  # of what another process may ask for
 
     def __post_init__(self) -> None:
         if self.threads < 1:

@@ -25,7 +25,7 @@ _FIELDS = {field.name: field for field in fields(SamplerConfig)}
 # Always sent. Other fields are sent only if they differ from their default: servers of older releases, which do not know
 # them, then serve every request that they can.
 _ALWAYS = {*DEFAULT_DRAW.to_wire(), "threads"} | {name for name, field in _FIELDS.items() if field.default is MISSING}
-_RANGES = {"seed_type": (0, 2**31 - 1), "threads": (1, 1 << 16), "most_bytes": (0, 2**62)}
+_RANGES = {name: field.metadata["range"] for name, field in _FIELDS.items() if "range" in field.metadata}
 
 
 def write_config(config: SamplerConfig) -> dict[str, Any]:

@@ -17,23 +17,24 @@ def assemble(source: NeighborSource, request: BatchRequest, found: Found) -> Dra
     for a batch of more than ``source.config.most_bytes``.
     """
     source.settle(found)
-    begin, counters = time.perf_counter(), source.counters
+    local = source.local
+    begin, counters = time.perf_counter(), local.counters
     counters.frontier_rows = int(found.nodes_per_hop[:, :-1].sum())
     fields = [
-        source.put("input_id", request.input_id),
-        *(source.put(seed_key(name), values) for name, values in request.extras.items()),
+        local.put("input_id", request.input_id),
+        *(local.put(seed_key(name), values) for name, values in request.extras.items()),
         copied("num_sampled_nodes", found.nodes_per_hop),
         copied("num_sampled_edges", found.edges_per_hop),
     ]
     for table in (*source.nodes, *source.edges):
         key = node_key if table.kind == "node" else edge_key
         if table.kind == "edge":
-            fields.append(source.edge_index(edge_key(table.type, "edge_index"), found, table.type))
+            fields.append(local.edge_index(edge_key(table.type, "edge_index"), found, table.type))
         if table.on_device is not None:
             fields.append(copied(key(table.type, "device_rows"), table.all_ranks))
         table.count(counters)
         on_disk = DiskUse(counters)
-        fields += [source.rows(key(table.type, public), table, public, on_disk) for public in table.names]
+        fields += [local.rows(key(table.type, public), table, public, on_disk) for public in table.names]
     draft = Draft(fields, counters)
     source.config.require_room(draft.nbytes)
     counters.gather_s += time.perf_counter() - begin

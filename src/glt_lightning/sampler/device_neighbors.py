@@ -17,18 +17,16 @@ from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.khop_batch import HostCopy
 from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, RemoteParts
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
-from glt_lightning.ops.hops import AllLocal
+from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.merge import Drawn, require_seeds
 from glt_lightning.ops.route import Route
-from glt_lightning.ops.tiered import OnDisk, TieredShards
-from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Field
-from glt_lightning.sampler.table import RowTable, open_tables
+from glt_lightning.sampler.table import MappedTables, RowTable
 from glt_lightning.store.device_store import DeviceStore
 
 
-class DeviceNeighbors(AllLocal):
+class DeviceNeighbors(MappedTables):
     """`neighbors.LocalSource` on the device of ``store``. Attributes that the store leaves to the CPU, and those that owners
     sent, come through pinned memory.
 
@@ -38,11 +36,10 @@ class DeviceNeighbors(AllLocal):
     def __init__(
         self, store: DeviceStore, partition: LocalPartition, config: SamplerConfig, is_remote: np.ndarray | None = None
     ) -> None:
-        kernels, self.view = store.kernels, partition.view
-        self.config, self._store, self._kernels = config, store, kernels
+        super().__init__(partition, config)
+        kernels = store.kernels
+        self._store, self._kernels = store, kernels
         self._manifest = (partition.as_stored if config.stored else partition).manifest
-        self.nodes, self.edges = open_tables(partition, config)
-        self.counters = Counters()
         self._khop = CudaKHopOp(store.graph, config.fanouts, config)
         self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)
         self._error = kernels.new_error()
@@ -52,11 +49,9 @@ class DeviceNeighbors(AllLocal):
         self._host_places: dict[tuple[str, int], np.ndarray] = {}
 
     def begin(self) -> None:
+        super().begin()
         self._error_before.copy_(self._error, non_blocking=True)
-        self.counters = Counters()
         self._n_id, self._places = [], {}  # else the device holds two batches while the next one is made
-        for table in (*self.nodes, *self.edges):
-            table.clear()
 
     def khop(self, request: BatchRequest) -> DeviceSubgraph | None:
         return self._khop(self._kernels.put(request.seeds), self.config.seed_type, request.key)
@@ -148,10 +143,7 @@ class DeviceNeighbors(AllLocal):
         shards, places = table.shards(name), self._on_host(table)
         rows = self._kernels.pinned(len(places), *shards.row_shape, dtype=dtype)
         out = _seen_as(rows, torch.int16).numpy().view(shards.dtype) if dtype == torch.bfloat16 else rows.numpy()
-        if isinstance(shards, TieredShards):
-            shards.gather(places, out, threads=self.config.threads, on_disk=on_disk)
-        else:
-            shards.gather(places, out, threads=self.config.threads)
+        shards.gather(places, out, threads=self.config.threads, on_disk=on_disk)
         return rows.to(self._kernels.device, non_blocking=True)
 
     def _on_host(self, table: RowTable) -> np.ndarray:

@@ -7,30 +7,22 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.ops.hops import AllLocal
+from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.khop import KHopOp, Subgraph, widen
 from glt_lightning.ops.merge import BatchBuilder, Drawn, Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.sample import RowDraw
-from glt_lightning.ops.tiered import OnDisk, TieredShards
-from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.ops.tiered import TieredShards
+from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import Field, copied
-from glt_lightning.sampler.table import RowTable, open_tables
-from glt_lightning.store.device_index import DeviceIndex
+from glt_lightning.sampler.table import MappedTables, RowTable
 
 _INT64 = np.dtype(np.int64)
 
 
-class HostSource(AllLocal):
+class HostSource(MappedTables):
     """`neighbors.LocalSource` in the host's memory. Where all parts are mapped, a batch is one native call, and its attributes
     are gathered straight into the memory that it is written to."""
-
-    def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
-        self.config, self.view = config, partition.view
-        self.nodes, self.edges = open_tables(partition, config, on_device)
-        self.counters = Counters()
 
     @cached_property
     def _khop(self) -> KHopOp:
@@ -52,11 +44,6 @@ class HostSource(AllLocal):
     def _builder(self) -> BatchBuilder:
         return BatchBuilder(self.view, self.config)
 
-    def begin(self) -> None:
-        self.counters = Counters()
-        for table in (*self.nodes, *self.edges):
-            table.clear()
-
     def khop(self, request: BatchRequest) -> Subgraph | None:
         return self._khop(request.seeds, self.config.seed_type, request.key)
 
@@ -67,16 +54,14 @@ class HostSource(AllLocal):
     def expand(
         self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[np.ndarray], *, new: bool = True
     ) -> Mapping[int, Drawn]:
-        types = self.view.dst_types.tolist()
+        gids = [frontier[t] for t in self.view.dst_types.tolist()]
         return {
-            r: Drawn([self._draw(key, hop, r, fanout, frontier[types[r]])])
+            r: Drawn(
+                [Picks(*RowDraw(self.view, r, gids[r], fanout, key, hop, self.config).picks(self.config.require_room))]
+            )
             for r, fanout in enumerate(fanouts)
             if fanout
         }
-
-    def _draw(self, key: int, hop: int, edge_type: int, fanout: int, gids: np.ndarray) -> Picks:
-        draw = RowDraw(self.view, edge_type, gids, fanout, key, hop, self.config)
-        return Picks(*draw.picks(self.config.require_room))
 
     def routed(self, frontier: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         return frontier
@@ -112,9 +97,7 @@ class HostSource(AllLocal):
             is_wide = at_hand.dtype != np.int32
             return copied(name, at_hand) if is_wide else Field(name, _INT64, at_hand.shape, partial(widen, at_hand))
         shards, places = table.shards(table.names[public]), table.all_places
-        gather = partial(shards.gather, places, threads=self.config.threads)
-        if isinstance(shards, TieredShards):
-            gather = partial(shards.gather, places, threads=self.config.threads, on_disk=on_disk)
+        gather = partial(shards.gather, places, threads=self.config.threads, on_disk=on_disk)
         if public not in ("n_id", "e_id") or shards.dtype != np.int32:
             return Field(name, shards.dtype, (len(places), *shards.row_shape), gather)
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import OptionError
 from glt_lightning.ops.hops import run_hops
 from glt_lightning.sampler.assemble import assemble
 from glt_lightning.sampler.host_source import HostSource
@@ -38,6 +39,7 @@ def neighbor_source(
     remote rows and neighbour lists that are cached on this host.  on_device: nodes whose attributes the trainer's device
     has; batches of the CPU leave them out, and an array ``device_rows`` (int32 [n], -1: not there) tells of every node its
     row on the device.  attributes: False for a source that serves `k_hop` alone, and asks owners for no attributes.
+    Raises `OptionError` for ``on_device`` together with ``store``.
     """
     local: LocalSource
     if store is None:
@@ -45,6 +47,11 @@ def neighbor_source(
     else:
         from glt_lightning.sampler.device_neighbors import DeviceNeighbors  # imports torch
 
+        if on_device is not None:
+            raise OptionError(
+                "neighbor_source: on_device names rows that batches of the CPU leave out, and with store the GPU makes them, "
+                "whole. Leave on_device or store out."
+            )
         local = DeviceNeighbors(store, partition, config, None if remote is None else remote.owner_of_part != 0)
     return local if remote is None else RoutedSource(local, partition, remote, cache, attributes=attributes)
 
@@ -60,10 +67,11 @@ def k_hop(source: NeighborSource, request: BatchRequest) -> Found:
     source.begin()
     found = source.khop(request)
     if found is None:
-        batch = source.start(request)
+        batch = source.local.start(request)
         run_hops(source, batch, request.key, source.config.fanouts)
         found = batch.result()
-    source.counters.sample_s = time.perf_counter() - begin - source.counters.remote_s
+    counters = source.local.counters
+    counters.sample_s = time.perf_counter() - begin - counters.remote_s
     return found
 
 

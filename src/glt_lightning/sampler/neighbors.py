@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.hops import Expands
 from glt_lightning.ops.merge import Drawn
 from glt_lightning.ops.route import Route
-from glt_lightning.ops.tiered import OnDisk
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Field
@@ -19,17 +20,17 @@ from glt_lightning.sampler.table import RowTable
 Found = Any  # `ops.khop.Subgraph`, or on a device `ops.cuda.subgraph.DeviceSubgraph`
 
 
-class NeighborSource(Protocol):
+class NeighborSource(Expands, Protocol):
     """Neighbours and attributes of a graph, for one thread and one batch at a time. T node types, R edge types.
 
-    A sampler is a function over a source: it calls `begin`, finds nodes and edges (`khop`; or `start`, and `expand` for
-    each hop), and gives them to `assemble.assemble`. A frontier is a list over node types: of gids (int64 [F]), or on a
-    device of `ops.cuda.khop_steps.Frontier`.
+    A sampler is a function over a source: it calls `begin`, finds nodes and edges (`khop`; or `LocalSource.start`, and
+    `expand` for each hop), and gives them to `assemble.assemble`. A frontier is a list over node types: of gids (int64
+    [F]), or on a device of `ops.cuda.khop_steps.Frontier`.
 
     Attributes:
         view: The graph's types, and where its parts begin.
         nodes, edges: A table for each node type, and each edge type.
-        counters: Of the batch.
+        local: The source of the mapped parts, in whose memory batches grow and lie: this one, or the one behind it.
     """
 
     config: SamplerConfig
@@ -38,16 +39,13 @@ class NeighborSource(Protocol):
     edges: list[RowTable]
 
     @property
-    def counters(self) -> Counters: ...
+    def local(self) -> LocalSource: ...
 
     def begin(self) -> None:
         """Forgets the batch before."""
 
     def khop(self, request: BatchRequest) -> Found | None:
         """The nodes and edges of a whole batch in one native call; None where that cannot be."""
-
-    def start(self, request: BatchRequest) -> Any:
-        """A batch that has its seeds (`ops.hops.Growing`), whose ``result`` gives its nodes and edges."""
 
     def expand(
         self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any], *, new: bool = True
@@ -57,14 +55,29 @@ class NeighborSource(Protocol):
         fanouts: [R], -1 all, 0 none.  new: the nodes are new in the batch, so their attributes are asked for, too.
         """
 
-    def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
-        """Asks for the attributes of new edges of the batch: edge type -> edge rows, int64."""
-
-    def reached_nodes(self, frontier: Sequence[Any]) -> None:
-        """Asks for the attributes of new nodes that nobody expands."""
-
     def settle(self, found: Found) -> None:
         """Waits for all that was asked for, and notes in the tables where the rows of the batch lie."""
+
+
+class LocalSource(NeighborSource, Protocol):
+    """The source of the mapped parts: all of a graph, or the rows of a `routed_source.RoutedSource` that are its own; and
+    the place where batches grow.
+
+    Attributes:
+        counters: Of the batch.
+    """
+
+    @property
+    def counters(self) -> Counters: ...
+
+    def start(self, request: BatchRequest) -> Any:
+        """A batch that has its seeds (`ops.hops.Growing`), whose ``result`` gives its nodes and edges."""
+
+    def routed(self, frontier: Sequence[Any]) -> Sequence[np.ndarray]:
+        """Per node type int64 [n]: the gids of a frontier that have to be routed to their owners."""
+
+    def own(self, frontier: Sequence[Any], routes: Sequence[Route]) -> Sequence[Any]:
+        """The part of a frontier that is drawn here. routes: of the gids that `routed` gave."""
 
     def put(self, name: str, values: np.ndarray) -> Field:
         """An array of the host, where the batch lies."""
@@ -74,13 +87,3 @@ class NeighborSource(Protocol):
 
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         """An attribute of the table, or its ids, by its name in a batch. on_disk: hears what is read from a disk."""
-
-
-class LocalSource(NeighborSource, Protocol):
-    """The source of the mapped parts: all of a graph, or the rows of a `routed_source.RoutedSource` that are its own."""
-
-    def routed(self, frontier: Sequence[Any]) -> Sequence[np.ndarray]:
-        """Per node type int64 [n]: the gids of a frontier that have to be routed to their owners."""
-
-    def own(self, frontier: Sequence[Any], routes: Sequence[Route]) -> Sequence[Any]:
-        """The part of a frontier that is drawn here. routes: of the gids that `routed` gave."""

@@ -92,7 +92,7 @@ class EpochPlan:
             raise OptionError(f"rank: expected 0 <= rank < world_size, got rank {self.rank} of {self.world_size}.")
         if len(self.seeds) < self.world_size and not self.exact:
             raise OptionError(
-                f"loader {self.loader!r}: {len(self.seeds)} seeds cannot be shared by {self.world_size} ranks. "
+                f"loader {self.loader!r}: each rank needs a seed; there are {len(self.seeds)} for world size {self.world_size}. "
                 "Use fewer devices or more seeds."
             )
         if self.weights is not None:

@@ -36,10 +36,10 @@ class SamplerConfig(DrawOptions):
         (2, True)
     """
 
-    seed_type: int
+    seed_type: int = field(metadata={"range": (0, 2**31 - 1)})
     fanouts: tuple[tuple[int, ...], ...]
     stored: bool = False
-    most_bytes: int | None = None
+    most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
     def require_room(self, nbytes: int) -> None:
         """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""

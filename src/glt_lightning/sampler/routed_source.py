@@ -11,11 +11,8 @@ import numpy as np
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
-from glt_lightning.ops.tiered import OnDisk
-from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.neighbors import Found, LocalSource
 from glt_lightning.sampler.request import BatchRequest
-from glt_lightning.sampler.sample import Field
 from glt_lightning.sampler.source import AskedRows, Expand, Picked, RemoteRows, wire_dtype
 from glt_lightning.sampler.table import Answer, RowTable
 from glt_lightning.store.remote_cache import RemoteCache
@@ -41,7 +38,7 @@ class RoutedSource:
         cache = cache or RemoteCache()
         view, owners, parts = partition.view, remote.num_owners, partition.manifest.num_parts
         self.config, self.view, self.nodes, self.edges = local.config, view, local.nodes, local.edges
-        self._local, self._remote, self._topology, self._attributes = local, remote, cache.topology, attributes
+        self.local, self._remote, self._topology, self._attributes = local, remote, cache.topology, attributes
         self._edge_types = list(enumerate(view.dst_types.tolist()))
         self._wire = wire_dtype(partition.manifest)
         for t, table in enumerate(self.nodes):
@@ -54,32 +51,25 @@ class RoutedSource:
             edges = cache.topology.edges[r] if cache.topology is not None and table.names else None
             table.route_by(Router(bounds, remote.owner_of_part, owners, self._wire), int(bounds[-1]), edges)
 
-    @property
-    def counters(self) -> Counters:
-        return self._local.counters
-
     def begin(self) -> None:
-        self._local.begin()
+        self.local.begin()
 
     def khop(self, request: BatchRequest) -> Found | None:
         return None
 
-    def start(self, request: BatchRequest) -> Any:
-        return self._local.start(request)
-
     def expand(
         self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any], *, new: bool = True
     ) -> Mapping[int, Drawn]:
-        ids = self._local.routed(frontier)
+        ids = self.local.routed(frontier)
         attributes = [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)] if new else None
         routes = self._route(ids, attributes)
         asked = self._ask_picks(key, hop, fanouts, routes)
         if attributes is not None:
             self._ask_rows(self.nodes, attributes)
-        own = self._local.expand(key, hop, fanouts, self._local.own(frontier, routes))
+        own = self.local.expand(key, hop, fanouts, self.local.own(frontier, routes))
         begin = time.perf_counter()
         answers = {owner: picked() for owner, picked in asked.items()}
-        self.counters.remote_s += time.perf_counter() - begin
+        self.local.counters.remote_s += time.perf_counter() - begin
         drawn = {}
         for r, t in self._edge_types:
             if fanouts[r]:
@@ -97,8 +87,8 @@ class RoutedSource:
                 assert table.router is not None
                 found = None if members is None else members.find(gids)
                 route = table.router(gids, np.zeros(owners + 1, dtype=np.int64), found)
-            self.counters.cached_frontier_rows += len(route.owner) - route.begin[owners]
-            self.counters.remote_frontier_rows += route.begin[owners] - route.begin[1]
+            self.local.counters.cached_frontier_rows += len(route.owner) - route.begin[owners]
+            self.local.counters.remote_frontier_rows += route.begin[owners] - route.begin[1]
             routes.append(route)
         return routes
 
@@ -137,7 +127,7 @@ class RoutedSource:
         self._ask_rows(tables, [table.route(edges[table.type]) for table in tables])
 
     def reached_nodes(self, frontier: Sequence[Any]) -> None:
-        ids = self._local.routed(frontier)
+        ids = self.local.routed(frontier)
         self._ask_rows(self.nodes, [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)])
 
     def _ask_rows(self, tables: Sequence[RowTable], routes: Iterable[Route]) -> None:
@@ -159,16 +149,7 @@ class RoutedSource:
         for table in (*self.nodes, *self.edges):
             for answer in table.answers:
                 answer.gathered()
-        self.counters.remote_s += time.perf_counter() - begin
+        self.local.counters.remote_s += time.perf_counter() - begin
         for table in self.nodes:
             table.learn()
-        self._local.settle(found)
-
-    def put(self, name: str, values: np.ndarray) -> Field:
-        return self._local.put(name, values)
-
-    def edge_index(self, name: str, found: Found, edge_type: int) -> Field:
-        return self._local.edge_index(name, found, edge_type)
-
-    def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
-        return self._local.rows(name, table, public, on_disk)
+        self.local.settle(found)

@@ -13,6 +13,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.hops import AllLocal
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.counters import Counters
@@ -59,9 +60,8 @@ class RowTable:
     local: dict[str, Shards]
     on_device: RankedSet | None = None
     router: Router | None = None  # None: all rows are mapped here
-    end: int = (
-        0  # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
-    )
+    # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
+    end: int = 0
     cached: CachedTable | None = None
     learning: DynamicCache | None = None
     next_place: int = 0
@@ -155,11 +155,10 @@ class RowTable:
 
     def learn(self) -> None:
         """Offers the rows of owners to the cache that learns."""
-        if self.learning is not None:
-            for answer in self.answers:
-                if answer.ids is not None:
-                    rows = [np.ascontiguousarray(self._checked(answer, name)) for name in self.stored]
-                    self.learning.insert(answer.ids.astype(np.int64), rows)
+        for answer in self.answers:
+            if self.learning is not None and answer.ids is not None:
+                rows = [np.ascontiguousarray(self._checked(answer, name)) for name in self.stored]
+                self.learning.insert(answer.ids.astype(np.int64), rows)
 
     def _look_up(self, ids: np.ndarray, router: Router, learning: DynamicCache) -> np.ndarray:
         """int32 [n]: which rows the cache that learns has, numbered; those are placed next. Only remote ones are looked up."""
@@ -195,23 +194,35 @@ def node_names(manifest: Manifest) -> list[tuple[str, ...]]:
 
 def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]]:
     """Per edge type, name in the batch -> name in the partition, of the attributes of its edges."""
-    edge_types = range(len(manifest.schema.edge_types))
-    if "edge_rows" not in config.columns:
-        return [{} for _ in edge_types]
-    return [{"e_id": "edge_ids"} | {name: name for name in manifest.edge_attrs(r)} for r in edge_types]
+    attributes = [manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types))]
+    wanted = "edge_rows" in config.columns
+    return [{"e_id": "edge_ids"} | {name: name for name in names} if wanted else {} for names in attributes]
 
 
-def open_tables(
-    partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None
-) -> tuple[list[RowTable], list[RowTable]]:
-    """A table for each node type, with ``n_id`` and the attributes of nodes; and one for each edge type, with ``e_id`` and
-    the attributes of edges where batches have these."""
-    partition = partition.as_stored if config.stored else partition
-    nodes, edges = [], []
-    for t, attributes in enumerate(node_names(partition.manifest)):
-        shards = {name: partition.node_shards(t, name) for name in ("n_id", *attributes)}
-        members = None if on_device is None else on_device.tables[t]
-        nodes.append(RowTable("node", t, {name: name for name in shards}, shards, members))
-    for r, names in enumerate(edge_names(partition.manifest, config)):
-        edges.append(RowTable("edge", r, names, {name: partition.edge_shards(r, name) for name in names.values()}))
-    return nodes, edges
+class MappedTables(AllLocal):
+    """Where a batch's rows lie in the mapped parts: the part of a `neighbors.LocalSource` that is the same on the CPU and on
+    a device. on_device: nodes whose attributes the trainer's device has.
+
+    Attributes:
+        nodes: A table for each node type, with ``n_id`` and the attributes of nodes.
+        edges: A table for each edge type, with ``e_id`` and the attributes of edges, where batches have these.
+    """
+
+    def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
+        self.config, self.view, self.counters = config, partition.view, Counters()
+        self.nodes: list[RowTable] = []
+        self.edges: list[RowTable] = []
+        partition = partition.as_stored if config.stored else partition
+        for t, attributes in enumerate(node_names(partition.manifest)):
+            shards = {name: partition.node_shards(t, name) for name in ("n_id", *attributes)}
+            members = None if on_device is None else on_device.tables[t]
+            self.nodes.append(RowTable("node", t, {name: name for name in shards}, shards, members))
+        for r, names in enumerate(edge_names(partition.manifest, config)):
+            shards = {name: partition.edge_shards(r, name) for name in names.values()}
+            self.edges.append(RowTable("edge", r, names, shards))
+
+    def begin(self) -> None:
+        """Forgets the batch before."""
+        self.counters = Counters()
+        for table in (*self.nodes, *self.edges):
+            table.clear()

@@ -108,7 +108,7 @@ def test_json(report: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    ("splits", "why"), [((), "has no split 'train'"), (("train",), "1 seeds cannot be shared by 2")]
+    ("splits", "why"), [((), "has no split 'train'"), (("train",), "split 'train' has 1 seeds for 2 ranks")]
 )
 def test_without_seeds_the_rest_is_shown(tmp_path: Path, splits: tuple[str, ...], why: str) -> None:
     data = small_graph()

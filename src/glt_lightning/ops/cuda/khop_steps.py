@@ -258,17 +258,14 @@ class DeviceHops:
         assert drawn.owner is not None
         assert frontier.remote is not None
         order = np.argsort(drawn.owner, kind="stable")
-        rows, counts, neighbors = (self._send(values) for values in (order, picks.counts, picks.neighbors))
+        sent = (order, picks.counts, picks.neighbors)  # as narrow as they are
+        rows, counts, neighbors = (self._kernels.put(values).to(torch.int64) for values in sent)
         row, edges = torch.repeat_interleave(counts, output_size=n), None
         if picks.edge_rows is not None:
             first = self._remote.edge_ends[edge_type] + self._num_remote_edges[edge_type]
             edges = torch.arange(first, first + n, device=self._kernels.device)
             self._num_remote_edges[edge_type] += n
         return Piece(frontier.remote.index_select(0, rows), counts, neighbors, row, edges)
-
-    def _send(self, values: np.ndarray) -> Tensor:
-        """int64 on the device; they travel as narrow as they are."""
-        return self._kernels.put(values).to(torch.int64)
 
     def _make_room(self, pieces: Mapping[int, Sequence[Piece]]) -> list[int]:
         """For all nodes that the hop can find, of which the most per type are returned; no type has more new ones than

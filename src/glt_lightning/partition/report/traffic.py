@@ -90,7 +90,7 @@ def why_no_traffic(partition: LocalPartition) -> str | None:
     if _SPLIT not in manifest.splits:
         return f"the partition has no split {_SPLIT!r}"
     if manifest.splits[_SPLIT].count < manifest.num_parts:
-        return f"{manifest.splits[_SPLIT].count} seeds cannot be shared by {manifest.num_parts} ranks"
+        return f"split {_SPLIT!r} has {manifest.splits[_SPLIT].count} seeds for {manifest.num_parts} ranks, one for each part"
     return None
 
 
