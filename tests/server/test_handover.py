@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from glt_lightning.channel.wire import receive, send
+from glt_lightning.errors import PeerError
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.handover import place_identity
+from glt_lightning.server.handover import _check_user, place_identity
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.run import started
 from tests.helpers.servers import Farm, open_farm, until
@@ -174,3 +175,13 @@ def test_the_server_is_killed_under_a_client(farm, whole):
             servers.append(farm.serve(whole, servers[0].address))
     assert numbers == list(range(60))
     assert os.getpid() not in servers[-1].status()["samplers"]["pids"]
+
+
+def test_processes_of_another_user_are_refused(monkeypatch):
+    """Batches lie in memory that only their user may map."""
+    mine, (here, there) = os.getuid(), socket.socketpair()
+    with here, there:
+        _check_user(here, "the client")
+        monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+        with pytest.raises(PeerError, match=f"the client runs as user {mine}, this process as {mine + 1}"):
+            _check_user(here, "the client")

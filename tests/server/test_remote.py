@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ from glt_lightning.errors import PeerLostError, RefusedError, RemoteError, Sampl
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.question import Question
+from glt_lightning.server.question import Question, read_question
 from glt_lightning.transport.faults import Faults
 from glt_lightning.transport.inproc import InProcessNetwork
+from glt_lightning.transport.message import Message
 from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import Farm, contents_of, inline, open_farm, until
@@ -299,3 +301,12 @@ def test_a_question_without_a_session_is_refused(farm, whole):
         with pytest.raises(RemoteError, match="no such session") as caught:
             peer.ask(op, {**message.header, "run": 1}, message.body).result()
         assert caught.value.kind == "SessionLostError"
+
+
+def test_a_server_has_limits_of_its_own(whole, monkeypatch):
+    """Whatever the client asks for: threads of a batch, and its memory."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    config = SamplerConfig(0, ((3,),), threads=64, most_bytes=1 << 40)
+    message = Question(1, config, BatchRequest(0, 0, np.arange(2), np.arange(2))).to_message("session", 1)
+    read = read_question(Message(json.loads(json.dumps(message.header)), message.body), whole.manifest, 123)
+    assert (read.config.threads, read.config.most_bytes) == (2, 123)

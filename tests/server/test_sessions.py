@@ -10,6 +10,7 @@ import pytest
 
 from glt_lightning.errors import DataError
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.server import sessions as sessions_module
 from glt_lightning.server.question import Question
 from glt_lightning.server.scheduler import Scheduler
 from glt_lightning.server.sessions import ClientStream, Finished, Reservation, Session, SessionLostError, Sessions
@@ -276,3 +277,14 @@ def test_whose_session_makes_room():
     assert sessions.greediest("3").id == "a"
     sessions.remove(sessions.find("a"))
     assert sessions.greediest("2").id == "b"
+
+
+def test_a_dropped_run_gives_its_room_back(monkeypatch):
+    """Else a client that drops runs of an evaluation is refused after some of them."""
+    monkeypatch.setattr(sessions_module, "_MOST_WAITING_BYTES", 2 * question(0).nbytes)
+    session = Session("c", "c", "job", 60.0, 60.0, 3)
+    for run in (1, 2):
+        assert all(session.ask(question(number, run)) for number in range(2))
+        with pytest.raises(DataError, match="batches are asked for and not made yet"):
+            session.ask(question(2, run))
+        session.forget_run(run)
