@@ -1,4 +1,4 @@
-// What the kernels of a k-hop batch do. For each edge type of each hop: count the rows of the frontier and place their
+// The kernels of a k-hop batch. For each edge type of each hop: count the rows of the frontier and place their
 // picks; pick, and enter what was picked into the table; number the new nodes. At the end the edges get their lids, which
 // the table has for every slot. How first occurrences come out the same for any order of threads: see lids.h.
 #pragma once

@@ -1,4 +1,4 @@
-// Batches whose rows lie on several owners: who owns which id, and the picks of all owners merged into one batch.
+// Batches whose rows lie on several owners: the owner of each id, and stitching the picks of all owners into one batch.
 #include <glt/api.h>
 
 #include <vector>
@@ -11,7 +11,7 @@
 namespace glt {
 namespace {
 
-// Neither loop branches on who has a row, which nobody can guess.
+// Neither loop branches on the owner of a row, which the branch predictor could not predict.
 template <bool kCached>
 int64_t find_owners(const int64_t* ids, int64_t n, const int64_t* bounds, const int32_t* owner_of_shard, int32_t num_shards,
                     int32_t cache, const int32_t* cached, int32_t* owner, int64_t* counts) {

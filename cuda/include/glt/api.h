@@ -122,7 +122,7 @@ GLT_API int32_t glt_rank_find(const uint64_t* blocks, int64_t first, int64_t num
 GLT_API int32_t glt_table_fill(void* table, int64_t table_cap, int64_t num_ids, const int64_t* const* lists,
                                const int64_t* counts, int32_t num_lists, int64_t* detail);
 
-// What one owner picked for its rows of an edge type: arrays of 4- or 8-byte integers.
+// The picks of one owner for its rows of an edge type: arrays of 4- or 8-byte integers.
 typedef struct {
   int32_t bytes, reserved;
   int64_t num_rows, num_entries;

@@ -42,8 +42,8 @@ class OneLineParser(LightningArgumentParser):
         parser = getattr(ex, "subcommand_parser", None) or self
         prog = parser.prog.replace(" [options]", "")
         known = [option for action in parser._actions for option in action.option_strings]
-        said = wrong_subcommand(message, _subcommands(parser)) or f"{one_line(message)}{did_you_mean(message, known)}"
-        sys.stderr.write(f"error: {said} Options: {prog} {_help(message)}\n")
+        reason = wrong_subcommand(message, _subcommands(parser)) or f"{one_line(message)}{did_you_mean(message, known)}"
+        sys.stderr.write(f"error: {reason} Options: {prog} {_help(message)}\n")
         self.exit(2)
 
 
@@ -51,15 +51,15 @@ def one_line(message: str) -> str:
     """The part of a message of jsonargparse that names the key and what is wrong with it."""
     keys = _KEY.findall(message)
     lines = [line.strip().lstrip("- ") for line in _KEY.sub("", message).splitlines()]
-    said = "; ".join(dict.fromkeys(line for line in lines if line and not _NOISE.search(line)))
-    text = f"{'.'.join(keys)}: {said}" if keys else said or message.splitlines()[0]
+    reason = "; ".join(dict.fromkeys(line for line in lines if line and not _NOISE.search(line)))
+    text = f"{'.'.join(keys)}: {reason}" if keys else reason or message.splitlines()[0]
     for pattern, replacement in _WORDING:
         text = re.sub(pattern, replacement, text)
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def wrong_subcommand(message: str, known: Sequence[str]) -> str:
-    """What to say where no subcommand, or a wrong one, is given; empty for another message."""
+    """The error for a missing or unknown subcommand; empty if the message is about something else."""
     given = re.search(r"invalid choice: '([^']*)'", message)
     if not known or (given is None and _NO_SUBCOMMAND not in message):
         return ""
@@ -75,7 +75,7 @@ def _subcommands(parser: LightningArgumentParser) -> list[str]:
 
 
 def misfit(message: str) -> str:
-    """What torch's error about a checkpoint for another model says, in one line behind the path."""
+    """One line from torch's error about a checkpoint of another model, to follow the path."""
     lines = [line.strip() for line in message.splitlines()[1:] if line.strip()]
     first = re.sub(r"torch\.Size\((\[.*?\])\)", r"\1", lines[0]).rstrip(".")
     more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""

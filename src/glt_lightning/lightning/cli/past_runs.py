@@ -44,7 +44,7 @@ def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> Pas
             f"ckpt_path: {word}: there is no checkpoints/{word}.ckpt of an earlier fit below {Path(root).resolve()}. "
             "Run fit first, or give the path of a checkpoint."
         )
-    others: list[PastRun] = []
+    different: list[PastRun] = []
     for path in found:
         past = _config_of(path)
         if past is None or _of_another(past, config):
@@ -52,9 +52,9 @@ def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> Pas
         differences = _differences(_model(past), _model(config))
         if not differences:
             return PastRun(path)
-        others.append(PastRun(path, tuple(differences)))
-    if others:
-        return others[0]
+        different.append(PastRun(path, tuple(differences)))
+    if different:
+        return different[0]
     past = _config_of(found[0])
     why = "does not say of which configuration it is" if past is None else f"has {_of_another(past, config)}"
     raise OptionError(
@@ -144,8 +144,8 @@ def _graph(config: Mapping[str, Any]) -> dict[str, Any]:
 def _differences(past: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """``name then (here now)`` of what both have and is different. An option of another release is in one alone."""
     names = [name for name in past if name in now and past[name] != now[name]]
-    said = [f"{name} {_short(past[name])} (here {_short(now[name])})" for name in names[:_MOST_NAMED]]
-    return said + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
+    texts = [f"{name} {_short(past[name])} (here {_short(now[name])})" for name in names[:_MOST_NAMED]]
+    return texts + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])
 
 
 def _short(value: Any) -> str:

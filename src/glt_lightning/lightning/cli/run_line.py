@@ -24,9 +24,9 @@ def run_line(trainer: Trainer, subcommand: str, checkpoint: str | None = None) -
         files = kept + files
     else:
         results = [f"{name} {value:.4f}" for name, value in trainer.callback_metrics.items()][:_MOST_METRICS]
-    said = "; ".join(", ".join(part) for part in (results, files) if part)
+    outputs = "; ".join(", ".join(part) for part in (results, files) if part)
     source = "" if checkpoint is None else f"; from {_shown(Path(checkpoint))}"
-    return f"run: {_shown(folder)}: {said or 'no files'}{source}"
+    return f"run: {_shown(folder)}: {outputs or 'no files'}{source}"
 
 
 def run_folder(trainer: Trainer) -> Path:

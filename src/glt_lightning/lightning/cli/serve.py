@@ -33,8 +33,8 @@ _DESCRIPTION = (
     "Serves a graph to trainers with strategy glt_server_client. Reads data and cluster of the configuration of fit, and "
     "nothing else of it. Ends with SIGTERM or Ctrl-C."
 )
-_STEP_S = 0.2
-_HEALTH_S = 5.0  # an orchestrator wants an answer
+_STEP_S = 0.2  # how often the main thread wakes to run a signal's handler: the longest delay after SIGTERM
+_HEALTH_S = 5.0  # deadline of --health: an orchestrator's probe must get an answer
 _ANYWHERE = "127.0.0.1:0"
 
 

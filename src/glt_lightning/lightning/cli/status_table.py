@@ -1,4 +1,4 @@
-"""What a graph server says of itself, as text."""
+"""The status of a graph server as text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _printable(text: Any) -> str:
-    """What a client calls itself may hold anything, and is shown on a terminal."""
+    """Escapes a client's name, which may contain anything, for the terminal."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:60])
 
 

@@ -33,7 +33,7 @@ _FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderShape:
-    """What every encoder is made of.
+    """The arguments that every encoder takes.
 
     in_channels: width of ``x``, None for nodes without it; per node type in a heterogeneous graph, as is ``num_nodes``.
     metadata: node and edge types of a heterogeneous graph.
@@ -89,7 +89,7 @@ def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
         return _homogeneous(name, options, shape) if shape.metadata is None else _heterogeneous(name, options, shape)
     except GLTError:
         raise
-    except Exception as error:  # what a class of PyG raises is not said anywhere
+    except Exception as error:  # PyG does not document what its classes raise
         raise OptionError(
             f"encoder: {name} with encoder_kwargs {dict(options)}: {str(error) or type(error).__name__}."
         ) from error

@@ -74,9 +74,9 @@ def conv_names() -> list[str]:
 
 
 def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: bool) -> nn.Module:
-    """A convolution of PyG, [N, width] -> [N, width]; with ``two_types`` from nodes [N_src, width] to others [N_dst, width].
+    """A convolution of PyG, [N, width] -> [N, width]; with ``two_types`` from nodes [N_src, width] to nodes [N_dst, width].
 
-    Raises `OptionError` for one that wants more than x and edge_index, which is found by running it once.
+    Raises `OptionError` for one that needs more than x and edge_index, which is detected by running it once.
     """
     kind = getattr(pyg_convs, name)
     known = inspect.signature(kind.__init__).parameters
@@ -91,7 +91,7 @@ def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: b
             conv = kind(width_in, width, **options)
             _try(conv, width, two_types)
             return conv
-        except Exception as error:  # what a class of PyG raises is not said anywhere
+        except Exception as error:  # PyG does not document what its classes raise
             reason = (
                 reason or f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
             )

@@ -64,10 +64,10 @@ def monitor_of(val_metric: str | None, names: Sequence[str]) -> tuple[str, str]:
 
 
 def update_metric(metric: Any, scores: Tensor, targets: Tensor) -> None:
-    """Adds rows, of which a rank without seeds has none.
+    """Adds rows to a metric; a rank without seeds has no rows.
 
-    torchmetrics cannot add none. A metric that keeps all rows (``auc``, ``ap``) gathers them from every rank all the same, and
-    a rank whose list is empty would put in a tensor of another shape, over which the others wait or fail.
+    torchmetrics cannot add zero rows. A metric that stores all rows (``auc``, ``ap``) gathers them from every rank, and a rank
+    with an empty list would contribute a tensor of another shape, at which the other ranks hang or fail.
     """
     if len(scores):
         metric.update(scores, targets)

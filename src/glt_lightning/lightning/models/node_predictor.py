@@ -190,7 +190,7 @@ class NodePredictor(LightningModule):
         return (out, y) if bool(kept.all()) else (out[kept], y[kept])
 
     def _check_fits(self, data: GLTDataModule) -> None:
-        """Raises `DataError` when the model was built for another graph than the one it meets."""
+        """Raises `DataError` if the model was built for a graph of other sizes than the one it is trained or evaluated on."""
         if self.in_channels != data.num_features:
             raise DataError(
                 f"the model was built for in_channels {self.in_channels}, but the graph has {data.num_features} features."

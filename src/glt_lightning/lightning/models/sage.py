@@ -84,7 +84,7 @@ class GraphSAGE(LightningModule):
             )
         except GLTError:
             raise
-        except Exception as error:  # what a class of PyG raises is not said anywhere
+        except Exception as error:  # PyG does not document what its classes raise
             raise OptionError(
                 f"model: {model} with model_kwargs {model_kwargs}: {str(error) or type(error).__name__}."
             ) from error
@@ -140,7 +140,7 @@ class GraphSAGE(LightningModule):
         return batch if self.target_type is None else batch[self.target_type]
 
     def _classify(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(logits [S, C], labels int64 [S]) of the S seeds that have a label: others have a negative one."""
+        """(logits [S, C], labels int64 [S]) of the S seeds that have a label; a negative label means none."""
         logits = self(batch)
         store = self._seed_store(batch)
         if "y" not in store:
@@ -203,7 +203,7 @@ def _build(
 
 
 def _check_fits(model: GraphSAGE, data: GLTDataModule) -> None:
-    """Raises `DataError` when a model was built for another graph than the one it meets."""
+    """Raises `DataError` if the model was built for a graph of other sizes than the one it is trained or evaluated on."""
     if model.in_channels != data.num_features:
         raise DataError(
             f"the model was built for in_channels {model.in_channels}, but the graph has {data.num_features} features."

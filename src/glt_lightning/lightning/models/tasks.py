@@ -1,4 +1,4 @@
-"""What is predicted of a node: the loss, the scores that metrics are given, and the predictions of each kind of labels."""
+"""The prediction tasks: the loss, the inputs of metrics and the predictions for each kind of labels."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Task(Protocol):
     needs_labels: bool  # whether `learn` is to be called: for what it takes from the labels, or to check them
 
     def labelled(self, y: Tensor) -> Tensor:
-        """bool [S]: which seeds have a label at all."""
+        """bool [S]: whether each seed has a label."""
 
     def learn(self, labels: Tensor) -> None:
-        """Takes what it needs from the labels of the training seeds, before the first step."""
+        """Called with the labels of the training seeds before the first step, to compute class weights or scales."""
 
     def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(mean loss, weight of these seeds in a mean over several batches)."""
 
     def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(scores, targets) as torchmetrics wants them."""
+        """(scores, targets) in the form that torchmetrics takes."""
 
     def predict(self, out: Tensor) -> dict[str, Tensor]:
-        """What is written of each node, by name of the column."""
+        """The values to write for each node, by name of the column."""
 
 
 class Multiclass(nn.Module):
