@@ -9,7 +9,7 @@ import torch
 
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.ops.cuda.stream import wait_for
-from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.loader.test_stored_attributes import every_dtype
@@ -32,9 +32,9 @@ PLACES = [
 
 def open_context(graph, device, topology="device", features="device", **options):
     """hybrid: a part of the rows is on the device."""
-    sampling = SamplingOptions(topology=topology, features=features, **options)
-    cache = CacheOptions(device=2000, device_topology=2000) if "hybrid" in (topology, features) else CacheOptions()
-    return LoaderContext(graph, sampling, seed=7, cache=cache, device=device)
+    budgets = {"topology_bytes": 2000, "feature_bytes": 2000} if "hybrid" in (topology, features) else {}
+    sampling = SamplingOptions(topology=topology, features=features, **budgets, **options)
+    return LoaderContext(graph, sampling, seed=7, device=device)
 
 
 def of_the_cpu(graph, spec, epochs=1, **options):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer, seed_everything
 
-from glt_lightning import CacheOptions, GLTDataModule, SamplingOptions
+from glt_lightning import GLTDataModule, SamplingOptions
 from tests.lightning.tiny import Noting
 
 pytestmark = pytest.mark.gpu
@@ -20,10 +20,10 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("demo")
 
 
-HALF = CacheOptions(device=100_000, device_topology=50_000)  # of hybrid: some of the demo's rows
+HALF = {"feature_bytes": 100_000, "topology_bytes": 50_000}  # of hybrid: some of the demo's rows
 
 
-def fit(root, accelerator, strategy="auto", cache=None, **sampling):
+def fit(root, accelerator, strategy="auto", **sampling):
     """Two epochs on the demo graph. Without dropout, of which another device draws other masks."""
     seed_everything(1, verbose=False)
     data = GLTDataModule(
@@ -33,7 +33,6 @@ def fit(root, accelerator, strategy="auto", cache=None, **sampling):
         num_neighbors=[15, 10],
         batch_size=64,
         sampling=SamplingOptions(seed=5, **sampling),
-        cache=cache or CacheOptions(),
     )
     model = Noting(
         in_channels=data.num_features, out_channels=data.num_classes, hidden_channels=128, dropout=0.0, lr=0.01
@@ -73,8 +72,8 @@ def test_losses_are_those_of_the_cpu(kernels, root, on_the_cpu, strategy, topolo
     """Sums on a GPU are rounded in another order, so losses drift apart slowly."""
     plain, expected, producer = on_the_cpu
     assert producer == "InlineProducer"
-    cache = HALF if topology == "hybrid" else None
-    model, metrics, producer = fit(root, "gpu", strategy, cache, topology=topology, features=features)
+    budgets = HALF if topology == "hybrid" else {}
+    model, metrics, producer = fit(root, "gpu", strategy, topology=topology, features=features, **budgets)
     assert producer == "DeviceProducer"
     assert model.seen == plain.seen
     assert model.losses == pytest.approx(plain.losses, rel=0.02, abs=0.01)

@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import CacheOptions
+from glt_lightning.options import GpuBudgets
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -68,8 +68,8 @@ class PartsCase:
         self.whole = partitioned(data, folder, sum(map(len, owners)), undirected=undirected, storage=storage)
         self.here, self.remote = split_up(self.whole, owners)
         topology, features = memory
-        budget = CacheOptions(device=2000, device_topology=2000) if "hybrid" in memory else CacheOptions()
-        self.store = open_store(BatchArrays(self.here), kernels, topology=topology, features=features, cache=budget)
+        budget = GpuBudgets(topology=2000, features=2000) if "hybrid" in memory else GpuBudgets()
+        self.store = open_store(BatchArrays(self.here), kernels, topology=topology, features=features, budgets=budget)
         self.edge_types = len(self.whole.schema.edge_types)
 
     def close(self) -> None:

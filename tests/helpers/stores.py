@@ -11,7 +11,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import CacheOptions, DrawOptions
+from glt_lightning.options import DrawOptions, GpuBudgets
 from glt_lightning.store.device_store import DeviceStore, open_store
 from glt_lightning.store.placement import BatchArrays
 from tests.helpers.device_cases import assert_same_batch, to
@@ -27,8 +27,10 @@ def open_with(
     edges: bool = True,
     **more,
 ) -> DeviceStore:
-    cache = CacheOptions(device_topology=lists, device=rows)
-    return open_store(BatchArrays(partition, edges), kernels, topology=topology, features=features, cache=cache, **more)
+    budgets = GpuBudgets(topology=lists, features=rows)
+    return open_store(
+        BatchArrays(partition, edges), kernels, topology=topology, features=features, budgets=budgets, **more
+    )
 
 
 def attributes(partition: LocalPartition) -> Iterator[tuple[str, int, str]]:

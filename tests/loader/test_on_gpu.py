@@ -63,8 +63,8 @@ def test_same_batches(tmp_path, gpu, make, parts, features):
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
 def test_handed_over_as_stored(tmp_path, gpu, kind, features):
     graph = partitioned(small_graph(), tmp_path, 2, storage={"x": kind, "edge_attr": kind})
-    cache = CacheOptions(device=1000 if features == "hybrid" else None)
-    same_as_the_cpu(graph, cache=cache, features=features, feature_dtype="stored")
+    budget = 1000 if features == "hybrid" else None
+    same_as_the_cpu(graph, features=features, feature_bytes=budget, feature_dtype="stored")
 
 
 def test_all_neighbors(tmp_path, gpu):
@@ -192,11 +192,16 @@ def test_the_cpu_samples_where_it_is_told_to(tmp_path, gpu, caplog):
 def test_a_budget_without_use_is_said(tmp_path, gpu, caplog):
     graph = partitioned(small_graph(), tmp_path, 1)
     with caplog.at_level(logging.INFO, "glt_lightning"):
-        batches(graph, cache=CacheOptions(device=500), features="cpu")
-        assert "cache.device: no effect with sampling.features cpu" in caplog.text
+        batches(graph, feature_bytes=500, features="cpu")
+        assert "sampling.feature_bytes has no effect with sampling.features: cpu." in caplog.text
+        assert {each.levelname for each in caplog.records if "no effect" in each.message} == {"WARNING"}
         caplog.clear()
-        batches(graph, cache=CacheOptions(device=500, device_topology=500))
+        batches(graph, feature_bytes=500, topology_bytes=500)
         assert "no effect" not in caplog.text
+        with pytest.warns(
+            FutureWarning, match="cache.device: a GPU samples, and its budget is now called sampling.feature_b"
+        ):
+            batches(graph, cache=CacheOptions(device=500))
 
 
 def test_no_gpu_no_effect(tmp_path, caplog):

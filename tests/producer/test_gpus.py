@@ -128,15 +128,16 @@ def test_what_one_rank_has_no_memory_for_ends_all(tmp_path, gpu, monkeypatch, st
 # --- sampler processes
 
 
-def gpus(topology="device", features="device", **budgets):
-    return DeviceSource.of(["cuda:0", "cuda:1"], topology, features, CacheOptions(**budgets), edges=True)
+def gpus(topology="device", features="device", memory=None, **budgets):
+    sampling = SamplingOptions(topology=topology, features=features, **budgets)
+    return DeviceSource.of(["cuda:0", "cuda:1"], sampling, CacheOptions(memory=memory), edges=True)
 
 
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
 @pytest.mark.parametrize("make", [small_graph, every_dtype])
 def test_drafts_are_those_of_the_cpu(tmp_path, gpu, make, memory):
     partition = partitioned(make(), tmp_path, 2)
-    here = SamplerGpus(partition, gpus(memory, memory, device=3000, device_topology=2000), Ranks())
+    here = SamplerGpus(partition, gpus(memory, memory, feature_bytes=3000, topology_bytes=2000), Ranks())
     source = SamplerSource.from_json(SamplerSource.of(partition, gpus=here.source).to_json())
     samplers = Samplers(source, 1)
     try:
@@ -160,7 +161,7 @@ def written(draft):
 
 def test_attributes_of_sampler_processes_lie_where_the_cache_says():
     assert gpus(features="auto").on_host == ()
-    assert gpus(features="auto", device=3000).on_host == ("features",)
+    assert gpus(features="auto", feature_bytes=3000).on_host == ("features",)
     assert gpus(features="auto", memory=3000).features == "cpu"
     with pytest.raises(OptionError, match=r"sampling\.features: 'uva' with cache\.memory"):
         gpus(features="uva", memory=3000)

@@ -11,7 +11,7 @@ import pytest
 from glt_lightning.data import free_memory
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, PeerError
-from glt_lightning.options import CacheOptions
+from glt_lightning.options import GpuBudgets
 from glt_lightning.producer import once_per_host, shared_uva
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.producer.shared_uva import share_uva
@@ -37,7 +37,7 @@ def copies(monkeypatch):
 
 def stores_of(folder, kernels, modes, parts=None, free_bytes=None, lists=3000):
     """A store on each rank; topology and features of each rank as ``modes`` says. All are checked, then closed."""
-    cache = CacheOptions(device_topology=lists, device=3000)
+    budgets = GpuBudgets(topology=lists, features=3000)
     nbytes = [None] * len(modes)
 
     def run(rank, exchange):
@@ -50,7 +50,7 @@ def stores_of(folder, kernels, modes, parts=None, free_bytes=None, lists=3000):
             kernels,
             topology=topology,
             features=features,
-            cache=cache,
+            budgets=budgets,
             share=share,
             free_bytes=free,
         )
@@ -133,7 +133,7 @@ def test_all_ranks_hear_of_too_little_memory(tmp_path, kernels, monkeypatch):
         share = share_uva(BatchArrays(partition), Ranks(rank, exchange=exchange))
         with pytest.raises((OptionError, PeerError), match="no memory on the host") as raised:
             open_store(
-                BatchArrays(partition), kernels, topology="uva", features="cpu", cache=CacheOptions(), share=share
+                BatchArrays(partition), kernels, topology="uva", features="cpu", budgets=GpuBudgets(), share=share
             )
         errors.append((rank, type(raised.value)))
 
@@ -156,7 +156,7 @@ def test_a_rank_that_cannot_open_it_leaves_nothing_behind(tmp_path, kernels, mon
 def test_the_memory_goes_with_the_last_store(tmp_path, kernels):
     partition = partitioned(small_graph(2000), tmp_path, 1)
     before = shared_bytes()
-    store = open_store(BatchArrays(partition), kernels, topology="uva", features="uva", cache=CacheOptions())
+    store = open_store(BatchArrays(partition), kernels, topology="uva", features="uva", budgets=GpuBudgets())
     assert shared_bytes() - before >= store.nbytes["uva"]
     store.close()
     assert shared_bytes() == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glt_lightning.errors import OptionError
-from glt_lightning.options import CacheOptions
+from glt_lightning.options import GpuBudgets
 from glt_lightning.store.placement import BatchArrays, Need, place
 from tests.helpers.partitions import partitioned, small_hetero
 
@@ -13,9 +13,9 @@ GRAPH, ROWS = 1000, 4000
 
 
 def placed(topology="auto", features="auto", free=None, lists=None, rows=None, on_disk=False):
-    cache = CacheOptions(device_topology=lists, device=rows)
+    budgets = GpuBudgets(topology=lists, features=rows)
     need = Need(topology=GRAPH, features=ROWS, features_on_disk=on_disk)
-    found = place(topology, features, need, cache, free)
+    found = place(topology, features, need, budgets, free)
     return found.topology, found.topology_bytes, found.features, found.features_bytes
 
 
@@ -57,11 +57,11 @@ def test_what_the_options_mean(given, expected):
         ),
         (
             {"topology": "hybrid", "lists": 900, "free": 800},
-            "takes 900 bytes.* 800 are free. Lower cache.device_topology",
+            "takes 900 bytes.* 800 are free. Lower sampling.topology_bytes",
         ),
         (
             {"topology": "hybrid", "lists": 5000, "free": 800},
-            "sampling.topology: 'hybrid' takes 1,000 bytes.* 800 are free. Lower cache.device_topology",
+            "sampling.topology: 'hybrid' takes 1,000 bytes.* 800 are free. Lower sampling.topology_bytes",
         ),
         (
             {"features": "device", "free": 4999},
@@ -69,7 +69,7 @@ def test_what_the_options_mean(given, expected):
         ),
         (
             {"rows": 3000, "free": 3500},
-            "sampling.features: 'hybrid' takes 3,000 bytes.* 2,500 are free. Lower cache.device.",
+            "sampling.features: 'hybrid' takes 3,000 bytes.* 2,500 are free. Lower sampling.feature_bytes.",
         ),
         ({"topology": "cpu"}, "sampling.topology: a GPU samples from auto, device, uva, hybrid; got 'cpu'"),
         ({"features": "disk"}, "sampling.features: .*, cpu; got 'disk'"),

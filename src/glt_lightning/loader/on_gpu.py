@@ -13,7 +13,7 @@ from glt_lightning.errors import NativeError
 from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.stream import wait_for
-from glt_lightning.options import SamplingOptions
+from glt_lightning.options import GpuBudgets, SamplingOptions
 from glt_lightning.producer.base import ProducerSetup
 from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.producer.ranks import Ranks
@@ -69,8 +69,18 @@ def make_device_producer(
     their owners. A collective call of ``setup.ranks``.
 
     Raises `OptionError` for more memory than the GPU or the host has, on other ranks `PeerError`."""
-    sampling, cache, ranks = setup.sampling, setup.cache, setup.ranks
+    sampling, ranks = setup.sampling, setup.ranks
     arrays = BatchArrays.of(partition, drawn_from(partition.manifest, sampling.draw))
+
+    budgets = GpuBudgets.of(sampling, setup.cache)
+    for budget, given, option, kind in (
+        ("topology_bytes", budgets.topology, "topology", sampling.topology),
+        ("feature_bytes", budgets.features, "features", sampling.features),
+    ):
+        if given is not None and kind not in ("auto", "hybrid") and ranks.rank == 0:
+            _log.warning(
+                "sampling.%s has no effect with sampling.%s: %s. Remove it, or choose hybrid.", budget, option, kind
+            )
 
     def open_it() -> DeviceStore:
         return open_store(
@@ -78,17 +88,11 @@ def make_device_producer(
             kernels,
             topology=sampling.topology,
             features=sampling.features,
-            cache=cache,
+            budgets=budgets,
             share=share_uva(arrays, ranks),
             agree=lambda place: on_all_or_none(ranks, place, undo=lambda _: None),
         )
 
-    for budget, given, option, kind in (
-        ("device", cache.device, "features", sampling.features),
-        ("device_topology", cache.device_topology, "topology", sampling.topology),
-    ):
-        if given is not None and kind not in ("auto", "hybrid"):
-            _log.info("cache.%s: no effect with sampling.%s %s.", budget, option, kind)
     with ExitStack() as opened:
         samplers = Samplers(source, partition=partition)
         opened.callback(samplers.close)

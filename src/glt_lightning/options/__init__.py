@@ -5,6 +5,7 @@ from glt_lightning.options.checks import as_options
 from glt_lightning.options.cluster import ClusterOptions, Placement
 from glt_lightning.options.deadlines import DeadlineOptions, RetryOptions
 from glt_lightning.options.draw import DEFAULT_DRAW, DrawOptions
+from glt_lightning.options.gpu_budgets import GpuBudgets
 from glt_lightning.options.limits import LimitOptions
 from glt_lightning.options.parse import Fanouts, parse_address, parse_bytes, parse_fanouts
 from glt_lightning.options.partition import (
@@ -37,6 +38,7 @@ __all__ = [
     "DrawOptions",
     "Fanouts",
     "FeatureDtype",
+    "GpuBudgets",
     "Hotness",
     "LimitOptions",
     "Memory",

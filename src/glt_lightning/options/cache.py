@@ -29,13 +29,13 @@ class CacheOptions:
             remote traffic.
         memory: Bytes per host for the attributes of the host's own parts. The hottest rows stay in memory, the other rows are
             read from disk for each batch. ``None``: files are mapped, and the operating system decides.
-        device: Memory on each GPU, such as ``"4GiB"``, for the attributes of the hottest nodes, whoever has them: batches
-            bring only those of the others. Where GPUs sample: for what ``sampling.features: hybrid`` puts there. It has no
-            effect when training on the CPU.
-        device_topology: Memory on each GPU for the neighbour lists of the hottest nodes, with ``sampling.topology: hybrid``.
+        device: Bytes on the GPU that trains, such as ``"4GiB"``, for the attributes of the hottest nodes of all parts: batches
+            from the CPU bring only the rows of the other nodes. (The budget of a GPU that samples is
+            ``sampling.feature_bytes``.)
         save: Store the filled remote cache in the partition folder, for later runs.
         num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.num_neighbors``.
         batch_size: Batch size that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.batch_size``.
+        device_topology: Old name of ``data.sampling.topology_bytes``.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -55,10 +55,10 @@ class CacheOptions:
     topology: int | str | None = None
     memory: int | str | None = None
     device: int | str | None = None
-    device_topology: int | str | None = None
     save: bool = False
     num_neighbors: Fanouts | None = None
     batch_size: int | None = None
+    device_topology: int | str | None = None
 
     def __post_init__(self) -> None:
         one_of("cache.policy", self.policy, CACHE_POLICIES)
@@ -116,11 +116,6 @@ class CacheOptions:
     def device_bytes(self) -> int | None:
         """``device`` as a number."""
         return None if self.device is None else parse_bytes("cache.device", self.device)
-
-    @property
-    def device_topology_bytes(self) -> int | None:
-        """``device_topology`` as a number."""
-        return None if self.device_topology is None else parse_bytes("cache.device_topology", self.device_topology)
 
     @property
     def keeps_rows(self) -> bool:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from glt_lightning.errors import OptionError
 from glt_lightning.options.checks import at_least, one_of
 from glt_lightning.options.draw import DrawOptions
+from glt_lightning.options.parse import parse_bytes
 from glt_lightning.options.workers import WorkerOptions
 
 SeedPlacement = Literal["global", "owner"]
@@ -41,12 +42,17 @@ class SamplingOptions(WorkerOptions):
         max_restarts: How often a batch is tried again after the sampler process that made it died or raised, and how often in
             a row a process that makes nothing is replaced. Not a limit for the whole job.
         timeout_s: Longest wait for one batch, in seconds.
-        topology: Where the graph lies that a GPU samples: ``device``, all in its memory; ``uva``, in page-locked memory of
-            the host, which it reads; ``hybrid``, the hottest rows in its memory within ``cache.device_topology`` and the
-            others on the host. ``cpu``: the CPU samples. ``auto``: when training on a GPU with ``num_workers`` 0, ``device``
-            if it fits, else ``hybrid``; for ``worker_devices`` ``device``; otherwise ``cpu``.
-        features: The same for attributes of nodes and edges, ``hybrid`` within ``cache.device``. ``cpu``: read by the CPU
-            and copied to the GPU.
+        topology: Where a GPU that samples finds the graph: ``device``, in its memory; ``uva``, in page-locked memory of the host;
+            ``hybrid``, the hottest rows in its memory within ``topology_bytes``, the other rows on the host. ``cpu``: the CPU
+            samples. ``auto``: when training on a GPU with ``num_workers`` 0, ``device`` if the graph fits and
+            ``topology_bytes`` is not given, else ``hybrid``; for ``worker_devices`` ``device``, or ``hybrid`` with
+            ``topology_bytes``; otherwise ``cpu``.
+        features: Where it finds attributes of nodes and edges: the same, ``hybrid`` within ``feature_bytes``. ``cpu``: the CPU
+            reads them, and they are copied to the GPU. ``auto``: as for ``topology``; ``cpu`` with ``cache.memory``.
+        topology_bytes: Bytes of each GPU that samples, such as ``"2GiB"``, for the neighbour lists that ``topology: hybrid``
+            places there, ids and row pointers first. ``None``: half of the free memory.
+        feature_bytes: Bytes of each GPU that samples for the attributes that ``features: hybrid`` places there. ``None``: half of
+            the memory that the graph leaves free.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -76,11 +82,16 @@ class SamplingOptions(WorkerOptions):
     timeout_s: float = 300.0
     topology: Memory = "auto"
     features: Memory = "auto"
+    topology_bytes: int | str | None = None
+    feature_bytes: int | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("sampling.topology", self.topology, MEMORIES)
         one_of("sampling.features", self.features, MEMORIES)
+        for name in ("topology_bytes", "feature_bytes"):
+            if getattr(self, name) is not None:
+                parse_bytes(f"sampling.{name}", getattr(self, name))
         if self.worker_devices and not self.num_workers:
             raise OptionError("sampling.worker_devices: for sampler processes; set sampling.num_workers, too.")
         for name, kind in (("topology", self.topology), ("features", self.features)):

@@ -42,7 +42,7 @@ class GpuSamplers:
             self._kernels,
             topology=source.topology,
             features=source.features,
-            cache=source.cache,
+            budgets=source.budgets,
             share=share,
         )
         wait_for(self._kernels.device)

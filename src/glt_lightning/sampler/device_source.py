@@ -8,7 +8,7 @@ from typing import Any
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
-from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.options import CacheOptions, GpuBudgets, SamplingOptions
 from glt_lightning.sampler.request import drawn_from
 from glt_lightning.store.placement import require_readable
 
@@ -17,7 +17,7 @@ from glt_lightning.store.placement import require_readable
 class DeviceSource:
     """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
 
-    topology, features: as in `SamplingOptions`, without ``auto``.  device_bytes, topology_bytes: the budgets
+    topology, features: as in `SamplingOptions`, without ``auto``.  feature_bytes, topology_bytes: the budgets
     of ``hybrid``.  edges: batches may have ids and attributes of edges.  host: path of the arrays that GPUs read in the
     host's memory; None where they read none.
     """
@@ -25,32 +25,34 @@ class DeviceSource:
     devices: tuple[str, ...]
     topology: str
     features: str
-    device_bytes: int | None = None
+    feature_bytes: int | None = None
     topology_bytes: int | None = None
     edges: bool = True
     host: str | None = None
 
     @classmethod
     def of(
-        cls, devices: Sequence[str], topology: str, features: str, cache: CacheOptions, edges: bool
+        cls, devices: Sequence[str], sampling: SamplingOptions, cache: CacheOptions, edges: bool
     ) -> DeviceSource | None:
         """What the options say; None where no GPU is named. Raises `OptionError` for one that has nothing to do."""
         if not devices:
             return None
+        topology, features = str(sampling.topology), str(sampling.features)
         if topology == "cpu":
             raise OptionError(f"worker_devices: {', '.join(devices)} and sampling.topology cpu; leave one of them out.")
         on_disk = cache.memory_bytes is not None
         require_readable(features, on_disk)
+        budgets = GpuBudgets.of(sampling, cache)
         if topology == "auto":
-            topology = "device" if cache.device_topology_bytes is None else "hybrid"
+            topology = "device" if budgets.topology is None else "hybrid"
         if features == "auto":
-            features = "cpu" if on_disk else "device" if cache.device_bytes is None else "hybrid"
+            features = "cpu" if on_disk else "device" if budgets.features is None else "hybrid"
         return cls(
             devices=tuple(devices),
             topology=topology,
             features=features,
-            device_bytes=cache.device_bytes,
-            topology_bytes=cache.device_topology_bytes,
+            feature_bytes=budgets.features,
+            topology_bytes=budgets.topology,
             edges=edges,
         )
 
@@ -58,7 +60,7 @@ class DeviceSource:
     def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
         """For the sampler processes of a rank."""
         edges = "edge_rows" in drawn_from(manifest, sampling.draw).columns
-        return cls.of(sampling.worker_devices, sampling.topology, sampling.features, cache, edges)
+        return cls.of(sampling.worker_devices, sampling, cache, edges)
 
     @property
     def on_host(self) -> tuple[str, ...]:
@@ -71,9 +73,8 @@ class DeviceSource:
         return self.devices[index % len(self.devices)]
 
     @property
-    def cache(self) -> CacheOptions:
-        """The budgets as options."""
-        return CacheOptions(device=self.device_bytes, device_topology=self.topology_bytes)
+    def budgets(self) -> GpuBudgets:
+        return GpuBudgets(topology=self.topology_bytes, features=self.feature_bytes)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -87,7 +87,7 @@ class ServerPlan:
 
 def server_gpus(cluster: ClusterOptions, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
     """With which GPUs a server samples. Its clients may ask for edges, or not."""
-    return DeviceSource.of(cluster.worker_devices, sampling.topology, sampling.features, cache, edges=True)
+    return DeviceSource.of(cluster.worker_devices, sampling, cache, edges=True)
 
 
 class _Filling:

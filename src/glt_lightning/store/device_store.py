@@ -14,7 +14,7 @@ from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.graph import DeviceGraph, GraphAddresses
 from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import CacheOptions
+from glt_lightning.options import GpuBudgets
 from glt_lightning.store.device_choice import DeviceAttributes, DeviceLists, choose_attributes, choose_lists
 from glt_lightning.store.device_memory import DeviceMemory
 from glt_lightning.store.placement import BatchArrays, Placement, place
@@ -54,8 +54,8 @@ class DeviceStore:
             self.close()
             raise OptionError(
                 f"sampling.topology {self.graph_memory!r}, sampling.features {self.feature_memory!r}: {kernels.device} has no "
-                f"memory for them ({str(error).splitlines()[0]}). Choose hybrid with a lower cache.device_topology and "
-                "cache.device, or uva."
+                f"memory for them ({str(error).splitlines()[0]}). Choose hybrid with a lower sampling.topology_bytes and "
+                "sampling.feature_bytes, or uva."
             ) from None
         except BaseException:
             self.close()
@@ -151,7 +151,7 @@ def open_store(
     *,
     topology: str = "auto",
     features: str = "auto",
-    cache: CacheOptions,
+    budgets: GpuBudgets,
     share: Share | None = None,
     free_bytes: Callable[[], int | None] | None = None,
     agree: Callable[[Callable[[], Placement]], Placement] = lambda place_it: place_it(),
@@ -164,7 +164,7 @@ def open_store(
     Raises `OptionError` for more than the device, or the host, has room for.
     """
     free = free_memory(kernels.device) if free_bytes is None else free_bytes()
-    placement = agree(lambda: place(topology, features, batch.need, cache, free))
+    placement = agree(lambda: place(topology, features, batch.need, budgets, free))
     shared = None
     if share is not None:
         shared = share(placement.on_host)

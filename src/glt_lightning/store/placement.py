@@ -9,7 +9,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path, node_path
 from glt_lightning.errors import OptionError
 from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.options import CacheOptions, DrawOptions
+from glt_lightning.options import DrawOptions, GpuBudgets
 
 TOPOLOGY_KINDS = ("auto", "device", "uva", "hybrid")
 FEATURE_KINDS = (*TOPOLOGY_KINDS, "cpu")
@@ -87,7 +87,7 @@ class BatchArrays:
         )
 
 
-def place(topology: str, features: str, need: Need, cache: CacheOptions, free_bytes: int | None) -> Placement:
+def place(topology: str, features: str, need: Need, budgets: GpuBudgets, free_bytes: int | None) -> Placement:
     """What ``sampling.topology`` and ``sampling.features`` mean on a device that has so much memory free (None: unknown).
 
     ``hybrid`` with room for everything is ``device``. Raises `OptionError` for what does not fit.
@@ -97,21 +97,21 @@ def place(topology: str, features: str, need: Need, cache: CacheOptions, free_by
     require_readable(features, need.features_on_disk)
     half = None if free_bytes is None else free_bytes // 2
     if topology == "auto":
-        fits = cache.device_topology_bytes is None and (half is None or need.topology <= half)
+        fits = budgets.topology is None and (half is None or need.topology <= half)
         topology = "device" if fits else "hybrid"
-    budget = _room(cache.device_topology_bytes, half, need.topology)
-    topology, on_device = _settle("topology", topology, need.topology, budget, free_bytes, "cache.device_topology")
+    budget = _room(budgets.topology, half, need.topology)
+    topology, on_device = _settle("topology", topology, need.topology, budget, free_bytes, "sampling.topology_bytes")
     left = None if free_bytes is None else free_bytes - on_device
     half = None if left is None else left // 2
     if features == "auto":
         if need.features_on_disk:
             features = "cpu"
-        elif cache.device_bytes is None and (half is None or need.features <= half):
+        elif budgets.features is None and (half is None or need.features <= half):
             features = "device"
         else:
             features = "hybrid"
-    budget = _room(cache.device_bytes, half, need.features)
-    features, features_on_device = _settle("features", features, need.features, budget, left, "cache.device")
+    budget = _room(budgets.features, half, need.features)
+    features, features_on_device = _settle("features", features, need.features, budget, left, "sampling.feature_bytes")
     return Placement(topology=topology, features=features, topology_bytes=on_device, features_bytes=features_on_device)
 
 
