@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "glt_lightning"
 
-# A layer imports itself and what stands before it; layers on one line may import each other.
+# A layer imports itself and what stands before it; layers on one line may import each other, but for `BESIDE`.
 LAYERS = [
     {"types", "options", "errors", "progress", "lazy"},
     {"page"},
@@ -23,12 +23,12 @@ LAYERS = [
     {"transport"},
     {"cluster"},
     {"producer"},
-    {"server"},
-    {"loader"},
+    {"server", "loader"},
     {"glt"},
     {"lightning"},
     {"distributed", "launch"},
 ]
+BESIDE = {frozenset({"server", "loader"})}  # neither knows the other
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # The package root gives out names of all layers up to this one, and so stands with it.
 RANK["__init__"] = RANK["__main__"] = RANK["lightning"]
@@ -95,6 +95,8 @@ def _complaint(path: str, layer: str, name: list[str]) -> str | None:
         return None
     # `import glt_lightning` and `from glt_lightning import GraphSAGE` go through the package root.
     target = name[1] if len(name) > 1 and name[1] in RANK else "__init__"
+    if frozenset({layer, target}) in BESIDE:
+        return f"{layer} imports {target}, which stands beside it"
     return None if RANK[target] <= RANK[layer] else f"{layer} imports {target}, which stands above it"
 
 
@@ -111,6 +113,8 @@ def test_files_are_found() -> None:
     ("path", "code", "complaint"),
     [
         ("data/graph.py", "from glt_lightning.sampler import Sample", "data imports sampler, which stands above it"),
+        ("loader/x.py", "from glt_lightning.server.remote import Y", "loader imports server, which stands beside it"),
+        ("server/x.py", "from glt_lightning.loader.collate import Y", "server imports loader, which stands beside it"),
         ("data/graph.py", "from glt_lightning import loader", "data imports loader, which stands above it"),
         ("data/graph.py", "import glt_lightning.loader.collate", "data imports loader, which stands above it"),
         ("data/graph.py", "from ..sampler.khop import sample", "data imports sampler, which stands above it"),
