@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
+from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 import yaml
 
 import glt_lightning
-from glt_lightning.lightning.cli.command_line import GLTCLI, main
+from glt_lightning.lightning.cli.command_line import GLTCLI, _cluster_of_data, main
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
@@ -413,6 +414,27 @@ def test_lines_of_dependencies_are_left_out(config: str, built: list[GLTCLI], ca
     said += "\n".join(str(warning.message) for warning in recwarn)
     noise = ("TPU available", "litlogger", "`tensorboardX`", "with 1 processes", "No seed found")
     assert not [text for text in noise if text in said]
+
+
+class OwnStrategy(glt_lightning.GLTServerClientStrategy):
+    """A subclass of ours, whose data module asks the servers for the graph as well."""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asks"),
+    [
+        ("glt_server_client", True),
+        ("glt_server_client_find_unused_parameters_true", True),
+        ("glt_worker", False),
+        ("auto", False),
+        (Namespace(class_path=f"{__name__}.OwnStrategy"), True),
+        (Namespace(class_path="lightning.pytorch.strategies.DDPStrategy"), False),
+        (None, False),
+    ],
+)
+def test_strategies_whose_servers_have_the_graph(strategy: Any, asks: bool) -> None:
+    cluster = glt_lightning.ClusterOptions(servers=["127.0.0.1:7000"])
+    assert _cluster_of_data(cluster, strategy) is (cluster if asks else None)
 
 
 def test_own_module_resumes_and_predicts(config: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import difflib
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -34,6 +35,7 @@ from glt_lightning.lightning.cli.subcommands import TOOLS, list_tools
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.peers import RankError
+from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
 from glt_lightning.options import ClusterOptions
 
 PROG = "python -m lightning"
@@ -214,8 +216,12 @@ def _versions() -> str:
 def _cluster_of_data(cluster: Any, strategy: Any) -> Any:
     """The options for a data module whose graph servers may have; with other strategies it samples what is here."""
     name = strategy if isinstance(strategy, str) else "" if strategy is None else strategy.class_path
-    kind = StrategyRegistry[name]["strategy"].__name__ if name in StrategyRegistry else name.rpartition(".")[2]
-    return cluster if kind == "GLTServerClientStrategy" else None
+    if name in StrategyRegistry:
+        kind: Any = StrategyRegistry[name]["strategy"]
+    else:
+        module, _, last = name.rpartition(".")
+        kind = getattr(import_module(module), last) if module else None
+    return cluster if isinstance(kind, type) and issubclass(kind, GLTServerClientStrategy) else None
 
 
 def _known(error: BaseException) -> BaseException | None:
