@@ -66,7 +66,7 @@ class Cut:
 class Memory:
     """Bytes of files that a host with one part maps.
 
-    topology: row pointers, sources and user ids.  edge_attrs: with the edge ids.  hot_lists: with the hotness of rows.
+    topology: row pointers, sources and user ids.  edge_attrs: with the edge ids.  hot_lists: hotness of all rows, with rankings.
     splits: those of all parts.
     """
 
