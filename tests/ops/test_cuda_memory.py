@@ -51,7 +51,7 @@ def test_closing_unlocks_once(kernels):
         Registered(kernels, memory)
     registered.close()
     registered.close()
-    with pytest.raises(NativeError, match="is closed"):
+    with pytest.raises(NativeError, match="was closed"):
         registered.address_of(memory)
     Registered(kernels, memory).close()
 

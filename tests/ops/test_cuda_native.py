@@ -59,7 +59,7 @@ def test_a_driver_that_does_not_serve_is_named(monkeypatch, tmp_path, code, driv
 def test_a_cuda_to_come_has_no_driver_number(monkeypatch, tmp_path):
     library_where(monkeypatch, tmp_path, code=35, driver=13000, built=14020)
     with pytest.raises(
-        NativeError, match=r"by CUDA 14\.2, .* CUDA 13\.0\. Update the driver, or install .* nvcc of CUDA 13\."
+        NativeError, match=r"need CUDA 14\.2, .* CUDA 13\.0\. Update the driver, or install .* nvcc of CUDA 13\."
     ):
         cuda_library.__wrapped__()
 
