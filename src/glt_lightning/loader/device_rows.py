@@ -29,7 +29,7 @@ _CARRIED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint6
 class DeviceRows:
     """``n_id`` and the attributes of the hottest nodes, one copy on ``device``; edges are not among them.
 
-    Made before the samplers, which leave out what its ``members`` say; filled (`fill`) before their first batch. Close it.
+    Made before the samplers, which leave out what its ``index`` names; filled (`fill`) before their first batch. Close it.
     Raises `OptionError` where the rows do not fit the device, or the graph has a node attribute of a reserved name.
     """
 
@@ -50,7 +50,7 @@ class DeviceRows:
                 f"cache.device: its rows take {self.nbytes:,} bytes, and {device} has {free:,} free. Lower cache.device."
             )
         try:
-            self.members = DeviceIndex.create(manifest, self._gids)
+            self.index = DeviceIndex.create(manifest, self._gids)
         except MemoryError as error:
             raise OptionError(f"cache.device: no memory on the host to say which rows: {error}.") from None
         self._tables: list[dict[str, torch.Tensor]] = []
@@ -89,7 +89,7 @@ class DeviceRows:
     def close(self) -> None:
         """Gives the memory on the device back, as far as no batch has it. Safe to call twice."""
         self._tables.clear()
-        self.members.close()
+        self.index.close()
 
     def _stores(self, batch: Batch) -> Iterator[tuple[dict[str, torch.Tensor], Any]]:
         schema = self._partition.schema

@@ -57,13 +57,13 @@ def open_mapped(
     kernels = gpu_kernels(sampling, device, setup.ranks)
     parts = HostParts(partition, cache, DeviceSource.of_workers(sampling, cache, partition.manifest), setup.ranks)
     opened.callback(parts.close)
-    rows, members = None, None
+    rows, on_device = None, None
     if kernels is None and not sampling.worker_devices:  # else cache.device is the budget of the GPUs that sample
         rows = device_rows(parts.partition, cache, device, stored=sampling.feature_dtype == "stored")
     if rows is not None:
         opened.callback(rows.close)
-        members = rows.members.path
-    source = parts.source(link, serve=serve, on_device=members)
+        on_device = rows.index.path
+    source = parts.source(link, serve=serve, on_device=on_device)
     producer: JoiningProducer
     if kernels is not None:
         producer = make_device_producer(parts.partition, source, kernels, setup)

@@ -102,7 +102,7 @@ def make_device_producer(
         wait_for(kernels.device)  # batches are made on other streams than the one that filled it
 
         def make(config: SamplerConfig) -> KHopSampler:
-            return KHopSampler(partition, config, store=store, remote=samplers.remote, cache=samplers.kept)
+            return KHopSampler(partition, config, store=store, remote=samplers.remote, cache=samplers.cache)
 
         producer = DeviceProducer(
             kernels.device,

@@ -125,7 +125,7 @@ class Samplers:
         self._on_device = None if where is None else DeviceIndex.open(where, self._partition.manifest)
         self._member: Member | None = None
         self._rows: PeerRows | None = None
-        self._kept = RemoteCache()
+        self._cache = RemoteCache()
         self._gpu = None if source.gpus is None else _open_gpu(source.gpus, index, self._partition)
         self.version = 0
         link = source.link
@@ -153,7 +153,7 @@ class Samplers:
 
     def keep(self, handle: Mapping[str, Any]) -> None:
         """Samplers made from now on, in a new `version`, ask no owner for rows of this `RemoteCache`."""
-        before, self._kept = self._kept, RemoteCache.from_handle(handle, self._partition.manifest)
+        before, self._cache = self._cache, RemoteCache.from_handle(handle, self._partition.manifest)
         self.version += 1
         before.close()
 
@@ -161,8 +161,8 @@ class Samplers:
         """A sampler for one thread."""
         remote = self.remote
         if self._gpu is not None:
-            return self._gpu.sampler(config, remote, self._kept)
-        return KHopSampler(self._partition, config, remote=remote, cache=self._kept, on_device=self._on_device)
+            return self._gpu.sampler(config, remote, self._cache)
+        return KHopSampler(self._partition, config, remote=remote, cache=self._cache, on_device=self._on_device)
 
     @property
     def remote(self) -> RemoteRows | None:
@@ -174,9 +174,9 @@ class Samplers:
         return self._rows
 
     @property
-    def kept(self) -> RemoteCache:
-        """What of those is kept on this host."""
-        return self._kept
+    def cache(self) -> RemoteCache:
+        """The remote cache of this host."""
+        return self._cache
 
     @property
     def traffic(self) -> Traffic:
@@ -184,7 +184,7 @@ class Samplers:
         return Traffic() if self._rows is None else self._rows.traffic
 
     def close(self) -> None:
-        self._kept.close()
+        self._cache.close()
         if self._member is not None:
             self._member.close()
         elif self._rows is not None:
