@@ -14,7 +14,7 @@ from glt_lightning.errors import SamplerError
 from glt_lightning.ops.cuda.stream import Mark, SideStream, wait_for
 from glt_lightning.producer.in_flight import InFlight
 from glt_lightning.producer.inline import OwnSamplers
-from glt_lightning.producer.look_ahead import LookAhead, Run
+from glt_lightning.producer.look_ahead import LoaderRun, LookAhead
 from glt_lightning.producer.samplers import Sampler, Samplers
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 _Made = tuple[Sample, Mark]  # and when its device has made it
 _Task = tuple[BatchRequest, Future[_Made]]
-_Run = Run[_Task]
+_Run = LoaderRun[_Task]
 
 
 class DeviceProducer(OwnSamplers, LookAhead[_Task, _Made]):

@@ -19,7 +19,7 @@ Made = TypeVar("Made")  # the same when it has been made
 
 
 @dataclass(eq=False)
-class Run(Generic[Task]):
+class LoaderRun(Generic[Task]):
     """One iteration of a loader: its batches that were asked for and not yet delivered, in plan order."""
 
     id: int
@@ -54,13 +54,13 @@ class LookAhead(ABC, Generic[Task, Made]):
     ) -> None:
         self._in_flight, self._in_use, self._turn = in_flight, in_use, turn or nullcontext()
         self._sizes: dict[SamplerConfig, int] = {}  # bytes of the largest batch so far, for the runs to come
-        self._runs: dict[int, Run[Task]] = {}
-        self._ended: deque[Run[Task]] = deque()
+        self._runs: dict[int, LoaderRun[Task]] = {}
+        self._ended: deque[LoaderRun[Task]] = deque()
         self._run_ids = count(1)
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         """As `Producer.stream`."""
-        run: Run[Task] = Run(next(self._run_ids), config, requests, largest=self._sizes.get(config, 0))
+        run: LoaderRun[Task] = LoaderRun(next(self._run_ids), config, requests, largest=self._sizes.get(config, 0))
         with self._turn:
             self._check_open()
             self._runs[run.id] = run
@@ -84,7 +84,7 @@ class LookAhead(ABC, Generic[Task, Made]):
             self._ended.append(run)
             self._leave(run)
 
-    def _top_up(self, run: Run[Task], in_use: int = 0) -> None:
+    def _top_up(self, run: LoaderRun[Task], in_use: int = 0) -> None:
         """Asks for batches up to the run's allowance."""
         while self._ended:
             ended = self._ended.popleft()
@@ -99,7 +99,7 @@ class LookAhead(ABC, Generic[Task, Made]):
                 return
             run.asked(task)
 
-    def _note_size(self, run: Run[Task], nbytes: int) -> None:
+    def _note_size(self, run: LoaderRun[Task], nbytes: int) -> None:
         if nbytes:
             self._sizes[run.config] = max(nbytes, self._sizes.get(run.config, 0))
             run.largest = self._sizes[run.config]
@@ -110,11 +110,11 @@ class LookAhead(ABC, Generic[Task, Made]):
         """Raises `SamplerError` if batches are not made any more."""
 
     @abstractmethod
-    def _ask(self, run: Run[Task], request: BatchRequest) -> Task | None:
+    def _ask(self, run: LoaderRun[Task], request: BatchRequest) -> Task | None:
         """Asks for a batch. None: there is no memory for another one now. There must be for the first."""
 
     @abstractmethod
-    def _wait(self, run: Run[Task], task: Task) -> Made:
+    def _wait(self, run: LoaderRun[Task], task: Task) -> Made:
         """Waits until a batch has been made. Raises `SamplerError` where it cannot be, or takes too long."""
 
     @abstractmethod
@@ -125,11 +125,11 @@ class LookAhead(ABC, Generic[Task, Made]):
     def _deliver(self, made: Made) -> Sample:
         """The batch for training."""
 
-    def _expect(self, allowed: int, others: list[Run[Task]]) -> None:
+    def _expect(self, allowed: int, others: list[LoaderRun[Task]]) -> None:
         """So many batches of a run may be in flight, beside those of the ``others``."""
 
-    def _leave(self, run: Run[Task]) -> None:
+    def _leave(self, run: LoaderRun[Task]) -> None:
         """A run has ended. From any thread, also while this one holds a lock: takes none."""
 
-    def _drop(self, run: Run[Task]) -> None:
+    def _drop(self, run: LoaderRun[Task]) -> None:
         """The same later, when it is this object's turn."""

@@ -16,7 +16,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.in_flight import LEAST, InFlight
-from glt_lightning.producer.look_ahead import LookAhead, Run
+from glt_lightning.producer.look_ahead import LoaderRun, LookAhead
 from glt_lightning.producer.pool import Failure, SamplerPool
 from glt_lightning.producer.process import BatchTask, batches_at_once
 from glt_lightning.producer.samplers import SamplerSource
@@ -126,11 +126,11 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
 
     # -- scheduling
 
-    def _expect(self, allowed: int, others: list[Run[BatchTask]]) -> None:
+    def _expect(self, allowed: int, others: list[LoaderRun[BatchTask]]) -> None:
         # of this rank, and one batch in use, one just being replaced
         self._slots.limit = allowed + sum(max(LEAST, len(each.tasks)) for each in others) + 2
 
-    def _ask(self, run: Run[BatchTask], request: BatchRequest) -> BatchTask | None:
+    def _ask(self, run: LoaderRun[BatchTask], request: BatchRequest) -> BatchTask | None:
         """The next due batch always gets memory."""
         slot = self._slots.take()
         patience = _SamplerPatience(self._options.timeout_s)
@@ -145,7 +145,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         self._pool.submit(task)
         return task
 
-    def _wait(self, run: Run[BatchTask], task: BatchTask) -> BatchTask:
+    def _wait(self, run: LoaderRun[BatchTask], task: BatchTask) -> BatchTask:
         patience = _SamplerPatience(self._options.timeout_s)
         while task.reply is None:
             self._read_replies(patience, task)
@@ -198,7 +198,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         counters = Counters.from_list(reply["counters"])
         return Sample(made.request.number, {p.name: p.view(memory) for p in layout}, counters)
 
-    def _drop(self, run: Run[BatchTask]) -> None:
+    def _drop(self, run: LoaderRun[BatchTask]) -> None:
         """What samplers still make for an ended run is dropped when it comes."""
         for task in run.tasks:
             if task.reply is None:

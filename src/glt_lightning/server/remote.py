@@ -11,7 +11,7 @@ from glt_lightning.channel.slots import PinMemory, Slot, SlotPool
 from glt_lightning.errors import SamplerError
 from glt_lightning.options import ClusterOptions, SamplingOptions
 from glt_lightning.producer.in_flight import InFlight
-from glt_lightning.producer.look_ahead import LookAhead, Run
+from glt_lightning.producer.look_ahead import LoaderRun, LookAhead
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import Sample
@@ -79,17 +79,17 @@ class RemoteProducer(LookAhead[int, _Answered]):
         if self._slots is not None:
             self._slots.close()
 
-    def _ask(self, run: Run[int], request: BatchRequest) -> int:
+    def _ask(self, run: LoaderRun[int], request: BatchRequest) -> int:
         self._client_session.ask(Question(run.id, run.config, request))
         return request.number
 
-    def _wait(self, run: Run[int], task: int) -> _Answered:
+    def _wait(self, run: LoaderRun[int], task: int) -> _Answered:
         return task, self._client_session.answer((run.id, task))
 
     def _nbytes(self, made: _Answered) -> int:
         return made[1].body.nbytes
 
-    def _leave(self, run: Run[int]) -> None:
+    def _leave(self, run: LoaderRun[int]) -> None:
         self._client_session.forget(run.id)
 
     def _deliver(self, made: _Answered) -> Sample:
