@@ -30,7 +30,7 @@ from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
 from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.cluster.member import OwnerAddresses, connect_owners
+from glt_lightning.cluster.owner_server import OwnerAddresses, connect_owners
 from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import CacheOptions, ClusterOptions, SecurityOptions
 from glt_lightning.producer.ranks import Ranks

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from glt_lightning.cluster.member import OwnerAddresses, connect_owners
+from glt_lightning.cluster.owner_server import OwnerAddresses, connect_owners
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PartitionError
 from tests.helpers.partitions import partitioned, small_graph

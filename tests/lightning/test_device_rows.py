@@ -65,5 +65,5 @@ def test_predictions(fitted, make_trainer, apart, tmp_path):
 
 
 def test_servers_make_whole_batches(fitted):
-    with pytest.raises(OptionError, match=r"cache\.device: needs the graph where training is.*glt_worker"):
+    with pytest.raises(OptionError, match=r"cache\.device: the training process must map the graph.*glt_worker"):
         fitted(ROWS, "glt_server_client")

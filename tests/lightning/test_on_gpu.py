@@ -60,7 +60,9 @@ def test_servers_make_whole_batches(fitted, gpu, caplog):
     _, plain = fitted(sampling={"topology": "cpu"})
     with caplog.at_level(logging.INFO, "glt_lightning"):
         _, model = fitted("glt_server_client", sampling={"topology": "device"})
-    assert "servers make whole batches; for their cluster.worker_devices: topology device." in caplog.text
+    assert (
+        "servers make the batches; these options hold for their cluster.worker_devices: topology device." in caplog.text
+    )
     assert same(model, plain)
 
 

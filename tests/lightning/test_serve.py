@@ -136,7 +136,7 @@ def test_servers_of_one_host_partition_once(config: str, tmp_path: Path) -> None
             ["--config", "run.yaml", "--server.parts", "a"],
             "server.parts: expected numbers of parts such as 0,2; got 'a'.",
         ),
-        (["--config", "run.yaml", "--server.parts", "0,7"], "server.parts: [7] is not among the parts 0 to 1"),
+        (["--config", "run.yaml", "--server.parts", "0,7"], "has the parts 0 to 1, got [7]"),
         (["--config", "run.yaml", "--server.parts", "1"], "server.parts: [1] lacks [0]"),
         (
             ["--config", "run.yaml", "--server.address", "192.0.2.1:0", "--cluster.security.insecure", "true"],

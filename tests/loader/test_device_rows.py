@@ -176,7 +176,7 @@ def test_more_than_the_device_has(tmp_path, apart, monkeypatch):
 
 
 def test_servers_make_whole_batches():
-    with pytest.raises(OptionError, match="needs the graph where training is"):
+    with pytest.raises(OptionError, match="the training process must map the graph"):
         LoaderContext(ServedGraph(SimpleNamespace(), ClusterOptions()), cache=CacheOptions(device="1GiB"))
 
 

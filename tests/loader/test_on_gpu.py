@@ -164,7 +164,7 @@ def test_worker_devices_of_a_trainer_without_a_graph(caplog):
     options = SamplingOptions(num_workers=1, worker_devices=["cuda:0"])
     with caplog.at_level(logging.INFO, "glt_lightning"):
         _log_without_effect(options)
-    assert "sampling.worker_devices: no effect, for servers" in caplog.text
+    assert "sampling.worker_devices: no effect, since servers" in caplog.text
 
 
 def test_memory_is_freed_after_the_threads_have_ended(tmp_path):

@@ -57,7 +57,7 @@ def test_memory_is_shared_and_comes_back(farm, whole):
 def test_kept_batches_are_copied_and_their_slots_used_again(farm, whole):
     server = farm.serve(whole)
     producer = farm.producer(farm.peer(server.address))
-    with pytest.warns(UserWarning, match="many batches are kept"):
+    with pytest.warns(UserWarning, match="the program references many batches"):
         kept = list(producer.stream(CONFIG, requests(100)))
     assert producer.fresh_slots >= 80
     assert slots(server) <= 30

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import torch
 
-from glt_lightning.cluster.cache import NOTHING_TO_KEEP
+from glt_lightning.cluster.cache import NOTHING_TO_CACHE
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
@@ -32,7 +32,7 @@ class MappedGraph:
 
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
         if setup.cache.keeps_rows and setup.ranks.rank == 0:
-            _log.info("%s", NOTHING_TO_KEEP)
+            _log.info("%s", NOTHING_TO_CACHE)
         with ExitStack() as opened:
             producer, rows = open_mapped(self._partition, setup, opened)
             if rows is not None:

@@ -1,4 +1,4 @@
-"""Who makes Samples for a loader, and how a graph is asked for it."""
+"""The producers of a loader's Samples, and how a graph opens one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from glt_lightning.channel.slots import PinMemory
-from glt_lightning.cluster.member import OwnerAddresses
+from glt_lightning.cluster.owner_server import OwnerAddresses
 from glt_lightning.cluster.remote_rows import Traffic
 from glt_lightning.data.graph import AnyGraph
 from glt_lightning.errors import OptionError
@@ -18,15 +18,15 @@ from glt_lightning.sampler.sample import Sample
 
 
 class Producer(Protocol):
-    """Makes the batches of any number of loaders, in the order they are asked for."""
+    """Makes the batches of any number of loaders, in the order of their requests."""
 
     @property
     def restarts(self) -> int:
-        """Sampler processes started again so far."""
+        """Number of sampler processes that were restarted so far."""
 
     @property
     def fresh_slots(self) -> int:
-        """Batches that came in one-off memory because the consumer held every slot."""
+        """Number of batches in one-off memory, because the program references the batches of all slots."""
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         """Yields one `Sample` per request. Nothing happens before the first ``next``; closing the iterator early is fine."""
@@ -36,31 +36,31 @@ class Producer(Protocol):
 
 
 class JoiningProducer(Producer, Protocol):
-    """A producer whose samplers serve the parts that are mapped here, and ask the samplers of other ranks for the others."""
+    """A producer whose samplers serve the local parts, and request rows of the other parts from samplers of other ranks."""
 
     @property
     def traffic(self) -> Traffic:
-        """What samplers in this process asked of others so far; sampler processes count for themselves."""
+        """Traffic of samplers in this process so far; sampler processes count their own."""
 
     def addresses(self) -> list[str]:
-        """Where its samplers serve their parts; waits until all do. Raises `SamplerError` if one does not start."""
+        """The addresses at which its samplers serve their parts; waits until all do. Raises `SamplerError` if one does not
+        start."""
 
     def join(self, owners: Sequence[OwnerAddresses]) -> None:
-        """Tells the samplers which processes serve the parts that are not mapped here."""
+        """Sends the samplers the owners of the other parts."""
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Tells the samplers where this host's cache of remote rows is, from which they take rows from now on."""
+        """Sends the samplers the handle of this host's remote cache, which they use from now on."""
 
     def tend(self) -> None:
-        """Replaces samplers that died, which other ranks may need while this one takes no batches. From another thread."""
+        """Replaces samplers that died: other ranks may need them while this one takes no batches. From another thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerSetup:
-    """What the producer of a rank is made for.
+    """The options and collaborators of a rank's producer.
 
-    cache: what is kept in memory.  pin: page-locks the memory of batches; None: it is not.  device: what trains, as torch
-    names it.
+    pin: page-locks the memory of batches; None: it is not page-locked.  device: that trains, by torch's name.
     """
 
     ranks: Ranks
@@ -71,15 +71,15 @@ class ProducerSetup:
 
 
 class DeviceRowsLike(Protocol):
-    """Rows that the training device has, so that batches come without them."""
+    """Rows on the training device, which batches leave out."""
 
     def complete(self, batch: Any) -> Any:
-        """Gives a batch, moved to the device, the rows that it came without; the same object."""
+        """Adds the rows on the device to a batch that was moved there; returns the same object."""
 
 
 @dataclass(frozen=True)
 class OpenedProducer:
-    """A producer, the rows that its batches leave out if there are any, and what closes both. ``close`` may be called twice."""
+    """A producer, the rows that its batches leave out if there are any, and ``close`` for both, which may be called twice."""
 
     producer: Producer
     device_rows: DeviceRowsLike | None
@@ -87,15 +87,15 @@ class OpenedProducer:
 
 
 class SampledGraph(AnyGraph, Protocol):
-    """A graph that knows who makes batches of it: this rank (`loader.mapped`), the ranks of several hosts for each other
-    (`loader.hosts`), graph servers (`server.served`)."""
+    """A graph that opens the producer of its batches: in this rank (`loader.mapped`), in the ranks of several hosts together
+    (`loader.hosts`), or on graph servers (`server.served`)."""
 
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
-        """Starts what makes the batches of one rank. A collective call of ``setup.ranks``."""
+        """Opens the producer of one rank. A collective call of ``setup.ranks``."""
 
 
 class ProducedElsewhere:
-    """A `SampledGraph` whose batches ``make_producer`` makes: it is given what page-locks memory, or None."""
+    """A `SampledGraph` with a producer of the program's own. make_producer: its argument page-locks memory, or is None."""
 
     def __init__(self, graph: AnyGraph, make_producer: Callable[[PinMemory | None], Producer]) -> None:
         self._graph, self._make_producer = graph, make_producer
@@ -110,9 +110,9 @@ class ProducedElsewhere:
 
 
 def refuse_device_rows(cache: CacheOptions) -> None:
-    """Raises `OptionError` where rows shall lie on the training device, and whoever makes batches puts all rows in."""
+    """Raises `OptionError` for a cache on the training device, where the producer's batches contain all rows."""
     if cache.device_bytes is not None:
         raise OptionError(
-            "cache.device: needs the graph where training is, and here servers make whole batches. Train with strategy "
-            "glt_worker, or leave cache.device out."
+            "cache.device: the training process must map the graph, but here servers make whole batches. Train with strategy "
+            "glt_worker, or remove cache.device."
         )

@@ -1,4 +1,4 @@
-"""Worker mode over several hosts: the samplers of all ranks serve each other the parts that their hosts map."""
+"""Worker mode over several hosts: the samplers of each rank serve the parts of their host to those of other ranks."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 
 from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
-from glt_lightning.cluster.member import OwnerAddresses, connect_owners
+from glt_lightning.cluster.owner_server import OwnerAddresses, connect_owners
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.producer.base import JoiningProducer, ProducerSetup
 from glt_lightning.producer.shared_tiers import SharedCache
 from glt_lightning.producer.watch import OnLoss, OwnerWatch
 
-_LOOK_S = 0.2  # between looks at whether samplers live
+_LOOK_S = 0.2  # between checks for dead samplers, which other ranks wait for
 
 
 class WorkerGroup:
-    """Joins the samplers of one rank to those of the other ranks, which map other parts. All ranks make theirs at the same
-    time; close it before the producer.
+    """Joins the samplers of one rank to those of the ranks that map other parts. Collective: all ranks construct theirs at
+    the same time. Close it before the producer.
 
-    The samplers listen at free ports, the addresses are exchanged, and each sampler asks the others for the rows of the
-    parts that it does not map. Which port is whose needs no configuration.
+    The samplers listen at free ports, the ranks exchange the addresses, and each sampler requests rows of the other parts
+    from their owners. Ports need no configuration.
 
     Args:
-        graph: The graph, of which this rank maps some parts; learns who has the others.
-        producer: Has the samplers of this rank.
-        link: This rank among the others.
-        setup: For what the producer was made.
-        on_loss: Hears of a rank that is gone for longer than the deadlines allow; see `watch.OwnerWatch`.
-        silence_s: How long a rank may be stopped whose sampler processes go on.
+        graph: The graph, of which this rank maps some parts; ``graph.remote`` is set to the owners of the others.
+        producer: The producer with the samplers of this rank.
+        link: Identity and options of this rank towards its peers.
+        setup: The setup of the producer.
+        on_loss: Called when a rank is lost for longer than the deadlines allow; see `watch.OwnerWatch`.
+        silence_s: How long a rank may be stopped while its sampler processes go on.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class WorkerGroup:
             if on_loss is not None:
                 self._watch = OwnerWatch(self.rows.peers, link.deadlines.call_s / 2, silence_s, on_loss)
             if keeper is not None:
-                opened.callback(keeper.close)  # also first of all: a sampler started now would look for a closed cache
+                # Also first of all: a sampler that the keeper started while this closes would open a closed cache.
+                opened.callback(keeper.close)
             self._opened = opened.pop_all()
 
     def close(self) -> None:
@@ -78,7 +79,7 @@ class WorkerGroup:
 
 
 class _Keeper:
-    """Replaces samplers that others need, also while this rank takes no batches."""
+    """Replaces dead samplers while this rank takes no batches: other ranks need them."""
 
     def __init__(self, producer: JoiningProducer) -> None:
         self._closed = threading.Event()
@@ -95,27 +96,28 @@ class _Keeper:
 
 
 def _exchange_owners(
-    setup: ProducerSetup, link: Link, parts: tuple[int, ...], addresses: list[str]
+    setup: ProducerSetup, link: Link, mapped: tuple[int, ...], addresses: list[str]
 ) -> list[OwnerAddresses]:
-    """Who has which parts, ranks with the same parts together. Raises `PartitionError` if the folders differ."""
-    said = json.dumps({"name": link.name, "graph": link.graph, "parts": list(parts), "addresses": addresses})
+    """The owners of all parts, ranks with the same parts as one. Raises `PartitionError` if the partitions differ."""
+    mine = json.dumps({"name": link.name, "graph": link.graph, "parts": list(mapped), "addresses": addresses})
     group: dict[tuple[int, ...], list[dict[str, Any]]] = {}
-    for text in setup.ranks.exchange(said):
+    for text in setup.ranks.exchange(mine):
         try:
             theirs = json.loads(text)
             group.setdefault(tuple(theirs["parts"]), []).append(theirs)
         except (ValueError, KeyError, TypeError) as error:
-            raise PeerError(f"a rank introduced itself with {text!r:.200}, which cannot be read ({error}).") from None
+            raise PeerError(
+                f"cannot read what a rank sent as its parts and addresses: {text!r:.200} ({error}). "
+                "Install the same release of glt-lightning on all hosts."
+            ) from None
         if theirs["graph"] != link.graph:
             raise PartitionError(
                 f"{theirs['name']} has another partition ({theirs['graph']}) than {link.name} ({link.graph}). "
                 "Copy one partition folder to all hosts, or partition with the same options and seed."
             )
     if not group:
-        raise OptionError("exchange: gave nothing; expected the texts of all ranks.")
+        raise OptionError("exchange: returned no texts; it has to return those of all ranks, in rank order.")
     return [
-        OwnerAddresses(
-            " / ".join(m["name"] for m in members), theirs, tuple(a for m in members for a in m["addresses"])
-        )
-        for theirs, members in group.items()
+        OwnerAddresses(" / ".join(m["name"] for m in ranks), parts, tuple(a for m in ranks for a in m["addresses"]))
+        for parts, ranks in group.items()
     ]

@@ -1,4 +1,4 @@
-"""The parts of the graph that a process maps, as its samplers find them in the memory of its host."""
+"""The local parts of the graph with their host tier and the copies for GPUs, shared by the ranks of a host."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from glt_lightning.sampler.device_source import DeviceSource
 
 
 class HostParts:
-    """Opens what ``cache.memory`` and the GPUs of sampler processes need of the mapped parts, once per host. All ranks make
-    theirs at the same time. Close it after the samplers.
+    """Opens the host tier (``cache.memory``) and the memory that GPUs of sampler processes read, once per host. Collective:
+    all ranks construct theirs at the same time. Close it after the samplers.
 
-    partition: the mapped parts, with the rows that stay in memory.  gpus: of the sampler processes; None: the CPU samples.
+    partition: the mapped parts, with their host tier.  gpus: of the sampler processes; None: the CPU samples.
     Raises `OptionError` for more memory than this host has, on other ranks `PeerError`.
     """
 
@@ -35,7 +35,7 @@ class HostParts:
             self._opened = opened.pop_all()
 
     def source(self, link: Link | None = None, **changes: Any) -> SamplerSource:
-        """What samplers of these parts open; the arguments are those of `SamplerSource`."""
+        """The `SamplerSource` of these parts; the arguments are its fields."""
         return SamplerSource.of(self.partition, link, gpus=self._gpus, **changes)
 
     def close(self) -> None:

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, Slot, SlotPool
-from glt_lightning.cluster.member import OwnerAddresses
+from glt_lightning.cluster.owner_server import OwnerAddresses
 from glt_lightning.cluster.remote_rows import Traffic
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.producer.samplers import Sampler, Samplers
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
-_SLOTS = 3  # the batch in use, the one just left, and one to write
+_SLOTS = 3  # the batch in use, the one before, which the loop variable may still reference, and one to write
 
 
 class OwnSamplers:
-    """What a producer whose samplers are in this process answers as a `JoiningProducer`. It owns the samplers.
+    """The part of `JoiningProducer` of a producer whose samplers are in this process. It owns the samplers.
 
-    samplers: None for a producer that joins no others.
+    samplers: None for a producer that joins no other ranks.
     """
 
     restarts = 0
@@ -29,7 +29,7 @@ class OwnSamplers:
 
     @property
     def traffic(self) -> Traffic:
-        """What was asked of other processes so far."""
+        """Traffic with other processes so far."""
         return Traffic() if self._samplers is None else self._samplers.traffic
 
     def addresses(self) -> list[str]:
@@ -45,7 +45,7 @@ class OwnSamplers:
             self._samplers.keep(handle)
 
     def close_samplers(self) -> None:
-        """Ends what the samplers serve and ask; a thread that waits for another process raises."""
+        """Ends the samplers' server and calls; a thread that waits for another process raises."""
         if self._samplers is not None:
             self._samplers.close()
 
@@ -54,7 +54,7 @@ class OwnSamplers:
 
 
 class InlineProducer(OwnSamplers):
-    """Makes each batch when it is asked for."""
+    """Makes each batch when it is requested, in the calling thread."""
 
     def __init__(self, samplers: Samplers, pin: PinMemory | None = None) -> None:
         super().__init__(samplers)
@@ -70,7 +70,7 @@ class InlineProducer(OwnSamplers):
         for request in requests:
             yield self._make(config, request)
 
-    @guarded()  # nobody would start this process again, as a sampler process is
+    @guarded()  # a file that shrinks becomes an error: SIGBUS would end training, as this process is not restarted
     def _make(self, config: SamplerConfig, request: BatchRequest) -> Sample:
         sampler = self._made.get(config)
         if sampler is None:

@@ -1,4 +1,4 @@
-"""Batches are asked for ahead of training, and delivered in the order of the plan."""
+"""Requests batches ahead of training, and delivers them in the order of the plan."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from glt_lightning.producer.in_flight import InFlight
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
-Task = TypeVar("Task")  # a batch that was asked for
-Made = TypeVar("Made")  # the same when it has been made
+Task = TypeVar("Task")  # a requested batch
+Made = TypeVar("Made")  # the same when it is finished
 
 
 @dataclass(eq=False)
 class LoaderRun(Generic[Task]):
-    """One iteration of a loader: its batches that were asked for and not yet delivered, in plan order."""
+    """One iteration of a loader: its batches in flight, in plan order."""
 
     id: int
     config: SamplerConfig
@@ -36,17 +36,18 @@ class LoaderRun(Generic[Task]):
         return self._next
 
     def asked(self, task: Task) -> None:
-        """The next request was asked for, as ``task``."""
+        """Notes that the next request was sent, as ``task``."""
         self._next = None
         self.tasks.append(task)
 
 
 class LookAhead(ABC, Generic[Task, Made]):
-    """The `Producer.stream` of producers that ask somebody else for batches: a process, a server, a thread. A producer says how
-    one batch is asked for (`_ask`), waited for (`_wait`) and turned into a `Sample` (`_deliver`).
+    """The `Producer.stream` of producers whose batches are made by a process, a server or a thread. A subclass defines how
+    one batch is requested (`_ask`), waited for (`_wait`) and turned into a `Sample` (`_deliver`).
 
-    in_flight: how many batches may be asked for at once.  in_use: batches that count among those while training has them: 1
-    where they take the memory of a device.  turn: held while batches are asked for and waited for.
+    in_flight: the limit of batches in flight.  in_use: batches that count among these while training has them: 1 if they
+    take the memory of a device.  turn: a lock that is held while batches are requested and waited for, and not while
+    training has one.
     """
 
     def __init__(
@@ -74,18 +75,18 @@ class LookAhead(ABC, Generic[Task, Made]):
                     made = self._wait(run, run.tasks[0])
                     run.tasks.popleft()
                     self._note_size(run, self._nbytes(made))
-                    self._top_up(run, self._in_use)  # others work on while training does
-                    box = [self._deliver(made)]
+                    self._top_up(run, self._in_use)  # the next batches are made while this one is in training
+                    held = [self._deliver(made)]
                     del made
-                yield box.pop()  # nothing here holds the batch while training has it
+                yield held.pop()  # no variable here references the batch while training has it
         finally:
-            # Not more: an abandoned iterator is closed wherever the garbage collector finds it, also between the two
-            # halves of a message.
+            # Only queue it: the garbage collector closes an abandoned iterator at any point, also while this thread holds
+            # the lock or is in the middle of a message to a sampler. The next `_top_up` drops it.
             self._ended.append(run)
             self._leave(run)
 
     def _top_up(self, run: LoaderRun[Task], in_use: int = 0) -> None:
-        """Asks for batches up to the run's allowance."""
+        """Requests batches up to the run's limit."""
         while self._ended:
             ended = self._ended.popleft()
             self._runs.pop(ended.id, None)
@@ -107,29 +108,29 @@ class LookAhead(ABC, Generic[Task, Made]):
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raises `SamplerError` if batches are not made any more."""
+        """Raises `SamplerError` if the producer is closed or has failed."""
 
     @abstractmethod
     def _ask(self, run: LoaderRun[Task], request: BatchRequest) -> Task | None:
-        """Asks for a batch. None: there is no memory for another one now. There must be for the first."""
+        """Requests a batch. None: there is no memory for another one now; for the first there must be."""
 
     @abstractmethod
     def _wait(self, run: LoaderRun[Task], task: Task) -> Made:
-        """Waits until a batch has been made. Raises `SamplerError` where it cannot be, or takes too long."""
+        """Waits for a batch. Raises `SamplerError` if it cannot be made, or not in time."""
 
     @abstractmethod
     def _nbytes(self, made: Made) -> int:
-        """What a batch takes of the budget; 0 where there is none."""
+        """Bytes of a batch within the budget; 0 without a budget."""
 
     @abstractmethod
     def _deliver(self, made: Made) -> Sample:
         """The batch for training."""
 
     def _expect(self, allowed: int, others: list[LoaderRun[Task]]) -> None:
-        """So many batches of a run may be in flight, beside those of the ``others``."""
+        """Called before requests: ``allowed`` batches of a run may be in flight, besides those of ``others``."""
 
     def _leave(self, run: LoaderRun[Task]) -> None:
-        """A run has ended. From any thread, also while this one holds a lock: takes none."""
+        """Called when a run ends, from any thread and possibly from a finalizer: it must take no lock."""
 
     def _drop(self, run: LoaderRun[Task]) -> None:
-        """The same later, when it is this object's turn."""
+        """Called for an ended run later, with the lock held."""

@@ -1,4 +1,4 @@
-"""What the ranks of a host share is made by the first of them."""
+"""Makes a shared object on the first rank of each host."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ T = TypeVar("T")
 
 
 def once_per_host(ranks: Ranks, parts: Sequence[int], make: Callable[[int], Any]) -> Any:
-    """What ``make`` gives, as JSON can say it, on the first of the ranks of a host that map the same parts.
+    """Calls ``make`` on the first of the ranks of a host that map the same parts, and returns its result, a JSON value, on
+    all of these.
 
-    All ranks call it. make: is told how many these ranks are.
-    Raises what ``make`` raises; on other ranks, also of other hosts, `PeerError` with its text.
+    Collective: all ranks call it. make: called with the number of these ranks.
+    Raises the error of ``make``; on other ranks, also of other hosts, `PeerError` with its text.
     """
     mine = [ranks.name, host_name(), list(parts)]
-    others = [json.loads(text) for text in ranks.exchange(json.dumps(mine))]
-    like_this = [number for number, other in enumerate(others) if other[1:] == mine[1:]]
+    everyone = [json.loads(text) for text in ranks.exchange(json.dumps(mine))]
+    sharing = [number for number, other in enumerate(everyone) if other[1:] == mine[1:]]
     made, error = None, None
-    if others[like_this[0]] == mine:
+    if everyone[sharing[0]] == mine:
         try:
-            made = make(len(like_this))
+            made = make(len(sharing))
         except Exception as raised:
             error = raised
-    told = [json.loads(text) for text in ranks.exchange(json.dumps([made, None if error is None else str(error)]))]
+    results = [json.loads(text) for text in ranks.exchange(json.dumps([made, None if error is None else str(error)]))]
     if error is not None:
         raise error
-    for other, (_, failure) in zip(others, told, strict=True):
+    for other, (_, failure) in zip(everyone, results, strict=True):
         if failure is not None:
             raise PeerError(f"{other[0]}: {failure}")
-    return told[like_this[0]][0]
+    return results[sharing[0]][0]
 
 
 def on_all_or_none(ranks: Ranks, make: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """What ``make`` gives, if it raises on no rank; else ``undo`` of it. All ranks call it.
+    """Calls ``make`` on every rank and returns its result; if it raises on any rank, calls ``undo`` on the results of the
+    others. Collective: all ranks call it.
 
-    Raises what ``make`` raises; on other ranks `PeerError` with its text, so that they do not wait for that one later.
+    Raises the error of ``make``; on other ranks `PeerError` with its text, so that they do not wait for that rank later.
     """
     made: list[T] = []
     error = None
@@ -49,12 +51,12 @@ def on_all_or_none(ranks: Ranks, make: Callable[[], T], undo: Callable[[T], obje
         made.append(make())
     except Exception as raised:
         error = raised
-    told = [
+    results = [
         json.loads(text) for text in ranks.exchange(json.dumps([ranks.name, None if error is None else str(error)]))
     ]
     if error is not None:
         raise error
-    for other, failure in told:
+    for other, failure in results:
         if failure is not None:
             undo(made[0])
             raise PeerError(f"{other}: {failure}")
@@ -62,6 +64,7 @@ def on_all_or_none(ranks: Ranks, make: Callable[[], T], undo: Callable[[T], obje
 
 
 def host_name() -> str:
-    """What processes have in common that can open each other's files by ``/proc``."""
+    """An identity that processes share if they can open each other's files by ``/proc``: the boot of the host, the process
+    namespace and the user."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glt_lightning.channel.wire import ClosedError, receive
-from glt_lightning.cluster.member import OwnerAddresses
+from glt_lightning.cluster.owner_server import OwnerAddresses
 from glt_lightning.errors import SamplerError
 from glt_lightning.producer.child import Starter
 from glt_lightning.producer.process import LEAVE_S, BatchTask, SamplerProcess
@@ -27,13 +27,13 @@ _MOST_PAUSE_S = 10.0
 class Failure:
     """The failure of a process: it died, hangs or raised.
 
-    said: its name and the event, without a full stop.  traceback: in that process, or "".
+    message: its name and the event, without a full stop.  traceback: in that process, or "".
     tasks: those that it did not finish.  offending: the task that raised, if one did.  kind: name of that error.
     final: it could not open the graph, so a new process would fail as well.
     in_vain: number of processes in a row with this index, this one included, that ended before they made a batch.
     """
 
-    said: str
+    message: str
     traceback: str
     tasks: list[BatchTask]
     offending: BatchTask | None = None
@@ -42,7 +42,7 @@ class Failure:
     in_vain: int = 1
 
     def __str__(self) -> str:
-        return self.said + (f"\n\nTraceback in the sampler process:\n{self.traceback}" if self.traceback else ".")
+        return self.message + (f"\n\nTraceback in the sampler process:\n{self.traceback}" if self.traceback else ".")
 
 
 # Returns the failure's tasks that are to be made again. Raises to end the iteration with an error.
@@ -57,7 +57,7 @@ class SamplerPool:
     least busy process; one that is to be made `alone` waits for a process without other tasks.
 
     threads: batches that a process makes at once.  timeout_s: for a message to or from a process that has begun.
-    lasting: for a server, whose clients share processes: a process stays after an exception and goes on with its other
+    resilient: for a server, whose clients share processes: a process stays after an exception and goes on with its other
     tasks, and a start that fails is retried. Otherwise the process is replaced, and a failed start raises.
     """
 
@@ -69,10 +69,10 @@ class SamplerPool:
         timeout_s: float,
         on_failure: FailurePolicy,
         *,
-        lasting: bool = False,
+        resilient: bool = False,
     ) -> None:
         self._source, self._threads, self._timeout_s, self._on_failure = source, threads, timeout_s, on_failure
-        self._lasting = lasting
+        self._resilient = resilient
         self._addresses: dict[int, str] = {}  # by index of the process
         self._opened: set[int] = set()
         self._owners: Sequence[OwnerAddresses] = ()
@@ -226,7 +226,7 @@ class SamplerPool:
             return process.tasks.pop(key), header
         offending, kind = process.tasks[key], header["error"].partition(":")[0]
         reason = f"failed at batch {header['number']}: {header['error']}"
-        if self._lasting:
+        if self._resilient:
             del process.tasks[key]
             failure = Failure(f"{process.name} {reason}", header["traceback"], [offending], offending, kind)
             self._waiting.extend(self._on_failure(failure))
@@ -256,8 +256,8 @@ class SamplerPool:
             self._waiting.clear()
         self._due_s[index] = time.monotonic() + self._pause_s(index)
         self._in_vain[index] += 1
-        said, in_vain = f"{process.name} {reason}", self._in_vain[index]
-        again = list(self._on_failure(Failure(said, traceback, tasks, offending, kind, final, in_vain)))
+        message, in_vain = f"{process.name} {reason}", self._in_vain[index]
+        again = list(self._on_failure(Failure(message, traceback, tasks, offending, kind, final, in_vain)))
         self.restarts += 1
         self._waiting.extendleft(reversed(again))
         self._start_due()
@@ -275,7 +275,7 @@ class SamplerPool:
             try:
                 process = SamplerProcess(index, source, self._threads, self._timeout_s, self._starter)
             except SamplerError:
-                if not self._lasting:
+                if not self._resilient:
                     raise
                 self._in_vain[index] += 1
                 self._due_s[index] = now + max(_FIRST_PAUSE_S, self._pause_s(index))

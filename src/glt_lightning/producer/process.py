@@ -14,7 +14,7 @@ from typing import Any
 
 from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.channel.wire import ClosedError, send
-from glt_lightning.cluster.member import OwnerAddresses
+from glt_lightning.cluster.owner_server import OwnerAddresses
 from glt_lightning.errors import SamplerError
 from glt_lightning.producer.child import Starter
 from glt_lightning.producer.request_codec import write_config, write_request

@@ -1,4 +1,4 @@
-"""The ranks that train together, as one of them sees them."""
+"""A rank and its means to agree with the other ranks of its job."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ GatherCounts = Callable[[int], list[int]]  # the same for one number of each ran
 
 
 def alone(text: str) -> list[str]:
-    """The `Exchange` of a process that shares nothing with others."""
+    """The `Exchange` of a process without peers."""
     return [text]
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the ranks that train together. Whoever has to agree with the other ranks is given this object.
+    """The rank of this process and its collective calls. Components that have to agree with other ranks take this object.
 
-    rank, world_size: the number of this process, and how many there are.
-    exchange: gives every rank the texts of all ranks. By default a rank hears of itself alone, and shares no memory with
-    the other ranks of its host.
-    gather_counts: gives every rank the number of each rank; None where ranks need not agree on numbers.
+    rank, world_size: the number of this process, and the number of ranks.
+    exchange: returns the texts of all ranks on every rank. By default only the own text, so that nothing is shared with
+    other ranks of the host.
+    gather_counts: returns the numbers of all ranks on every rank; None if ranks need not agree on numbers.
     name: of this rank, for messages; no other rank has it. "": ``rank N``.
 
     >>> Ranks(rank=1, world_size=4).name

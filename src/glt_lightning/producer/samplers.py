@@ -1,4 +1,4 @@
-"""What a sampler process, or a trainer that samples itself, opens: the parts that are mapped and who has the others."""
+"""The graph as samplers open it, in a sampler process or in the trainer: local parts, and the owners of the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from glt_lightning.cluster.link import Link
-from glt_lightning.cluster.member import Member, OwnerAddresses, connect_owners
+from glt_lightning.cluster.owner_server import OwnerAddresses, OwnerServer, connect_owners
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PartitionError, SamplerError
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class Sampler(Protocol):
-    """Makes batches for one thread: `sampler.khop.KHopSampler`, and whoever stands in for it."""
+    """Makes batches for one thread: `sampler.khop.KHopSampler`, or one of a GPU or of the program's own."""
 
     def draft(self, request: BatchRequest) -> Draft:
-        """One batch; it must be written before the next is asked for."""
+        """One batch; it must be written before the next is requested."""
 
 
 @dataclass(frozen=True)
 class SamplerSource:
-    """Where samplers find the graph.
+    """The graph for samplers, as plain values.
 
-    directory, options_hash: the partition folder, and what its manifest must say.  parts: those to map.
-    link: how to talk to owners of other parts; None when all are mapped.  serve: address at which the mapped parts are
-    served to others; None: they are not.  owners: who has the other parts, if that is known from the start.
+    directory, options_hash: the partition folder, and the hash in its manifest.  parts: those to map.
+    link: for calls to owners of other parts; None if all are mapped.  serve: address at which the mapped parts are served;
+    None: they are not.  owners: those of the other parts, if they are known from the start.
     memory: path of the `HostTier` of the parts; None: their attributes are mapped.
     on_device: path of the `DeviceIndex` of the trainer; None: batches have all rows.
-    gpus: those that sample; None: the CPU does.
+    gpus: the GPUs that sample; None: the CPU samples.
     """
 
     directory: str
@@ -55,7 +55,7 @@ class SamplerSource:
 
     @classmethod
     def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
-        """The source that maps what ``partition`` maps."""
+        """The source of the parts of ``partition``."""
         directory = str(partition.directory.resolve())
         if partition.memory is not None:
             changes = {"memory": partition.memory.path} | changes
@@ -101,9 +101,9 @@ class SamplerSource:
 
 
 class Samplers:
-    """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends what it serves and asks.
+    """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends its server and its calls.
 
-    works_for: the process that trains, if that is another one.  partition: that of ``source`` where this process has opened
+    works_for: pid of the training process, if that is another one.  partition: that of ``source`` where this process has opened
     it already; it stays open when this object is closed.
     """
 
@@ -119,11 +119,13 @@ class Samplers:
             memory = None if source.memory is None else HostTier.open(source.memory)
             partition = LocalPartition.open(source.directory, parts=source.parts, memory=memory)
         if partition.manifest.options_hash != source.options_hash:
-            raise PartitionError(f"{source.directory} was replaced by another partition while training.")
+            raise PartitionError(
+                f"{source.directory}: the partition was replaced while this job runs. Start the job again."
+            )
         self._opened: LocalPartition | None = partition
         where = source.on_device
         self._on_device = None if where is None else DeviceIndex.open(where, self._partition.manifest)
-        self._member: Member | None = None
+        self._owner_server: OwnerServer | None = None
         self._rows: PeerRows | None = None
         self._cache = RemoteCache()
         self._gpu = None if source.gpus is None else _open_gpu(source.gpus, index, self._partition)
@@ -131,7 +133,7 @@ class Samplers:
         link = source.link
         if link is not None and source.serve is not None:
             name = f"{link.name}, sampler {index}"
-            self._member = Member(self._partition, link.named(name), source.serve, works_for)
+            self._owner_server = OwnerServer(self._partition, link.named(name), source.serve, works_for)
         elif link is not None:
             self._rows = connect_owners(self._partition, source.owners, link, link.open_transport(), index)
 
@@ -143,16 +145,16 @@ class Samplers:
 
     @property
     def address(self) -> str | None:
-        """Where the mapped parts are served."""
-        return None if self._member is None else self._member.address
+        """The address at which the mapped parts are served; None if they are not."""
+        return None if self._owner_server is None else self._owner_server.address
 
     def join(self, owners: Sequence[OwnerAddresses]) -> None:
-        """Learns who has the other parts."""
-        assert self._member is not None
-        self._rows = self._member.join(owners, self._index)
+        """Sets the owners of the other parts."""
+        assert self._owner_server is not None
+        self._rows = self._owner_server.join(owners, self._index)
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Samplers made from now on, in a new `version`, ask no owner for rows of this `RemoteCache`."""
+        """Uses a `RemoteCache` in samplers made from now on, in a new `version`."""
         before, self._cache = self._cache, RemoteCache.from_handle(handle, self._partition.manifest)
         self.version += 1
         before.close()
@@ -166,11 +168,11 @@ class Samplers:
 
     @property
     def remote(self) -> RemoteRows | None:
-        """The owners of the parts that are not mapped; None where all are."""
+        """The owners of the parts that are not mapped; None if all are."""
         if len(self._partition.parts) == self._partition.manifest.num_parts:
             return None
         if self._rows is None:
-            raise SamplerError("this sampler was not told who has the other parts.")
+            raise SamplerError("this sampler does not know the owners of the other parts yet: `join` was not called.")
         return self._rows
 
     @property
@@ -180,24 +182,24 @@ class Samplers:
 
     @property
     def traffic(self) -> Traffic:
-        """What was asked of other processes so far."""
+        """Traffic with other processes so far."""
         return Traffic() if self._rows is None else self._rows.traffic
 
     def close(self) -> None:
         self._cache.close()
-        if self._member is not None:
-            self._member.close()
+        if self._owner_server is not None:
+            self._owner_server.close()
         elif self._rows is not None:
             self._rows.close()
         if self._gpu is not None:
             self._gpu.close()
         if self._opens and self._opened is not None:
             self._opened.close()
-        # A loader that is closed may hold this object, which is then not to hold the graph.
-        self._opened = self._member = self._on_device = None
+        # A closed loader may reference this object, which then must not reference the graph.
+        self._opened = self._owner_server = self._on_device = None
 
 
 def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> GpuSamplers:
-    from glt_lightning.sampler.device_draft import GpuSamplers  # imports torch, which samplers do without otherwise
+    from glt_lightning.sampler.device_draft import GpuSamplers  # imports torch, which CPU samplers do without
 
     return GpuSamplers(source, index, partition)

@@ -1,4 +1,4 @@
-"""What the ranks of a host keep in memory together: rows of others, and the hottest rows of their own parts."""
+"""Memory that the ranks of a host share: the remote cache, and the host tier of their own parts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from glt_lightning.store.host_tier import HostTier
 
 
 class SharedCache:
-    """The rows of others that this rank's host keeps. All ranks make theirs at the same time, with the same options. Close
-    it.
+    """The remote cache of this rank's host. Collective: all ranks construct theirs at the same time, with the same options.
+    Close it.
 
-    processes: that sample for this rank.  handle: with what samplers open it.
-    Raises what `CacheMaker` does on the rank that fills it, and `PeerError` on the others.
+    processes: number of processes that sample for this rank.  handle: with which samplers open it.
+    Raises as `CacheMaker` on the rank that fills it, and `PeerError` on the others.
     """
 
     def __init__(
@@ -44,16 +44,15 @@ class SharedCache:
             raise
 
     def close(self) -> None:
-        """Its memory goes with the last process that maps it."""
+        """Its memory is freed with the last process that maps it."""
         if self._own is not None:
             self._own.close()
 
 
 def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ranks) -> HostTier | None:
-    """The rows of the mapped parts that stay in this host's memory; None where the options set no limit. Close it. All
-    ranks call it.
+    """The host tier of the mapped parts; None without ``cache.memory``. Close it. Collective: all ranks call it.
 
-    Raises `OptionError` for more memory than this host has.
+    Raises `OptionError` if this host has less memory.
     """
     budget = options.memory_bytes
     if budget is None:

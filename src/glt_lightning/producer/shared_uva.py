@@ -1,4 +1,4 @@
-"""One copy of the graph and the attributes on each host, for all its ranks whose GPUs read them there."""
+"""One copy of graph and attributes in each host's memory, for all its ranks whose GPUs read it there (UVA)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from glt_lightning.store.uva import copy_for_uva, open_uva
 
 
 def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], SharedArrays | None]:
-    """For `store.device_store.open_store`, whose ``share`` it is. What it gives is to be closed by who asked.
+    """For `store.device_store.open_store`, whose ``share`` it is. The caller closes its result.
 
-    All ranks call what is returned, once, also those that need nothing of it: the ranks of a host that map the same parts
-    get what any of them needs. Raises what `copy_for_uva` does on the rank that copies, and `PeerError` on the others.
+    Collective: all ranks call the returned function once, also those that need no arrays: the ranks of a host that map the
+    same parts share the arrays that any of them needs. Raises as `copy_for_uva` on the rank that copies, and `PeerError` on
+    the others.
     """
 
     def share(mine: Sequence[str]) -> SharedArrays | None:
-        who = [host_name(), list(batch.partition.parts)]
-        told = [json.loads(text) for text in ranks.exchange(json.dumps([who, list(mine)]))]
-        needed = sorted({what for other, needs in told if other == who for what in needs})
+        place = [host_name(), list(batch.partition.parts)]
+        requests = [json.loads(text) for text in ranks.exchange(json.dumps([place, list(mine)]))]
+        needed = sorted({array for other, needs in requests if other == place for array in needs})
         made: list[SharedArrays] = []
 
         def make(_sharing: int) -> str | None:
@@ -38,10 +39,10 @@ def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], Sha
             path = once_per_host(ranks, batch.partition.parts, make)
             try:
                 if made:
-                    return made[0]  # the others find it here, also if this rank needs nothing of it
+                    return made[0]  # other ranks open it here, also if this rank needs none of it
                 return open_uva(batch, mine, path) if mine and path is not None else None
             finally:
-                ranks.exchange(ranks.name)  # whoever fails from here on closes what the others have opened by now
+                ranks.exchange(ranks.name)  # a fence: all ranks have opened the copy before any of them may close it
         except BaseException:
             for arrays in made:
                 arrays.close()
@@ -51,10 +52,10 @@ def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], Sha
 
 
 class SamplerGpus:
-    """The GPUs of sampler processes, and the memory of this host that these read. All ranks make theirs at the same time.
-    Close it, after the processes.
+    """The GPUs of sampler processes, and the host memory that they read. Collective: all ranks construct theirs at the same
+    time. Close it after the processes.
 
-    source: None where the CPU samples.  Raises as `share_uva`.
+    source: None if the CPU samples.  Raises as `share_uva`.
     """
 
     def __init__(self, partition: LocalPartition, source: DeviceSource | None, ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""Sampling in processes of their own, which write batches straight into memory shared with the trainer."""
+"""Sampling in child processes, which write batches straight into memory shared with the trainer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from glt_lightning.channel.slots import PinMemory, SharedSlot, SlotPool
-from glt_lightning.cluster.member import OwnerAddresses
+from glt_lightning.cluster.owner_server import OwnerAddresses
 from glt_lightning.cluster.remote_rows import Traffic
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import SamplerError
@@ -28,7 +28,7 @@ from glt_lightning.transport.message import own_layout
 
 
 class _SamplerPatience:
-    """With samplers. It begins again when this process stood still."""
+    """The deadline of a wait for samplers. It begins again after this process itself was stopped."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._still = seconds, StandStill()
@@ -43,10 +43,10 @@ class _SamplerPatience:
 class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
     """Makes batches in ``num_workers`` sampler processes, shared by all loaders of a rank.
 
-    The trainer alone schedules: it names the batch, the process and the slot. A process that dies or raises is replaced
-    and its batches are asked for again, which gives the very same batches. A batch that fails with more than
-    ``max_restarts`` processes is an error at the trainer, and so are more than that in a row that make nothing. There is
-    no thread here: replies are read while the trainer waits for a batch, and by `tend`.
+    The trainer alone schedules: it chooses the batch, the process and the slot. A process that dies or raises is replaced
+    and its batches are requested again, which gives the same batches. A batch that fails in more than ``max_restarts``
+    processes is an error at the trainer, and so are more than that many processes in a row that make no batch. There is no
+    thread here: replies are read while the trainer waits for a batch, and by `tend`.
     """
 
     def __init__(
@@ -55,7 +55,9 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         self._options = options
         source = source if isinstance(source, SamplerSource) else SamplerSource.of(source)
         threads = batches_at_once(source, options.num_workers, options.concurrency)
-        self._lock = threading.RLock()  # the trainer's, but for `tend`
+        # Guards pool, slots and runs. The trainer's thread holds it while it requests and waits; `tend`, on another thread,
+        # only if it is free. Reentrant: `on_failure` closes this producer from within a wait.
+        self._lock = threading.RLock()
         in_flight = InFlight.of(
             options,
             options.num_workers * options.concurrency,
@@ -63,7 +65,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         )
         super().__init__(in_flight, turn=self._lock)
         self._slots = SlotPool(SharedSlot, 0, pin)
-        self._abandoned = 0  # tasks of ended runs whose slots are still with a sampler
+        self._abandoned = 0  # tasks of ended runs whose slots a sampler may still write
         self._closed = False
         self._failure: SamplerError | None = None
         self._pool = SamplerPool(source, options.num_workers, threads, options.timeout_s, _TrainerPolicy(self))
@@ -78,7 +80,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
 
     @property
     def traffic(self) -> Traffic:
-        """What this process asked of others: nothing. Sampler processes count what they ask in each batch."""
+        """None in this process. Sampler processes report theirs with each batch."""
         return Traffic()
 
     @property
@@ -87,24 +89,25 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         return [p.pid for p in self._pool.processes]
 
     def addresses(self) -> list[str]:
-        """Where each process serves its parts; waits until all do. A process that is restarted keeps its address."""
+        """The address at which each process serves its parts; waits until all do. A restarted process keeps its address."""
         if not self._pool.wait_open(self._options.timeout_s):
             raise SamplerError(
-                f"sampler processes did not start within sampling.timeout_s = {self._options.timeout_s} s."
+                f"the sampler processes did not start within sampling.timeout_s = {self._options.timeout_s} s. "
+                "Raise it if loading the partition takes longer."
             )
         return self._pool.addresses
 
     def join(self, owners: Sequence[OwnerAddresses]) -> None:
-        """Tells all processes who has the parts that they do not map."""
+        """Sends all processes the owners of the parts that they do not map."""
         self._pool.join(owners)
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Tells all processes of the cache that batches may take rows from."""
+        """Sends all processes the handle of the remote cache."""
         self._pool.keep(handle)
 
     def tend(self) -> None:
-        """Replaces samplers that died, unless the trainer is about to. For another thread, where others depend on these
-        samplers while the trainer takes no batches: it may be in a collective call, waiting for them."""
+        """Replaces samplers that died, unless the trainer's thread is in this object and does so itself. For another thread:
+        other ranks depend on these samplers while this trainer is in a collective call and waits for these ranks."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -112,7 +115,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
                 for done, header in self._pool.poll(0.0):
                     self._note(done, header)
         except SamplerError as error:
-            self._failure = error  # for the trainer, when it comes for a batch
+            self._failure = error  # raised to the trainer at its next batch
         finally:
             self._lock.release()
 
@@ -127,15 +130,15 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
     # -- scheduling
 
     def _expect(self, allowed: int, others: list[LoaderRun[BatchTask]]) -> None:
-        # of this rank, and one batch in use, one just being replaced
+        # those in flight of this rank, the batch in training, and the one before it, which the loop may still reference
         self._slots.limit = allowed + sum(max(LEAST, len(each.tasks)) for each in others) + 2
 
     def _ask(self, run: LoaderRun[BatchTask], request: BatchRequest) -> BatchTask | None:
-        """The next due batch always gets memory."""
+        """Requests a batch. The one that is due next always gets memory."""
         slot = self._slots.take()
         patience = _SamplerPatience(self._options.timeout_s)
         while slot is None and not run.tasks and self._abandoned:
-            self._read_replies(patience)  # an ended run's slots come back first
+            self._read_replies(patience)  # first wait for the slots of ended runs to come back
             slot = self._slots.take()
         if slot is None and run.tasks:
             return None
@@ -152,13 +155,16 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         return task
 
     def _read_replies(self, patience: _SamplerPatience, task: BatchTask | None = None) -> None:
-        """Handles what the samplers sent; waits for a message or a death, but not for long."""
+        """Handles replies of samplers; waits at most `STEP_S` for one or for a death."""
         left_s = patience.left_s()
         if left_s <= 0:
             waiting = [p for p in self._pool.processes if task is None or task in p.tasks.values()]
-            who = ", ".join(p.name for p in waiting) or "sampler processes that are started again"
-            what = "a reply" if task is None else f"batch {task.request.number}"
-            raise SamplerError(f"{who}: no answer with {what} within sampling.timeout_s = {self._options.timeout_s} s.")
+            names = ", ".join(p.name for p in waiting) or "sampler processes that are being restarted"
+            expected = "a reply" if task is None else f"batch {task.request.number}"
+            raise SamplerError(
+                f"{names}: no answer with {expected} within sampling.timeout_s = {self._options.timeout_s} s. Raise it if "
+                "batches take that long; lower num_neighbors or batch_size if they are too large."
+            )
         for done, header in self._pool.poll(min(left_s, STEP_S)):
             self._note(done, header)
 
@@ -173,15 +179,16 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         self._slots.give_back(task.slot)
 
     def on_failure(self, failure: Failure) -> list[BatchTask]:
-        """The tasks of a failed process that are still wanted; raises `SamplerError` after too many failures."""
-        # Counted for each batch, and for processes that make nothing: a job of a week survives a death a day.
+        """The tasks of a failed process that are to be made again. Raises `SamplerError` after too many failures."""
+        # Counted per batch, and per row of processes that make no batch, and not in total: a job of a week survives a death
+        # a day.
         for task in failure.tasks if failure.offending is None else [failure.offending]:
             task.failures += 1
         failures = max([failure.in_vain, *(task.failures for task in failure.tasks)])
         if failure.final or failures > self._options.max_restarts:
             self.close()
             limit = "" if failure.final else f" after {failures - 1} restarts (sampling.max_restarts)"
-            raise SamplerError(str(replace(failure, said=failure.said + limit)))
+            raise SamplerError(str(replace(failure, message=failure.message + limit)))
         for task in failure.tasks:
             if task.run not in self._runs:
                 self._forget(task)
@@ -199,7 +206,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         return Sample(made.request.number, {p.name: p.view(memory) for p in layout}, counters)
 
     def _drop(self, run: LoaderRun[BatchTask]) -> None:
-        """What samplers still make for an ended run is dropped when it comes."""
+        """Batches of an ended run that samplers still make are dropped when they arrive."""
         for task in run.tasks:
             if task.reply is None:
                 self._abandoned += 1
@@ -220,7 +227,7 @@ def _reply(task: BatchTask) -> dict[str, Any]:
 
 
 class _TrainerPolicy:
-    """Asks the producer, without keeping it alive: dropping it ends the processes."""
+    """The producer's `on_failure`, without a strong reference: its finalizer ends the processes."""
 
     def __init__(self, producer: SubprocessProducer) -> None:
         self._producer = weakref.ref(producer)

@@ -18,7 +18,7 @@ from typing import Any
 
 from glt_lightning.channel.slots import SlotWriter
 from glt_lightning.channel.wire import ClosedError, receive, send
-from glt_lightning.cluster.member import OwnerAddresses
+from glt_lightning.cluster.owner_server import OwnerAddresses
 from glt_lightning.producer.request_codec import read_config, read_request
 from glt_lightning.producer.samplers import Sampler, Samplers, SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig

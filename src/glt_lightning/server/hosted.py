@@ -1,4 +1,4 @@
-"""What the process of a graph server opens: the parts that it maps, whom it asks for the others, and the server itself."""
+"""A graph server with everything it needs: its local parts, the owners of the others, its caches and the server itself."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glt_lightning.cluster.cache import NOTHING_TO_KEEP, CacheMaker
+from glt_lightning.cluster.cache import NOTHING_TO_CACHE, CacheMaker
 from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.cluster.graph import ClusterGraph, GraphService
 from glt_lightning.cluster.link import Link
-from glt_lightning.cluster.member import OwnerAddresses, connect_owners
 from glt_lightning.cluster.owner import Owner
+from glt_lightning.cluster.owner_server import OwnerAddresses, connect_owners
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
@@ -33,18 +33,18 @@ from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.server.server import GraphServer
 
 _CACHE = CacheOptions()
-_AGAIN_S = 1.0  # between attempts to reach other servers, beyond those of the deadlines
+_AGAIN_S = 1.0  # between attempts to fill the cache; each waits for other servers as long as the deadlines allow
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPlan:
-    """Plain values, so that it can be handed to a child process.
+    """The options of a graph server. Plain values, so that they can be sent to a child process.
 
-    directory: the partition folder.  rank: number among ``cluster.servers``.  address: where to listen.
-    parts: those to map; None: as `placed_parts` says.
-    token: the secret where it does not come from ``security.token_file``.  cache: what is kept in memory.
-    gpus: with which its processes sample; None: with the CPU.
+    directory: the partition folder.  rank: number among ``cluster.servers``.  address: to listen at.
+    parts: those to map; None: those of `placed_parts`.
+    token: the secret, if it does not come from ``security.token_file``.
+    gpus: that sample; None: the CPU samples.
     """
 
     directory: str
@@ -72,7 +72,7 @@ class ServerPlan:
         return cls(**dict(raw) | changed | {"gpus": gpus})
 
     def other_servers(self, num_parts: int) -> list[OwnerAddresses]:
-        """The servers of the job but this one, those with the same parts together."""
+        """The other servers of the job as owners, those with the same parts as one."""
         found: dict[tuple[int, ...], list[int]] = {}
         for rank in range(len(self.cluster.servers)):
             if rank != self.rank:
@@ -86,13 +86,13 @@ class ServerPlan:
 
 
 def server_gpus(cluster: ClusterOptions, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
-    """With which GPUs a server samples. Its clients may ask for edges, or not."""
+    """The GPUs with which a server samples, with edges: its clients may request them."""
     return DeviceSource.of(cluster.worker_devices, sampling, cache, edges=True)
 
 
 class _Filling:
-    """Fills the cache of a server while it serves: the servers it asks may start later than it does. Close it, after the
-    connections to them."""
+    """Fills the cache of a server while it serves already: the other servers may start later. Close it after the
+    connections to them, or `close` would wait for their deadlines."""
 
     def __init__(self, partition: LocalPartition, options: CacheOptions, processes: int) -> None:
         self._maker = CacheMaker(partition, options, processes) if options.keeps_rows else None
@@ -112,9 +112,9 @@ class _Filling:
                 handle = maker.make(remote)
             except PeerError as error:
                 if not self._closed.wait(_AGAIN_S):
-                    _log.warning("cache: not filled yet: %s", error)
+                    _log.warning("cache: not filled yet, trying again: %s", error)
             except OptionError as error:
-                _log.error("%s Batches are made without it.", error)
+                _log.error("%s This server runs without the cache.", error)
                 return
             else:
                 keep(handle)
@@ -130,9 +130,9 @@ class _Filling:
 
 
 class HostedServer:
-    """A `GraphServer` with all that it needs, in this process. Close it.
+    """A `GraphServer` with its partition, caches and connections, in this process. Close it.
 
-    Raises `OptionError` for an address or parts that cannot be used, `PartitionError` for a folder that is not whole.
+    Raises `OptionError` for an address or parts that cannot be used, `PartitionError` for an incomplete folder.
     """
 
     def __init__(self, plan: ServerPlan) -> None:
@@ -176,7 +176,7 @@ class HostedServer:
         )
         graph = ClusterGraph(partition)
         if whole and plan.cache.keeps_rows:
-            _log.info("%s", NOTHING_TO_KEEP)
+            _log.info("%s", NOTHING_TO_CACHE)
         if not whole:
             self._filling = _Filling(partition, plan.cache, options.num_workers)
             self._closing.callback(self._filling.close)
@@ -201,12 +201,12 @@ class HostedServer:
 
     @property
     def cache_is_filled(self) -> bool:
-        """Whether batches take the rows from it that ``plan.cache`` keeps."""
+        """Whether samplers use the cache of ``plan.cache``."""
         return self._filling is not None and self._filling.is_done
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that was picked."""
+        """The address at which it listens, with the actual port."""
         return self.server.address
 
     def close(self) -> None:
@@ -215,15 +215,15 @@ class HostedServer:
 
 
 def _open_parts(plan: ServerPlan) -> LocalPartition:
-    """Maps the parts of this server. Raises `OptionError` where others would miss some of them."""
+    """Maps the parts of this server. Raises `OptionError` if other servers would look for parts that it does not have."""
     num_parts = Manifest.load(plan.directory).num_parts
     expected = placed_parts(plan.rank, plan.num_servers, num_parts)
     parts = expected if plan.parts is None else plan.parts
     if unknown := sorted(set(parts) - set(range(num_parts))):
-        raise OptionError(f"server.parts: {unknown} is not among the parts 0 to {num_parts - 1} of {plan.directory}.")
+        raise OptionError(f"server.parts: {plan.directory} has the parts 0 to {num_parts - 1}, got {unknown}.")
     if missing := sorted(set(expected) - set(parts)):
         raise OptionError(
-            f"server.parts: {list(parts)} lacks {missing}, which the other servers look for at server {plan.rank} of "
-            f"{plan.num_servers} (part p is at server p mod servers). Add them, or leave server.parts out."
+            f"server.parts: {list(parts)} lacks {missing}, which the other servers request from server {plan.rank} of "
+            f"{plan.num_servers} (part p is at server p mod {plan.num_servers}). Add them, or remove server.parts."
         )
     return LocalPartition.open(plan.directory, parts=parts)

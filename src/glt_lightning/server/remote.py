@@ -1,4 +1,4 @@
-"""Batches made by a graph server."""
+"""The producer whose batches a graph server makes."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from glt_lightning.server.question import Question
 from glt_lightning.transport.message import Message, WireError, unpack
 from glt_lightning.transport.peer import Peer
 
-_SLOTS = 3  # of pinned memory: the batch in use, the one just left, and one to write
+_SLOTS = 3  # of pinned memory: the batch in use, the one before, which the loop may still reference, and one to write
 
 
 _Answered = tuple[int, Message]  # number of a batch, and the batch
 
 
 class RemoteProducer(LookAhead[int, _Answered]):
-    """Asks a graph server for batches, up to ``options.prefetch`` ahead for each loader that is iterated.
+    """Requests batches from a graph server, up to ``options.prefetch`` ahead for each loader that is iterated.
 
-    The trainer keeps the plan and says what it wants of each batch, so a server that was restarted, or a connection that
-    broke, costs time and nothing else; `PeerLostError` after ``options.deadlines.reconnect_s``. A batch lies in the memory
-    in which it arrived, or in page-locked memory where ``pin`` is given.
+    The trainer keeps the plan, and each request describes its batch completely, so a restarted server or a broken connection
+    costs time and nothing else; `PeerLostError` after ``options.deadlines.reconnect_s``. A batch stays in the memory in
+    which it arrived, or is copied to page-locked memory if ``pin`` is given.
 
     Args:
-        server: Whom to ask; stays open when the producer is closed.
-        options: How far ahead, and how long to wait.
+        server: The graph server; stays open when the producer is closed.
+        options: Number of batches ahead, and deadlines.
         sampling: ``timeout_s`` for one batch; ``max_restarts`` for samplers that end while they make it; ``channel_size``
-            for how many bytes of batches are on their way.
+            for the bytes of batches in flight.
         pin: Page-locks the memory of batches.
-        handover: Map the server's own memory, where it runs on this host for the same user.
+        handover: Map the server's memory if it runs on this host as the same user.
     """
 
     restarts = 0
@@ -70,7 +70,7 @@ class RemoteProducer(LookAhead[int, _Answered]):
 
     @property
     def reconnects(self) -> int:
-        """Streams of batches that were opened after the first one."""
+        """Number of streams of batches that were opened after the first one."""
         return self._client_session.reopened
 
     def close(self) -> None:
@@ -99,8 +99,8 @@ class RemoteProducer(LookAhead[int, _Answered]):
         elif self._client_session.fresh and not self._warned:
             self._warned = True
             warnings.warn(
-                "many batches are kept, so further ones are copied out of the memory that is shared with the server, which "
-                "is slower.",
+                "the program references many batches, so further ones are copied out of the memory shared with the server, which "
+                "is slower. Drop references to batches that are no longer needed.",
                 stacklevel=2,
             )
         try:

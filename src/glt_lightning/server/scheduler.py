@@ -62,7 +62,7 @@ class Scheduler:
         self._closing = self._serving = False
         self._failure: BaseException | None = None
         threads, start_s = batches_at_once(source, options.num_workers, options.concurrency), options.deadlines.start_s
-        self._pool = SamplerPool(source, options.num_workers, threads, start_s, _ServerPolicy(self), lasting=True)
+        self._pool = SamplerPool(source, options.num_workers, threads, start_s, _ServerPolicy(self), resilient=True)
         self._callbacks = CallbackQueue()
         try:
             if not self._pool.wait_open(start_s):
@@ -329,7 +329,7 @@ class Scheduler:
         """
         if not self._serving:
             raise SamplerError(str(failure))
-        _log.warning("%s", failure.said)
+        _log.warning("%s", failure.message)
         jobs = [_job(task) for task in failure.tasks]
         clear = failure.offending is not None or failure.final or len(jobs) == 1
         for job in jobs:
@@ -344,7 +344,7 @@ class Scheduler:
             self._slots.give_back(job.slot)
             if job.wanted:
                 del job.session.making[job.question.key]
-                job.session.stream.put(_no_batch(job.question.key, failure.said, failure.traceback))
+                job.session.stream.put(_no_batch(job.question.key, failure.message, failure.traceback))
         return again
 
 

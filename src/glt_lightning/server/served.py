@@ -1,4 +1,4 @@
-"""A graph that graph servers have: they make the batches."""
+"""A graph of graph servers, which make its batches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _log = logging.getLogger(__name__)
 
 
 class ServedGraph(RemoteGraph):
-    """A `SampledGraph` that ``server`` holds and samples.
+    """A `SampledGraph` that ``server`` stores and samples.
 
-    options: how far ahead to ask, and how long to wait.  handover: see `RemoteProducer`.
+    options: number of batches ahead, and deadlines.  handover: see `RemoteProducer`.
     """
 
     def __init__(self, server: Peer, options: ClusterOptions, *, handover: bool = True) -> None:
@@ -33,13 +33,16 @@ class ServedGraph(RemoteGraph):
 
 
 def _log_without_effect(sampling: SamplingOptions) -> None:
-    """Names the options that say how a trainer samples, for here it does not."""
+    """Logs options of a sampling trainer that have no effect here."""
     if sampling.worker_devices:
         _log.info(
-            "sampling.worker_devices: no effect, for servers make whole batches; theirs are cluster.worker_devices."
+            "sampling.worker_devices: no effect, since servers make the batches. Set cluster.worker_devices for their GPUs."
         )
         return
     kinds = (("topology", sampling.topology), ("features", sampling.features))
     given = [f"{name} {kind}" for name, kind in kinds if kind != "auto"]
     if given and sampling.topology != "cpu":
-        _log.info("sampling: servers make whole batches; for their cluster.worker_devices: %s.", ", ".join(given))
+        _log.info(
+            "sampling: servers make the batches; these options hold for their cluster.worker_devices: %s.",
+            ", ".join(given),
+        )

@@ -60,7 +60,7 @@ def connect_owners(
     return PeerRows(owner_of_part, peers)
 
 
-class Member:
+class OwnerServer:
     """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one). works_for: see `Owner`.
 
     Raises `OptionError` for an address that cannot be used. Close it: that ends the server and all calls.
