@@ -156,7 +156,8 @@ def test_no_effect_on_the_cpu(tmp_path, caplog):
         found, counters = of_whole(graph, "1MB")
     assert found == of_whole(graph)[0]
     assert counters.device_rows == 0
-    assert "cache.device: training on cpu, so it has no effect." in caplog.messages
+    assert "cache.device: training on cpu, so it has no effect. Remove it, or train on a GPU." in caplog.messages
+    assert {each.levelname for each in caplog.records if "no effect" in each.getMessage()} == {"WARNING"}
 
 
 def test_says_what_is_there(tmp_path, apart, caplog):

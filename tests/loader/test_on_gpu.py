@@ -164,7 +164,8 @@ def test_worker_devices_of_a_trainer_without_a_graph(caplog):
     options = SamplingOptions(num_workers=1, worker_devices=["cuda:0"])
     with caplog.at_level(logging.INFO, "glt_lightning"):
         _log_without_effect(options)
-    assert "sampling.worker_devices: no effect, since servers" in caplog.text
+    assert "sampling.worker_devices has no effect: servers make the batches." in caplog.text
+    assert {each.levelname for each in caplog.records if "no effect" in each.getMessage()} == {"WARNING"}
 
 
 def test_memory_is_freed_after_the_threads_have_ended(tmp_path):
@@ -210,9 +211,10 @@ def test_no_gpu_no_effect(tmp_path, caplog):
         assert batches(graph)[2] == "InlineProducer"
         assert not caplog.text
         assert batches(graph, topology="uva")[2] == "InlineProducer"
-        assert "sampling: training on cpu; without effect: topology uva." in caplog.text
+        assert "sampling: training on cpu, so these options have no effect: topology uva." in caplog.text
         assert batches(graph, topology="hybrid", features="uva")[2] == "InlineProducer"
-    assert "training on cpu; without effect: topology hybrid, features uva." in caplog.text
+    assert "training on cpu, so these options have no effect: topology hybrid, features uva." in caplog.text
+    assert {each.levelname for each in caplog.records if "no effect" in each.getMessage()} == {"WARNING"}
 
 
 def test_a_gpu_that_cannot_is_said(tmp_path, monkeypatch, caplog):

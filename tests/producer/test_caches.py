@@ -237,5 +237,8 @@ def test_where_all_parts_are_here_one_line_says_so(tmp_path, caplog):
     with caplog.at_level("INFO", "glt_lightning"):
         LoaderContext(whole, cache=CacheOptions(ratio=0.1)).close()
         HostedServer(plan).close()
-    said = "cache: all parts are mapped here, so no row is remote and the remote cache stays empty."
+    said = (
+        "cache: all parts are mapped here, so no row is remote, and cache.ratio and cache.bytes have no effect. Remove them, "
+        "or give hosts different parts (cluster.placement)."
+    )
     assert [text for text in caplog.messages if text.startswith("cache")] == [said, said]

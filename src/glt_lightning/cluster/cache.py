@@ -26,7 +26,10 @@ from glt_lightning.store.topology_cache import TopologyCache
 
 _log = logging.getLogger(__name__)
 
-NOTHING_TO_CACHE = "cache: all parts are mapped here, so no row is remote and the remote cache stays empty."
+NOTHING_TO_CACHE = (
+    "cache: all parts are mapped here, so no row is remote, and cache.ratio and cache.bytes have no effect. Remove them, or give "
+    "hosts different parts (cluster.placement)."
+)
 
 _BESIDE_A_ROW = 50  # bytes of bookkeeping of a dynamic cache per row
 _TRAINED = ([15, 10, 5], 1024)  # fan-outs and batch size that are assumed if the options name none

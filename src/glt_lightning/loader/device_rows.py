@@ -14,6 +14,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
 from glt_lightning.options import CacheOptions
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.store.device_choice import choose_nodes, device_node_bytes
@@ -21,6 +22,7 @@ from glt_lightning.store.device_index import DeviceIndex
 from glt_lightning.store.device_store import free_memory
 
 _log = logging.getLogger(__name__)
+_ALONE = Ranks()
 
 # torch copies no rows of these; it does of the signed integers with the same bytes
 _CARRIED_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -114,14 +116,20 @@ class DeviceRows:
 
 
 def device_rows(
-    partition: LocalPartition, options: CacheOptions, device: torch.device, *, stored: bool = False
+    partition: LocalPartition,
+    options: CacheOptions,
+    device: torch.device,
+    ranks: Ranks = _ALONE,
+    *,
+    stored: bool = False,
 ) -> DeviceRows | None:
     """What the options ask to keep on the device that trains; None for nothing. stored: as `Manifest.as_stored` gives
     attributes. Raises as `DeviceRows`."""
     if options.device_bytes is None:
         return None
     if not is_apart(device):
-        _log.info("cache.device: training on %s, so it has no effect.", device)
+        if ranks.rank == 0:
+            _log.warning("cache.device: training on %s, so it has no effect. Remove it, or train on a GPU.", device)
         return None
     return DeviceRows(partition.as_stored if stored else partition, options.device_bytes, device)
 

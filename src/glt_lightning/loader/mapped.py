@@ -32,7 +32,7 @@ class MappedGraph:
 
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
         if setup.cache.keeps_rows and setup.ranks.rank == 0:
-            _log.info("%s", NOTHING_TO_CACHE)
+            _log.warning("%s", NOTHING_TO_CACHE)
         with ExitStack() as opened:
             producer, rows = open_mapped(self._partition, setup, opened)
             if rows is not None:
@@ -59,7 +59,7 @@ def open_mapped(
     opened.callback(parts.close)
     rows, on_device = None, None
     if kernels is None and not sampling.worker_devices:  # else cache.device is the budget of the GPUs that sample
-        rows = device_rows(parts.partition, cache, device, stored=sampling.feature_dtype == "stored")
+        rows = device_rows(parts.partition, cache, device, setup.ranks, stored=sampling.feature_dtype == "stored")
     if rows is not None:
         opened.callback(rows.close)
         on_device = rows.index.path

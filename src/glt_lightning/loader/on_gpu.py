@@ -41,8 +41,12 @@ def gpu_kernels(sampling: SamplingOptions, device: torch.device, ranks: Ranks) -
         f"{name} {kind}" for name, kind in (("topology", asked), ("features", sampling.features)) if kind != "auto"
     ]
     if not is_gpu(device):
-        if given:
-            _log.info("sampling: training on %s; without effect: %s.", device, ", ".join(given))
+        if given and ranks.rank == 0:
+            _log.warning(
+                "sampling: training on %s, so these options have no effect: %s. Remove them, or train on a GPU.",
+                device,
+                ", ".join(given),
+            )
         return None
     if sampling.num_workers:
         _log.info("the CPU samples, in %d processes; with sampling.num_workers 0 the GPU does.", sampling.num_workers)

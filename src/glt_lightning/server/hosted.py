@@ -176,7 +176,7 @@ class HostedServer:
         )
         graph = ClusterGraph(partition)
         if whole and plan.cache.keeps_rows:
-            _log.info("%s", NOTHING_TO_CACHE)
+            _log.warning("%s", NOTHING_TO_CACHE)
         if not whole:
             self._filling = _Filling(partition, plan.cache, options.num_workers)
             self._closing.callback(self._filling.close)

@@ -27,7 +27,8 @@ class ServedGraph(RemoteGraph):
         """Raises `OptionError` for ``cache.device``, unless it is the budget of the servers' GPUs."""
         if not self._options.worker_devices:
             refuse_device_rows(setup.cache)
-        _log_without_effect(setup.sampling)
+        if setup.ranks.rank == 0:
+            _log_without_effect(setup.sampling)
         producer = RemoteProducer(self._server, self._options, setup.sampling, setup.pin, handover=self.handover)
         return OpenedProducer(producer, None, producer.close)
 
@@ -35,8 +36,8 @@ class ServedGraph(RemoteGraph):
 def _log_without_effect(sampling: SamplingOptions) -> None:
     """Logs options of a sampling trainer that have no effect here."""
     if sampling.worker_devices:
-        _log.info(
-            "sampling.worker_devices: no effect, since servers make the batches. Set cluster.worker_devices for their GPUs."
+        _log.warning(
+            "sampling.worker_devices has no effect: servers make the batches. Remove it, or set cluster.worker_devices."
         )
         return
     kinds = (("topology", sampling.topology), ("features", sampling.features))
