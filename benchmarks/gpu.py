@@ -30,10 +30,10 @@ import torch
 from benchmarks import gpu_graph, gpu_loader, gpu_ops
 from benchmarks.gpu_measure import Clock, DeviceClock, Limits, Rounds, Spread
 from benchmarks.gpu_rows import Row, markdown
-from glt_lightning import CacheOptions, LoaderContext, LocalPartition
+from glt_lightning import LoaderContext, LocalPartition
 from glt_lightning.data.manifest import node_path
 from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import Memory
+from glt_lightning.options import GpuBudgets, Memory
 from glt_lightning.store.device_store import open_store
 from glt_lightning.store.placement import BatchArrays
 
@@ -100,7 +100,7 @@ class Benchmark:
             self._kernels,
             topology=memory,
             features=memory,
-            cache=CacheOptions(),
+            budgets=GpuBudgets(),
         )
         try:
             batches = (40 if memory == "device" else 12) if self._large else 3

@@ -13,10 +13,11 @@ from benchmarks.gpu import MEMORIES, Benchmark, notes
 from benchmarks.gpu_measure import HostClock, Limits, Rounds, Spread
 from benchmarks.gpu_ops import Different
 from benchmarks.gpu_rows import Row, markdown
-from glt_lightning import CacheOptions, LoaderContext, LocalPartition, SamplingOptions
+from glt_lightning import LoaderContext, LocalPartition, SamplingOptions
 from glt_lightning.loader import on_gpu
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.options import GpuBudgets
 from glt_lightning.store.device_store import open_store
 from glt_lightning.store.placement import BatchArrays
 
@@ -46,7 +47,7 @@ def partition(tmp_path_factory):
 @pytest.fixture
 def store(kernels, partition):
     store = open_store(
-        BatchArrays(partition, edges=False), kernels, topology="device", features="device", cache=CacheOptions()
+        BatchArrays(partition, edges=False), kernels, topology="device", features="device", budgets=GpuBudgets()
     )
     yield store
     store.close()

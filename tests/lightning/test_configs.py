@@ -52,5 +52,6 @@ def test_the_page_of_options_is_made_of_the_classes() -> None:
     inner = {
         options.WorkerOptions,
         options.DrawOptions,
-    }  # a base class, and a part of a request that is no group of options
+        options.GpuBudgets,
+    }  # a base class, and values made from groups
     assert kinds - inner <= set(module.GROUPS.values()), "an options class is not on the page"

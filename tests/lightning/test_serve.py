@@ -144,7 +144,7 @@ def test_servers_of_one_host_partition_once(config: str, tmp_path: Path) -> None
         ),
         (
             ["--config", "run.yaml", "--server.address", "0.0.0.0:0"],
-            "0.0.0.0:0 is reachable from other hosts, and there are no certificates.",
+            "0.0.0.0:0 is reachable from other hosts, and cluster.security has no certificates.",
         ),
         (
             ["--config", "run.yaml", "--cluster.security.token_file", "none"],

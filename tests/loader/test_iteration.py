@@ -282,7 +282,10 @@ def test_bad_input_is_one_clear_error(partition, change, message):
 
 
 def test_more_ranks_than_seeds(partition):
-    with LoaderContext(partition, rank=0, world_size=4) as context, pytest.raises(OptionError, match="3 seeds"):
+    with (
+        LoaderContext(partition, rank=0, world_size=4) as context,
+        pytest.raises(OptionError, match="there are 3 for world size 4"),
+    ):
         context.make_loader(LoaderSpec(name="t", seeds=torch.arange(3).numpy(), num_neighbors=[1], batch_size=1))
 
 

@@ -130,7 +130,7 @@ def test_nothing_to_train_on(tmp_path: Path, algorithm: str, splits: dict) -> No
     source = replace(single(RING, 20), splits=splits)
     options = options_for(algorithm, source, 3, tmp_path)
     if algorithm == "frequency":
-        with pytest.raises(DataError, match="frequency: the data set has no training seeds"):
+        with pytest.raises(DataError, match="frequency counts accesses by training seeds, but the data has none"):
             partition_graph(source, tmp_path / "p", options)
         assert [p.name for p in tmp_path.iterdir()] == []
         return

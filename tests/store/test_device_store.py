@@ -14,7 +14,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, NativeError, OptionError, PartitionError, SamplerError
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.options import STORAGE, CacheOptions
+from glt_lightning.options import STORAGE, GpuBudgets
 from glt_lightning.store.bus_stride import bus_stride
 from glt_lightning.store.device_memory import DeviceMemory
 from glt_lightning.store.device_store import open_store
@@ -149,7 +149,7 @@ def test_parts_that_are_not_here(kernels, partition_of, name, memory):
     check_attributes(store, partition)
     view = partition.view
     elsewhere = torch.tensor([int(view.bounds[1])])  # the first node of part 1
-    with pytest.raises(DataError, match="not in the graph, or its part is not on this machine"):
+    with pytest.raises(DataError, match="not in the graph, or its part is not mapped by this process"):
         CudaKHopOp(store.graph, [[2] * view.num_edge_types])(elsewhere, 0, 0)
     check_batches(store, partition, fanouts=[])
     store.close()
@@ -202,7 +202,7 @@ def test_rows_on_disk_are_the_cpus(kernels, tmp_path):
     whole = partitioned(wide_graph(), tmp_path, 2)
     tier = HostTier.create(whole, 50_000)
     partition = whole.with_memory(tier)
-    store = open_store(BatchArrays(partition), kernels, cache=CacheOptions(memory=50_000))
+    store = open_store(BatchArrays(partition), kernels, budgets=GpuBudgets())
     assert (store.graph_memory, store.feature_memory, store.node_shards(0, "x")) == ("device", "cpu", None)
     store.close()
     with pytest.raises(OptionError, match=r"'uva' with cache.memory"):
@@ -259,7 +259,7 @@ def test_padding_is_locked_too(kernels, partition_of):
     store.close()
     assert locked >= BatchArrays(partition).need.features + padding(partition) > padding(partition) > 0
     kernels.lockable(locked - 1)
-    with pytest.raises(NativeError, match=f"cannot lock {locked:,} bytes of host memory"):
+    with pytest.raises(NativeError, match=f"{locked:,} bytes of host memory could not be page-locked"):
         open_with(partition, kernels, "device", "uva")
     kernels.lockable(locked)
     open_with(partition, kernels, "device", "uva").close()
@@ -268,7 +268,7 @@ def test_padding_is_locked_too(kernels, partition_of):
 def test_memory_that_cannot_be_locked_is_given_back(kernels, partition_of):
     """The leak police looks for the memfd."""
     kernels.lockable(4096)
-    with pytest.raises(NativeError, match=r"cannot lock .* bytes of host memory"):
+    with pytest.raises(NativeError, match="bytes of host memory could not be page-locked"):
         open_with(partition_of("small_graph", 3), kernels, "uva", "device")
 
 

@@ -16,6 +16,10 @@ class GpuBudgets:
     """Bytes of each GPU that samples, for what is ``hybrid``. None: not given.
 
     topology: for neighbour lists.  features: for attributes.
+
+    Example:
+        >>> GpuBudgets.of(SamplingOptions(topology="hybrid", topology_bytes="2GB"), CacheOptions())
+        GpuBudgets(topology=2000000000, features=None)
     """
 
     topology: int | None = None
