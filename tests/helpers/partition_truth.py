@@ -30,8 +30,9 @@ def random_source(rng: np.random.Generator, edge_types: tuple[EdgeType, ...] = (
     target = schema.node_types[0]
     node[target]["y"] = rng.integers(0, 4, num_nodes[target])
     order = rng.permutation(num_nodes[target])
+    count = 7 - (num_nodes[target] == 7)  # as many ids as nodes, all of them 0 or 1, are refused as a mask of integers
     splits = {
-        s: (target, rng.choice(order[i::3], 7 * (i < len(order)))) for i, s in enumerate(("train", "val", "test"))
+        s: (target, rng.choice(order[i::3], count * (i < len(order)))) for i, s in enumerate(("train", "val", "test"))
     }
     return ArraySource(
         name="random",
