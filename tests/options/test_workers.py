@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import fields, replace
 
 import pytest
@@ -85,4 +86,16 @@ def test_both_names_are_refused(old, new, value):
 def test_advice_is_for_the_first_rank(monkeypatch, recwarn):
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert ClusterOptions(prefetch_size=9).prefetch == 9
+    assert not recwarn.list
+
+
+def test_a_pickle_of_an_earlier_release_keeps_its_values(recwarn):
+    """Hyperparameters in checkpoints are pickled; there the old names were the fields."""
+    saved = ClusterOptions(num_workers=5)
+    for old, new, value in OLD:
+        del saved.__dict__[new]
+        saved.__dict__[old] = value
+    read = pickle.loads(pickle.dumps(saved))
+    assert read == ClusterOptions(num_workers=5, prefetch=9, channel_size="100MB")
+    assert pickle.loads(pickle.dumps(read)) == read
     assert not recwarn.list

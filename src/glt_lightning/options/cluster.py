@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from glt_lightning.errors import OptionError
 from glt_lightning.options.checks import above_zero, as_options, at_least, take_old_name
@@ -105,3 +105,10 @@ class ClusterOptions(WorkerOptions):
             raise OptionError(f"cluster.placement: expected 'host' or 'rank', got {self.placement!r}.")
         above_zero("cluster.peer_timeout_s", self.peer_timeout_s)
         above_zero("cluster.peer_silence_s", self.peer_silence_s)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a pickle, such as hyperparameters in a checkpoint. Those of an earlier release have the old names alone."""
+        for old, new in (("prefetch_size", "prefetch"), ("buffer_size", "channel_size")):
+            if new not in state:
+                state = {**state, new: state[old], old: None}
+        self.__dict__.update(state)
