@@ -76,7 +76,7 @@ def test_edge_attributes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("x", [np.ones((4, 2), np.int64), np.ones(4, np.float32)])
 def test_normalizing_what_is_no_matrix_of_floats(tmp_path: Path, x: np.ndarray) -> None:
-    refused(tmp_path, "partition.normalize: needs x as floats", single([(0, 1)], 4, x=x), normalize="rows")
+    refused(tmp_path, "normalize: rows needs x as floats", single([(0, 1)], 4, x=x), normalize="rows")
 
 
 @pytest.mark.parametrize(

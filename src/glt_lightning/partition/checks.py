@@ -34,8 +34,8 @@ def check_graph(
         if normalize != "none" and "x" in attrs and (not _is_float(attrs["x"]) or len(attrs["x"].shape) != 2):
             x = attrs["x"]
             raise DataError(
-                f"partition.normalize: needs x as floats [N, D], but x of node type {t!r} is {x.dtype} {list(x.shape)}. "
-                "Convert x to floats, or set partition.normalize: none."
+                f"normalize: {normalize} needs x as floats [N, D], but x of node type {t!r} is {x.dtype} {list(x.shape)}. "
+                "Convert x to floats, or set data.normalize: none."
             )
     for e in source.schema.edge_types:
         for name, rows in source.edge_attrs(e).items():
