@@ -164,6 +164,18 @@ class GLTDataModule(LightningDataModule):
         self._standalone = Standalone()
         self._in_flight = CopiesInFlight()
 
+    @property
+    def trainer(self) -> Trainer | None:
+        """Who runs this data module; Lightning sets it when the run begins."""
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer | None) -> None:
+        self._trainer = trainer
+        strategy = None if trainer is None else trainer.strategy
+        if isinstance(strategy, GLTStrategy) and self.cluster is not None:
+            strategy.adopt_cluster(self.cluster)  # before it sets up the processes that the options are about
+
     def _check_options(self) -> None:
         check_seed_weights(self.seed_weights)
         if self.dataset is None and self.partition.dir is None and not self._servers:

@@ -1,0 +1,229 @@
+"""DDP whose ranks watch each other: what our strategies know of processes, whatever they train on."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import torch.distributed
+from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
+from lightning.pytorch.strategies import DDPStrategy
+
+from glt_lightning.errors import GLTError, OptionError, PeerError, PeerLostError
+from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
+from glt_lightning.lightning.strategies.collectives import gather_counts, gather_text
+from glt_lightning.lightning.strategies.ddp_arguments import check_ddp_arguments, unused_parameters
+from glt_lightning.lightning.strategies.hosts import Meeting, meet
+from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_store
+from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
+from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
+from glt_lightning.lightning.strategies.sigterm import handle_sigterm, set_exit_status
+from glt_lightning.options import ClusterOptions, as_options
+
+_NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
+_CLUSTER = ClusterOptions()
+
+
+class WatchedDDP(DDPStrategy):
+    """DDP whose ranks notice that another one is gone, and whose process group listens on no more than it must.
+
+    Args:
+        cluster: Where the processes of the job run. ``None``: as the data module says.
+        **kwargs: As `lightning.pytorch.strategies.DDPStrategy`.
+    """
+
+    strategy_name: ClassVar[str]
+
+    def __init__(self, cluster: ClusterOptions | None = None, **kwargs: Any) -> None:
+        check_ddp_arguments(type(self).__name__, kwargs)
+        super().__init__(**kwargs)
+        self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
+        self._watch: PeerWatch | None = None
+        self._gloo = GlooOnLoopback()
+        self._failure = ""
+        self._token: str | None = None
+
+    @property
+    def options(self) -> ClusterOptions:
+        """Where the processes of the job run."""
+        return self.cluster or _CLUSTER
+
+    def adopt_cluster(self, theirs: ClusterOptions) -> None:
+        """Takes the options of the data module, which hands them over when a Trainer takes it. Raises `OptionError` if this
+        strategy was given other ones."""
+        if self.cluster is not None and self.cluster != theirs:
+            raise OptionError(
+                f"cluster: the data module has {theirs}, the strategy has {self.cluster}. Give it to one of them."
+            )
+        self.cluster = theirs
+
+    @property
+    def checkpoint_io(self) -> CheckpointIO:
+        """Who writes checkpoints: `WholeCheckpointIO`, unless the user gave another."""
+        if self._checkpoint_io is None:
+            self._checkpoint_io = WholeCheckpointIO()
+        elif isinstance(self._checkpoint_io, _WrappingCheckpointIO):
+            self._checkpoint_io.checkpoint_io = WholeCheckpointIO()  # no effect where it wraps another already
+        return self._checkpoint_io
+
+    @checkpoint_io.setter
+    def checkpoint_io(self, io: CheckpointIO | None) -> None:
+        self._checkpoint_io = io
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        if in_notebook() and not self.cluster_environment.creates_processes_externally:
+            check_ranks(self.num_processes * self.num_nodes)
+            return  # the only rank is this process; Lightning refuses strategies with a launcher there
+        super()._configure_launcher()
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        self._failure = ""
+        if self._watch is not None:
+            return
+        mine = {"token": secrets.token_hex(32)} if self.local_rank == 0 and self.num_nodes == 1 else {}
+        if self.num_processes > 1 and sys.platform == "linux":
+            self._watch = PeerWatch(
+                rank=self.global_rank,
+                local_rank=self.local_rank,
+                local_size=self.num_processes,
+                share=self._share_on_host,
+                timeout_s=self.options.peer_timeout_s,
+                silence_s=self.options.peer_silence_s,
+                job_secret=mine,
+                on_loss=self._end_waits,
+            )
+            mine = dict(self._watch.job_secret)
+        self._token = mine.get("token") if self.num_processes == 1 or self._watch is not None else None
+
+    def setup_distributed(self) -> None:
+        """Initialises torch's process group; on one host nothing of it listens beyond loopback."""
+        assert self.cluster_environment is not None
+        if self.num_nodes > 1:
+            met = self._meet_hosts()
+            super().setup_distributed()
+            del met  # the group has it now
+            return
+        self._gloo.open()
+        store = open_store(self.cluster_environment, self.local_rank == 0, self.num_processes)
+        super().setup_distributed()
+        del store  # the group has it now
+
+    def _meet_hosts(self) -> object:
+        """Waits for the ranks of the other hosts, unless torchrun has done so. Keep what it returns until there is a group."""
+        if torch.distributed.is_initialized() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            return None
+        self.set_world_ranks()
+        assert self.cluster_environment is not None
+        meeting = Meeting(
+            address=self.cluster_environment.main_address,
+            port=self.cluster_environment.main_port,
+            rank=self.global_rank,
+            hosts=self.num_nodes,
+            per_host=self.num_processes,
+            deadline_s=self.options.deadlines.join_s,
+        )
+        if self.local_rank == 0:
+            return meet(meeting, _say)
+        try:
+            return meet(meeting, lambda _: None)
+        except PeerError as error:  # the first rank of this host says the same
+            raise RankError(str(error)) from None
+
+    # What ranks tell each other
+
+    def _share_on_host(self, text: str | None) -> str:
+        """What the first rank of this host gives. All ranks of the job call it."""
+        given = [json.loads(each) for each in self._gather_text(json.dumps([self.node_rank, text]))]
+        return str(next(text for node, text in given if node == self.node_rank and text is not None))
+
+    def _gather_counts(self, count: int) -> list[int]:
+        return gather_counts(count, self.world_size, self.root_device)
+
+    def _gather_text(self, text: str) -> list[str]:
+        return gather_text(text, self.world_size, self.root_device)
+
+    def _gather_found(self, find: Callable[[], str]) -> list[str]:
+        """What ``find`` gives on each rank; if it raises on one, all ranks raise instead of waiting for that one."""
+        found, error = "", None
+        try:
+            found = find()
+        except Exception as raised:
+            error = raised
+        said = self._gather_text(json.dumps([found, None if error is None else str(error)]))
+        if error is not None:
+            raise error
+        answers = [json.loads(text) for text in said]
+        for rank, (_, failure) in enumerate(answers):
+            if failure is not None:
+                here = rank // self.num_processes == self.node_rank
+                raise (RankError if here else PeerError)(f"rank {rank}: {failure}")
+        return [text for text, _ in answers]
+
+    # The end
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self._handle_sigterm()
+
+    def on_validation_start(self) -> None:
+        super().on_validation_start()
+        self._handle_sigterm()
+
+    def on_test_start(self) -> None:
+        super().on_test_start()
+        self._handle_sigterm()
+
+    def on_predict_start(self) -> None:
+        super().on_predict_start()
+        self._handle_sigterm()
+
+    def _handle_sigterm(self) -> None:
+        module = self.lightning_module
+        if self._watch is not None and module is not None:
+            handle_sigterm(module.trainer, self._watch)
+
+    def on_exception(self, exception: BaseException) -> None:
+        # not Lightning's, which replaces DDP's message about unused parameters by the advice to take another strategy
+        set_exit_status(exception)
+        if exception.__cause__ is None:
+            exception.__cause__ = unused_parameters(exception, self.lightning_module, self.strategy_name)
+        self._failure = f"{type(exception).__name__}: {exception}".strip().splitlines()[0]
+        if self._watch is None or exception.__cause__ is not None or not _is_lost_connection(exception):
+            return
+        loss = self._watch.loss(wait_s=_NEWS_S)
+        if loss is not None:
+            exception.__cause__ = RankError(f"{loss}; rank {self.global_rank} cannot go on.")
+
+    def teardown(self) -> None:
+        with ExitStack() as then:  # in reverse, and each whatever becomes of the others
+            then.callback(super().teardown)
+            then.callback(self._gloo.close)
+            then.callback(self._leave)
+
+    def _leave(self) -> None:
+        """Tells the other ranks of this host that this one goes, and why."""
+        watch, self._watch, self._token = self._watch, None, None
+        if watch is not None:
+            watch.close(self._failure)
+
+    def _end_waits(self) -> None:
+        """Another rank of this host is lost: what waits for other processes may raise now. From any thread."""
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _is_lost_connection(exception: BaseException) -> bool:
+    if isinstance(exception, GLTError):
+        return isinstance(exception, PeerLostError)
+    text = str(exception).lower()
+    return isinstance(exception, RuntimeError) and ("gloo" in text or "nccl" in text or "connection" in text)
