@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -166,6 +167,36 @@ def test_worker_devices_of_a_trainer_without_a_graph(caplog):
         _log_without_effect(options)
     assert "sampling.worker_devices has no effect: servers make the batches." in caplog.text
     assert {each.levelname for each in caplog.records if "no effect" in each.getMessage()} == {"WARNING"}
+
+
+def test_batches_made_ahead_are_freed_when_an_epoch_is_left():
+    """They take memory of the device, and no further epoch may come."""
+    made = []
+
+    class Array:
+        """A value with weak references."""
+
+    class Draft:
+        counters = None
+
+        def values(self):
+            array = Array()
+            made.append(weakref.ref(array))
+            return {"x": array}
+
+    class Sampler:
+        def draft(self, request):
+            return Draft()
+
+    producer = DeviceProducer(torch.device("cpu"), lambda config: Sampler(), prefetch=2)
+    requests = (BatchRequest(number, 0, np.arange(2), np.arange(2)) for number in range(9))
+    stream = producer.stream(CONFIG, requests)
+    next(stream)
+    producer._threads.submit(int).result(10)  # behind all that was requested
+    assert len(made) == 3
+    stream.close()
+    assert [each() for each in made] == [None] * 3
+    producer.close()
 
 
 def test_memory_is_freed_after_the_threads_have_ended(tmp_path):

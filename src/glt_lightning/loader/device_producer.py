@@ -94,7 +94,10 @@ class DeviceProducer(OwnSamplers, LookAhead[_Task, _Made]):
         return sample
 
     def _leave(self, run: _Run) -> None:
-        for _, future in run.tasks:
+        while (
+            run.tasks
+        ):  # dropped now: a finished batch takes memory of the device, and no further run may come to drop it
+            _, future = run.tasks.popleft()
             future.cancel()
 
     def _make(self, config: SamplerConfig, request: BatchRequest) -> _Made:
