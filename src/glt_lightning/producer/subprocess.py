@@ -99,11 +99,13 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
 
     def join(self, owners: Sequence[OwnerAddresses]) -> None:
         """Sends all processes the owners of the parts that they do not map."""
-        self._pool.join(owners)
+        with self._lock:  # or a process that `tend` starts meanwhile is sent them twice, or not at all
+            self._pool.join(owners)
 
     def keep(self, handle: Mapping[str, Any]) -> None:
         """Sends all processes the handle of the remote cache."""
-        self._pool.keep(handle)
+        with self._lock:  # as in `join`
+            self._pool.keep(handle)
 
     def tend(self) -> None:
         """Replaces samplers that died, unless the trainer's thread is in this object and does so itself. For another thread:
