@@ -34,8 +34,8 @@ class RankFields(TypedDict, total=False):
 
     rank: int
     world_size: int
-    exchange: Exchange
-    gather_counts: GatherCounts
+    exchange: Exchange | None
+    gather_counts: GatherCounts | None
 
 
 class LoaderContext:
@@ -88,7 +88,9 @@ class LoaderContext:
     ) -> None:
         if ranks is not None and rank_fields:
             raise OptionError(f"LoaderContext: give either ranks or {', '.join(rank_fields)}, not both.")
-        self.seed, self._ranks = seed, ranks or Ranks(**rank_fields)
+        if unknown := rank_fields.keys() - RankFields.__annotations__.keys():
+            raise TypeError(f"LoaderContext() got an unexpected keyword argument {min(unknown)!r}")
+        self.seed, self._ranks = seed, ranks or _ranks_of(rank_fields)
         self.sampling = as_options(SamplingOptions, "sampling", {} if sampling is None else sampling)
         self.cache = as_options(CacheOptions, "cache", {} if cache is None else cache)
         self.graph: AnyGraph = graph
@@ -189,3 +191,8 @@ class LoaderContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _ranks_of(fields: RankFields) -> Ranks:
+    """None stands for a field that is not given."""
+    return Ranks(**{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]
