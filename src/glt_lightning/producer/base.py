@@ -113,6 +113,6 @@ def refuse_device_rows(cache: CacheOptions) -> None:
     """Raises `OptionError` for a cache on the training device, where the producer's batches contain all rows."""
     if cache.device_bytes is not None:
         raise OptionError(
-            "cache.device: the training process must map the graph, but here servers make whole batches. Train with strategy "
-            "glt_worker, or remove cache.device."
+            "cache.device: the training process must map the graph, but here a graph server or a producer of the program's own "
+            "makes whole batches. Train with strategy glt_worker, or remove cache.device."
         )

@@ -105,7 +105,7 @@ class GraphServer:
         }
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Lets samplers read rows from this `RowCache` from now on."""
+        """Lets samplers read rows from the `RemoteCache` of this handle from now on."""
         self._scheduler.keep(handle)
 
     def close(self) -> None:
