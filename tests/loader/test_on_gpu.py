@@ -162,10 +162,15 @@ def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
 
 
 def test_worker_devices_of_a_trainer_without_a_graph(caplog):
-    options = SamplingOptions(num_workers=1, worker_devices=["cuda:0"])
+    options = SamplingOptions(num_workers=1, concurrency=5, prefetch=7, worker_devices=["cuda:0"])
     with caplog.at_level(logging.INFO, "glt_lightning"):
+        _log_without_effect(SamplingOptions(num_threads=2, channel_size="1GB"))
+        assert not caplog.text
         _log_without_effect(options)
-    assert "sampling.worker_devices has no effect: servers make the batches." in caplog.text
+    for name in ("num_workers", "concurrency", "prefetch", "worker_devices"):
+        assert (
+            f"sampling.{name} has no effect: servers make the batches. Remove it, or set cluster.{name}." in caplog.text
+        )
     assert {each.levelname for each in caplog.records if "no effect" in each.getMessage()} == {"WARNING"}
 
 
@@ -244,7 +249,14 @@ def test_no_gpu_no_effect(tmp_path, caplog):
         assert batches(graph, topology="uva")[2] == "InlineProducer"
         assert "sampling: training on cpu, so these options have no effect: topology uva." in caplog.text
         assert batches(graph, topology="hybrid", features="uva")[2] == "InlineProducer"
+        assert batches(graph, topology_bytes=9, feature_bytes=8, prefetch=7)[2] == "InlineProducer"
+        assert batches(graph, topology="cpu", feature_bytes=8)[2] == "InlineProducer"
     assert "training on cpu, so these options have no effect: topology hybrid, features uva." in caplog.text
+    assert (
+        "training on cpu, so these options have no effect: topology_bytes 9, feature_bytes 8, prefetch 7."
+        in caplog.text
+    )
+    assert "topology is cpu, so these options have no effect: feature_bytes 8." in caplog.text
     assert {each.levelname for each in caplog.records if "no effect" in each.getMessage()} == {"WARNING"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import torch
@@ -25,6 +26,7 @@ from glt_lightning.store.device_store import DeviceStore, open_store
 from glt_lightning.store.placement import BatchArrays
 
 _log = logging.getLogger(__name__)
+_DEFAULTS, _OF_A_GPU = SamplingOptions(), ("topology_bytes", "feature_bytes", "prefetch")
 
 
 def gpu_kernels(sampling: SamplingOptions, device: torch.device, ranks: Ranks) -> Kernels | None:
@@ -35,20 +37,17 @@ def gpu_kernels(sampling: SamplingOptions, device: torch.device, ranks: Ranks) -
     so.
     """
     asked = sampling.topology
-    if sampling.worker_devices or asked == "cpu":
+    if sampling.worker_devices:
+        _warn(sampling, ("prefetch",), ranks, "sampler processes sample", "set sampling.concurrency")
         return None
-    given = [
-        f"{name} {kind}" for name, kind in (("topology", asked), ("features", sampling.features)) if kind != "auto"
-    ]
+    if asked == "cpu":
+        _warn(sampling, _OF_A_GPU, ranks, "sampling.topology is cpu", "choose another topology")
+        return None
     if not is_gpu(device):
-        if given and ranks.rank == 0:
-            _log.warning(
-                "sampling: training on %s, so these options have no effect: %s. Remove them, or train on a GPU.",
-                device,
-                ", ".join(given),
-            )
+        _warn(sampling, ("topology", "features", *_OF_A_GPU), ranks, f"training on {device}", "train on a GPU")
         return None
     if sampling.num_workers:
+        _warn(sampling, _OF_A_GPU, ranks, "sampler processes sample on the CPU", "set num_workers 0 or worker_devices")
         _log.info("the CPU samples, in %d processes; with sampling.num_workers 0 the GPU does.", sampling.num_workers)
         return None
     kernels, failure = None, ""
@@ -64,6 +63,15 @@ def gpu_kernels(sampling: SamplingOptions, device: torch.device, ranks: Ranks) -
         raise NativeError(f"{who}: {text}")
     _log.warning("sampling on the CPU, because the GPU of %s cannot: %s", who, text)
     return None
+
+
+def _warn(sampling: SamplingOptions, names: Sequence[str], ranks: Ranks, because: str, instead: str) -> None:
+    """Names those options that are given and have no effect, once in a job."""
+    given = [f"{name} {value}" for name in names if (value := getattr(sampling, name)) != getattr(_DEFAULTS, name)]
+    if given and ranks.rank == 0:
+        _log.warning(
+            "sampling: %s, so these options have no effect: %s. Remove them, or %s.", because, ", ".join(given), instead
+        )
 
 
 def make_device_producer(

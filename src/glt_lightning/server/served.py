@@ -11,6 +11,7 @@ from glt_lightning.server.remote import RemoteProducer
 from glt_lightning.transport.peer import Peer
 
 _log = logging.getLogger(__name__)
+_DEFAULTS = SamplingOptions()
 
 
 class ServedGraph(RemoteGraph):
@@ -35,10 +36,12 @@ class ServedGraph(RemoteGraph):
 
 def _log_without_effect(sampling: SamplingOptions) -> None:
     """Logs options of a sampling trainer that have no effect here."""
+    for name in ("num_workers", "concurrency", "worker_devices", "prefetch"):
+        if getattr(sampling, name) != getattr(_DEFAULTS, name):
+            _log.warning(
+                "sampling.%s has no effect: servers make the batches. Remove it, or set cluster.%s.", name, name
+            )
     if sampling.worker_devices:
-        _log.warning(
-            "sampling.worker_devices has no effect: servers make the batches. Remove it, or set cluster.worker_devices."
-        )
         return
     kinds = (("topology", sampling.topology), ("features", sampling.features))
     given = [f"{name} {kind}" for name, kind in kinds if kind != "auto"]
