@@ -11,31 +11,26 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.data.graph import seeds_hash
 from glt_lightning.data.manifest import (
     TABLE_ENCODING,
     ArrayEntry,
-    EncodingEntry,
     Manifest,
-    SplitEntry,
-    attr_key,
     node_path,
     split_path,
 )
-from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.assign import Assigner
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
 from glt_lightning.partition.build.layout import NodeLayout, number_nodes
+from glt_lightning.partition.build.manifest_head import manifest_head
 from glt_lightning.partition.build.normalize import transform_for
 from glt_lightning.partition.build.rows import write_rows
-from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space
+from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space, row_width
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.part_arrays import hotness_arrays
 from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
-from glt_lightning.partition.sources.base import GraphSource, Rows, categories_of
 from glt_lightning.types import NodeType
 
 _INT32_MAX = 2**31 - 1
@@ -89,7 +84,16 @@ class Builder:
         self._write_edges(layouts, in_degrees)
         arrays, self._arrays = self._arrays, {}
         self._write_whole(layouts)
-        return Built(self._manifest(layouts, hotness), arrays, _digest(layouts))
+        head = manifest_head(
+            self._graph,
+            layouts,
+            arrays=self._arrays,
+            made_by=self._made,
+            hotness=hotness,
+            id_dtype=self._id_dtype,
+            edge_id_dtype=self._edge_id_dtype,
+        )
+        return Built(head, arrays, _digest(layouts))
 
     @property
     def _stored_types(self) -> Sequence[StoredEdgeType]:
@@ -150,7 +154,7 @@ class Builder:
     def _write_nodes(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
         attrs = {t: self._graph.source.node_attrs(t) for t in layouts}
         counts = {t: sum(stop - start for start, stop in self._ranges(layouts[t])) for t in layouts}
-        total = sum(counts[t] * _width(attrs[t]) for t in layouts)
+        total = sum(counts[t] * row_width(attrs[t]) for t in layouts)
         with self._progress.phase("writing nodes", total, "B") as done:
             for index, (node_type, layout) in enumerate(layouts.items()):
                 for part, (start, stop) in zip(self._parts, self._ranges(layout), strict=True):
@@ -214,49 +218,6 @@ class Builder:
         with ArrayWriter(self._folder, path, dtype) as writer:
             writer.write(array)
         self._arrays[path] = writer.close()
-
-    def _manifest(self, layouts: Mapping[NodeType, NodeLayout], hotness: Mapping[str, Any]) -> Manifest:
-        graph, source = self._graph, self._graph.source
-        return Manifest(
-            schema=graph.schema,
-            num_parts=self._options.num_parts,
-            num_nodes=tuple(graph.num_nodes.values()),
-            num_edges=(),
-            bounds=tuple(layout.bounds for layout in layouts.values()),
-            id_dtype=self._id_dtype.name,
-            edge_id_dtype=self._edge_id_dtype.name,
-            num_classes=None if source.num_classes is None else int(source.num_classes),
-            target_type=source.target_type,
-            splits={name: SplitEntry(t, len(ids), seeds_hash(ids)) for name, (t, ids) in graph.splits.items()},
-            arrays=self._arrays,
-            made_by=self._made,
-            hotness=hotness,
-            encodings=self._encodings(),
-            num_categories=categories_of(source),
-            class_names=_class_names(source),
-        )
-
-    def _encodings(self) -> dict[str, EncodingEntry]:
-        storage = self._graph.storage
-        attrs = [("nodes", t, storage.nodes[node_type]) for t, node_type in enumerate(self._graph.num_nodes)]
-        attrs += [("edges", r, storage.edges[stored_type.source]) for r, stored_type in enumerate(self._stored_types)]
-        return {
-            attr_key(kind, index, name): stored.entry
-            for kind, index, each in attrs
-            for name, stored in each.items()
-            if stored.entry is not None
-        }
-
-
-def _class_names(source: GraphSource) -> tuple[str, ...] | None:
-    """The class names, if the source has the optional attribute ``class_names``."""
-    names = getattr(source, "class_names", None)
-    return None if names is None else tuple(str(name) for name in names)
-
-
-def _width(attrs: Mapping[str, Rows]) -> int:
-    """Bytes of all attributes of one node or edge."""
-    return sum(row_bytes(rows.dtype, rows.shape[1:]) for rows in attrs.values())
 
 
 def _digest(layouts: Mapping[NodeType, NodeLayout]) -> str:

@@ -32,6 +32,11 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
+def row_width(attrs: Mapping[str, Rows]) -> int:
+    """Bytes of all attributes of one node or edge."""
+    return sum(row_bytes(rows.dtype, rows.shape[1:]) for rows in attrs.values())
+
+
 def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
     """Bytes while nodes are assigned: rows that the assigner reads, the records they are sorted from, and probabilities."""
     reads = _reads(graph, assigner)
