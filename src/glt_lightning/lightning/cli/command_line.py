@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -20,11 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning import __version__
 from glt_lightning.errors import GLTError, OptionError
-from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
-from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
-from glt_lightning.lightning.callbacks.predictions import PredictionWriter
-from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
-from glt_lightning.lightning.callbacks.run_report import RunReport
+from glt_lightning.lightning.cli.default_callbacks import default_callbacks
 from glt_lightning.lightning.cli.links import give_taken_links, link_graph
 from glt_lightning.lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, find_past_run, nothing_left
@@ -120,7 +115,7 @@ class GLTCLI(LightningCLI):
         given = chosen.callbacks or []
         given = list(given) if isinstance(given, list) else [given]
         if not chosen.barebones:
-            given += _default_callbacks(self.subcommand, given + self._callbacks_of_program(), chosen)
+            given += default_callbacks(self.subcommand, given + self._callbacks_of_program(), chosen)
         try:
             return super().instantiate_trainer(**{"callbacks": given, **kwargs})
         except (TypeError, ValueError, MisconfigurationException) as error:  # how Lightning's Trainer refuses options
@@ -293,17 +288,3 @@ def _say_where_hosts_meet(trainer: Trainer) -> None:
 
 def _is_ours(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, GLTStrategy)
-
-
-def _default_callbacks(subcommand: str | None, given: list[Callback], trainer: Any) -> list[Callback]:
-    """What the user has not chosen otherwise. trainer: its options."""
-    wanted: dict[type, type[Callback]] = {}
-    if trainer.enable_checkpointing is not False:
-        wanted[Checkpoint] = BestCheckpoint
-    if trainer.enable_progress_bar is not False:
-        wanted[ProgressBar] = SeedProgressBar
-    if subcommand == "fit":
-        wanted |= {SamplingMonitor: SamplingMonitor, RunReport: RunReport}
-    if subcommand == "predict":
-        wanted[PredictionWriter] = PredictionWriter
-    return [make() for kind, make in wanted.items() if not any(isinstance(callback, kind) for callback in given)]

@@ -1,0 +1,28 @@
+"""The callbacks that the command line adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+
+from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
+from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
+from glt_lightning.lightning.callbacks.predictions import PredictionWriter
+from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
+from glt_lightning.lightning.callbacks.run_report import RunReport
+
+
+def default_callbacks(subcommand: str | None, given: list[Callback], trainer: Any) -> list[Callback]:
+    """What the user has not chosen otherwise. trainer: its options."""
+    wanted: dict[type, type[Callback]] = {}
+    if trainer.enable_checkpointing is not False:
+        wanted[Checkpoint] = BestCheckpoint
+    if trainer.enable_progress_bar is not False:
+        wanted[ProgressBar] = SeedProgressBar
+    if subcommand == "fit":
+        wanted |= {SamplingMonitor: SamplingMonitor, RunReport: RunReport}
+    if subcommand == "predict":
+        wanted[PredictionWriter] = PredictionWriter
+    return [make() for kind, make in wanted.items() if not any(isinstance(callback, kind) for callback in given)]
