@@ -45,3 +45,9 @@ def test_a_second_loop_is_counted(tmp_path: Path) -> None:
     assert found["assemblers of a batch"] == "1 (sampler/more.py)"
     assert found["lines of code in src"] == "4"
     assert found["lines of the files that make batches"] == "3 in 1 files"
+
+
+def test_no_module_knows_much_of_the_house() -> None:
+    """A module that imports more of the package is several: what they share goes into one of its own."""
+    fan_out, where = numbers(ROOT, [])["largest fan-out"].split(maxsplit=1)
+    assert int(fan_out) <= 16, where

@@ -7,34 +7,24 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
-from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import MANIFEST, Manifest
-from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.lightning.callbacks.monitor import add_monitor
-from glt_lightning.lightning.callbacks.run_report import add_report
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.lightning.callbacks.added import add_callbacks
 from glt_lightning.lightning.eval_fanouts import eval_fanouts
-from glt_lightning.lightning.graph_facts import GraphFacts
-from glt_lightning.lightning.label_facts import LabelFacts, class_names_of
+from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.layers import warn_of_hops
 from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.own_ids import have_ids, own_ids
 from glt_lightning.lightning.own_splits import SPLIT_OF, read_split, require_split
 from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
-from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.notebook import check_ranks
-from glt_lightning.lightning.strategies.server_facts import ask_manifest
 from glt_lightning.lightning.strategies.standalone import GraphHost, Standalone
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.transfer import CopiesInFlight
@@ -48,11 +38,7 @@ from glt_lightning.options import (
     as_options,
     parse_fanouts,
 )
-from glt_lightning.page.numbers import counted
-from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
-from glt_lightning.partition.follow import follow_batches
 from glt_lightning.partition.splits import check_overlap
-from glt_lightning.producer.base import SampledGraph
 
 PredictSplit = Literal["all", "train", "val", "test"]
 
@@ -60,17 +46,13 @@ _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
 _PARTITION = PartitionOptions()
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 _SPLITS = ("train", "val", "test")
-_NO_GRAPH = (
-    "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."
-)
-
 _COMPILE = (
     "torch.compile of a whole LightningModule traces Lightning, too, such as self.log(), and torch cannot follow all of it. "
     "Compile the network inside the module instead: self.gnn = torch.compile(self.gnn)."
 )
 
 
-class GLTDataModule(LightningDataModule):
+class GLTDataModule(GraphDataModule):
     """Partitions a graph once, and makes loaders of its batches for node classification.
 
     What is sampled is said here; where, by the Trainer's strategy: with ``glt_worker`` each rank and its sampler
@@ -142,44 +124,36 @@ class GLTDataModule(LightningDataModule):
         seed_weights: str | None = None,
         transforms: list[str | dict[str, Any]] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            dataset,
+            root,
+            undirected=undirected,
+            normalize=normalize,
+            transforms=transforms,
+            input_type=input_type,
+            partition=partition,
+            num_neighbors=num_neighbors,
+            batch_size=batch_size,
+            cluster=cluster,
+        )
         show_log()
-        self.dataset, self.root, self.transforms = dataset, root, transforms or []
-        self.undirected, self.normalize = undirected, normalize
-        self.partition = as_options(PartitionOptions, "partition", partition)
         self.sampling = as_options(SamplingOptions, "sampling", sampling)
         self.cache = as_options(CacheOptions, "cache", cache)
-        self.num_neighbors, self.batch_size = num_neighbors, batch_size
         self.eval_num_neighbors = eval_num_neighbors
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
-        self.splits, self.input_type, self.predict_split = splits or {}, input_type, predict_split
-        self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
+        self.splits, self.predict_split = splits or {}, predict_split
         self.seed_weights = seed_weights
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
-        self._graph: LocalPartition | SampledGraph | None = None
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None
         self._standalone = Standalone()
         self._in_flight = CopiesInFlight()
 
-    @property
-    def trainer(self) -> Trainer | None:
-        """Who runs this data module; Lightning sets it when the run begins."""
-        return self._trainer
-
-    @trainer.setter
-    def trainer(self, trainer: Trainer | None) -> None:
-        self._trainer = trainer
-        strategy = None if trainer is None else trainer.strategy
-        if isinstance(strategy, GLTStrategy) and self.cluster is not None:
-            strategy.adopt_cluster(self.cluster)  # before it sets up the processes that the options are about
-
     def _check_options(self) -> None:
         check_seed_weights(self.seed_weights)
-        if self.dataset is None and self.partition.dir is None and not self._servers:
-            raise OptionError(_NO_GRAPH)
+        self._check_graph()
         for name in ("batch_size", "eval_batch_size"):
             size = getattr(self, name)
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -190,120 +164,10 @@ class GLTDataModule(LightningDataModule):
                 continue
             for key, fanouts in given.items() if isinstance(given, Mapping) else [(None, given)]:
                 parse_fanouts(fanouts, name if key is None else f"{name}[{key}]")
-        if self.normalize not in ("none", "rows", "standardize"):
-            raise OptionError(f"normalize: expected none, rows or standardize; got {self.normalize!r}.")
         if unknown := set(self.splits) - set(_SPLITS):
             raise OptionError(f"splits: expected any of {', '.join(_SPLITS)}; got {', '.join(sorted(unknown))}.")
         if self.predict_split not in ("all", *_SPLITS):
             raise OptionError(f"predict_split: expected all, train, val or test; got {self.predict_split!r}.")
-
-    # What a model is built from. Answered by a server or from the partition if there is one, else from a look at the
-    # data set.
-
-    @property
-    def num_features(self) -> int | dict[str, int | None] | None:
-        """Width of ``x``; per node type in a heterogeneous graph."""
-        return self._per_type(self._facts.num_features)
-
-    @property
-    def num_categories(self) -> list[int] | dict[str, list[int]] | None:
-        """Number of codes of each column of ``x_codes``; per node type that has some in a heterogeneous graph."""
-        found = {t: list(counts) for t, counts in self._facts.num_categories.items()}
-        return self._per_type(found) if found else None
-
-    @property
-    def num_nodes(self) -> int | dict[str, int]:
-        """Number of nodes; per node type in a heterogeneous graph."""
-        return self._per_type(self._facts.num_nodes)
-
-    @property
-    def num_classes(self) -> int | None:
-        """Number of classes of the labels, None if there are none."""
-        return self._facts.num_classes
-
-    @property
-    def label_facts(self) -> LabelFacts | None:
-        """What the labels are: kind, width, number and names of classes; None if there are none."""
-        labels = self._facts.labels
-        if labels is None or labels["class_names"] is not None or self.dataset is None or self._servers:
-            return labels
-        return {**labels, "class_names": class_names_of(self._source)}  # a partition of an earlier release has no names
-
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes 0, 1, ...; None where the data names none."""
-        labels = self.label_facts
-        if (
-            labels is None and self._graph is not None
-        ):  # nodes to predict, with the classes of an encoding that is applied
-            names = self._graph.manifest.class_names
-            return None if names is None else list(names)
-        return None if labels is None else labels["class_names"]
-
-    @property
-    def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]] | None:
-        """Node and edge types of a heterogeneous graph, as PyG's ``HeteroData.metadata()``; None otherwise."""
-        schema = self._facts.schema
-        return None if schema.homogeneous else (list(schema.node_types), list(schema.edge_types))
-
-    @property
-    def target_type(self) -> str | None:
-        """Node type of the seeds in a heterogeneous graph."""
-        facts = self._facts
-        return None if facts.schema.homogeneous else self.input_type or facts.target_type
-
-    @property
-    def partition_dir(self) -> Path:
-        """Folder of the partition, whether it exists or not."""
-        if self.dataset is None:
-            if self.partition.dir is None:
-                raise OptionError(_NO_GRAPH)
-            return Path(str(self.partition.dir))
-        return partition_dir(self.root, self._source, self.partition, self.undirected, self.normalize)
-
-    @property
-    def partition_options(self) -> PartitionOptions:
-        """``partition`` with fan-outs and batch size: if not given, those of a partition that exists, else those of training."""
-        return follow_batches(self.partition, self.partition_dir, self.num_neighbors, self.batch_size)
-
-    @cached_property
-    def _source(self) -> GraphSource:
-        return open_source(self.dataset, self.root, self.transforms, self.partition.seed)
-
-    @property
-    def _servers(self) -> list[str]:
-        """Who has the graph, if not this host."""
-        trainer = self._running_trainer()
-        strategy = None if trainer is None else trainer.strategy
-        if isinstance(strategy, GLTStrategy):
-            return strategy.servers
-        return [] if self.cluster is None or strategy is not None else self.cluster.servers
-
-    @cached_property
-    def _facts(self) -> GraphFacts:
-        if self._graph is not None:
-            return GraphFacts.of_manifest(self._graph.manifest)
-        if self._servers:
-            return GraphFacts.of_manifest(ask_manifest(self._cluster))
-        if self._is_partitioned():
-            return GraphFacts.of_manifest(Manifest.load(self.partition_dir))
-        if self.dataset is None:
-            raise PartitionError(
-                f"{self.partition_dir}: no finished partition is there, and no dataset is given to make it."
-            )
-        return GraphFacts.of_source(self._source, bool(self.undirected), self.partition.allow)
-
-    @property
-    def _cluster(self) -> ClusterOptions:
-        trainer = self._running_trainer()
-        strategy = None if trainer is None else trainer.strategy
-        return strategy.options if isinstance(strategy, GLTStrategy) else self.cluster or ClusterOptions()
-
-    def _per_type(self, values: Mapping[str, Any]) -> Any:
-        return next(iter(values.values())) if self._facts.schema.homogeneous else dict(values)
-
-    def _is_partitioned(self) -> bool:
-        return (self.partition_dir / MANIFEST).is_file()
 
     # Lightning's hooks
 
@@ -314,29 +178,7 @@ class GLTDataModule(LightningDataModule):
         if self.dataset is None or self._servers:
             return
         self._require_split(None if self.trainer is None else self.trainer.state.fn, self._facts.splits)
-        if not self._is_partitioned():
-            self._check_may_partition()
-            rank_zero_info(
-                f"partitioning {self._source.name} into {counted(self.partition.num_parts, 'part')}: {self.partition_dir}"
-            )
-        partition_graph(
-            self._source,
-            self.partition_dir,
-            self.partition_options,
-            undirected=self.undirected,
-            normalize=self.normalize,
-        )
-
-    def _check_may_partition(self) -> None:
-        hosts = 1 if self.trainer is None else self.trainer.num_nodes
-        if hosts > 1 and self.prepare_data_per_node:
-            assert self.trainer is not None
-            parts = placed_parts(self.trainer.node_rank, hosts, self.partition.num_parts)
-            raise PartitionError(
-                f"{self.partition_dir}: no partition is there, and a job of {hosts} hosts does not make it on each. "
-                "Partition on one host and copy the folder (with strategy glt_worker, this host needs of the parts only "
-                f"{', '.join(map(str, parts))}), or set prepare_data_per_node = False if all hosts share root."
-            )
+        self._partition_graph()
 
     def setup(self, stage: str | None = None) -> None:
         """Opens the graph. Who samples it starts with the first loader."""
@@ -346,8 +188,7 @@ class GLTDataModule(LightningDataModule):
             self._require_split(stage, self._graph.manifest.splits)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if stage == "fit" and self.trainer is not None:
-            add_monitor(self.trainer)
-            add_report(self.trainer)
+            add_callbacks(self.trainer)
             give_shapes_early(self.trainer)
             for name in ("num_neighbors", "eval_num_neighbors"):
                 warn_of_hops(name, getattr(self, name), self.trainer.lightning_module)
@@ -463,11 +304,6 @@ class GLTDataModule(LightningDataModule):
             )
         return ids
 
-    @property
-    def graph_hash(self) -> str | None:
-        """Of what the partition was made of and how; None before the graph is open."""
-        return None if self._graph is None else self._graph.manifest.options_hash
-
     def train_labels(self) -> np.ndarray:
         """Labels [S] or [S, D] of the training seeds, in the user's order; the same on every rank, whoever has the graph.
         A collective call before the first loader is made."""
@@ -521,11 +357,6 @@ class GLTDataModule(LightningDataModule):
         """Who opens the graph and makes loaders: the strategy if it is ours, else this object."""
         return self._standalone.under(self._running_trainer())
 
-    def _running_trainer(self) -> Trainer | None:
-        """None after a Trainer's run: its strategy is closed, and who calls `setup` by hand (a notebook) samples alone."""
-        ended = (TrainerStatus.FINISHED, TrainerStatus.INTERRUPTED)
-        return None if self.trainer is None or self.trainer.state.status in ended else self.trainer
-
     def _open_host(self) -> GraphHost:
         """The same, sampling the graph."""
         graph, host = self._opened(), self._host()
@@ -533,11 +364,6 @@ class GLTDataModule(LightningDataModule):
         if not host.has_context:
             host.open_context(graph, self.sampling, self._seed, self.cache)
         return host
-
-    def _opened(self) -> LocalPartition | SampledGraph:
-        if self._graph is None:
-            raise OptionError("the graph is not open: call prepare_data() and setup() before asking for a loader.")
-        return self._graph
 
     def _close(self) -> None:
         self._loaders.clear()

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
@@ -86,14 +85,6 @@ class SamplingMonitor(Callback):
         if any(True for _ in _loaders(trainer)):
             totals.ranks, totals.elapsed_s, totals.validation_s = 1, self._elapsed_s, self._validation_s
         return totals
-
-
-def add_monitor(trainer: Trainer) -> None:
-    """Adds a `SamplingMonitor`, unless the user has one, or wants nothing that takes time."""
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    if not trainer.barebones and not any(isinstance(callback, SamplingMonitor) for callback in callbacks):
-        checkpoints = [i for i, callback in enumerate(callbacks) if isinstance(callback, Checkpoint)]
-        callbacks.insert(checkpoints[0] if checkpoints else len(callbacks), SamplingMonitor())  # those stay last
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
@@ -149,14 +149,6 @@ class RunReport(Callback):
         except Exception as error:
             why = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
             rank_zero_info(f"the report of this run cannot be written to {self.path}: {why}. Training is not affected.")
-
-
-def add_report(trainer: Trainer) -> None:
-    """Adds a `RunReport`, unless the user has one, or wants nothing that takes time."""
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    if not trainer.barebones and not any(isinstance(callback, RunReport) for callback in callbacks):
-        checkpoints = [i for i, callback in enumerate(callbacks) if isinstance(callback, Checkpoint)]
-        callbacks.insert(checkpoints[0] if checkpoints else len(callbacks), RunReport())  # those stay last
 
 
 def _folder(trainer: Trainer) -> Path | None:

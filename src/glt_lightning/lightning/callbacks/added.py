@@ -1,0 +1,22 @@
+"""The callbacks that a data module of ours adds to a Trainer that fits."""
+
+from __future__ import annotations
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
+from glt_lightning.lightning.callbacks.run_report import RunReport
+
+_ADDED: tuple[type[Callback], ...] = (SamplingMonitor, RunReport)
+
+
+def add_callbacks(trainer: Trainer) -> None:
+    """Adds a `SamplingMonitor` and a `RunReport`, unless the user has one, or wants nothing that takes time."""
+    if trainer.barebones:
+        return
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    for kind in _ADDED:
+        if not any(isinstance(callback, kind) for callback in callbacks):
+            checkpoints = [i for i, callback in enumerate(callbacks) if isinstance(callback, Checkpoint)]
+            callbacks.insert(checkpoints[0] if checkpoints else len(callbacks), kind())  # those stay last

@@ -1,0 +1,228 @@
+"""Which graph: from data or servers, partitioned or not yet, and what a model is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.trainer.states import TrainerStatus
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import MANIFEST, Manifest
+from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.lightning.graph_facts import GraphFacts
+from glt_lightning.lightning.label_facts import LabelFacts, class_names_of
+from glt_lightning.lightning.strategies.base import GLTStrategy
+from glt_lightning.lightning.strategies.server_facts import ask_manifest
+from glt_lightning.options import ClusterOptions, Fanouts, Normalize, PartitionOptions, as_options
+from glt_lightning.page.numbers import counted
+from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
+from glt_lightning.partition.follow import follow_batches
+from glt_lightning.producer.base import SampledGraph
+
+_NO_GRAPH = (
+    "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."
+)
+
+
+class GraphDataModule(LightningDataModule):
+    """Knows its graph: where it comes from, its facts, its partition. Which seeds are drawn is said by `GLTDataModule`.
+
+    Args: as those of `GLTDataModule`.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        root: str,
+        *,
+        undirected: bool | None,
+        normalize: Normalize,
+        transforms: list[str | dict[str, Any]] | None,
+        input_type: str | None,
+        partition: PartitionOptions,
+        num_neighbors: Fanouts,
+        batch_size: int,
+        cluster: ClusterOptions | None,
+    ) -> None:
+        super().__init__()
+        self.dataset, self.root, self.transforms = dataset, root, transforms or []
+        self.undirected, self.normalize, self.input_type = undirected, normalize, input_type
+        self.partition = as_options(PartitionOptions, "partition", partition)
+        self.num_neighbors, self.batch_size = num_neighbors, batch_size
+        self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
+        self._graph: LocalPartition | SampledGraph | None = None
+
+    def _check_graph(self) -> None:
+        """Raises `OptionError` unless the options name a graph."""
+        if self.dataset is None and self.partition.dir is None and not self._servers:
+            raise OptionError(_NO_GRAPH)
+        if self.normalize not in ("none", "rows", "standardize"):
+            raise OptionError(f"normalize: expected none, rows or standardize; got {self.normalize!r}.")
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """Who runs this data module; Lightning sets it when the run begins."""
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer | None) -> None:
+        self._trainer = trainer
+        strategy = None if trainer is None else trainer.strategy
+        if isinstance(strategy, GLTStrategy) and self.cluster is not None:
+            strategy.adopt_cluster(self.cluster)  # before it sets up the processes that the options are about
+
+    def _running_trainer(self) -> Trainer | None:
+        """None after a Trainer's run: its strategy is closed, and who calls `setup` by hand (a notebook) samples alone."""
+        ended = (TrainerStatus.FINISHED, TrainerStatus.INTERRUPTED)
+        return None if self.trainer is None or self.trainer.state.status in ended else self.trainer
+
+    # What a model is built from. Answered by a server or from the partition if there is one, else from a look at the
+    # data set.
+
+    @property
+    def num_features(self) -> int | dict[str, int | None] | None:
+        """Width of ``x``; per node type in a heterogeneous graph."""
+        return self._per_type(self._facts.num_features)
+
+    @property
+    def num_categories(self) -> list[int] | dict[str, list[int]] | None:
+        """Number of codes of each column of ``x_codes``; per node type that has some in a heterogeneous graph."""
+        found = {t: list(counts) for t, counts in self._facts.num_categories.items()}
+        return self._per_type(found) if found else None
+
+    @property
+    def num_nodes(self) -> int | dict[str, int]:
+        """Number of nodes; per node type in a heterogeneous graph."""
+        return self._per_type(self._facts.num_nodes)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes of the labels, None if there are none."""
+        return self._facts.num_classes
+
+    @property
+    def label_facts(self) -> LabelFacts | None:
+        """What the labels are: kind, width, number and names of classes; None if there are none."""
+        labels = self._facts.labels
+        if labels is None or labels["class_names"] is not None or self.dataset is None or self._servers:
+            return labels
+        return {**labels, "class_names": class_names_of(self._source)}  # a partition of an earlier release has no names
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes 0, 1, ...; None where the data names none."""
+        labels = self.label_facts
+        # without labels: nodes to predict, with the classes of an encoding that is applied
+        if labels is None and self._graph is not None:
+            names = self._graph.manifest.class_names
+            return None if names is None else list(names)
+        return None if labels is None else labels["class_names"]
+
+    @property
+    def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]] | None:
+        """Node and edge types of a heterogeneous graph, as PyG's ``HeteroData.metadata()``; None otherwise."""
+        schema = self._facts.schema
+        return None if schema.homogeneous else (list(schema.node_types), list(schema.edge_types))
+
+    @property
+    def target_type(self) -> str | None:
+        """Node type of the seeds in a heterogeneous graph."""
+        facts = self._facts
+        return None if facts.schema.homogeneous else self.input_type or facts.target_type
+
+    @property
+    def partition_dir(self) -> Path:
+        """Folder of the partition, whether it exists or not."""
+        if self.dataset is None:
+            if self.partition.dir is None:
+                raise OptionError(_NO_GRAPH)
+            return Path(str(self.partition.dir))
+        return partition_dir(self.root, self._source, self.partition, self.undirected, self.normalize)
+
+    @cached_property
+    def _source(self) -> GraphSource:
+        return open_source(self.dataset, self.root, self.transforms, self.partition.seed)
+
+    @property
+    def _servers(self) -> list[str]:
+        """Who has the graph, if not this host."""
+        trainer = self._running_trainer()
+        strategy = None if trainer is None else trainer.strategy
+        if isinstance(strategy, GLTStrategy):
+            return strategy.servers
+        return [] if self.cluster is None or strategy is not None else self.cluster.servers
+
+    @cached_property
+    def _facts(self) -> GraphFacts:
+        if self._graph is not None:
+            return GraphFacts.of_manifest(self._graph.manifest)
+        if self._servers:
+            return GraphFacts.of_manifest(ask_manifest(self._cluster))
+        if self._is_partitioned():
+            return GraphFacts.of_manifest(Manifest.load(self.partition_dir))
+        if self.dataset is None:
+            raise PartitionError(
+                f"{self.partition_dir}: no finished partition is there, and no dataset is given to make it."
+            )
+        return GraphFacts.of_source(self._source, bool(self.undirected), self.partition.allow)
+
+    @property
+    def _cluster(self) -> ClusterOptions:
+        trainer = self._running_trainer()
+        strategy = None if trainer is None else trainer.strategy
+        return strategy.options if isinstance(strategy, GLTStrategy) else self.cluster or ClusterOptions()
+
+    def _per_type(self, values: Mapping[str, Any]) -> Any:
+        return next(iter(values.values())) if self._facts.schema.homogeneous else dict(values)
+
+    def _is_partitioned(self) -> bool:
+        return (self.partition_dir / MANIFEST).is_file()
+
+    # The partition
+
+    @property
+    def partition_options(self) -> PartitionOptions:
+        """``partition`` with fan-outs and batch size: if not given, those of a partition that exists, else those of training."""
+        return follow_batches(self.partition, self.partition_dir, self.num_neighbors, self.batch_size)
+
+    def _partition_graph(self) -> None:
+        """Makes the partition, or checks one that is there."""
+        if not self._is_partitioned():
+            self._check_may_partition()
+            rank_zero_info(
+                f"partitioning {self._source.name} into {counted(self.partition.num_parts, 'part')}: {self.partition_dir}"
+            )
+        partition_graph(
+            self._source,
+            self.partition_dir,
+            self.partition_options,
+            undirected=self.undirected,
+            normalize=self.normalize,
+        )
+
+    def _check_may_partition(self) -> None:
+        hosts = 1 if self.trainer is None else self.trainer.num_nodes
+        if hosts > 1 and self.prepare_data_per_node:
+            assert self.trainer is not None
+            parts = placed_parts(self.trainer.node_rank, hosts, self.partition.num_parts)
+            raise PartitionError(
+                f"{self.partition_dir}: no partition is there, and a job of {hosts} hosts does not make it on each. "
+                "Partition on one host and copy the folder (with strategy glt_worker, this host needs of the parts only "
+                f"{', '.join(map(str, parts))}), or set prepare_data_per_node = False if all hosts share root."
+            )
+
+    @property
+    def graph_hash(self) -> str | None:
+        """Of what the partition was made of and how; None before the graph is open."""
+        return None if self._graph is None else self._graph.manifest.options_hash
+
+    def _opened(self) -> LocalPartition | SampledGraph:
+        if self._graph is None:
+            raise OptionError("the graph is not open: call prepare_data() and setup() before asking for a loader.")
+        return self._graph
