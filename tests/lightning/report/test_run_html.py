@@ -105,6 +105,11 @@ def test_where_rows_came_from_is_shown_where_some_are_not_local() -> None:
     assert "Where the rows of attributes came from" not in run_html(run_of(LOCAL, 2))
 
 
+def test_hit_rate_is_explained_where_it_is_shown() -> None:
+    assert "the hit rate is of rows of other parts" in run_html(run_of(REMOTE, 2))
+    assert "hit rate" not in run_html(run_of(LOCAL, 1))
+
+
 def test_several_ranks_are_said() -> None:
     assert "of all 2 ranks" in run_html(run_of(LOCAL, 2))
     assert "rank 0" not in run_html(run_of(LOCAL, 1))

@@ -77,13 +77,16 @@ def sampling_table(totals: EpochTotals) -> Table:
     if "cache_hit_rate" in metrics:
         rows.append(("cache hit rate", "", numbers.percent(metrics["cache_hit_rate"])))
         rows.append(("remote bytes per batch", "", numbers.size(1e6 * metrics["remote_mb_per_batch"])))
+        hits = "; the hit rate is of rows of other parts"
+    else:
+        hits = ""
     return Table(
         "Sampling",
         ("", "all epochs", ""),
         tuple(rows),
         f"of {'all ' if ranks > 1 else ''}{ranks} rank{'s' if ranks > 1 else ''}, training epochs that ended, without "
-        "validation; per second of training time. Rows are those of node and edge attributes, each counted once per batch; "
-        "the hit rate is of rows of other parts",
+        "validation; per second of training time. Rows are those of node and edge attributes, each counted once per batch"
+        f"{hits}",
     )
 
 
