@@ -92,12 +92,12 @@ def test_agrees_with_sampled_batches(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: sampler(CHAIN, [1]).sample_prob(torch.tensor([9]), 4), "seed 9 is none of the 4 nodes"),
-        (lambda: sampler(CHAIN, [1]).sample_prob(torch.tensor([-1]), 4), "seed -1 is none of the 4 nodes"),
+        (lambda: sampler(CHAIN, [1]).sample_prob(torch.tensor([9]), 4), "seed 9 is not one of the 4 nodes"),
+        (lambda: sampler(CHAIN, [1]).sample_prob(torch.tensor([-1]), 4), "seed -1 is not one of the 4 nodes"),
         (lambda: sampler(CHAIN, [1]).sample_prob(torch.tensor([0.5]), 4), "expected seeds as integers"),
         (
             lambda: sampler(CHAIN, [1]).sample_prob(torch.tensor([0]), 3),
-            "have a node 3 of type 'node', but node_cnt says 3",
+            "name node 3 of type 'node', but node_cnt is 3",
         ),
         (
             lambda: sampler(CHAIN, [1]).sample_prob(torch.tensor([0]), {"node": 4}),

@@ -279,7 +279,7 @@ class TestFrequency:
             glt.partition.FrequencyPartitioner(**homogeneous, probs=probs)
 
     def test_probabilities_of_a_type_are_missing(self, heterogeneous: dict[str, Any]) -> None:
-        with pytest.raises(DataError, match="probs: there are none for node types author"):
+        with pytest.raises(DataError, match="probs: no probabilities for node types author"):
             glt.partition.FrequencyPartitioner(**heterogeneous, probs={"paper": [torch.ones(50)] * 2})
 
     def test_cache_size_is_said_to_have_no_effect(
@@ -287,7 +287,7 @@ class TestFrequency:
     ) -> None:
         options = {"probs": [torch.ones(NODES)] * 3, "cache_memory_budget": "1GB"}
         glt.partition.FrequencyPartitioner(**homogeneous, **options, cache_ratio=0.0)
-        assert "cache_memory_budget='1GB': of no effect here" in caplog.text
+        assert "cache_memory_budget='1GB' has no effect" in caplog.text
         assert "cache_ratio" not in caplog.text
         for name, value in (("cache_ratio", 2.0), ("cache_memory_budget", "much")):
             with pytest.raises(OptionError, match=f"{name}: expected"):
@@ -319,7 +319,7 @@ class TestOwnClass:
         mine = Alternating(**homogeneous, offset=1)
         assert mine.partition().made_by["algorithm"].endswith("test_scripted.Alternating")
         assert parts_of(homogeneous["output_dir"])[1] == [*range(0, NODES, 3)]
-        with pytest.raises(PartitionError, match="whether Alternating would make the same is not known"):
+        with pytest.raises(PartitionError, match="it is unknown whether Alternating would make the same one"):
             mine.partition()
 
     def test_by_its_name(self, homogeneous: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +335,7 @@ class TestOwnClass:
         assert parts_of(tmp_path / "named") == [[], [*range(NODES)]]
 
     def test_made_without_a_graph_it_cannot_partition(self) -> None:
-        with pytest.raises(OptionError, match="Alternating: made without output_dir"):
+        with pytest.raises(OptionError, match="Alternating: constructed without output_dir"):
             Alternating().partition()
 
 

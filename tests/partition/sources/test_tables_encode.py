@@ -137,7 +137,7 @@ def test_the_encoding_goes_with_the_partition(tmp_path: Path, two_stages: bool, 
     edges = encode_rows(folder, pa.table({"kind": ["cites", "b"], "w": [5, None]}), edge_type=EDGE)["edge_attr"]
     assert edges.tolist() == [[1, 0, 5, 0], [0, 0, 1.5, 1]]
     for wrong, said in (
-        (new | {"pages": ["many"] * 3}, "row 0, column 'pages': 'many' is no number"),
+        (new | {"pages": ["many"] * 3}, "row 0, column 'pages': 'many' is not a number"),
         ({"venue": []}, "lacks the columns word, pages, open, when; it has venue"),
         (3, "table: expected a pandas DataFrame, .* got int"),
         (new | {"open": [True]}, "cannot be read as columns of one length"),
@@ -193,7 +193,7 @@ def test_a_word_among_numbers_is_said(tmp_path: Path, caplog) -> None:
     for kind in ("auto", {"pages": "category", "*": "auto"}):
         caplog.clear()
         _ = opened(graph(tmp_path, columns=papers() | {"pages": pages}, encode=kind), tmp_path).num_nodes
-        said = "column 'pages' is taken for categories: most of its 32 different values are numbers or dates, but not 'unknown'"
+        said = "column 'pages' is treated as categories: most of its 32 different values are numbers or dates, but not 'unknown'"
         assert (said in caplog.text) == (kind == "auto")
         assert "'word'" not in caplog.text
 
@@ -277,15 +277,18 @@ def test_an_encoding_is_applied_to_other_tables(tmp_path: Path) -> None:
         ({"fit_on": "val"}, "fit_on: expected train or all; got 'val'"),
         ({"fit_on": "train", "split": None}, "fit_on: train needs the column of the splits"),
         ({"missing": [1]}, "missing: expected words such as NA; got 1"),
-        ({"encode": {"venue": "number"}}, r"row 1, column 'venue': 'ICML' is no number; .*encode: \{venue: category\}"),
-        ({"encode": {"pages": "date"}}, "'1.0' is no date such as 2021-04-30"),
+        (
+            {"encode": {"venue": "number"}},
+            r"row 1, column 'venue': 'ICML' is not a number; .*encode: \{venue: category\}",
+        ),
+        ({"encode": {"pages": "date"}}, "'1.0' is not a date such as 2021-04-30"),
         (
             {"encode": {"when": {"as": "date", "format": "%d/%m/%Y"}}},
-            "row 1, column 'when': '2020-03-04' is no date of the format '%d/%m/%Y'",
+            "row 1, column 'when': '2020-03-04' does not match the date format '%d/%m/%Y'",
         ),
         (
             {"features": ["pages", "id"], "encode": "auto"},
-            "column 'id' .* has 240 different values in 240 rows, such as 'p0': an id or free text .* say encode: {id: code}"
+            "column 'id' .* has 240 different values in 240 rows, such as 'p0': an id or free text .* set encode: {id: code}"
             ".* of dates, how they are written: {id: {as: date, format",
         ),
         (
@@ -294,7 +297,7 @@ def test_an_encoding_is_applied_to_other_tables(tmp_path: Path) -> None:
         ),  # rather than that id is no category
         (
             {"features": ["pages"], "encode": {"pages": {"as": "number", "fill": "none"}}},
-            "row 0, column 'pages': there is no value, and fill is none",
+            "row 0, column 'pages': the value is missing, and fill is none",
         ),
     ],
 )
@@ -312,7 +315,9 @@ def test_no_training_rows_to_fit_on(tmp_path: Path) -> None:
 
 def test_numbers_too_wide_to_scale(tmp_path: Path) -> None:
     mapping = graph(tmp_path, features="pages", columns=papers() | {"pages": [1e300, -1e300] * (ROWS // 2)})
-    with pytest.raises(DataError, match=r"column 'pages' .* goes from -1e\+300 to 1e\+300, which is too wide to scale"):
+    with pytest.raises(
+        DataError, match=r"column 'pages' .* ranges from -1e\+300 to 1e\+300, which is too wide to scale"
+    ):
         _ = opened(mapping, tmp_path).num_nodes
 
 
@@ -325,8 +330,8 @@ def test_too_many_categories_for_memory(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ("venue", "'NIPS' is no float; .*say encode: {venue: category} for categories.* auto for whatever"),
-        ("pages", "row 0, column 'pages': there is no value; .*say encode: {pages: number}, which fills it"),
+        ("venue", "'NIPS' is not a valid float; .*set encode: {venue: category} for categories.* auto to choose"),
+        ("pages", "row 0, column 'pages': the value is missing; .*set encode: {pages: number}, which fills it"),
     ],
 )
 def test_plain_features_name_the_remedy(tmp_path: Path, column: str, said: str) -> None:

@@ -52,7 +52,7 @@ def fails(dataset: dict[str, Any], folder: Path, said: str) -> None:
         ({"nodes": {"a/b": {"path": "a.csv"}}, "edges": {}}, "'a/b' cannot name a type"),
         (
             {"nodes": {"author": {"path": "a.csv"}}, "edges": {"author__knows__auhtor": "m.npz"}},
-            "there are no nodes 'auhtor', only author. Did you mean author",
+            "unknown node type 'auhtor'; known: author. Did you mean author",
         ),
     ],
 )
@@ -76,7 +76,7 @@ def test_same_attribute_of_nodes_and_edges(tmp_path: Path) -> None:
         ({"x": [1.0, 2.0, float("nan")]}, "n.parquet: row 2, column 'x': nan is not a finite float32"),
         ({"x": [1.0, float("-inf"), 0.0]}, "row 1, column 'x': -inf is not a finite float32"),
         ({"x": [1.0, 2.0, 1e300]}, "row 2, column 'x': inf is not a finite float32"),
-        ({"x": [1.0, 2.0, None]}, "row 2, column 'x': there is no value"),
+        ({"x": [1.0, 2.0, None]}, "row 2, column 'x': the value is missing"),
         ({"x": [[1.0], [2.0], [3.0, 4.0]]}, "row 2, column 'x': 2 features, but 1 in the rows before"),
         ({"x": [[1.0], [None], [3.0]]}, "row 1, column 'x': nan at position 0 is not a finite float32"),
         ({"x": ["1", "2", "3"]}, "n.parquet: column 'x' is large_string; features are numbers"),
@@ -93,14 +93,17 @@ def test_nodes(tmp_path: Path, nodes: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("edges", "said"),
     [
-        ({"d": ["b", "c", "z"]}, r"e.parquet: row 2, column 'd': 'z' is no id of nodes \(column 'id' of .*n.parquet\)"),
+        (
+            {"d": ["b", "c", "z"]},
+            r"e.parquet: row 2, column 'd': 'z' is not an id of nodes \(column 'id' of .*n.parquet\)",
+        ),
         ({"s": [None, "a", "a"]}, "row 0, column 's': the id is missing"),
-        ({"s": [1, 2, 3]}, "row 0, column 's': 1 is no id of nodes"),
-        ({"w": [1.0, None, 3.0]}, "row 1, column 'w': there is no value"),
-        ({"t": [1, None, 3]}, "row 1, column 't': there is no value; give it a"),
+        ({"s": [1, 2, 3]}, "row 0, column 's': 1 is not an id of nodes"),
+        ({"w": [1.0, None, 3.0]}, "row 1, column 'w': the value is missing"),
+        ({"t": [1, None, 3]}, "row 1, column 't': the value is missing; give it a"),
         (
             {"t": ["2020-01-01", "soon", "2021-01-01"]},
-            "row 1, column 't': 'soon' is no number and no time, but '2020-01-01' is",
+            "row 1, column 't': 'soon' is neither a number nor a time, but '2020-01-01' is",
         ),
         ({"w": [1.0, 2.0, float("inf")]}, "row 2, column 'w': weight inf is not a finite float32"),
         ({"w": ["1", "2", "3"]}, "row 0, column 'w': '1' is large_string; attributes are numbers"),
@@ -117,7 +120,7 @@ def test_edges(tmp_path: Path, edges: dict[str, Any], said: str, chunk: int, mon
     ("key", "column", "said"),
     [
         ("label", "lab", "n.parquet: has no column 'lab' .*its columns: id, label, fold, x"),
-        ("features", ["x", "f_*"], r"features: 'f_\*' is no column of .*n.parquet and matches none"),
+        ("features", ["x", "f_*"], r"features: 'f_\*' neither names nor matches a column of .*n.parquet"),
         ("features", "id", "column 'id' is large_string"),
     ],
 )
@@ -130,7 +133,7 @@ def test_columns(tmp_path: Path, key: str, column: Any, said: str) -> None:
 def test_rows_without_ids(tmp_path: Path) -> None:
     given = graph(tmp_path, edges={"s": [0, 1, 2], "d": [0, 1, 3]})
     del given["nodes"]["id"]
-    fails(given, tmp_path, "row 2, column 'd': 3 is no id of nodes .which have no ids, but rows from 0")
+    fails(given, tmp_path, "row 2, column 'd': 3 is not an id of nodes .which have no ids, but rows from 0")
 
 
 def test_a_pattern_leaves_out_the_label(tmp_path: Path) -> None:
@@ -143,9 +146,9 @@ def test_a_pattern_leaves_out_the_label(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("id,label,fold,x\na,p,train,1\nb,q\n", r"n.csv: cannot be read as a table \(CSV parse error.*Expected 4 col"),
-        ("id,label,fold,x\na,p,train,1\nb,q,val,two\n", "n.csv: row 1, column 'x': 'two' is no float"),
+        ("id,label,fold,x\na,p,train,1\nb,q,val,two\n", "n.csv: row 1, column 'x': 'two' is not a valid float"),
         ("id,label,fold,x\na,p,train,1\n,q,val,2\n", "n.csv: row 1, column 'id': the id is missing"),
-        ("id,label,fold,x\na,p,train,1\nb,q,val,\n", "n.csv: row 1, column 'x': there is no value"),
+        ("id,label,fold,x\na,p,train,1\nb,q,val,\n", "n.csv: row 1, column 'x': the value is missing"),
         ("id,label,label,x\n", "n.csv: has several columns 'label'"),
         ("", "n.csv: cannot be read as a table .*[Ee]mpty"),
         (
@@ -168,7 +171,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     file = tmp_path / "n.parquet"
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
-    fails(given, tmp_path, r"n.parquet: cannot be read as a table .*Is it damaged or cut off")
+    fails(given, tmp_path, r"n.parquet: cannot be read as a table .*It may be damaged or truncated")
     file.write_bytes(whole[:8] + bytes(60) + whole[68:])
     fails(given, tmp_path, r"n.parquet: cannot be read as a table")
     for name, content in (
@@ -185,7 +188,7 @@ def test_paths(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "n.csv").write_text("id,label,fold,x\n")
     for path, said in (
-        ("n.txt", r"n.txt: its extension is none of \.parquet, "),
+        ("n.txt", r"n.txt: its extension is not one of \.parquet, "),
         ("no.csv", r"no.csv: there is no such file or folder"),
         ("no*.csv", r"no\*.csv: there is no such file"),
         ("empty", r"empty: the folder has no such file; expected \.parquet"),
@@ -216,7 +219,7 @@ def test_swapped_ends_are_said(tmp_path: Path, swap: str) -> None:
     ends = {"source": "doi", "destination": "email"} if swap == "columns" else {"source": "email", "destination": "doi"}
     name = "author__writes__paper" if swap == "columns" else "paper__writes__author"
     given = {"nodes": nodes, "edges": {name: {"path": str(tmp_path / "w.csv"), **ends}}}
-    said = "is no id of nodes: .*It is an id of nodes: (author|paper). Are source and destination swapped"
+    said = "is not an id of nodes: .*It is an id of nodes: (author|paper). Are source and destination swapped"
     fails(given, tmp_path, said)
 
 

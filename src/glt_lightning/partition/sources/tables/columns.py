@@ -28,8 +28,8 @@ def feature_columns(table: TableFiles, given: Iterable[str], taken: Iterable[str
         matching = [name for name in known if fnmatch.fnmatchcase(name, each) and name not in set(taken)]
         if not matching:
             raise DataError(
-                f"dataset: {table.what}: features: {each!r} is no column of {table.paths[0]} and matches none; "
-                f"it has {', '.join(known[:20])}."
+                f"dataset: {table.what}: features: {each!r} neither names nor matches a column of "
+                f"{table.paths[0]}, which has {', '.join(known[:20])}."
             )
         found += matching
     return list(dict.fromkeys(found))
@@ -51,10 +51,10 @@ def feature_types(table: TableFiles, columns: list[str]) -> dict[str, pa.DataTyp
 
 def _remedy(name: str, kind: pa.DataType) -> str:
     if is_time(kind):
-        return f"Say encode: {{{name}: date}} for days since 1970, or leave it out."
+        return f"Set encode: {{{name}: date}} for days since 1970, or leave it out."
     if is_list(kind) or pa.types.is_nested(kind):
         return "Leave it out or convert it."
-    return f"If it holds categories, say encode: {{{name}: category}}; else leave it out or convert it."
+    return f"If it holds categories, set encode: {{{name}: category}}; else leave it out or convert it."
 
 
 class PlainColumn:
@@ -71,7 +71,7 @@ class PlainColumn:
         name, array = self._name, piece.column(self._name)
         if not is_list(array.type) and not is_number(array.type):
             raise piece.error(name, 0, f"{array.type}: features are numbers. {_remedy(name, array.type)}")
-        fills = f"say encode: {{{name}: number}}, which fills it" if is_number(array.type) else "leave the row out"
+        fills = f"set encode: {{{name}: number}}, which fills it" if is_number(array.type) else "leave the row out"
         _no_null(piece, name, array, f"give it a value, or {fills}")
         width = self._width_of(piece, array)
         values = array.flatten() if is_list(array.type) else array
@@ -126,7 +126,8 @@ def _require_alike(piece: TablePiece, name: str, array: pa.Array) -> None:
         raise piece.error(
             name,
             row,
-            f"{array[row].as_py()!r} is no number and no time, but {array[alike].as_py()!r} is. Correct the value.",
+            f"{array[row].as_py()!r} is neither a number nor a time, but {array[alike].as_py()!r} is. Correct the "
+            "value.",
         )
 
 
@@ -208,4 +209,4 @@ class LabelColumn:
 
 def _no_null(piece: Columns, name: str, array: pa.Array, advice: str) -> None:
     if array.null_count:
-        raise piece.error(name, int(pc.index(pc.is_null(array), True).as_py()), f"there is no value; {advice}.")
+        raise piece.error(name, int(pc.index(pc.is_null(array), True).as_py()), f"the value is missing; {advice}.")

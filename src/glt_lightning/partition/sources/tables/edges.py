@@ -86,8 +86,9 @@ class EdgeConverter:
             if (bad := found < 0).any():
                 row = int(bad.argmax())
                 raise DataError(
-                    f"{self._table.place(self._begin + row)}, column {column!r}: {ids[row].as_py()!r} is no id of "
-                    f"{self._keys[node_type]}. {self._remedy(ids.slice(row, 1), first if node_type == second else second)}"
+                    f"{self._table.place(self._begin + row)}, column {column!r}: {ids[row].as_py()!r} is not an id "
+                    f"of {self._keys[node_type]}. "
+                    f"{self._remedy(ids.slice(row, 1), first if node_type == second else second)}"
                 )
             writer.write(found)
         self._begin += count
@@ -98,7 +99,7 @@ class EdgeConverter:
             return "Add that node or remove the edge."
         (source, _, _), (destination, _, _) = self._ends
         return (
-            f"It is an id of nodes: {other}. Are source and destination swapped? Then say source: {destination}, "
+            f"It is an id of nodes: {other}. Are source and destination swapped? Then set source: {destination}, "
             f"destination: {source}, or exchange the node types in the name of the edge type."
         )
 

@@ -40,7 +40,9 @@ def encode_rows(
     """
     encoding = _chosen(GraphEncoding.load(folder), node_type, edge_type)
     if not encoding.encoders:
-        raise DataError(f"encode_rows: {folder}: these rows have no features; the mapping of the tables named none.")
+        raise DataError(
+            f"encode_rows: {folder}: these rows have no features, because the mapping of the tables lists none."
+        )
     rows = GivenRows(_columns(table, encoding))
     names = ("x", "x_codes") if edge_type is None else ("edge_attr", "edge_codes")
     found = {names[0]: encoding.read_floats(rows)} if encoding.floats else {}

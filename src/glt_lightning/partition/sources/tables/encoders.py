@@ -94,14 +94,14 @@ class NumberEncoder(Encoder):
                 raise rows.error(
                     self.column,
                     int(gaps.argmax()),
-                    "there is no value, and fill is none; take mean, median or a number.",
+                    "the value is missing, and fill is none; set fill to mean, median or a number.",
                 )
             values = np.where(gaps, self.fill, values)
         scaled = ((values - self.shift) * self.scale).astype(np.float32)
         if (bad := ~np.isfinite(scaled)).any():
             row = int(bad.argmax())
             raise rows.error(
-                self.column, row, f"{values[row]} is too great for a float32; correct the value or take it out."
+                self.column, row, f"{values[row]} is too large for a float32; correct or remove the value."
             )
         return np.stack([scaled, gaps.astype(np.float32)], axis=1) if self.indicator else scaled[:, None]
 

@@ -103,7 +103,8 @@ class GraphEncoding:
             )
         except (ValueError, KeyError, TypeError, StopIteration) as error:
             raise DataError(
-                f"{where}: expected the encoding of tables ({error!r}). Delete its folder; it is made anew."
+                f"{where}: not a valid encoding of tables ({error!r}). Delete its folder; the next run creates it "
+                "again."
             ) from None
 
 

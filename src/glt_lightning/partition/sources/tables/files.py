@@ -152,7 +152,7 @@ def list_files(what: str, path: tuple[str, ...]) -> list[Path]:
         found += files
     for file in found:
         if not file.name.endswith(PARQUET + TEXT):
-            raise DataError(f"dataset: {what}: path: {file}: its extension is none of {', '.join(PARQUET + TEXT)}.")
+            raise DataError(f"dataset: {what}: path: {file}: its extension is not one of {', '.join(PARQUET + TEXT)}.")
     return found
 
 
@@ -164,7 +164,8 @@ def reading(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         of_letters = isinstance(error, UnicodeDecodeError) or "UTF8" in reason
-        advice = "Save it as UTF-8 (iconv -f latin1 -t utf-8)." if of_letters else "Is it damaged or cut off?"
+        encoding = "Save it as UTF-8 (iconv -f latin1 -t utf-8)."
+        advice = encoding if of_letters else "It may be damaged or truncated."
         raise DataError(f"{path}: cannot be read as a table ({reason}). {advice}") from None
 
 
@@ -201,9 +202,11 @@ def _cast(piece: TablePiece, name: str, array: pa.Array, kind: pa.DataType) -> p
         row = first_failure(array, kind)
         advice = ""
         if pa.types.is_float32(kind):  # of text files, only features are read as these
-            advice = f", or say encode: {{{name}: category}} for categories, {{{name}: number}} for numbers with missing values, "
-            advice += "auto for whatever each column is"
-        raise piece.error(name, row, f"{array[row].as_py()!r} is no {kind}; correct the value{advice}.") from None
+            advice = f", or set encode: {{{name}: category}} for categories, {{{name}: number}} for numbers with "
+            advice += "missing values, auto to choose by the values of each column"
+        raise piece.error(
+            name, row, f"{array[row].as_py()!r} is not a valid {kind}; correct the value{advice}."
+        ) from None
 
 
 def first_failure(array: pa.Array, kind: pa.DataType) -> int:

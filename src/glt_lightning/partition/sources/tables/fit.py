@@ -156,16 +156,17 @@ class _NumberFit:
         how = self._how
         if not self._count and (how.scale != "none" or how.fill in ("mean", "median")):
             raise DataError(
-                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has no value in the rows that its fill and "
-                "scale are taken of; leave it out, or set fit_on: all where only training rows count."
+                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has no value in the rows from "
+                "which its fill and scale are computed. Remove the column, or set fit_on: all if only training rows "
+                "count now."
             )
         fill = self._fill()
         with np.errstate(over="ignore"):  # what overflows is found here
             shift, scale = self._shift_and_scale()
         if how.scale != "none" and not np.isfinite([self._square, shift, scale, self._most - self._least]).all():
             raise DataError(
-                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) goes from {self._least} to {self._most}, which "
-                "is too wide to scale. Correct the values, or leave it out."
+                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) ranges from {self._least} to "
+                f"{self._most}, which is too wide to scale. Correct the values, or remove the column."
             )
         indicator = self._gaps if how.indicator == AUTO else bool(how.indicator)
         return {
@@ -244,8 +245,9 @@ class _CategoryFit:
         if 2 * len(no_numbers) < len(known):
             words = ", ".join(no_numbers[:3])
             _log.warning(
-                "%s: column %r is taken for categories: most of its %s different values are numbers or dates, but not %s. "
-                "If these mean that there is no value, say missing: [%s]; if categories are meant, encode: {%s: category}.",
+                "%s: column %r is treated as categories: most of its %s different values are numbers or dates, "
+                "but not %s. If these stand for missing values, set missing: [%s]; if the column does hold "
+                "categories, encode: {%s: category}.",
                 *(
                     table.paths[0],
                     self._name,
@@ -263,6 +265,6 @@ class _CategoryFit:
             raise DataError(
                 f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has {different:,} different values in "
                 f"{rows:,} rows, such as {min(self._found)!r}: an id or free text rather than a category. Leave it out of "
-                f"features, or say encode: {{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}; "
+                f"features, or set encode: {{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}; "
                 f"of dates, how they are written: {{{self._name}: {{as: date, format: '%d.%m.%Y'}}}}."
             )

@@ -50,7 +50,8 @@ def load_facts(folder: Path) -> dict[NodeType, NodeFacts]:
         return {t: NodeFacts(**each) for t, each in facts["nodes"].items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path}: expected the description of converted tables ({error}). Delete its folder; it is made anew."
+            f"{path}: not a valid description of converted tables ({error}). Delete its folder; the next run "
+            "creates it again."
         ) from None
 
 

@@ -208,11 +208,7 @@ def _many(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
     encode = parse_encode(f"{where}: encode", table.get("encode"))
     for key in ("encode", "missing"):
         if table.get(key) is not None and not (many["features"] if key == "encode" else encode):
-            needs = (
-                "features: it says how they are encoded"
-                if key == "encode"
-                else "encode: missing values are filled by it"
-            )
+            needs = "features, whose encoding it describes" if key == "encode" else "encode, which fills missing values"
             raise DataError(f"dataset: {where}: {key} needs {needs}.")
     return many | {"encode": encode, "missing": parse_missing(f"{where}: missing", table.get("missing"))}
 
@@ -276,6 +272,6 @@ def _edge_type(name: str, nodes: Mapping[NodeType, NodeTable]) -> EdgeType:
     for t in (src, dst):
         if t not in nodes:
             raise DataError(
-                f"dataset: edges: {name}: there are no nodes {t!r}, only {', '.join(nodes)}.{_near(t, nodes)}"
+                f"dataset: edges: {name}: unknown node type {t!r}; known: {', '.join(nodes)}.{_near(t, nodes)}"
             )
     return src, rel, dst

@@ -63,7 +63,9 @@ def _node_ids(
     if nodes.id is None:
         return RowIds(count)
     if count > _INT32_MAX:
-        raise DataError(f"dataset: {table.what}: {count} nodes with ids, at most {_INT32_MAX}; leave out id.")
+        raise DataError(
+            f"dataset: {table.what}: has {count} nodes with ids, and at most {_INT32_MAX} are supported; remove id."
+        )
     kind = pa.large_string() if pa.types.is_large_string(types[nodes.id]) else pa.int64()
     ids = KeyIds(pa.chunked_array(keys, kind), table.is_text)
     keys.clear()

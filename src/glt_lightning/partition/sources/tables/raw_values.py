@@ -48,11 +48,11 @@ def numbers(rows: Columns, column: str, missing: tuple[str, ...]) -> np.ndarray:
     elif pa.types.is_boolean(array.type):
         array = pc.cast(array, pa.int8())
     elif not (is_number(array.type) or pa.types.is_decimal(array.type) or pa.types.is_null(array.type)):
-        raise rows.error(column, 0, f"{array.type} is no number; {_other_kinds(column)}.")
+        raise rows.error(column, 0, f"{array.type} is not a numeric type; {_other_kinds(column)}.")
     found = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     if (bad := np.isinf(found)).any():
         raise rows.error(
-            column, int(bad.argmax()), f"{found[bad.argmax()]} is no feature; replace it by a finite number."
+            column, int(bad.argmax()), f"{found[bad.argmax()]} cannot be a feature; replace it with a finite number."
         )
     return found
 
@@ -68,12 +68,13 @@ def _parsed_numbers(rows: Columns, column: str, array: pa.Array) -> pa.Array:
     raise rows.error(
         column,
         row,
-        f"{value!r} is no number; {_other_kinds(column)}, and if it means that there is no value, missing: [{value}].",
+        f"{value!r} is not a number; {_other_kinds(column)}, and if it stands for a missing value, set missing: "
+        f"[{value}].",
     )
 
 
 def _other_kinds(column: str) -> str:
-    return f"if the column holds categories or dates, say encode: {{{column}: category}} or {{{column}: date}}"
+    return f"if the column holds categories or dates, set encode: {{{column}: category}} or {{{column}: date}}"
 
 
 def dates(rows: Columns, column: str, missing: tuple[str, ...], format: str | None) -> pa.Array:
@@ -85,7 +86,7 @@ def dates(rows: Columns, column: str, missing: tuple[str, ...], format: str | No
         array = _parsed_dates(rows, column, _without(array, missing), format)
     elif not is_time(array.type):
         raise rows.error(
-            column, 0, f"{array.type} is no date; if the column holds numbers, say encode: {{{column}: number}}."
+            column, 0, f"{array.type} is not a date; if the column holds numbers, set encode: {{{column}: number}}."
         )
     kind = pa.timestamp("us", array.type.tz) if pa.types.is_timestamp(array.type) else pa.timestamp("us")
     return pc.cast(pc.cast(pc.cast(array, kind, safe=False), pa.int64()), pa.timestamp("us"))
@@ -97,7 +98,7 @@ def _parsed_dates(rows: Columns, column: str, array: pa.Array, format: str | Non
         if (bad := pc.and_(pc.is_null(found), pc.is_valid(array)).to_numpy(zero_copy_only=False)).any():
             row = int(bad.argmax())
             raise rows.error(
-                column, row, f"{array[row].as_py()!r} is no date of the format {format!r}; correct one of them."
+                column, row, f"{array[row].as_py()!r} does not match the date format {format!r}; correct one of them."
             )
         return found
     for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
@@ -109,8 +110,8 @@ def _parsed_dates(rows: Columns, column: str, array: pa.Array, format: str | Non
     raise rows.error(
         column,
         row,
-        f"{array[row].as_py()!r} is no date such as 2021-04-30 or 2021-04-30T18:05:00. Say how dates are written: "
-        f"encode: {{{column}: {{as: date, format: '%d/%m/%Y'}}}}; a word for no date goes into missing.",
+        f"{array[row].as_py()!r} is not a date such as 2021-04-30 or 2021-04-30T18:05:00. Give the format of the "
+        f"dates: encode: {{{column}: {{as: date, format: '%d/%m/%Y'}}}}; list words for missing dates in missing.",
     )
 
 
@@ -137,7 +138,7 @@ def categories(rows: Columns, column: str, missing: tuple[str, ...]) -> pa.Array
     boolean and the texts true, True and TRUE: another reader of the same file may give another type."""
     array = _plain(rows.column(column))
     if is_list(array.type) or pa.types.is_nested(array.type):
-        raise rows.error(column, 0, f"{array.type} is no category; leave this column out of encode.")
+        raise rows.error(column, 0, f"{array.type} cannot be a category; remove this column from encode.")
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     if not is_text(array.type):
