@@ -65,7 +65,7 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   if (map) {
     say("glt_lightning: ");
     say(map->path);
-    say(": was cut off, or cannot be read any more, while this process reads it (SIGBUS).\n");
+    say(": was truncated or became unreadable while this process was reading it (SIGBUS).\n");
   }
   errno = kept;
   pass_on(number, info, context);

@@ -362,8 +362,11 @@ def test_a_host_whose_lists_are_empty_ranks_by_degree(tmp_path, caplog):
         ({"bytes": "much"}, "cache.bytes: expected bytes"),
         ({"policy": "vipp", "ratio": 0.1}, r"cache.policy: expected auto.*Did you mean vip\?"),
         ({"memory": "0"}, "cache.memory: expected bytes"),
-        ({"topology": "1GB"}, "cache.topology: a part of cache.bytes"),
-        ({"topology": "2GB", "bytes": "1GB"}, "which has to be as large; got '2GB' of '1GB'"),
+        (
+            {"topology": "1GB"},
+            r"cache.topology \('1GB'\) is carved out of cache.bytes and must not exceed it; cache.bytes is not set",
+        ),
+        ({"topology": "2GB", "bytes": "1GB"}, "must not exceed it; cache.bytes is '1GB'"),
         ({"batch_size": 0, "ratio": 0.1}, "cache.batch_size: expected an integer >= 1"),
     ],
 )

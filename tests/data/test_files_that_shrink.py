@@ -1,4 +1,4 @@
-"""A file of a partition that is cut off while a process maps it is named; it does not end the process without a word."""
+"""A file of a partition that is truncated while a process maps it is named; it does not end the process without a word."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_reads_that_nobody_guards_name_the_file(partition: LocalPartition) -> None:
     done = run(READS, partition.directory)
     assert done.returncode == -signal.SIGBUS
-    assert f"glt_lightning: {partition.directory / IDS}: was cut off" in done.stderr
+    assert f"glt_lightning: {partition.directory / IDS}: was truncated" in done.stderr
     assert done.stdout == ""
 
 

@@ -102,7 +102,7 @@ def test_seeds_of_several_node_types_are_refused(context):
         ({"label": np.arange(49)}, r"extras: label has the shape \[49\]; expected one row for each of the 50 seeds"),
         ({"label": np.int64(3)}, r"extras: label has the shape \[\]"),
         ({"label": np.array(["a"] * 50)}, "extras: label has dtype <U1; expected numbers or booleans"),
-        ({"a label": np.arange(50)}, "extras: expected names that Python can say, got 'a label'"),
+        ({"a label": np.arange(50)}, "extras: expected Python identifiers as names, got 'a label'"),
         ({"x": np.arange(50)}, "extras: batches have x already"),
         ({"n_id": np.arange(50), "input_id": np.arange(50)}, "extras: batches have input_id, n_id already"),
     ],

@@ -156,7 +156,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
         next(hanging.stream(CONFIG, iter([BatchRequest(0, 0, np.arange(2), np.arange(2))])))
     assert begun.wait(10)
     hanging.close()
-    assert "cpu still makes a batch after 0.05 s" in caplog.text
+    assert "cpu is still making a batch after 0.05 s" in caplog.text
     assert not freed
     end.set()
 
@@ -279,9 +279,9 @@ def test_a_gpu_that_cannot_is_said(tmp_path, monkeypatch, caplog):
     [
         ({"topology": "gpu"}, "sampling.topology: expected auto, cpu, device, uva, hybrid"),
         ({"features": "disk"}, "sampling.features: expected"),
-        ({"topology": "uva", "num_workers": 2}, "give the sampler processes worker_devices"),
-        ({"features": "uva", "num_workers": 2}, "give the sampler processes worker_devices"),
-        ({"features": "device", "topology": "cpu"}, "sampling.features: 'device' with topology cpu"),
+        ({"topology": "uva", "num_workers": 2}, "set sampling.worker_devices for GPUs"),
+        ({"features": "uva", "num_workers": 2}, "set sampling.worker_devices for GPUs"),
+        ({"features": "device", "topology": "cpu"}, "sampling.features: 'device' has no meaning with topology cpu"),
         ({"prefetch": 0}, "sampling.prefetch"),
         ({"worker_devices": ["cuda:0"]}, "set sampling.num_workers"),
         ({"worker_devices": ["gpu0"], "num_workers": 1}, "expected devices such as cuda:0, got 'gpu0'"),

@@ -102,7 +102,7 @@ def test_checkpoints_of_before(graphs: dict[str, LocalPartition]) -> None:
     assert rest(loader_of(graphs["two"], SPLIT), state) == left
     with pytest.raises(OptionError, match="cannot resume: seeds_crc32:"):
         rest(loader_of(graphs["four"], SPLIT), state)
-    with pytest.raises(OptionError, match="this partition folder is of an earlier release"):
+    with pytest.raises(OptionError, match="this partition folder was written by an earlier release"):
         rest(loader_of(of_before(graphs["two"]), SPLIT), stopped(loader_of(graphs["two"], SPLIT))[0])
 
 
@@ -118,7 +118,7 @@ def test_folders_of_before_are_said(graphs: dict[str, LocalPartition], caplog: p
         loader_of(graphs["two"], SPLIT)
         assert "earlier release" not in caplog.text
         loader_of(of_before(graphs["two"]), SPLIT)
-    assert "loader 'train': this partition folder is of an earlier release" in caplog.text
+    assert "loader 'train': an earlier release wrote this partition folder" in caplog.text
 
 
 @pytest.mark.parametrize(

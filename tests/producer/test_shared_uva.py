@@ -131,7 +131,7 @@ def test_all_ranks_hear_of_too_little_memory(tmp_path, kernels, monkeypatch):
     def run(rank, exchange):
         partition = LocalPartition.open(folder)
         share = share_uva(BatchArrays(partition), Ranks(rank, exchange=exchange))
-        with pytest.raises((OptionError, PeerError), match="no memory on the host") as raised:
+        with pytest.raises((OptionError, PeerError), match="not enough host memory") as raised:
             open_store(
                 BatchArrays(partition), kernels, topology="uva", features="cpu", budgets=GpuBudgets(), share=share
             )

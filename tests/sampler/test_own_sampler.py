@@ -73,7 +73,7 @@ def test_of_the_seeds_alone(tmp_path, induced):
 def test_a_gpu_makes_whole_batches(tmp_path):
     """Rows that the trainer's device has are left out by the CPU alone."""
     whole = partitioned(small_graph(), tmp_path, 1)
-    with pytest.raises(OptionError, match="Leave on_device or store out"):
+    with pytest.raises(OptionError, match="on_device and store exclude each other"):
         neighbor_source(whole, SamplerConfig(0, ((3,),)), store=object(), on_device=object())
 
 

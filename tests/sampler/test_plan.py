@@ -175,7 +175,7 @@ def test_the_lowest_draw_takes_no_seed_of_weight_zero(monkeypatch):
         (np.array([1, -1, 1, 1.0]), {}, "got -1.0 for the seed at position 1"),
         (np.array([1, np.nan, 1, 1.0]), {}, "got nan for the seed at position 1"),
         (np.zeros(4), {}, "expected a finite sum above zero, got 0.0"),
-        (np.ones(4), {"exact": True}, "an evaluation sees every seed exactly once"),
+        (np.ones(4), {"exact": True}, "an evaluation visits every seed exactly once"),
     ],
 )
 def test_bad_weights(weights, changes, message):

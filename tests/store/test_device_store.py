@@ -274,7 +274,7 @@ def test_memory_that_cannot_be_locked_is_given_back(kernels, partition_of):
 
 def test_a_host_without_memory(kernels, partition_of, monkeypatch):
     monkeypatch.setattr(free_memory, "available_memory", lambda: 1 << 20)
-    with pytest.raises(OptionError, match="no memory on the host for what the GPU reads there"):
+    with pytest.raises(OptionError, match="not enough host memory for the arrays that the GPU reads there"):
         open_with(partition_of("small_graph", 3), kernels, "uva", "device")
     open_with(partition_of("small_graph", 3), kernels, "device", "device").close()
 

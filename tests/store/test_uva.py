@@ -100,7 +100,7 @@ def test_too_little_memory_is_said_before_anything_is_copied(tmp_path, monkeypat
     monkeypatch.setattr(free_memory, "available_memory", lambda: 1 << 20)
     monkeypatch.setattr("glt_lightning.store.uva._fill", lambda *_: pytest.fail("copied"))
     with pytest.raises(
-        OptionError, match=r"sampling.features, sampling.topology: no memory on the host.*Choose device or cpu"
+        OptionError, match=r"sampling.features, sampling.topology: not enough host memory.*Choose device or cpu"
     ):
         copy_for_uva(BatchArrays(partition), ["topology", "features"])
 

@@ -55,7 +55,7 @@ class Owner:
         pid = self._works_for
         return Message({"stopped": pid} if pid is not None and is_stopped(pid) else {})
 
-    @guarded()  # a file that was cut off becomes an error to the caller, and this process goes on
+    @guarded()  # a truncated file becomes an error to the caller, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, view = message.header, self._partition.view
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)

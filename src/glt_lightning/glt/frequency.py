@@ -29,7 +29,7 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
         probs: How often each part reads each node: P tensors, floats [N] (`NeighborSampler.sample_prob`). For a
             heterogeneous graph a list of P dictionaries by node type, or a dictionary of lists. None: worked out from
             ``splits["train"]``.
-        cache_memory_budget, cache_ratio: Accepted for GraphLearn-for-PyTorch's sake, and said to be of no effect: the
+        cache_memory_budget, cache_ratio: Accepted as in GraphLearn-for-PyTorch; a log line says that they have no effect: the
             folder lists all rows of other parts by hotness, so that any cache can be filled from it later.
         graph: As `PartitionerBase`.
 
@@ -98,7 +98,7 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
                 raise DataError(f"{name}: expected {parts} tensors, one for each part, got {_many(given)}.")
             checked[t] = [_prob(f"{name}[{p}]", prob, num_nodes[t]) for p, prob in enumerate(given)]
         if missing := sorted(set(num_nodes) - set(checked)):
-            raise DataError(f"probs: there are none for node types {', '.join(missing)}.")
+            raise DataError(f"probs: no probabilities for node types {', '.join(missing)}.")
         return checked
 
 
@@ -124,7 +124,7 @@ def _check_cache(memory_budget: Any, ratio: Any) -> None:
             elif isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
                 raise OptionError(f"cache_ratio: expected a share of the nodes, 0 to 1, got {value!r}.")
             _log.warning(
-                "%s=%r: of no effect here; each part lists all rows of other parts by hotness, and how many of them are "
+                "%s=%r has no effect; each part lists all rows of other parts by hotness, and how many of them are "
                 "cached is chosen when training.",
                 name,
                 value,

@@ -126,14 +126,15 @@ class PartitionerBase(Assigner):
         name = type(self).__name__
         if getattr(self, "output_dir", None) is None:
             raise OptionError(
-                f"{name}: made without output_dir, num_parts, num_nodes and edge_index; it can only be named in "
-                "partition.algorithm. A class with an __init__ of its own must pass these on to super().__init__."
+                f"{name}: constructed without output_dir, num_parts, num_nodes and edge_index; such an instance "
+                "can only be given as partition.algorithm. A class with an __init__ of its own must pass these on "
+                "to super().__init__."
             )
         assert self.output_dir is not None
         if self._algorithm is None and (self.output_dir / MANIFEST).exists():
             raise PartitionError(
-                f"{self.output_dir}: holds a partition, and whether {name} would make the same is not known. "
-                "Delete the folder or choose another output_dir."
+                f"{self.output_dir}: already contains a partition, and it is unknown whether {name} would make the "
+                "same one. Delete the folder or choose another output_dir."
             )
         source = replace(self._source, fingerprint=fingerprint(self._source))
         options = self.options if self.device is None else replace(self.options, device=usable_device(self.device))

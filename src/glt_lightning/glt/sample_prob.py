@@ -122,7 +122,7 @@ class NeighborSampler:
         bad = (ids < 0) | (ids >= num_nodes[node_type])
         if bad.any():
             raise DataError(
-                f"sample_prob: seed {ids[bad.argmax()]} is none of the {num_nodes[node_type]} nodes of node_cnt."
+                f"sample_prob: seed {ids[bad.argmax()]} is not one of the {num_nodes[node_type]} nodes of node_cnt."
             )
         return node_type, ids.astype(np.int64)
 
@@ -154,8 +154,8 @@ def _padded(edge_type: EdgeType, graph: Graph, num_nodes: Mapping[NodeType, int]
     for node_type, least in zip(ends, counts, strict=True):
         if num_nodes.get(node_type, 0) < least:
             raise DataError(
-                f"sample_prob: edges of {edge_type_str(edge_type)} have a node {least - 1} of type {node_type!r}, but "
-                f"node_cnt says {num_nodes.get(node_type)}."
+                f"sample_prob: edges of {edge_type_str(edge_type)} name node {least - 1} of type {node_type!r}, "
+                f"but node_cnt is {num_nodes.get(node_type)}."
             )
     return np.pad(topo.indptr, (0, num_nodes[edge_type[2]] - topo.row_count), "edge")
 

@@ -117,7 +117,9 @@ class DeviceProducer(OwnSamplers, LookAhead[_Task, _Made]):
             self._threads.shutdown(wait=False, cancel_futures=True)
             if wait(tuple(self._unfinished), _CLOSE_S).not_done:
                 _log.error(
-                    "%s still makes a batch after %g s; what it reads is not given back.", self._device, _CLOSE_S
+                    "%s is still making a batch after %g s; the memory that it reads is not released.",
+                    self._device,
+                    _CLOSE_S,
                 )
                 return
             self._threads.shutdown()

@@ -40,8 +40,8 @@ class DeviceRows:
         for t, node_type in enumerate(manifest.schema.node_types):
             if DEVICE_ROWS in manifest.node_attrs(t):
                 raise OptionError(
-                    f"cache.device: {node_type!r} nodes have an attribute {DEVICE_ROWS!r}, a name that batches need for "
-                    "themselves then. Rename it, or leave cache.device out."
+                    f"cache.device: {node_type!r} nodes have an attribute {DEVICE_ROWS!r}, a name that "
+                    "cache.device reserves in batches. Rename the attribute, or remove cache.device."
                 )
         self.device, self._partition = device, partition
         self._gids = choose_nodes(partition, budget_bytes)
@@ -54,7 +54,10 @@ class DeviceRows:
         try:
             self.index = DeviceIndex.create(manifest, self._gids)
         except MemoryError as error:
-            raise OptionError(f"cache.device: no memory on the host to say which rows: {error}.") from None
+            raise OptionError(
+                "cache.device: not enough host memory for the index of the rows on the GPU: "
+                f"{error}. Lower cache.device, or free memory on the host."
+            ) from None
         self._tables: list[dict[str, torch.Tensor]] = []
 
     def fill(self, remote: RemoteRows | None = None, progress: bool | None = None) -> None:
@@ -80,7 +83,7 @@ class DeviceRows:
     def complete(self, batch: Batch) -> Batch:
         """Gives a batch, moved to the device, the rows that it came without; the same object. Never waits for the device."""
         if not self._tables:
-            raise SamplerError("this batch's rows on the device are gone: its LoaderContext is closed.")
+            raise SamplerError("the rows of this batch on the GPU were released, because its LoaderContext is closed.")
         for table, store in self._stores(batch):
             if DEVICE_ROWS in store:
                 ranks = store[DEVICE_ROWS]

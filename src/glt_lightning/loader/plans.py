@@ -22,8 +22,8 @@ from glt_lightning.sampler.request import SamplerConfig, drawn_from
 _log = logging.getLogger(__name__)
 
 _NO_HASH = (
-    "loader %r: this partition folder is of an earlier release and has no hash of the split's ids: a checkpoint in mid-epoch "
-    "resumes with this partition alone. Partition again to resume with other parts."
+    "loader %r: an earlier release wrote this partition folder, without a hash of the split's ids: a checkpoint "
+    "in mid-epoch resumes only with this partition. Partition again to resume with other parts."
 )
 
 _FEW_SEEDS = (

@@ -66,8 +66,8 @@ def read_state(state: object, plan: EpochPlan, identity: Mapping[str, Any]) -> t
     mine = _as_before(identity, plan) if _CRC in theirs and _HASH in identity else dict(identity)
     if _HASH in theirs and _CRC in identity:
         raise OptionError(
-            f"{where} the checkpoint names its seeds by the user's ids, and this partition folder is of an earlier release, "
-            "which did not store a hash of those. Partition again, into another folder."
+            f"{where} the checkpoint names its seeds by the user's ids, and this partition folder was written by "
+            "an earlier release, which did not store a hash of them. Partition again, into another folder."
         )
     differ = [k for k in mine if theirs.get(k) != mine[k]]
     if differ:

@@ -64,14 +64,14 @@ class LoaderSpec:
         if self.split is not None and self.seeds is not None:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
         if self.per_rank and self.seeds is None:
-            raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids that are this rank's own.")
+            raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids of this rank alone.")
         if self.seed_weights is not None and np.asarray(self.seed_weights).dtype.kind not in "iufb":
             raise OptionError(
                 f"loader {self.name!r}: seed_weights: expected numbers, got {np.asarray(self.seed_weights).dtype}."
             )
         for name in self.extras:
             if not name.isidentifier():
-                raise OptionError(f"loader {self.name!r}: extras: expected names that Python can say, got {name!r}.")
+                raise OptionError(f"loader {self.name!r}: extras: expected Python identifiers as names, got {name!r}.")
 
     @property
     def weights(self) -> np.ndarray | None:

@@ -82,9 +82,10 @@ class CacheOptions:
             if self.topology != "auto":
                 parse_bytes("cache.topology", self.topology)
             if self.budget is None or self.topology_bytes > self.budget:
+                given = "not set" if self.bytes is None else repr(self.bytes)
                 raise OptionError(
-                    f"cache.topology: a part of cache.bytes, which has to be as large; got {self.topology!r} of "
-                    f"{self.bytes!r}."
+                    f"cache.topology ({self.topology!r}) is carved out of cache.bytes and must not exceed it; "
+                    f"cache.bytes is {given}."
                 )
         if self.batch_size is not None:
             at_least("cache.batch_size", self.batch_size, 1)

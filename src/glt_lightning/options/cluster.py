@@ -82,8 +82,8 @@ class ClusterOptions(WorkerOptions):
         super().__post_init__()
         if self.channel_size is None:
             raise OptionError(
-                "cluster.channel_size: null (no limit) is for sampling.channel_size alone, for a server has many clients. "
-                "Give auto, or bytes such as '1GB'."
+                "cluster.channel_size: null (no limit) is allowed for sampling.channel_size only, because a "
+                "server has many clients. Give auto, or bytes such as '1GB'."
             )
         kinds = {
             "deadlines": DeadlineOptions,
@@ -99,7 +99,8 @@ class ClusterOptions(WorkerOptions):
             at_least("cluster.server_rank", self.server_rank, 0)
             if self.servers and self.server_rank >= len(self.servers):
                 raise OptionError(
-                    f"cluster.server_rank: {self.server_rank} names none of the {len(self.servers)} cluster.servers."
+                    f"cluster.server_rank: expected the number of one of the {len(self.servers)} cluster.servers, "
+                    f"got {self.server_rank}."
                 )
         if self.placement not in ("host", "rank"):
             raise OptionError(f"cluster.placement: expected 'host' or 'rank', got {self.placement!r}.")

@@ -93,17 +93,17 @@ class SamplingOptions(WorkerOptions):
             if getattr(self, name) is not None:
                 parse_bytes(f"sampling.{name}", getattr(self, name))
         if self.worker_devices and not self.num_workers:
-            raise OptionError("sampling.worker_devices: for sampler processes; set sampling.num_workers, too.")
+            raise OptionError("sampling.worker_devices: needs sampler processes; set sampling.num_workers as well.")
         for name, kind in (("topology", self.topology), ("features", self.features)):
             if self.num_workers and not self.worker_devices and kind not in ("auto", "cpu"):
                 raise OptionError(
-                    f"sampling.{name}: {kind!r} with num_workers {self.num_workers}: give the sampler processes "
-                    "worker_devices, or leave num_workers 0 to sample on the GPU that trains."
+                    f"sampling.{name}: {kind!r} with num_workers {self.num_workers}: set sampling.worker_devices "
+                    "for GPUs of the sampler processes, or num_workers 0 to sample on the GPU that trains."
                 )
         if self.topology == "cpu" and self.features not in ("auto", "cpu"):
             raise OptionError(
-                f"sampling.features: {self.features!r} with topology cpu, where the CPU samples and reads attributes. Leave "
-                "one of them out."
+                f"sampling.features: {self.features!r} has no meaning with topology cpu, where the CPU samples and "
+                "reads the attributes. Remove one of them."
             )
         at_least("sampling.num_threads", self.num_threads, 1)
         at_least("sampling.max_restarts", self.max_restarts, 0)

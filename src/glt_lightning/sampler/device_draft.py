@@ -34,7 +34,7 @@ class GpuSamplers:
         def share(on_host: Sequence[str]) -> SharedArrays | None:
             if not on_host:
                 return None
-            assert source.host is not None, "the trainer or server has not copied what GPUs read"
+            assert source.host is not None, "the trainer or server has not copied the arrays that GPUs read"
             return open_uva(batch, on_host, source.host)
 
         self._store = open_store(

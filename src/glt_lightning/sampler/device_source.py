@@ -39,7 +39,9 @@ class DeviceSource:
             return None
         topology, features = str(sampling.topology), str(sampling.features)
         if topology == "cpu":
-            raise OptionError(f"worker_devices: {', '.join(devices)} and sampling.topology cpu; leave one of them out.")
+            raise OptionError(
+                f"worker_devices: {', '.join(devices)} has no effect with sampling.topology cpu; remove one of them."
+            )
         on_disk = cache.memory_bytes is not None
         require_readable(features, on_disk)
         budgets = GpuBudgets.of(sampling, cache)

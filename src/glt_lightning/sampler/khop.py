@@ -49,8 +49,8 @@ def neighbor_source(
 
         if on_device is not None:
             raise OptionError(
-                "neighbor_source: on_device names rows that batches of the CPU leave out, and with store the GPU makes them, "
-                "whole. Leave on_device or store out."
+                "neighbor_source: on_device and store exclude each other: on_device lists rows that batches made "
+                "by the CPU omit, and with store the GPU makes whole batches. Give one of them."
             )
         local = DeviceNeighbors(store, partition, config, None if remote is None else remote.owner_of_part != 0)
     return local if remote is None else RoutedSource(local, partition, remote, cache, attributes=attributes)

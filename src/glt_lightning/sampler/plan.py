@@ -101,7 +101,7 @@ class EpochPlan:
     def _check_weights(self, weights: np.ndarray) -> None:
         where = f"loader {self.loader!r}: seed_weights:"
         if self.exact:
-            raise OptionError(f"{where} an evaluation sees every seed exactly once; leave the weights out.")
+            raise OptionError(f"{where} an evaluation visits every seed exactly once; remove the weights.")
         if weights.shape != self.seeds.shape:
             raise OptionError(
                 f"{where} expected one for each of the {len(self.seeds)} seeds, got {list(weights.shape)}."

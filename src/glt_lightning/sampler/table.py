@@ -183,7 +183,7 @@ class RowTable:
         local = self.local[name]
         if array is None or array.dtype != local.stored_dtype or array.shape != (rows, *local.stored_row_shape):
             got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-            raise PeerError(f"an owner answered {got} for {rows} rows of {self.kind} attribute {name!r}.")
+            raise PeerError(f"an owner returned {got} for {rows} rows of {self.kind} attribute {name!r}.")
         return array
 
 

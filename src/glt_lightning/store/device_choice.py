@@ -20,7 +20,7 @@ from glt_lightning.store.placement import BatchArrays
 @dataclass(frozen=True)
 class DeviceLists:
     """rows: int64 [T, P], of how many first nodes of each type and part the neighbour lists are on the device.  all_ids,
-    all_pointers: so are the user ids, and the row pointers, of all nodes; else those of the same nodes."""
+    all_pointers: whether the user ids, and the row pointers, of every node are on the device, or only those of the same nodes."""
 
     rows: np.ndarray
     all_ids: bool = False

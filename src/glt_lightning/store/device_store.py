@@ -160,7 +160,8 @@ def open_store(
 
     batch: the arrays that batches are made from.  share: gives what the device reads on the host, to all
     processes that call it at the same time; None: a copy for this process.  free_bytes: tells how much memory of the device
-    is free.  agree: gives what it is given gives, if that raises on none of those that call ``share``.
+    is free.  agree: runs a callback on every process that
+    shares host memory; returns its result if it raised on none of them.
     Raises `OptionError` for more than the device, or the host, has room for.
     """
     free = free_memory(kernels.device) if free_bytes is None else free_bytes()

@@ -218,7 +218,7 @@ def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, don
         got = os.preadv(file.fd, [pages], first + filled - within)
         count = min(got - within, len(rows) - filled)
         if count <= 0:
-            raise PartitionError(f"{file.path}: damaged: it was cut off while in use. Partition again.")
+            raise PartitionError(f"{file.path}: damaged: it was truncated while in use. Partition again.")
         rows[filled : filled + count] = pages[within : within + count]
         if not file.direct:
             os.posix_fadvise(file.fd, first + filled - within, got, os.POSIX_FADV_DONTNEED)

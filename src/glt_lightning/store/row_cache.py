@@ -82,7 +82,7 @@ class RowCache:
 
     @classmethod
     def open(cls, path: str | Path, manifest: Manifest, made_by: Mapping[str, Any]) -> RowCache:
-        """Maps a finished cache. Raises `DataError` for one that is damaged or was made otherwise."""
+        """Maps a finished cache. Raises `DataError` if it is damaged or was built with different options."""
         arrays = SharedArrays.open(path)
         if arrays.meta.get("made_by") != made_by:
             arrays.close()

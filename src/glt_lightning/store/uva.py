@@ -37,8 +37,8 @@ def copy_for_uva(batch: BatchArrays, what: Collection[str]) -> SharedArrays:
         arrays = SharedArrays.create(shapes, _meta(batch, what), strides=_strides(partition, paths))
     except MemoryError as error:
         raise OptionError(
-            f"sampling.{', sampling.'.join(sorted(what))}: no memory on the host for what the GPU reads there: {error}. Choose "
-            "device or cpu, or partition for more hosts."
+            f"sampling.{', sampling.'.join(sorted(what))}: not enough host memory for the arrays that the GPU "
+            f"reads there: {error}. Choose device or cpu, or partition for more hosts."
         ) from None
     _log.info(
         "copying %.1f MB (%s) into this host's memory, where GPUs read them.", arrays.nbytes / 1e6, ", ".join(what)
@@ -96,5 +96,5 @@ def _read(stream: io.FileIO, out: np.ndarray) -> None:
     while len(left):
         got = stream.readinto(left[:_CHUNK])
         if not got:
-            raise PartitionError(f"{stream.name}: damaged: it was cut off while in use. Partition again.")
+            raise PartitionError(f"{stream.name}: damaged: it was truncated while in use. Partition again.")
         left = left[got:]
