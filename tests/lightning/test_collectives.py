@@ -48,7 +48,7 @@ def test_every_rank_gets_all_texts(tmp_path: Path) -> None:
         seen, counts, refused = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert seen == TEXTS
         assert counts == [10, 11]
-        assert refused == "a rank sends a text of 1048577 bytes; at most 1048576 are expected."
+        assert refused == "received a message of 1048577 bytes from a rank; at most 1048576 are allowed."
 
 
 @pytest.mark.parametrize("text", ["", "alone"])

@@ -229,7 +229,7 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
             "unrecognized arguments: --trainer.max_epoch 2. Did you mean --trainer.max_epochs?",
         ),
         (["--trainer.devices", "x"], "trainer: `devices` selected with `CPUAccelerator` should be an int > 0."),
-        (["--model", "Sage"], "model: no class Sage is known"),
+        (["--model", "Sage"], "model: unknown class Sage"),
         (
             ["--trainer.logger", "usermodule.Remote"],
             "error: Requirement 'remote' not met. Try pip install remote. Or choose another class.",
@@ -237,7 +237,7 @@ def test_cluster_group_is_harmless_with_other_strategies(config: str, built: lis
         (["--model.model", "Sage"], "model: expected one of EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA; got 'Sage'."),
         (
             ["--ckpt_path", "none.ckpt"],
-            "ckpt_path: there is no file 'none.ckpt'. best and last mean those of the latest fit.",
+            "ckpt_path: there is no file 'none.ckpt'. `best` and `last` stand for the checkpoints of the latest fit.",
         ),
         (["--ckpt_path", "lst"], "ckpt_path: there is no file 'lst'. Did you mean last?"),
     ],
@@ -256,7 +256,7 @@ def test_wrong_options_get_one_line(
         (["status"], f"expected one of {SUBCOMMANDS}. Did you mean serve --status host:port?"),
         (
             ["--config", "empty.yaml", "partition"],
-            "partition: expected as the first word: python -m lightning partition",
+            "partition: must be the first argument: python -m lightning partition",
         ),
         (["fit"], "the following arguments are required: fit.data, fit.model"),
         (["fit", "--config", "none.yaml"], "File does not exist"),
@@ -348,7 +348,7 @@ def test_fit_then_test_then_predict(
     assert "predictions, config.yaml; from" in last_line()
     assert len(list(Path("lightning_logs").glob("*/predictions"))) == 1
     said = refused(capsys, "test", "--config", config, "--ckpt_path", "best", "--data.normalize", "rows")
-    assert "is of this graph and model" in said
+    assert "was saved for this graph and model" in said
     said = refused(capsys, "test", "--config", config, *own, "--ckpt_path", "best")
     assert "has model other.Model (here usermodule.Plain)" in said
 
@@ -358,7 +358,10 @@ def test_checkpoint_that_does_not_fit_the_model_is_one_line(config: str, capsys:
     main(["fit", *own, "--model.width", "3"])
     path = "lightning_logs/version_0/checkpoints/best.ckpt"
     said = refused(capsys, "test", *own, "--model.width", "4", "--ckpt_path", path)
-    assert f"ckpt_path: {path} is of another model or graph: size mismatch for layer.weight" in said
+    assert (
+        f"ckpt_path: {path} was saved by a different model or for a different graph: size mismatch for layer.weight"
+        in said
+    )
     assert "config.yaml in the folder of its run" in said
 
 
@@ -379,8 +382,11 @@ def test_run_that_is_finished_is_not_begun_again(
     main(["fit", "--config", config])
     again = ["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_epochs", "9"]
     main([*again, f"--trainer.{limit}", f"{done}"])
-    assert f"this run is finished: trainer.{limit} is {done}, and the checkpoint has {done} of them." in caplog.text
-    assert f"Give --trainer.{limit} more than {done} to go on" in caplog.text
+    assert (
+        f"this run has finished: trainer.{limit} is {done}, and the checkpoint already has {done}, so nothing is trained."
+        in caplog.text
+    )
+    assert f"Set --trainer.{limit} above {done} to continue" in caplog.text
     assert [path.name for path in Path("lightning_logs").iterdir()] == ["version_0"]
 
 

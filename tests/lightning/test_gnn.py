@@ -221,7 +221,7 @@ def test_bad_arguments(options: dict[str, Any], error: type[Exception], said: st
 
 
 def test_models_without_a_form_for_two_node_types_say_so(make_data) -> None:
-    with pytest.raises(OptionError, match="GCN has no form for edges between two node types"):
+    with pytest.raises(OptionError, match="GCN does not support edges between two node types"):
         hetero_model(make_data(dataset=learnable_hetero()), model="GCN")
 
 

@@ -55,7 +55,7 @@ def test_says_whom_it_waits_for_and_where() -> None:
     late = {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 130.0}
     assert waited(late) == [
         "host 0 of 3 waits for host 2 (ranks 4 to 5) at node0:29500, up to 60 s (cluster.deadlines.join_s). Start the same "
-        "command on host 2 with NODE_RANK=2 MASTER_ADDR=node0 MASTER_PORT=29500, and see that it reaches this port."
+        "command on host 2 with NODE_RANK=2 MASTER_ADDR=node0 MASTER_PORT=29500, and check that it can reach this port."
     ]
 
 

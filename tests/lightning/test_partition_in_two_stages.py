@@ -48,4 +48,4 @@ def test_no_dataset(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["partition", "--data", "GLTDataModule", "--data.partition.dir", "parts", "--parts", "0"])
     assert end.value.code == 2
-    assert "error: dataset: not given; it is what is partitioned." in capsys.readouterr().err
+    assert "error: dataset: not given. Name the graph to partition:" in capsys.readouterr().err

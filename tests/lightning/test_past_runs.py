@@ -87,7 +87,7 @@ def test_file_beside_the_checkpoint_counts_where_that_has_none(runs: Runs) -> No
         ),
         (config(dataset=None, partition={"dir": "p"}), config(dataset=None, partition={"dir": "q"}), "partition.dir p"),
         (config(dataset=None, servers=["h:1"]), config(dataset=None, servers=["h:2"]), "servers"),
-        (None, config(), "does not say of which configuration it is"),
+        (None, config(), "does not record its configuration"),
     ],
 )
 def test_others_are_refused(runs: Runs, past: dict[str, Any] | None, now: dict[str, Any], said: str) -> None:

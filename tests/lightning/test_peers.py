@@ -110,7 +110,9 @@ def test_rank_that_stands_still_is_killed_and_named(victim: int) -> None:
     pids, codes, said = run(*roles, silence_s=1)
     assert codes[victim] == -9
     assert [code for rank, code in enumerate(codes) if rank != victim] == [1, 1]
-    stood = rf"error: rank {victim} \(process {pids[victim]}\) of this host stood still on {socket.gethostname()} and was killed "
+    stood = (
+        rf"error: rank {victim} \(process {pids[victim]}\) of this host hung on {socket.gethostname()} and was killed "
+    )
     stood += (
         r"\(no heartbeat for \d s; its process is stopped by SIGSTOP or a debugger\); rank \d cannot go on. Resume from"
     )

@@ -72,7 +72,7 @@ def test_missing_part_is_named(folder: Path) -> None:
 def test_other_partition_of_another_rank_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = _Host(0, 2)
     monkeypatch.setattr(strategy, "_gather_found", lambda find: [find(), "0ther"])
-    with pytest.raises(PartitionError, match=r"rank 1 has another partition \(0ther\) than rank 0"):
+    with pytest.raises(PartitionError, match=r"rank 1 has a different partition \(0ther\) than rank 0"):
         strategy.open_graph(folder)
 
 
@@ -81,11 +81,11 @@ def test_how_other_hosts_reach_this_one() -> None:
     assert _Host(0, 2, host="node7")._host() == "node7"
     assert _Host(0, 2, main="127.0.0.1")._host() == "127.0.0.1"  # hosts that are processes of one machine
     with pytest.raises(
-        OptionError, match=r"cluster\.host: how other hosts reach this one is not known, for no\.such\.host"
+        OptionError, match=r"cluster\.host: the address of this host is unknown, because no\.such\.host"
     ):
         _Host(0, 2, main="no.such.host.invalid")._host()
 
 
 def test_servers_have_no_folder() -> None:
-    with pytest.raises(OptionError, match="strategy glt_server_client; glt_worker needs"):
+    with pytest.raises(OptionError, match="samples from graph servers; glt_worker needs"):
         _Host(0, 1).open_graph(None)

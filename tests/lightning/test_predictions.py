@@ -116,7 +116,7 @@ def test_failure_of_another_rank_ends_this_one_too(
             "'pred': expected a tensor with one row for each of the 3",
         ),
         ({"n_id": torch.zeros(3), "pred": [1, 2, 3]}, None, "'pred': expected a tensor"),
-        ({"n_id": torch.zeros(3)}, ["logits"], r"predict_step returns no \['logits'\]"),
+        ({"n_id": torch.zeros(3)}, ["logits"], r"keys: \['logits'\] are not in the output of predict_step"),
     ],
 )
 def test_other_outputs_are_refused(outputs: Any, keys: list[str] | None, said: str) -> None:
@@ -260,5 +260,5 @@ def test_nodes_without_labels_are_predicted(
 
 
 def test_reading_nothing_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no predictions are there"):
+    with pytest.raises(DataError, match="found no predictions in this folder"):
         read_predictions(tmp_path)

@@ -58,7 +58,7 @@ def test_fan_outs_by_edge_type(folder: str, capsys: pytest.CaptureFixture[str]) 
         (["FOLDER", "--num_neighbors", "{a__b__c: [1]}"], 2, "num_neighbors: expected a list of fan-outs for each"),
         (["FOLDER", "--batch_size", "many"], 2, "batch_size: expected int; got many."),
         (["FOLDER", "--cache", "[2]"], 2, "cache: expected shares of all nodes"),
-        (["FOLDER", "--html", "FOLDER/report.html"], 2, "--html: FOLDER/report.html lies in the partition folder"),
+        (["FOLDER", "--html", "FOLDER/report.html"], 2, "--html: FOLDER/report.html is inside the partition folder"),
         (["FOLDER", "--html", "."], 2, "--html: . is a folder"),
         (["FOLDER", "--bathces", "3"], 2, "unrecognized arguments: --bathces 3. Did you mean --batches?"),
     ],

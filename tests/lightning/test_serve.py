@@ -156,7 +156,7 @@ def test_servers_of_one_host_partition_once(config: str, tmp_path: Path) -> None
         ),
         (
             ["--config", "run.yaml", "--cluster.servers", "[192.0.2.1:1, 127.0.0.1:2]", "--server.rank", "1"],
-            "no partition is there. Server 0 (192.0.2.1:1) makes it on its host",
+            "this folder holds no partition. Server 0 (192.0.2.1:1) creates it on its own host",
         ),
         (["--status", "here"], "address: expected addresses like"),
     ],

@@ -43,7 +43,7 @@ def test_arguments_of_ddp_are_taken_and_others_refused() -> None:
     assert strategy._ddp_kwargs == {"static_graph": True, "gradient_as_bucket_view": True}
     assert strategy._timeout == timedelta(seconds=9)
     with pytest.raises(
-        OptionError, match=r"'find_unused_paramters' is no argument.*Did you mean find_unused_parameters"
+        OptionError, match=r"unknown argument 'find_unused_paramters'.*Did you mean find_unused_parameters"
     ):
         GLTWorkerStrategy(find_unused_paramters=True)
 

@@ -214,7 +214,9 @@ def test_rank_that_stands_still_ends_the_job(endless: list[str], tmp_path: Path,
         assert settle(run.family, grace_s=30) == [], run.output
         assert run.wait(10) == (-9 if victim == 0 else 1)
         said = run.output
-    named = rf"error: rank {victim} \(process {ranks[victim].pid}\) of this host stood still on .* and was killed \(no sign of "
+    named = (
+        rf"error: rank {victim} \(process {ranks[victim].pid}\) of this host hung on .* and was killed \(no sign of "
+    )
     assert len(re.findall(named, said)) == 1
     assert "Traceback" not in said
 

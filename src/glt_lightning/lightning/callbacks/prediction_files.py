@@ -153,7 +153,7 @@ def _read_parquet(place: Path) -> list[dict[str, np.ndarray]]:
             raise ValueError(f"format {about['format']!r}, version {about['version']!r}")
         listed = {str(name): int(count) for name, count in about["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{place}: expected the list of a folder of predictions ({error}). Predict again.") from None
+        raise DataError(f"{place}: not a valid predictions manifest ({error}). Predict again.") from None
     return [_read_file(place.parent / Path(name).name, count) for name, count in sorted(listed.items())]
 
 
@@ -170,7 +170,9 @@ def _read_file(path: Path, count: int) -> dict[str, np.ndarray]:
 def _read_npz(folder: Path) -> list[dict[str, np.ndarray]]:
     files = sorted(folder.glob("rank*.npz"))
     if not files:
-        raise DataError(f"{folder}: no predictions are there ({MANIFEST}, or rank*.npz of an earlier release).")
+        raise DataError(
+            f"{folder}: found no predictions in this folder ({MANIFEST}, or rank*.npz of an earlier release)."
+        )
     return [dict(np.load(file, allow_pickle=False)) for file in files]
 
 

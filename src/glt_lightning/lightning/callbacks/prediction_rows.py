@@ -89,7 +89,10 @@ def _checked(outputs: Any, keys: list[str] | None) -> dict[str, torch.Tensor]:
             f"{sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__}."
         )
     if missing := set(keys or ()) - set(outputs):
-        raise DataError(f"PredictionWriter: keys: predict_step returns no {sorted(missing)}, but {sorted(outputs)}.")
+        raise DataError(
+            f"PredictionWriter: keys: {sorted(missing)} are not in the output of predict_step, which "
+            f"has {sorted(outputs)}."
+        )
     chosen = {name: rows for name, rows in outputs.items() if keys is None or name in (KEY, *keys)}
     count = len(outputs[KEY])
     for name, rows in chosen.items():

@@ -186,7 +186,7 @@ def _make_empty(part: Path) -> None:
 
 def _no_folder(folder: Path, error: OSError) -> WriteError:
     return WriteError(
-        f"{folder}: this folder for predictions cannot be made ({error.strerror}). Give PredictionWriter another path."
+        f"{folder}: cannot create this folder for predictions ({error.strerror}). Give PredictionWriter another path."
     )
 
 
@@ -196,8 +196,8 @@ def _replace(part: Path, folder: Path, files: Mapping[str, int], facts: Mapping[
         write_manifest(part, here, facts)
     except OSError as error:
         raise WriteError(
-            f"{folder}: the list of its files cannot be written ({error.strerror}). Free some space, then predict again; earlier "
-            "predictions in that folder are untouched."
+            f"{folder}: cannot write the predictions manifest ({error.strerror}). Free some space, then predict "
+            "again; earlier predictions in that folder are untouched."
         ) from error
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)

@@ -35,7 +35,7 @@ from glt_lightning.options import ClusterOptions
 
 PROG = "python -m lightning"
 _DESCRIPTION = "Trains graph neural networks on partitioned graphs."
-_EPILOG = f"Each has options of its own: {PROG} fit --help. A wrong option is an error of one line."
+_EPILOG = f"Each subcommand has its own options: {PROG} fit --help. A wrong option is an error of one line."
 _CLUSTER = ClusterOptions()
 _PAST_RUN = ("best", "last")
 _CHECKPOINT_WORDS = (*_PAST_RUN, "hpc", "registry")
@@ -86,7 +86,7 @@ class GLTCLI(LightningCLI):
         super().parse_arguments(parser, args)
         name = self.config.get("subcommand")  # none with run=False
         if name in TOOLS:
-            raise OptionError(f"{name}: expected as the first word: {PROG} {name} --help.")
+            raise OptionError(f"{name}: must be the first argument: {PROG} {name} --help.")
         config = self.config if name is None else self.config[name]
         _check_strategy(config.trainer.strategy)
         _check_checkpoint(config.get("ckpt_path"))
@@ -257,7 +257,8 @@ def _check_strategy(strategy: Any) -> None:
 def _check_checkpoint(path: Any) -> None:
     if isinstance(path, str) and path not in _CHECKPOINT_WORDS and ":" not in path and not os.path.exists(path):
         near = difflib.get_close_matches(path, _PAST_RUN, n=1)
-        hint = f" Did you mean {near[0]}?" if near else " best and last mean those of the latest fit."
+        latest = " `best` and `last` stand for the checkpoints of the latest fit."
+        hint = f" Did you mean {near[0]}?" if near else latest
         raise OptionError(f"ckpt_path: there is no file {path!r}.{hint}")
 
 

@@ -35,5 +35,5 @@ def _read(path: str, groups: Collection[str]) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise OptionError(f"--config: {path} is not YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(raw, dict):
-        raise OptionError(f"--config: {path} holds no configuration.")
+        raise OptionError(f"--config: {path} contains no configuration.")
     return {key: raw[key] for key in groups if raw.get(key) is not None}

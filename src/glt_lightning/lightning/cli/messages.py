@@ -21,7 +21,10 @@ _NOISE = re.compile(
 _WORDING = (
     (r"<class '([^']+)'>", r"\1"),
     (r"Expected a typing\.Literal\[(.*?)\]\. Got value:", r"expected one of \1; got"),
-    (r"Expected a dot import path string: (\S+)", r"no class \1 is known; give the name of ours or a dotted path"),
+    (
+        r"Expected a dot import path string: (\S+)",
+        r"unknown class \1; give the name of a built-in class or a dotted path",
+    ),
     (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
     (r"init_args\.", ""),
 )
@@ -80,8 +83,8 @@ def misfit(message: str) -> str:
     first = re.sub(r"torch\.Size\((\[.*?\])\)", r"\1", lines[0]).rstrip(".")
     more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
     return (
-        f"is of another model or graph: {first}{more}. Give the options of the model that it was trained with; config.yaml "
-        "in the folder of its run has them."
+        f"was saved by a different model or for a different graph: {first}{more}. Give the options of the model "
+        "that it was trained with; config.yaml in the folder of its run has them."
     )
 
 

@@ -52,7 +52,7 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
         with _interruptible("nothing is left of it"):
             assign_only(data, Path(config.assign_only))
     elif config.parts is not None:
-        with _interruptible("parts that are finished stay, nothing else is left"):
+        with _interruptible("finished parts stay in the folder, everything else was removed"):
             write_parts(data, part_numbers(config.parts))
     else:
         _partition(data, config)
@@ -74,14 +74,14 @@ def _parser(prog: str) -> OneLineParser:
         type=str | None,
         default=None,
         metavar="FILE.npz",
-        help="Assign nodes to parts, save that in this file for partition.algorithm, and stop.",
+        help="Assign nodes to parts, save the assignment to this file (for partition.algorithm), and stop.",
     )
     parser.add_argument(
         "--parts",
         type=str | None,
         default=None,
         metavar="0,2",
-        help="Write only these parts into the folder; whoever brings the last one completes it. No report.",
+        help="Write only these parts into the folder; the run that writes the last part completes it. No report.",
     )
     add_report_arguments(parser)
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
@@ -91,7 +91,7 @@ def _parser(prog: str) -> OneLineParser:
 def _check_one_of(config: Namespace) -> None:
     given = [f"--{name}" for name in ("verify", "assign_only", "parts") if config[name] is not None]
     if len(given) > 1:
-        raise OptionError(f"{' and '.join(given)}: expected one of them at a time.")
+        raise OptionError(f"{' and '.join(given)}: give only one of them.")
 
 
 def _verify(folder: Path) -> None:
@@ -114,7 +114,7 @@ def _partition(data: GLTDataModule, config: Namespace) -> None:
         data.prepare_data()
     if not config.json:
         print(f"{'was partitioned already' if there else 'partitioned'}: {folder}\n", flush=True)
-    with _interruptible(f"{folder} is complete, its report is not"):
+    with _interruptible(f"{folder} is complete, but its report is not"):
         show_report(folder, options, config)
 
 

@@ -25,7 +25,7 @@ def assign_only(data: GLTDataModule, file: Path) -> None:
     print(f"assigned: {file}")
     for node_type, counts in sizes.items():
         print(f"  {node_type}: {', '.join(f'{count:,}' for count in counts)} nodes in parts 0 to {len(counts) - 1}")
-    print(f"Give it as --data.partition.algorithm {file} on every host, with the same options else.", flush=True)
+    print(f"Give it as --data.partition.algorithm {file} on every host, with all other options unchanged.", flush=True)
 
 
 def write_parts(data: GLTDataModule, parts: list[int]) -> None:
@@ -44,7 +44,7 @@ def write_parts(data: GLTDataModule, parts: list[int]) -> None:
 
 def _source(data: GLTDataModule) -> GraphSource:
     if data.dataset is None:
-        raise OptionError("dataset: not given; it is what is partitioned. Name one: demo, graph.npz, ogbn-products.")
+        raise OptionError("dataset: not given. Name the graph to partition: demo, graph.npz, ogbn-products.")
     return open_source(data.dataset, data.root, data.transforms, data.partition.seed)
 
 

@@ -56,10 +56,10 @@ def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> Pas
     if different:
         return different[0]
     past = _config_of(found[0])
-    why = "does not say of which configuration it is" if past is None else f"has {_of_another(past, config)}"
+    why = "does not record its configuration" if past is None else f"has {_of_another(past, config)}"
     raise OptionError(
-        f"ckpt_path: {word}: no {word}.ckpt below {Path(root).resolve()} is of this graph and model. The newest, "
-        f"{found[0]}, {why}. Run fit first, or give the path of a checkpoint."
+        f"ckpt_path: {word}: no {word}.ckpt below {Path(root).resolve()} was saved for this graph and model. The "
+        f"newest, {found[0]}, {why}. Run fit first, or give the path of a checkpoint."
     )
 
 
@@ -83,9 +83,9 @@ def nothing_left(path: Any, trainer: Trainer) -> str:
         limit = getattr(trainer, name)
         if limit is not None and 0 <= limit <= done:
             return (
-                f"ckpt_path: {path}: this run is finished: trainer.{name} is {limit}, and the checkpoint has {done} of them. "
-                f"Nothing is trained. Give --trainer.{name} more than {done} to go on, or test or predict with this "
-                "checkpoint; leave out --ckpt_path to train from the beginning."
+                f"ckpt_path: {path}: this run has finished: trainer.{name} is {limit}, and the checkpoint already "
+                f"has {done}, so nothing is trained. Set --trainer.{name} above {done} to continue, or test or predict with "
+                "this checkpoint; leave out --ckpt_path to train from the beginning."
             )
     return ""
 

@@ -51,7 +51,9 @@ def run_report(argv: Sequence[str], prog: str) -> None:
 
 def add_report_arguments(parser: OneLineParser) -> None:
     """What to predict and how to show it, wherever a report is shown."""
-    parser.add_argument("--batches", type=int, default=_OPTIONS.batches, help="Batches that are sampled of each part.")
+    parser.add_argument(
+        "--batches", type=int, default=_OPTIONS.batches, help="Number of batches to sample from each part."
+    )
     parser.add_argument(
         "--cache",
         type=list[float],
@@ -78,7 +80,7 @@ def page_path(given: str | None, folder: Path) -> Path | None:
     page = Path(given)
     if page.resolve().is_relative_to(folder.resolve()):
         raise OptionError(
-            f"--html: {given} lies in the partition folder, which is never changed. Choose another place."
+            f"--html: {given} is inside the partition folder, which must not change. Choose another path."
         )
     if not page.absolute().parent.is_dir():
         raise OptionError(f"--html: there is no folder {page.absolute().parent}.")

@@ -30,8 +30,8 @@ from glt_lightning.server.hosted import HostedServer, ServerPlan, server_gpus
 _CLUSTER = ClusterOptions()
 _READ = ("data", "cluster")  # what serve reads of a configuration
 _DESCRIPTION = (
-    "Serves a graph to trainers with strategy glt_server_client. Reads data and cluster of the configuration of fit, and "
-    "nothing else of it. Ends with SIGTERM or Ctrl-C."
+    "Serves a graph to trainers with strategy glt_server_client. Reads only data and cluster from the "
+    "configuration of fit. Stop it with SIGTERM or Ctrl-C."
 )
 _STEP_S = 0.2  # how often the main thread wakes to run a signal's handler: the longest delay after SIGTERM
 _HEALTH_S = 5.0  # deadline of --health: an orchestrator's probe must get an answer
@@ -71,7 +71,10 @@ def _parser(prog: str) -> OneLineParser:
     parser.add_argument("--status", type=str | None, default=None, help="Show the status of the server at host:port.")
     parser.add_argument("--json", action="store_true", help="With --status: as JSON.")
     parser.add_argument(
-        "--health", type=str | None, default=None, help="Exit with 0 if the server at host:port is well, else with 1."
+        "--health",
+        type=str | None,
+        default=None,
+        help="Exit with 0 if the server at host:port is healthy, else with 1.",
     )
     parser.add_argument("--cluster", type=ClusterOptions, default=_CLUSTER, help="Where the processes of the job run.")
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
@@ -156,8 +159,9 @@ def _prepare(data: GLTDataModule, plan: ServerPlan) -> None:
         data.prepare_data()
         return
     raise PartitionError(
-        f"{data.partition_dir}: no partition is there. Server 0 ({servers[0]}) makes it on its host: copy the folder here "
-        "once that is done, or put data.root on storage that all hosts share, and start this server again."
+        f"{data.partition_dir}: this folder holds no partition. Server 0 ({servers[0]}) creates it on its own "
+        "host: copy the folder here when it has finished, or put data.root on storage that all hosts share, and "
+        "start this server again."
     )
 
 

@@ -16,7 +16,7 @@ def status_table(status: Mapping[str, Any]) -> str:
     lines = [
         f"server {status['rank']} at {status['address']}, up for {status['uptime_s']:.0f} s",
         f"partition  {status['partition']} ({status['graph']}), parts {status['parts']} of {status['num_parts']}",
-        f"samplers   {len(samplers['pids'])} (pids {pids}), started again {samplers['restarts']} times",
+        f"samplers   {len(samplers['pids'])} (pids {pids}), restarted {samplers['restarts']} times",
         f"memory     {_bytes(memory['server_bytes'])} server, "
         f"{', '.join(_bytes(each) for each in memory['sampler_bytes'])} samplers",
         f"rate       {status['batches_per_s']:g} batches/s",

@@ -50,15 +50,17 @@ def _completion(argv: Sequence[str], prog: str) -> None:
 
 TOOLS: Mapping[str, Tool] = {
     "partition": Tool("Makes the partition of a configuration and reports on it, or verifies one.", _partition),
-    "report": Tool("Shows what a partition holds and what training on it will cost.", _report),
-    "serve": Tool("Runs a graph server for trainers with strategy glt_server_client, or asks one.", _serve),
+    "report": Tool("Shows the contents of a partition and the expected traffic of training on it.", _report),
+    "serve": Tool(
+        "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.", _serve
+    ),
     "certs": Tool("Makes the certificates and the secret of a job.", _certs),
     "completion": Tool("Prints a script for completion in bash or zsh.", _completion),
 }
 
 
 _OF_TRAINER = {  # Lightning's are the first line of a docstring, cut where that ends
-    "fit": "Trains a model, with validation where the data has some.",
+    "fit": "Trains a model, with validation if the data has a validation split.",
     "validate": "Evaluates a model on the validation split.",
     "test": "Evaluates a model on the test split.",
     "predict": "Writes a model's predictions for nodes.",

@@ -40,8 +40,8 @@ class CodeEmbedding(nn.Module):
         if codes is None or codes.dim() != 2 or codes.size(1) != len(self.columns):
             found = "there are none" if codes is None else f"got {list(codes.shape)}"
             raise DataError(
-                f"{CODES} of node type {node_type!r}: the model was built for codes [N, {len(self.columns)}], but {found}. "
-                "Set num_categories to what the data has."
+                f"{CODES} of node type {node_type!r}: the model was built for codes [N, {len(self.columns)}], but "
+                f"{found}. Set num_categories to match the data."
             )
         return torch.stack([table(codes[:, c]) for c, table in enumerate(self.columns)]).sum(0)
 

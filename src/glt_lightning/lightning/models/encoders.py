@@ -104,8 +104,8 @@ def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
         count = options.get("num_relations")
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise OptionError(
-                "encoder: RGCN in a graph of one edge type reads the edge attribute edge_type; say how many kinds there are, as "
-                f"encoder_kwargs: {{num_relations: 26}}; got {count!r}."
+                "encoder: RGCN in a graph of one edge type reads the edge attribute edge_type; give the number of "
+                f"kinds as encoder_kwargs: {{num_relations: 26}}; got {count!r}."
             )
         convs = [made(name, RGCNConv, *[shape.hidden_channels] * 2, **options) for _ in range(shape.num_layers)]
         return ConvStack(convs, shape, with_type=True)
@@ -124,8 +124,8 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
     elif name in FAMILY:
         if name not in _FOR_TWO_TYPES:
             raise OptionError(
-                f"encoder: {name} has no form for edges between two node types; use {', '.join(_FOR_TWO_TYPES)}, HGT, RGCN, or "
-                "a convolution such as GATv2Conv."
+                f"encoder: {name} does not support edges between two node types; use {', '.join(_FOR_TWO_TYPES)}, "
+                "HGT, RGCN, or a convolution such as GATv2Conv."
             )
         make_layer = partial(EdgeTypeLayer, partial(edge_type_conv, name, width, shape.dropout, options))
     else:
@@ -186,7 +186,7 @@ class ConvStack(nn.Module):
         if self.with_type:
             if "edge_type" not in batch:
                 raise DataError(
-                    "encoder: RGCN: the edges have no attribute edge_type that says of which kind they are."
+                    "encoder: RGCN: the edges have no attribute edge_type, from which RGCN reads their kinds."
                 )
             kinds = batch.edge_type.long()
         for i, conv in enumerate(self.convs):

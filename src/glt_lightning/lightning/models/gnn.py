@@ -34,8 +34,9 @@ def family_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     degrees = torch.as_tensor(options.get("deg", ()))
     if degrees.dim() != 1 or not degrees.numel() or degrees.is_floating_point() or not int(degrees.sum()):
         raise OptionError(
-            "PNA: deg: expected how many nodes have 0, 1, 2, ... incoming edges, as encoder_kwargs: {deg: [12, 40, 7]}; got "
-            f"{options.get('deg')!r}. torch.bincount(torch_geometric.utils.degree(edge_index[1], num_nodes).long()) counts them."
+            "PNA: deg: expected the numbers of nodes with 0, 1, 2, ... incoming edges, as encoder_kwargs: "
+            f"{{deg: [12, 40, 7]}}; got {options.get('deg')!r}. "
+            "torch.bincount(torch_geometric.utils.degree(edge_index[1], num_nodes).long()) counts them."
         )
     return {**_PNA, **options, "deg": degrees}
 
@@ -253,8 +254,8 @@ class NodeEncoder(nn.Module):
         x = store.x.flatten(1) if store.x.dim() > 1 else store.x[:, None]
         if x.size(1) != self.in_channels:
             raise DataError(
-                f"x of node type {node_type!r} has {x.size(1)} features, but the model was built for {self.in_channels}. "
-                "Set in_channels to what the data has."
+                f"x of node type {node_type!r} has {x.size(1)} features, but the model was built for "
+                f"{self.in_channels}. Set in_channels to match the data."
             )
         return self.layer(x.to(self.like.dtype))
 
@@ -263,7 +264,7 @@ def edge_type_conv(name: str, width: int, dropout: float, options: Mapping[str, 
     """The convolution of a PyG model between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width]."""
     if name in ("GCN", "PNA"):
         raise OptionError(
-            f"model: {name} has no form for edges between two node types; use GraphSAGE, GAT, GIN or EdgeCNN."
+            f"model: {name} does not support edges between two node types; use GraphSAGE, GAT, GIN or EdgeCNN."
         )
     kind = gnn_class(name)
     if name == "GAT":
@@ -286,7 +287,8 @@ def find_forms(
             return [form for form in found if form is not None]
         reason = "a node's output depends on more than the edges into it"
     rank_zero_info(
-        f"{name}: every layer is computed for all nodes of a batch, not only for those that matter ({reason})."
+        f"{name}: every layer is computed for all nodes of a batch, not only for the nodes on which its seeds "
+        f"depend ({reason})."
     )
     return None
 

@@ -217,9 +217,9 @@ def make_task(name: str | None, facts: Facts | None, class_weights: Any) -> Any:
         raise OptionError(f"task: expected one of {', '.join(_TASKS)}; got {name!r}.")
     if facts is None:
         raise DataError(
-            "the data set has no labels y, so there is nothing to train on. Give them with the data set; in a script pass "
-            "label_facts=data.label_facts. To predict for nodes without labels, give the --ckpt_path of a model that was trained "
-            "on others."
+            "the data set has no labels y, so there is nothing to train on. Give them with the data set; in a "
+            "script pass label_facts=data.label_facts. To predict for nodes without labels, give the --ckpt_path of "
+            "a model that was trained on nodes with labels."
         )
     chosen = _suggested(facts) if name is None else name
     flat, wide = _TAKES[chosen]
@@ -265,7 +265,7 @@ def _weights(given: Any, count: int, facts: Facts) -> Tensor:
         )
     if not any(given):
         raise OptionError(
-            "class_weights: all are 0, so nothing would be learned. Give a class that counts a number above 0."
+            "class_weights: all are 0, so nothing would be learned. Give at least one class a weight above 0."
         )
     return torch.tensor([float(w) for w in given])
 

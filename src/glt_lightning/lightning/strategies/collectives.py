@@ -18,20 +18,20 @@ def gather_counts(count: int, world_size: int, device: torch.device) -> list[int
 
 
 def gather_text(text: str, world_size: int, device: torch.device) -> list[str]:
-    """The texts of all ranks, in rank order. A collective call. Raises `PeerError` for what is no text."""
+    """The texts of all ranks, in rank order. A collective call. Raises `PeerError` if a message is not valid UTF-8."""
     if world_size == 1:
         return [text]
     data = text.encode()
     lengths = gather_counts(len(data), world_size, device)
     if not all(0 <= length <= _MOST_BYTES for length in lengths):
-        raise PeerError(f"a rank sends a text of {max(lengths)} bytes; at most {_MOST_BYTES} are expected.")
+        raise PeerError(f"received a message of {max(lengths)} bytes from a rank; at most {_MOST_BYTES} are allowed.")
     mine = torch.zeros(max(1, *lengths), dtype=torch.uint8)
     mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0
     rows = _gather(mine.to(device), world_size)
     try:
         return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
     except UnicodeDecodeError as error:
-        raise PeerError(f"a rank sends what is no text ({error}).") from None
+        raise PeerError(f"received a message from a rank that is not valid UTF-8 ({error}).") from None
 
 
 def gather_text_of(trainer: Trainer, text: str) -> list[str]:

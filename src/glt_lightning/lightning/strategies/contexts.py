@@ -78,5 +78,5 @@ class ContextOwner:
 def wants_pinned(sampling: SamplingOptions, device: torch.device) -> bool:
     """Whether the memory of batches is page-locked: as the user says, else when they go to a GPU."""
     if sampling.pin_memory and not torch.cuda.is_available():
-        raise OptionError("sampling.pin_memory: true needs a CUDA device and there is none here. Leave it out.")
+        raise OptionError("sampling.pin_memory: true needs a CUDA device, and this host has none. Remove the option.")
     return device.type == "cuda" if sampling.pin_memory is None else sampling.pin_memory

@@ -35,7 +35,7 @@ def check_ddp_arguments(strategy: str, names: Iterable[str]) -> None:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise OptionError(
-                f"{strategy}: {name!r} is no argument of it.{hint} It takes cluster, and the arguments of Lightning's "
+                f"{strategy}: unknown argument {name!r}.{hint} It takes cluster, and the arguments of Lightning's "
                 "DDPStrategy and of torch's DistributedDataParallel."
             )
 

@@ -124,7 +124,7 @@ def _remedy(meeting: Meeting, host: int) -> str:
         )
     return (
         f"Start the same command on host {host} with NODE_RANK={host} MASTER_ADDR={meeting.address} "
-        f"MASTER_PORT={meeting.port}, and see that it reaches this port."
+        f"MASTER_PORT={meeting.port}, and check that it can reach this port."
     )
 
 
@@ -149,8 +149,9 @@ def _open_store(meeting: Meeting) -> torch.distributed.TCPStore:
         return _store(meeting, is_master=True)
     except torch.distributed.DistError as error:
         raise OptionError(
-            f"MASTER_PORT: rank 0 cannot listen at port {meeting.port} of this host ({str(error).splitlines()[0]}). End what "
-            "uses it, or choose another port, the same on all hosts."
+            f"MASTER_PORT: rank 0 cannot listen at port {meeting.port} of this host "
+            f"({str(error).splitlines()[0]}). Stop the process that uses it, or choose another port, the same on all "
+            "hosts."
         ) from error
 
 

@@ -175,7 +175,7 @@ class PeerWatch:
             return None
         rank, how = found
         pid = next(peer.pid for peer in self._peers if peer.rank == rank)
-        return Loss(rank, pid, stalled=f"stood still on {socket.gethostname()} and was killed ({how})")
+        return Loss(rank, pid, stalled=f"hung on {socket.gethostname()} and was killed ({how})")
 
     def _alarm(self, loss: Loss) -> None:
         # first of all, so that the others hear of this loss and not of what it will do to this rank
@@ -266,7 +266,9 @@ def _connect(address: str, rank: int, first_rank: int) -> tuple[_Peer, Mapping[s
     except BaseException as error:
         sock.close()
         if isinstance(error, (OSError, ValueError)):
-            raise PeerError(f"rank {rank} cannot reach rank {first_rank} of this host ({error}); did it end?") from None
+            raise PeerError(
+                f"rank {rank} cannot reach rank {first_rank} of this host ({error}); it may have exited."
+            ) from None
         raise
     if os.getppid() == pid:  # as Lightning starts the ranks of a host
         wake_with_parent()

@@ -78,8 +78,8 @@ class GLTServerClientStrategy(GLTStrategy):
         for rank, theirs in enumerate(hashes):
             if theirs != hashes[0]:
                 raise PartitionError(
-                    f"cluster.servers: the server of rank {rank} has another partition ({theirs}) than that of rank 0 "
-                    f"({hashes[0]}). Start all servers with one partition."
+                    f"cluster.servers: the server of rank {rank} serves a different partition ({theirs}) than the "
+                    f"server of rank 0 ({hashes[0]}). Start all servers with one partition."
                 )
         return found[0]
 
@@ -108,7 +108,9 @@ class GLTServerClientStrategy(GLTStrategy):
 
     def _start_here(self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions) -> str:
         if folder is None:
-            raise OptionError("dataset: needed where no cluster.servers are given; or a finished partition.dir.")
+            raise OptionError(
+                "dataset: not given, and neither is cluster.servers nor a finished partition.dir. Give one of them."
+            )
         options = self.options
         cluster = replace(options, servers=[], server_rank="auto", security=_local(options.security))
         plan = ServerPlan(
@@ -135,7 +137,7 @@ class GLTServerClientStrategy(GLTStrategy):
 
     def _of_partition(self, partition: LocalPartition) -> SampledGraph:
         raise OptionError(
-            "strategy glt_server_client: batches are made from the graph that strategy.open_graph() gives, got "
+            "strategy glt_server_client: expected the graph that strategy.open_graph() returned, got "
             f"{type(partition).__name__}."
         )
 

@@ -75,7 +75,7 @@ class Standalone:
     ) -> LocalPartition:
         if folder is None:
             raise OptionError(
-                "cluster.servers: their graph is sampled by strategy glt_server_client alone. Choose it, or give "
+                "cluster.servers: only strategy glt_server_client samples from graph servers. Choose it, or give "
                 "data.dataset or data.partition.dir without cluster."
             )
         self._opened.append(LocalPartition.open(folder))

@@ -60,8 +60,8 @@ class GLTWorkerStrategy(GLTStrategy):
         of them misses a file or has another partition."""
         if folder is None:
             raise OptionError(
-                "cluster.servers: their graph is sampled by strategy glt_server_client; glt_worker needs data.dataset or "
-                "data.partition.dir."
+                "cluster.servers: only strategy glt_server_client samples from graph servers; glt_worker needs "
+                "data.dataset or data.partition.dir."
             )
         self._close_graph()
 
@@ -96,8 +96,8 @@ class GLTWorkerStrategy(GLTStrategy):
         for rank, theirs in enumerate(hashes):
             if theirs != hashes[0]:
                 raise PartitionError(
-                    f"{folder}: rank {rank} has another partition ({theirs}) than rank 0 ({hashes[0]}). Copy one partition "
-                    "folder to all hosts, or partition with the same options and seed."
+                    f"{folder}: rank {rank} has a different partition ({theirs}) than rank 0 ({hashes[0]}). Copy "
+                    "one partition folder to all hosts, or partition with the same options and seed."
                 )
 
     def _of_partition(self, partition: LocalPartition) -> LocalPartition | SampledGraph:
@@ -136,13 +136,13 @@ class GLTWorkerStrategy(GLTStrategy):
                 host = str(probe.getsockname()[0])
         except OSError as error:
             raise OptionError(
-                f"cluster.host: how other hosts reach this one is not known, for {main} cannot be looked up ({error}). "
-                "Write the name or address of this host."
+                f"cluster.host: the address of this host is unknown, because {main} cannot be resolved ({error}). "
+                "Give the name or address of this host."
             ) from None
         if host.startswith("127.") and not main.startswith(("127.", "localhost")):
             raise OptionError(
-                f"cluster.host: {main} leads to {host} here, which no other host can reach. Write the name or address of "
-                "this host, or give MASTER_ADDR as an address."
+                f"cluster.host: {main} resolves to {host} on this host, which no other host can reach. Give the "
+                "name or address of this host, or set MASTER_ADDR to an address."
             )
         return host
 
