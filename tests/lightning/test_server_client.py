@@ -239,7 +239,7 @@ def test_other_strategies_do_not_sample_on_servers(make_model, make_trainer, fol
 
 
 def test_no_trainer_samples_on_servers(folder: Path) -> None:
-    with serving(folder) as (where, _), pytest.raises(OptionError, match="strategy glt_server_client alone"):
+    with serving(folder) as (where, _), pytest.raises(OptionError, match="only strategy glt_server_client samples"):
         client_data(where).setup()
 
 
@@ -269,7 +269,7 @@ def test_another_partition_at_another_server_is_refused(make_data, folder: Path)
     try:
         link = Link(job="", role="tool", name="a test", deadlines=where.deadlines)
         peer = link.peer("server 0", [where.servers[0]], link.open_transport())
-        with pytest.raises(PeerError, match="serves a different partition"):
+        with pytest.raises(PeerError, match="has another partition"):
             RemoteGraph(peer).seeds(0)
         peer.close()
     finally:
@@ -279,7 +279,7 @@ def test_another_partition_at_another_server_is_refused(make_data, folder: Path)
 
 def test_partition_that_is_not_mapped_by_a_server_is_no_graph(make_data, folder: Path) -> None:
     strategy = GLTServerClientStrategy()
-    with pytest.raises(OptionError, match=r"the graph that strategy\.open_graph\(\) gives, got LocalPartition"):
+    with pytest.raises(OptionError, match=r"the graph that strategy\.open_graph\(\) returned, got LocalPartition"):
         strategy.open_context(LocalPartition.open(folder), SamplingOptions(), seed=3)
 
 
