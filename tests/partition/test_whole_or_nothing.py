@@ -36,10 +36,10 @@ PARTITION = """
     target, how = Path(sys.argv[1]), sys.argv[2]
     source = random_source(np.random.default_rng(0))
     if how == "stop":  # in the middle of writing: say so, and wait to be killed
-        def manifest(*args):
+        def manifest(*args, **options):
             Path(sys.argv[3]).touch()
             time.sleep(600)
-        builder.Builder._manifest = manifest
+        builder.manifest_head = manifest
     if how == "slow":
         write = builder.Builder._write_edges
         def slow(*args):
@@ -120,10 +120,10 @@ def test_too_little_space_is_said_before_the_work(tmp_path: Path, monkeypatch: p
 
 
 def test_error_in_the_middle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: object) -> None:
+    def fail(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("glt_lightning.partition.build.builder.Builder._manifest", fail)
+    monkeypatch.setattr("glt_lightning.partition.build.builder.manifest_head", fail)
     with pytest.raises(KeyboardInterrupt):
         partition_graph(random_source(np.random.default_rng(0)), tmp_path / "out" / "p", PartitionOptions())
     assert list((tmp_path / "out").iterdir()) == []

@@ -49,11 +49,13 @@ def _ready(group: str) -> list[type]:
 
 
 def _of_the_package(base: type) -> Iterator[type]:
+    """Subclasses of ours that nothing of ours inherits from: `GraphDataModule` is only a part of `GLTDataModule`."""
     kinds: list[type] = base.__subclasses__()
     for kind in kinds:
-        if kind.__module__.startswith("glt_lightning.") and not kind.__name__.startswith("_"):
+        inner = list(_of_the_package(kind))
+        yield from inner
+        if not inner and kind.__module__.startswith("glt_lightning.") and not kind.__name__.startswith("_"):
             yield kind
-        yield from _of_the_package(kind)
 
 
 def _first_line(kind: type) -> str:
