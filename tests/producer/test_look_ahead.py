@@ -134,6 +134,21 @@ def test_an_error_ends_the_run_with_the_batch_among_its_tasks():
     assert ("drop", 1, [99, 2]) in producer.calls
 
 
+def test_an_error_of_the_plan_loses_no_batch():
+    """One that is neither delivered nor dropped would keep its slot for ever."""
+
+    def plan():
+        yield from requests(0, 1, 2)
+        raise OSError("the plan cannot be read")
+
+    producer = Notes(most=3)
+    with pytest.raises(OSError, match="the plan"):
+        next(producer.stream(CONFIG, plan()))
+    next(producer.stream(CONFIG, requests(7)))
+    assert ("drop", 1, [1, 2]) in producer.calls
+    assert in_flight(producer) == 2
+
+
 def test_a_closed_producer_gives_no_more():
     producer = Notes()
     stream = producer.stream(CONFIG, requests(*range(9)))

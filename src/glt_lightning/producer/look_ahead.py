@@ -75,9 +75,9 @@ class LookAhead(ABC, Generic[Task, Made]):
                     made = self._wait(run, run.tasks[0])
                     run.tasks.popleft()
                     self._note_size(run, self._nbytes(made))
-                    self._top_up(run, self._in_use)  # the next batches are made while this one is in training
-                    held = [self._deliver(made)]
+                    held = [self._deliver(made)]  # before `_top_up`: if that raises, the batch's memory is given back
                     del made
+                    self._top_up(run, self._in_use)  # the next batches are made while this one is in training
                 yield held.pop()  # no variable here references the batch while training has it
         finally:
             # Only queue it: the garbage collector closes an abandoned iterator at any point, also while this thread holds
