@@ -170,7 +170,9 @@ def test_some_of_the_parts(tmp_path: Path, source: GraphSource, monkeypatch: pyt
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=next(free)))
     with pytest.raises(PartitionError, match="a partition of this graph needs") as caught:
         run()
-    part = int(re.search(r"needs at least ([\d,]+)", str(caught.value))[1].replace(",", ""))  # type: ignore[index]
+    said = re.search(r"needs at least ([\d,]+)", str(caught.value))
+    assert said, caught.value
+    part = int(said[1].replace(",", ""))
     assert part == pytest.approx((4 * NODES + 2 * X) / 4, rel=0.05)
 
 

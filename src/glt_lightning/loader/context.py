@@ -24,7 +24,7 @@ from glt_lightning.loader.stored import stored_dtypes
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import OpenedProducer, ProducedElsewhere, Producer, ProducerSetup, SampledGraph
-from glt_lightning.producer.ranks import Exchange, GatherCounts, Ranks
+from glt_lightning.producer.ranks import Exchange, GatherCounts, Ranks, alone
 
 _log = logging.getLogger(__name__)
 
@@ -193,6 +193,6 @@ class LoaderContext:
         self.close()
 
 
-def _ranks_of(fields: RankFields) -> Ranks:
-    """None stands for a field that is not given."""
-    return Ranks(**{name: value for name, value in fields.items() if value is not None})  # type: ignore[arg-type]
+def _ranks_of(given: RankFields) -> Ranks:
+    exchange = given.get("exchange") or alone
+    return Ranks(given.get("rank", 0), given.get("world_size", 1), exchange, given.get("gather_counts"))

@@ -7,9 +7,12 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from glt_lightning.errors import OptionError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def above_zero(name: str, seconds: float) -> None:
@@ -55,7 +58,7 @@ def advise(text: str) -> None:
         warnings.warn(text, FutureWarning, stacklevel=2)
 
 
-_Options = TypeVar("_Options")
+_Options = TypeVar("_Options", bound="DataclassInstance")
 
 
 def as_options(kind: type[_Options], name: str, given: Any) -> _Options:
@@ -81,7 +84,7 @@ def as_options(kind: type[_Options], name: str, given: Any) -> _Options:
         return given
     if not isinstance(given, Mapping):
         raise OptionError(f"{name}: expected {kind.__name__} or a mapping of its fields, got {given!r:.80}.")
-    known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    known = [each.name for each in fields(kind)]
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)

@@ -103,5 +103,5 @@ class DiskUse:
         counters.gather_s -= read.seconds  # is within the time of the gather
 
 
-def _is_total(value: object, kind: type) -> bool:
-    return type(value) in (int, kind) and 0 <= value < 1 << 63  # type: ignore[operator]  # no NaN, nothing infinite
+def _is_total(value: Any, kind: type) -> bool:
+    return type(value) in (int, kind) and 0 <= value < 1 << 63  # no NaN, nothing infinite
