@@ -269,7 +269,7 @@ def test_another_partition_at_another_server_is_refused(make_data, folder: Path)
     try:
         link = Link(job="", role="tool", name="a test", deadlines=where.deadlines)
         peer = link.peer("server 0", [where.servers[0]], link.open_transport())
-        with pytest.raises(PeerError, match="has another partition"):
+        with pytest.raises(PeerError, match="different partitions: options_hash"):
             RemoteGraph(peer).seeds(0)
         peer.close()
     finally:

@@ -17,6 +17,7 @@ from glt_lightning.loader.device_rows import _complete
 from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
+from glt_lightning.producer.ranks import Ranks
 from glt_lightning.server.served import ServedGraph
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -179,6 +180,16 @@ def test_more_than_the_device_has(tmp_path, apart, monkeypatch):
 def test_servers_make_whole_batches():
     with pytest.raises(OptionError, match="the training process must map the graph"):
         LoaderContext(ServedGraph(SimpleNamespace(), ClusterOptions()), cache=CacheOptions(device="1GiB"))
+
+
+def test_budgets_without_effect_on_a_producer_of_the_program(tmp_path, caplog):
+    graph, producer = partitioned(small_graph(), tmp_path), SimpleNamespace(close=lambda: None)
+    for rank, cache in ((0, {"memory": 1000, "ratio": 0.1}), (1, {"memory": 1000}), (0, {"ratio": 0})):
+        ranks = Ranks(rank, 2, lambda text: [text], lambda count: [count])
+        LoaderContext(graph, ranks=ranks, make_producer=lambda pin: producer, cache=CacheOptions(**cache)).close()
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("WARNING", "cache.ratio, cache.memory: no effect, because make_producer makes the batches. Remove them.")
+    ]
 
 
 def test_an_attribute_of_a_reserved_name(tmp_path, apart):

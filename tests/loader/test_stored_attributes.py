@@ -163,8 +163,9 @@ def test_handed_over_as_stored(tmp_path, caplog, kind):
             for cache in (CacheOptions(), CacheOptions(memory=1000)):
                 with LoaderContext(halves, options, seed=3, cache=cache) as context:
                     assert found(context) == expected
-    line = caplog.records[0].getMessage()
-    assert ("no effect" if kind == "int8" else f"x as {kind}") in line
+    level, text = ("WARNING", "no effect") if kind == "int8" else ("INFO", f"x as {kind}")
+    assert caplog.records[0].levelname == level
+    assert text in caplog.records[0].getMessage()
     for transport in ("flight", "handover"):
         with open_farm(transport) as farm:
             server = farm.serve(halves)

@@ -128,7 +128,7 @@ def test_another_partition_on_one_host(tmp_path, workers):
 
     def remote(rank, exchange):
         with (
-            pytest.raises(PartitionError, match="has another partition"),
+            pytest.raises(PartitionError, match=r"rank \d and rank \d have different partitions: options_hash"),
             open_rank(wholes[rank], rank, 2, exchange, SamplingOptions(num_workers=workers)),
         ):
             raise AssertionError("a context with two graphs")

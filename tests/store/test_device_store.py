@@ -213,14 +213,14 @@ def test_rows_on_disk_are_the_cpus(kernels, tmp_path):
 def test_the_log_says_where_things_lie(kernels, partition_of):
     partition = partition_of("small_graph", 3)
     store = open_with(partition, kernels, "hybrid", "hybrid", 6000, 1200, edges=False)
-    assert store.said() == (
+    assert store.summary() == (
         "cpu samples: the graph of "
-        f"{int(store.lists.rows.sum())} of 300 nodes on it (0.0 MB), the others on the host, attributes of 60 of 300 nodes "
-        f"on it (0.0 MB), the others on the host; it reads {store.nbytes['uva'] / 1e6:.1f} MB of the host's memory."
+        f"{int(store.lists.rows.sum())} of 300 nodes on it (0.0 MB), the other rows on the host, attributes of 60 of 300 nodes "
+        f"on it (0.0 MB), the other rows on the host; it reads {store.nbytes['uva'] / 1e6:.1f} MB of the host's memory."
     )
     store.close()
     store = open_with(partition, kernels, "device", "cpu")
-    assert store.said() == "cpu samples: the graph on it (0.0 MB), attributes read by the CPU."
+    assert store.summary() == "cpu samples: the graph on it (0.0 MB), attributes read by the CPU."
     store.close()
 
 

@@ -130,9 +130,9 @@ def open_files(folder: Path) -> int:
 def test_of_another_partition(tmp_path: Path) -> None:
     one, two = (partitioned(small_graph(seed=seed), tmp_path / str(seed), 2) for seed in (0, 1))
     tier = HostTier.create(LocalPartition.open(one.directory, parts=[0]), 100)
-    with pytest.raises(PartitionError, match="rows of another partition"):
+    with pytest.raises(PartitionError, match="filled from a different partition"):
         two.with_memory(tier)
-    with pytest.raises(PartitionError, match=r"or of other parts than \[0, 1\]"):
+    with pytest.raises(PartitionError, match=r"or without one of parts \[0, 1\]"):
         LocalPartition.open(one.directory, memory=HostTier.open(tier.path))
     tier.close()
 

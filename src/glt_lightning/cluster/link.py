@@ -96,7 +96,8 @@ class Link:
             )
         if self.graph and hello.get("graph") and hello["graph"] != self.graph:
             raise RefusedError(
-                f"{peer} has another partition ({hello['graph']!r:.50}) than {self.name} ({self.graph}). "
-                "Copy one partition folder to all hosts, or partition with the same options and seed."
+                f"{peer} and {self.name} have different partitions: options_hash in manifest.json is "
+                f"{hello['graph']!r:.50} there and {self.graph!r} here. Copy one partition folder to all hosts, or "
+                "partition with the same options and seed."
             )
         return mine

@@ -33,7 +33,7 @@ class Seeds:
 
 
 class AnyGraph(Protocol):
-    """A partitioned graph: mapped in this process (`LocalPartition`), or served by others."""
+    """A partitioned graph: mapped in this process (`LocalPartition`), or served by other processes."""
 
     @property
     def manifest(self) -> Manifest: ...

@@ -55,7 +55,7 @@ _COMPILE = (
 class GLTDataModule(GraphDataModule):
     """Partitions a graph once, and makes loaders of its batches for node classification.
 
-    What is sampled is said here; where, by the Trainer's strategy: with ``glt_worker`` each rank and its sampler
+    The data module says what is sampled, the Trainer's strategy where: with ``glt_worker`` each rank and its sampler
     processes, with ``glt_server_client`` the graph servers, with any other strategy this object. Batches are PyG ``Data``
     or ``HeteroData``, seeds first.
 
@@ -77,7 +77,7 @@ class GLTDataModule(GraphDataModule):
         batch_size: Seeds per batch and rank.
         partition: How the graph is cut into parts.
         sampling: How batches are made.
-        cache: What is kept near the samplers.
+        cache: Budgets of the caches: remote rows, rows of the partition's files in memory, rows on the GPU that trains.
         eval_num_neighbors: Fan-outs of validation, test and prediction. ``None``: all neighbours in a graph of up to a
             million edges, else twice those of training.
         eval_batch_size: Seeds per batch and rank there. ``None``: as in training.

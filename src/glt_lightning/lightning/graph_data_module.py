@@ -31,7 +31,7 @@ _NO_GRAPH = (
 
 
 class GraphDataModule(LightningDataModule):
-    """Knows its graph: where it comes from, its facts, its partition. Which seeds are drawn is said by `GLTDataModule`.
+    """Knows its graph: where it comes from, its facts, its partition. `GLTDataModule` adds which seeds are drawn.
 
     Args: as those of `GLTDataModule`.
     """

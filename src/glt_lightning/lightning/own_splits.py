@@ -66,7 +66,7 @@ def _read_tensor(name: str, path: Path) -> np.ndarray:
     """A tensor that ``torch.save`` wrote; nothing else in such a file is loaded, let alone run."""
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a damaged file raises is not said anywhere
+    except Exception as error:  # numpy and torch do not document what a damaged file raises
         reason = [type(error).__name__, *str(error).strip().splitlines()][:2]
         raise DataError(f"splits.{name}: {path}: cannot be read as a tensor ({': '.join(reason)}).") from None
     if not isinstance(loaded, torch.Tensor):

@@ -143,5 +143,5 @@ def _num_nodes(arrays: Mapping[str, Any], node_type: int) -> int:
 
 
 def _in_order(names: tuple[str, ...]) -> list[str]:
-    """``x`` first, then ``y``, then the others."""
+    """``x`` first, then ``y``, then the other attributes."""
     return sorted(names, key=lambda n: (n != "x", n != "y", n))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypedDict, Unpack
 from weakref import WeakSet
@@ -20,13 +19,11 @@ from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.stored import stored_dtypes
+from glt_lightning.loader.stored import log_stored_dtypes
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import OpenedProducer, ProducedElsewhere, Producer, ProducerSetup, SampledGraph
 from glt_lightning.producer.ranks import Exchange, GatherCounts, Ranks, alone
-
-_log = logging.getLogger(__name__)
 
 
 class RankFields(TypedDict, total=False):
@@ -51,7 +48,7 @@ class LoaderContext:
         pin_memory: Page-lock the memory of batches for copies to a GPU.
         make_producer: Makes the batches of ``graph`` in place of whom the graph knows; it is called with what page-locks
             memory, or None.
-        cache: What is kept in memory.
+        cache: Budgets of the caches.
         device: What trains. A GPU also samples, as ``sampling.topology`` says; batches then lie in its memory. Where the CPU
             samples, a GPU keeps rows with ``cache.device``. Move batches to it with `to_device`. None: the CPU.
         **rank_fields: Fields of ``ranks``, where that is not given: ``rank``, ``world_size``; ``exchange``, which gives every
@@ -100,7 +97,7 @@ class LoaderContext:
         if make_producer is not None:
             sampled = ProducedElsewhere(graph, make_producer)
         if self.sampling.feature_dtype == "stored" and self._ranks.rank == 0:
-            _log.info("%s", stored_dtypes(graph.manifest))
+            log_stored_dtypes(graph.manifest)
         setup = ProducerSetup(
             ranks=self._ranks,
             sampling=self.sampling,
@@ -168,7 +165,7 @@ class LoaderContext:
     def to_device(self, batch: Batch, device: torch.device | None = None) -> Batch:
         """The batch on ``device`` (None: the context's), whole: also with the attributes that the device keeps.
 
-        Copies are asynchronous, on the device's current stream, and the batch is kept until they are done. That is the
+        Copies are asynchronous, on the device's current stream, and the batch is referenced until they are done. That is the
         difference to ``batch.to(device, non_blocking=True)``: the memory of a batch is used again as soon as the batch is
         dropped, under a copy that still reads it.
         """

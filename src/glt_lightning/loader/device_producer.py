@@ -1,4 +1,4 @@
-"""Batches made by the GPU that trains, on streams of their own, while it trains on others."""
+"""Batches made by the GPU that trains, on separate streams, while it trains on earlier batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DeviceProducer(OwnSamplers, LookAhead[_Task, _Made]):
     prefetch: batches ahead of the one that is given out.
     threads: batches made at once; more than one where they wait for other processes.  timeout_s: for one batch.
     release: frees what the samplers use, when the device has done with it.
-    samplers: serve the mapped parts and ask the owners of the others; None where all parts are mapped.
+    samplers: serve the mapped parts and request rows of the other parts from their owners; None where all parts are mapped.
     """
 
     fresh_slots = 0

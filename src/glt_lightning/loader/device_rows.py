@@ -78,7 +78,7 @@ class DeviceRows:
                 self._tables.append(table)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # batches may be completed on another stream
-        _log.info("%s", self._said())
+        _log.info("%s", self._summary())
 
     def complete(self, batch: Batch) -> Batch:
         """Gives a batch, moved to the device, the rows that it came without; the same object. Never waits for the device."""
@@ -109,7 +109,7 @@ class DeviceRows:
             else:
                 yield name, _carried(to_tensor(array, manifest.is_bfloat16("nodes", node_type, name)))
 
-    def _said(self) -> str:
+    def _summary(self) -> str:
         manifest, shares = self._partition.manifest, []
         for name, n, gids in zip(manifest.schema.node_types, manifest.num_nodes, self._gids, strict=True):
             of = "nodes" if manifest.schema.homogeneous else name
@@ -151,10 +151,10 @@ def _complete(table: dict[str, torch.Tensor], store: Any, ranks: torch.Tensor) -
     nth = torch.arange(1, brought + 1, device=ranks.device)
     places = torch.searchsorted((ranks < 0).cumsum(0), nth)
     ranks = ranks.clamp(min=0)
-    for name, kept in table.items():
-        others = store[name]
-        rows = kept.index_select(0, ranks).index_copy_(0, places, _carried(others))
-        store[name] = rows.view(others.dtype)
+    for name, cached in table.items():
+        left = store[name]
+        rows = cached.index_select(0, ranks).index_copy_(0, places, _carried(left))
+        store[name] = rows.view(left.dtype)
 
 
 def _carried(values: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,8 @@ class HostsGraph(ClusterGraph):
 
     Args:
         partition: The parts that are mapped here.
-        link: This rank among the others.
-        host: Name or address of this host for the others.
+        link: This rank's name and how it reaches the other ranks.
+        host: Name or address at which other hosts reach this one.
         on_loss: Hears of a rank that is gone for longer than the deadlines allow.
         silence_s: How long a rank may be stopped whose sampler processes go on.
     """

@@ -50,8 +50,8 @@ def open_mapped(
     """Who makes batches of mapped parts, a GPU, sampler processes or this process; and the rows that the training device is
     to be filled with. A collective call of ``setup.ranks``.
 
-    opened: closes what was opened.  link: how samplers talk to the owners of other parts; None where all are mapped.
-    serve: the address at which samplers serve the mapped parts to others; None: they do not.
+    opened: closes what was opened.  link: connects samplers to the owners of the other parts; None if all parts are mapped.
+    serve: the address at which samplers serve the mapped parts to other ranks; None: they do not.
     """
     sampling, cache, device = setup.sampling, setup.cache, torch.device(setup.device)
     kernels = gpu_kernels(sampling, device, setup.ranks)

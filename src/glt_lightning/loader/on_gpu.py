@@ -110,7 +110,7 @@ def make_device_producer(
         opened.callback(samplers.close)
         store = on_all_or_none(ranks, open_it, undo=DeviceStore.close)
         opened.callback(store.close)
-        _log.info("%s", store.said())
+        _log.info("%s", store.summary())
         wait_for(kernels.device)  # batches are made on other streams than the one that filled it
 
         def make(config: SamplerConfig) -> KHopSampler:

@@ -1,18 +1,25 @@
-"""What ``sampling.feature_dtype: stored`` comes to, for the log."""
+"""The log line about the effect of ``sampling.feature_dtype: stored``."""
 
 from __future__ import annotations
 
+import logging
+
 from glt_lightning.data.manifest import Manifest
 
+_log = logging.getLogger(__name__)
 
-def stored_dtypes(manifest: Manifest) -> str:
-    """The dtypes that batches have of each encoded attribute, in one line."""
+
+def log_stored_dtypes(manifest: Manifest) -> None:
+    """Logs the dtype of each encoded attribute in batches; warns if the option has no effect."""
     dtypes: dict[str, set[str]] = {}
     for key, entry in manifest.encodings.items():
         still = key in manifest.as_stored.encodings and entry.stored != "bfloat16"
         dtypes.setdefault("float32, decoded from int8" if still else entry.stored, set()).add(key)
     if not dtypes.keys() - {"float32, decoded from int8"}:
-        why = "no attribute is stored as float16 or bfloat16. Partition with partition.storage"
-        return f"sampling.feature_dtype: stored has no effect: {why}."
-    what = "; ".join(f"{', '.join(sorted(keys))} as {dtype}" for dtype, keys in sorted(dtypes.items()))
-    return f"sampling.feature_dtype: stored: batches have {what}."
+        _log.warning(
+            "sampling.feature_dtype: stored has no effect: no attribute is stored as float16 or bfloat16. Remove it, or "
+            "partition with partition.storage."
+        )
+        return
+    attributes = "; ".join(f"{', '.join(sorted(keys))} as {dtype}" for dtype, keys in sorted(dtypes.items()))
+    _log.info("sampling.feature_dtype: stored: batches have %s.", attributes)

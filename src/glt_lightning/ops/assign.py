@@ -179,16 +179,16 @@ class PairTable:
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(low labels, high labels, numbers of edges), int64 each, ordered by the labels."""
-        kept = self._keys != _EMPTY
-        keys, weights = self._keys[kept], self._weights[kept]
+        used = self._keys != _EMPTY
+        keys, weights = self._keys[used], self._weights[used]
         order = np.argsort(keys)
         keys = keys[order]
         return (keys >> np.uint64(32)).astype(np.int64), (keys & np.uint64(2**32 - 1)).astype(np.int64), weights[order]
 
     def _prune(self) -> None:
         """Drops the half of the pairs with the fewest edges; at a tie, pairs of higher labels."""
-        kept = self._keys != _EMPTY
-        keys, weights = self._keys[kept], self._weights[kept]
+        used = self._keys != _EMPTY
+        keys, weights = self._keys[used], self._weights[used]
         heavy = _heaviest(keys, weights, self._limit // 2)
         self.forgotten += int(weights[~heavy].sum())
         keys, weights = keys[heavy], weights[heavy]

@@ -80,7 +80,7 @@ class BatchBuilder:
         self._edge_row = [rows for _ in range(graph.num_edge_types)]
 
     def start(self, seeds: np.ndarray, seed_type: int) -> None:
-        """seeds: int64 [S] gids of one type; a seed that comes twice has two rows. Raises `DataError` for others."""
+        """seeds: int64 [S] gids of one type; a seed that comes twice has two rows. Raises `DataError` for an id out of range."""
         graph = self._graph
         require_seeds(graph, seeds, seed_type)
         self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_edge_types

@@ -225,8 +225,8 @@ def propagate_labels(
                 count[label] = count.get(label, 0) + 1
         best = max(count, key=lambda label: count[label], default=-1)
         if best < 0 and everywhere:
-            others = [label for label in room.nonzero().flatten().tolist() if label != own]
-            best = min(others, key=lambda label: loads[label, 0], default=-1)
+            allowed = [label for label in room.nonzero().flatten().tolist() if label != own]
+            best = min(allowed, key=lambda label: loads[label, 0], default=-1)
         if best >= 0 and best != own:
             if own >= 0:
                 loads[own] -= weight

@@ -44,7 +44,7 @@ class Router:
 
     def __call__(self, ids: np.ndarray, first: np.ndarray, cached: np.ndarray | None = None) -> Route:
         """ids: int64 [n].  first: int64 [O], where each owner's answers begin.  cached: int32 [n], the rank in a cache of
-        those that are in it, -1 for others; then ``first`` has one entry more, where the rows of the cache begin.
+        those that are in it, -1 for other ids; then ``first`` has one entry more, where the rows of the cache begin.
 
         Raises `DataError` for an id outside the graph.
         """

@@ -120,5 +120,5 @@ class CacheOptions:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows of other hosts' parts are kept."""
+        """Whether remote rows are cached."""
         return self.policy != "none" and (self.budget is not None or bool(self.ratio))

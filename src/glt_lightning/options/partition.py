@@ -51,7 +51,7 @@ class PartitionOptions:
             ``float16``, ``bfloat16``, or ``int8`` with a scale per row. Batches have them as float32.
         device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that computes ``vip`` and ``frequency``: the same numbers,
             sooner.
-        allow: Doubtful data that is refused otherwise. ``nonfinite_labels``: NaN or infinite values in ``y``, where NaN
+        allow: Doubtful data to accept; else it is an error. ``nonfinite_labels``: NaN or infinite values in ``y``, where NaN
             marks an unknown label; ``nonfinite_features``: the same in other attributes; ``overlapping_splits``: training
             nodes that are also in ``val`` or ``test``; ``unlabelled_seeds``: training nodes without a label;
             ``sparse_labels``: more than ten times as many classes as labels that occur.

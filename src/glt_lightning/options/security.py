@@ -1,4 +1,4 @@
-"""Who may connect to the processes of a job."""
+"""Which processes may connect to those of a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glt_lightning.errors import OptionError
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityOptions:
-    """Who may talk to the processes of a job. ``glt-lightning certs`` makes the files.
+    """Certificates and the secret that processes of a job authenticate with. ``glt-lightning certs`` makes the files.
 
     Attributes:
         ca: PEM file of the authority that signed every certificate of the job.

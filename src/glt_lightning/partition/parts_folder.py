@@ -98,7 +98,7 @@ def complete_partition(folder: str | Path, timeout_s: float = LOCK_TIMEOUT_S) ->
     """Writes the manifest of a folder into which parts were copied from several hosts, and returns it.
 
     Needed are ``part<p>/part.json`` of every part and the folders ``splits`` and ``tables``: a host that stores only some of
-    the parts copies just these small files of the others.
+    the parts copies just these small files of the other parts.
 
     Args:
         folder: Folder of the partition.

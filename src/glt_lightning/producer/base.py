@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,8 @@ from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
+
+_log = logging.getLogger(__name__)
 
 
 class Producer(Protocol):
@@ -103,8 +106,11 @@ class ProducedElsewhere:
         self.split, self.seeds = graph.split, graph.seeds
 
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
-        """Raises `OptionError` for ``cache.device``."""
+        """Raises `OptionError` for ``cache.device``; warns of other budgets of ``cache``, which no sampler of ours uses."""
         refuse_device_rows(setup.cache)
+        given = [f"cache.{name}" for name in ("ratio", "bytes", "topology", "memory") if getattr(setup.cache, name)]
+        if given and setup.ranks.rank == 0:
+            _log.warning("%s: no effect, because make_producer makes the batches. Remove them.", ", ".join(given))
         producer = self._make_producer(setup.pin)
         return OpenedProducer(producer, None, producer.close)
 

@@ -28,7 +28,7 @@ class WorkerGroup:
     from their owners. Ports need no configuration.
 
     Args:
-        graph: The graph, of which this rank maps some parts; ``graph.remote`` is set to the owners of the others.
+        graph: The graph, of which this rank maps some parts; ``graph.remote`` is set to the owners of the other parts.
         producer: The producer with the samplers of this rank.
         link: Identity and options of this rank towards its peers.
         setup: The setup of the producer.
@@ -112,8 +112,9 @@ def _exchange_owners(
             ) from None
         if theirs["graph"] != link.graph:
             raise PartitionError(
-                f"{theirs['name']} has another partition ({theirs['graph']}) than {link.name} ({link.graph}). "
-                "Copy one partition folder to all hosts, or partition with the same options and seed."
+                f"{theirs['name']} and {link.name} have different partitions: options_hash in manifest.json is "
+                f"{theirs['graph']} there and {link.graph} here. Copy one partition folder to all hosts, or "
+                "partition with the same options and seed."
             )
     if not group:
         raise OptionError("exchange: returned no texts; it has to return those of all ranks, in rank order.")

@@ -207,9 +207,9 @@ class SamplerPool:
         if lone is not None and self._reserved is not None and not self._reserved.tasks:
             process, self._reserved = self._reserved, None
             return process, lone
-        others = [p for p in free if p is not self._reserved]
+        unreserved = [p for p in free if p is not self._reserved]
         task = next((task for task in self._waiting if not task.alone), None)
-        return None if task is None or not others else (min(others, key=lambda p: len(p.tasks)), task)
+        return None if task is None or not unreserved else (min(unreserved, key=lambda p: len(p.tasks)), task)
 
     def _take(self, process: SamplerProcess, header: dict[str, Any]) -> tuple[BatchTask, dict[str, Any]] | None:
         if "opened" in header:

@@ -1,6 +1,6 @@
 """A request for a batch as a header and a body: the same for sampler processes and graph servers.
 
-docs/wire-format.md has its fields (``make``). Checks that do not depend on the graph are here, the others in
+docs/wire-format.md has its fields (``make``). Checks that do not depend on the graph are here, those that do in
 `server.question`.
 """
 

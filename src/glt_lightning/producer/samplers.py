@@ -1,4 +1,4 @@
-"""The graph as samplers open it, in a sampler process or in the trainer: local parts, and the owners of the others."""
+"""The graph as samplers open it, in a sampler process or in the trainer: local parts, and the owners of the remote parts."""
 
 from __future__ import annotations
 

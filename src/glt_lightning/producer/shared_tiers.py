@@ -20,7 +20,7 @@ class SharedCache:
     Close it.
 
     processes: number of processes that sample for this rank.  handle: with which samplers open it.
-    Raises as `CacheMaker` on the rank that fills it, and `PeerError` on the others.
+    Raises as `CacheMaker` on the rank that fills it, and `PeerError` on the other ranks.
     """
 
     def __init__(

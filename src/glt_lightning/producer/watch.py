@@ -23,7 +23,7 @@ class OwnerWatch:
         # Rounds in a row in which it was stopped. Not seconds: while this process was stopped itself, time passed unobserved.
         self._stopped = [0] * len(peers)
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="glt-holders", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="glt-owner-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._configs: dict[int, SamplerConfig] = {}
         self._slots: dict[int, SlotWriter] = {}
-        self._dropped: set[int] = set()  # runs; one thread adds, others look: both are atomic
+        self._dropped: set[int] = set()  # runs; one thread adds, other threads read: both are atomic
         self._samplers: Samplers | None = None
 
     def serve(self) -> None:

@@ -86,7 +86,7 @@ class DiskUse:
     """Notes in a batch's counters what the gathers of one node or edge type read from disk: call it with each read.
 
     A row of which some attribute is on disk counts as one on disk. Rows are kept in an order and from the first on, so
-    that the attribute with the most rows on disk has all that others have there.
+    that the rows on disk of the attribute with the most include those of every other attribute.
     """
 
     def __init__(self, counters: Counters) -> None:

@@ -70,7 +70,7 @@ class HostSource(MappedTables):
         return [route.of(0).astype(np.int64, copy=False) for route in routes]
 
     def settle(self, found: Subgraph) -> None:
-        """Places the rows of a graph that is all local; routes have placed the others."""
+        """Places the rows of a graph that is all local; in other graphs, `route` has placed them."""
         for t, table in enumerate(self.nodes):
             if table.router is None:
                 table.place(found.gid[t], {"n_id": found.uid[t]} if found.uid else {})

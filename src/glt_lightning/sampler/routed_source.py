@@ -1,4 +1,4 @@
-"""A graph of which some parts are remote: local rows from one source, the others from their owners and the remote cache."""
+"""A graph of which some parts are remote: local rows from one source, remote rows from their owners and the remote cache."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RoutedSource:
             bounds = view.bounds[t * parts : (t + 1) * parts + 1]
             router = Router(bounds, remote.owner_of_part, owners, self._wire)
             rows = None if cache.rows is None else cache.rows.tables[t]
-            table.route_by(router, int(bounds[-1]), rows, cache.learning[t] if cache.learning else None)
+            table.route_by(router, int(bounds[-1]), rows, cache.dynamic[t] if cache.dynamic else None)
         for r, table in enumerate(self.edges):
             bounds = view.edge_bounds[r]
             edges = cache.topology.edges[r] if cache.topology is not None and table.names else None

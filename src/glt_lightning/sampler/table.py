@@ -63,7 +63,7 @@ class RowTable:
     # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
     end: int = 0
     cached: CachedTable | None = None
-    learning: DynamicCache | None = None
+    dynamic: DynamicCache | None = None
     next_place: int = 0
     places: list[np.ndarray] = field(default_factory=list)  # int64, one array per step of the batch
     answers: list[Answer] = field(default_factory=list)  # in the order of their places
@@ -74,14 +74,14 @@ class RowTable:
     def __post_init__(self) -> None:
         self.stored = tuple(self.names.values())
         self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
-        self._found: list[list[np.ndarray]] = []  # memory for rows of `learning`, for each step of the batch
+        self._found: list[list[np.ndarray]] = []  # memory for rows of `dynamic`, for each step of the batch
         self._first_answer = self.end
 
     def route_by(
-        self, router: Router, end: int, cached: CachedTable | None = None, learning: DynamicCache | None = None
+        self, router: Router, end: int, cached: CachedTable | None = None, dynamic: DynamicCache | None = None
     ) -> None:
         """Rows will be routed to their owners, unless they are cached."""
-        self.router, self.end, self.cached, self.learning = router, end, cached, learning
+        self.router, self.end, self.cached, self.dynamic = router, end, cached, dynamic
         self._owners = np.arange(router.num_owners, dtype=np.int64)
         self._first_answer = end
         if cached is not None:
@@ -115,8 +115,8 @@ class RowTable:
         cached, begin = None, self.end
         if self.cached is not None:
             cached = self.cached.find(ids)
-        elif self.learning is not None:
-            cached, begin = self._look_up(ids, self.router, self.learning), self.next_place
+        elif self.dynamic is not None:
+            cached, begin = self._look_up(ids, self.router, self.dynamic), self.next_place
             self.next_place += int(cached.max(initial=-1)) + 1
         first = self.next_place + len(ids) * (self._owners - 1)  # owner 0 needs no place
         route = self.router(ids, first if cached is None else np.append(first, begin), cached)
@@ -154,14 +154,14 @@ class RowTable:
         return local.extended(remote, self.next_place)
 
     def learn(self) -> None:
-        """Offers the rows of owners to the cache that learns."""
+        """Offers the rows that owners sent to the dynamic cache."""
         for answer in self.answers:
-            if self.learning is not None and answer.ids is not None:
+            if self.dynamic is not None and answer.ids is not None:
                 rows = [np.ascontiguousarray(self._checked(answer, name)) for name in self.stored]
-                self.learning.insert(answer.ids.astype(np.int64), rows)
+                self.dynamic.insert(answer.ids.astype(np.int64), rows)
 
-    def _look_up(self, ids: np.ndarray, router: Router, learning: DynamicCache) -> np.ndarray:
-        """int32 [n]: which rows the cache that learns has, numbered; those are placed next. Only remote ones are looked up."""
+    def _look_up(self, ids: np.ndarray, router: Router, dynamic: DynamicCache) -> np.ndarray:
+        """int32 [n]: which rows the dynamic cache has, numbered; those are placed next. Only remote ones are looked up."""
         step = len(self.places)
         if step == len(self._found):
             self._found.append([])
@@ -169,7 +169,7 @@ class RowTable:
         if not self._found[step] or len(self._found[step][0]) < len(remote):
             shards = [self.local[name] for name in self.stored]
             self._found[step] = [np.empty((len(remote), *a.stored_row_shape), a.stored_dtype) for a in shards]
-        numbers, rows = learning.find(ids[remote], self._found[step])
+        numbers, rows = dynamic.find(ids[remote], self._found[step])
         if len(rows[0]):
             found = [dict(zip(self.stored, rows, strict=True))]
             self.answers.append(Answer(self.next_place, len(rows[0]), lambda: found))

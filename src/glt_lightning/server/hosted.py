@@ -1,4 +1,4 @@
-"""A graph server with everything it needs: its local parts, the owners of the others, its caches and the server itself."""
+"""A graph server with everything it needs: its local parts, the owners of the remote parts, its caches and the server itself."""
 
 from __future__ import annotations
 

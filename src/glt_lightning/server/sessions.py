@@ -226,7 +226,7 @@ class Sessions:
 
     The next batch is made for the client with the fewest bytes made so far, among those that wait and whose buffer has
     space. A client that is new, or comes back after a time without questions, starts level with the one served last, so
-    that an idle client does not save up a claim with which it would then block the others.
+    that an idle client does not save up a claim with which it would then block other clients.
 
     buffer_bytes: limit of finished batches of each client.  shared: of all clients together, divided evenly; each may then
     have two batches, however large they are.  clock: the monotonic clock, or that of a test.

@@ -1,4 +1,4 @@
-"""Which rows lie in the memory of a GPU: of one that samples, and of one that completes batches that others sample."""
+"""Which rows lie in the memory of a GPU: of one that samples, and of one that completes batches which the CPU sampled."""
 
 from __future__ import annotations
 

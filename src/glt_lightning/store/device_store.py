@@ -87,8 +87,8 @@ class DeviceStore:
         stored = stored and self._partition.manifest.as_stored.decoded_by(kind, index, name) is None
         return shards.raw if stored else shards
 
-    def said(self) -> str:
-        """What lies where, in one line."""
+    def summary(self) -> str:
+        """Which memory the graph and the attributes are in, as one log line."""
         on_device, on_host = self.nbytes["device"], self.nbytes["uva"]
         nodes = sum(
             self._partition.manifest.rows(p, t) for p in self._partition.parts for t in range(self.graph.num_types)
@@ -193,6 +193,6 @@ def _where(kind: str, rows: int, of: int, nbytes: int) -> str:
     return {
         "device": f"on it ({nbytes / 1e6:,.1f} MB)",
         "uva": "on the host",
-        "hybrid": f"of {rows:,} of {of:,} nodes on it ({nbytes / 1e6:,.1f} MB), the others on the host",
+        "hybrid": f"of {rows:,} of {of:,} nodes on it ({nbytes / 1e6:,.1f} MB), the other rows on the host",
         "cpu": "read by the CPU",
     }[kind]

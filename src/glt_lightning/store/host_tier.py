@@ -147,10 +147,13 @@ class HostTier:
         return cls(arrays)
 
     def require(self, manifest: Manifest, parts: Sequence[int]) -> None:
-        """Raises `PartitionError` where it was made of another partition, or of other parts."""
+        """Raises `PartitionError` if it was filled from a different partition, or without one of ``parts``."""
         meta = self._arrays.meta
         if meta["options_hash"] != manifest.options_hash or not set(parts) <= set(meta["parts"]):
-            raise PartitionError(f"{self.path}: holds rows of another partition, or of other parts than {list(parts)}.")
+            raise PartitionError(
+                f"{self.path}: this host tier was filled from a different partition, or without one of parts {list(parts)}. "
+                "Start the run again."
+            )
 
     def holds(self, path: str) -> bool:
         """Whether it is in charge of an array of the partition folder, however many rows of it are in memory."""

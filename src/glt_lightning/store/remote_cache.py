@@ -15,12 +15,12 @@ from glt_lightning.store.topology_cache import TopologyCache
 
 @dataclass(frozen=True)
 class RemoteCache:
-    """rows: attributes of nodes.  topology: neighbour lists.  learning: for each node type the dynamic cache of this process, or
+    """rows: attributes of nodes.  topology: neighbour lists.  dynamic: for each node type the dynamic cache of this process, or
     None. Close it."""
 
     rows: RowCache | None = None
     topology: TopologyCache | None = None
-    learning: Sequence[DynamicCache | None] = ()
+    dynamic: Sequence[DynamicCache | None] = ()
 
     @classmethod
     def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> RemoteCache:
@@ -33,7 +33,7 @@ class RemoteCache:
             if handle["topology"] is not None:
                 topology = TopologyCache.from_handle(handle["topology"], manifest)
             opened.pop_all()
-        return cls(rows, topology, _learning(handle["capacity"], manifest))
+        return cls(rows, topology, _dynamic_caches(handle["capacity"], manifest))
 
     def close(self) -> None:
         for each in (self.rows, self.topology):
@@ -51,7 +51,7 @@ def cache_handle(rows: RowCache | None, topology: TopologyCache | None, capacity
     }
 
 
-def _learning(capacity: Sequence[int], manifest: Manifest) -> list[DynamicCache | None]:
+def _dynamic_caches(capacity: Sequence[int], manifest: Manifest) -> list[DynamicCache | None]:
     return [
         DynamicCache(rows, list(stored_rows(manifest, t).values())) if rows else None for t, rows in enumerate(capacity)
     ]

@@ -13,8 +13,8 @@ from glt_lightning.transport.message import EMPTY, Message, decode_header
 
 
 class Waiting:
-    """`transport.base.Pending`. One thread resolves it, others wait. The waiting thread decodes the reply, so that the reading
-    thread is free for the next one."""
+    """`transport.base.Pending`. One thread resolves it, other threads wait. The waiting thread decodes the reply, so that the
+    reading thread is free for the next one."""
 
     def __init__(self, op: str) -> None:
         self._op = op

@@ -64,7 +64,7 @@ class EpochTotals:
         """Rates over all ranks, shares of sums, and means over all batches. ``cache_hit_rate`` where rows of other parts
         were needed."""
         counters, elapsed_s = self.counters, self.elapsed_s / self.ranks
-        others = counters.cached_rows + counters.remote_rows
+        asked = counters.cached_rows + counters.remote_rows
         found = {
             "batches_per_s": self.batches / elapsed_s,
             "seeds_per_s": self.seeds / elapsed_s,
@@ -76,7 +76,7 @@ class EpochTotals:
             "disk_rows_per_batch": _share(counters.disk_rows, self.batches),
             "deduplicated_share": _share(self.seeds + self.edges - self.nodes, self.seeds + self.edges),
         }
-        return found | ({"cache_hit_rate": counters.cached_rows / others} if others else {})
+        return found | ({"cache_hit_rate": counters.cached_rows / asked} if asked else {})
 
     def line(self) -> str:
         """The same for people, with what the epoch was bound by. Rows are left out where all of them are local."""

@@ -150,7 +150,7 @@ class SeedProgressBar(TQDMProgressBar):
 
     Its rate is the mean of the phase so far: seeds of all ranks in a second, waiting for batches included, validation
     within a training epoch excluded; at the end of an epoch it is `SamplingMonitor`'s ``glt/seeds_per_s``. With loaders of
-    others it counts this rank's batches. The line is made to fit the terminal. Where the output is no terminal, a frame is
+    other strategies it counts this rank's batches. The line is made to fit the terminal. Without a terminal, a frame is
     written every 30 s and at the end of each phase.
 
     The arguments are those of Lightning's `TQDMProgressBar`.
@@ -239,7 +239,7 @@ class SeedProgressBar(TQDMProgressBar):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_epoch_end(trainer, pl_module)
         if trainer.current_epoch + 1 == trainer.max_epochs or trainer.global_step == trainer.max_steps:
-            self.train_progress_bar.close()  # Lightning says why it stops on the same line otherwise
+            self.train_progress_bar.close()  # else Lightning's message that it stops lands on the same line
 
     # Evaluation
 

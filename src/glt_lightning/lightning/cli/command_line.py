@@ -172,7 +172,7 @@ def main(args: ArgsType = None) -> None:
         known = _known(error)
         if known is None or os.environ.get("GLT_TRACEBACK"):
             raise
-        if not isinstance(known, RankError):  # that was said when it happened
+        if not isinstance(known, RankError):  # that one was logged when it happened
             rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
             print(f"error: {'' if rank == '0' else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
         sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
@@ -204,8 +204,8 @@ def run_trainer(args: ArgsType = None) -> None:
 
 
 def _versions() -> str:
-    others = ", ".join(f"{name} {version(name)}" for name in ("lightning", "torch", "torch_geometric"))
-    return f"glt_lightning {__version__} ({others}, Python {sys.version.split()[0]})"
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("lightning", "torch", "torch_geometric"))
+    return f"glt_lightning {__version__} ({libraries}, Python {sys.version.split()[0]})"
 
 
 def _cluster_of_data(cluster: Any, strategy: Any) -> Any:

@@ -15,7 +15,7 @@ from glt_lightning.lightning.callbacks.run_report import RunReport
 
 
 def default_callbacks(subcommand: str | None, given: list[Callback], trainer: Any) -> list[Callback]:
-    """What the user has not chosen otherwise. trainer: its options."""
+    """The default callbacks that the user has not replaced. trainer: its options."""
     wanted: dict[type, type[Callback]] = {}
     if trainer.enable_checkpointing is not False:
         wanted[Checkpoint] = BestCheckpoint

@@ -34,5 +34,7 @@ def without_noise() -> Iterator[None]:
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    message = str(record.msg)  # none of these has arguments, and those of others may not fit their message
+    message = str(
+        record.msg
+    )  # the hidden messages have no arguments, and arguments of other messages may not fit their format
     return not message.startswith(_LINES) and _BANNER_OF_ONE not in message

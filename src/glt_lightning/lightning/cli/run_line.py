@@ -20,8 +20,8 @@ def run_line(trainer: Trainer, subcommand: str, checkpoint: str | None = None) -
     folder = run_folder(trainer)
     files = [name for name in _FILES if (folder / name).exists()]
     if subcommand == "fit":
-        results, kept = _best(trainer, folder)
-        files = kept + files
+        results, best = _best(trainer, folder)
+        files = best + files
     else:
         results = [f"{name} {value:.4f}" for name, value in trainer.callback_metrics.items()][:_MOST_METRICS]
     outputs = "; ".join(", ".join(part) for part in (results, files) if part)
@@ -43,8 +43,8 @@ def _best(trainer: Trainer, folder: Path) -> tuple[list[str], list[str]]:
         return [], []
     score, path = checkpoint.best_model_score, Path(checkpoint.best_model_path)
     inside = path.absolute().is_relative_to(folder.absolute())
-    kept = str(path.absolute().relative_to(folder.absolute())) if inside else _shown(path)
-    return ([] if score is None else [f"best {checkpoint.monitor} {score:.4f}"]), [kept]
+    shown = str(path.absolute().relative_to(folder.absolute())) if inside else _shown(path)
+    return ([] if score is None else [f"best {checkpoint.monitor} {score:.4f}"]), [shown]
 
 
 def _shown(path: Path) -> str:

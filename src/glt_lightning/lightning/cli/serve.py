@@ -153,7 +153,7 @@ class _Told:
 
 
 def _prepare(data: GLTDataModule, plan: ServerPlan) -> None:
-    """Partitions the graph on the host of server 0; servers beside it wait for the folder, others need it finished."""
+    """Partitions the graph on the host of server 0. Servers on that host wait for it; those on others need it complete."""
     servers = plan.cluster.servers
     if (data.partition_dir / MANIFEST).is_file() or plan.rank == 0 or _same_host(servers[0], servers[plan.rank]):
         data.prepare_data()

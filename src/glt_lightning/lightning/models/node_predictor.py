@@ -162,7 +162,7 @@ class NodePredictor(LightningModule):
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """``n_id`` [S], the user's ids; ``pred`` [S] or [S, D]; ``probability`` of classes; ``embedding`` if asked for."""
         embedding = self.embed(batch)
-        n_id = self._seed_store(batch).n_id[: len(embedding)].clone()  # a kept view would keep the whole batch
+        n_id = self._seed_store(batch).n_id[: len(embedding)].clone()  # a view would keep the memory of the whole batch
         rows = {"n_id": n_id, **self.task.predict(self.head(embedding))}
         return rows | {"embedding": embedding} if self.embeddings else rows
 
@@ -186,8 +186,8 @@ class NodePredictor(LightningModule):
         if "y" not in store:
             raise DataError("the seeds have no labels y.")
         y = store.y[: len(out)]
-        kept = self.task.labelled(y)
-        return (out, y) if bool(kept.all()) else (out[kept], y[kept])
+        labelled = self.task.labelled(y)
+        return (out, y) if bool(labelled.all()) else (out[labelled], y[labelled])
 
     def _check_fits(self, data: GLTDataModule) -> None:
         """Raises `DataError` if the model was built for a graph of other sizes than the one it is trained or evaluated on."""
@@ -200,7 +200,10 @@ class NodePredictor(LightningModule):
                 f"the model was built for num_categories {self.num_categories}, but the graph has {data.num_categories}."
             )
         found = make_task(self.task.name, data.label_facts, None) if data.label_facts is not None else self.task
-        exactly = self.task.name in ("multilabel", "regression")  # fewer classes may occur, fewer columns are others
+        exactly = self.task.name in (
+            "multilabel",
+            "regression",
+        )  # fewer classes may occur, but fewer columns are different ones
         if found.out_channels > self.task.out_channels or (exactly and found.out_channels != self.task.out_channels):
             raise DataError(
                 f"the model was built for {self.task.out_channels} outputs, but the labels of the graph need "

@@ -130,7 +130,7 @@ class GraphSAGE(LightningModule):
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """``n_id`` [S]: the user's ids; ``pred`` [S]: their classes; ``logits`` [S, C]."""
         logits = self(batch)
-        n_id = self._seed_store(batch).n_id[: len(logits)].clone()  # a kept view would keep the whole batch
+        n_id = self._seed_store(batch).n_id[: len(logits)].clone()  # a view would keep the memory of the whole batch
         return {"n_id": n_id, "pred": logits.argmax(dim=-1), "logits": logits}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -152,8 +152,8 @@ class GraphSAGE(LightningModule):
             raise DataError(
                 f"labels y: expected one class per node, got {y.dtype} {list(y.shape)}. Write your own training_step."
             )
-        kept = y >= 0
-        return (logits, y.long()) if bool(kept.all()) else (logits[kept], y[kept].long())
+        labelled = y >= 0
+        return (logits, y.long()) if bool(labelled.all()) else (logits[labelled], y[labelled].long())
 
 
 def _build(

@@ -89,7 +89,7 @@ class Binary(nn.Module):
     def learn(self, labels: Tensor) -> None:
         labels = _column(labels)
         if (labels > 1).any() or (labels != labels.long()).any():
-            raise DataError("task: binary: expected labels 0 and 1, or booleans; the training seeds have others.")
+            raise DataError("task: binary: expected labels 0 and 1, or booleans; the training seeds have other values.")
         if self.balanced:
             self.weight.copy_(_balanced(torch.bincount(labels[labels >= 0].long(), minlength=2)))
 
@@ -126,7 +126,9 @@ class Multilabel(nn.Module):
     def learn(self, labels: Tensor) -> None:
         known = labels >= 0
         if ((labels != 0) & (labels != 1) & known).any():
-            raise DataError("task: multilabel: expected labels 0 and 1, or booleans; the training seeds have others.")
+            raise DataError(
+                "task: multilabel: expected labels 0 and 1, or booleans; the training seeds have other values."
+            )
         if self.balanced:
             positive = (labels > 0).sum(dim=0)
             ratio = (known.sum(dim=0) - positive) / positive.clamp(min=1)

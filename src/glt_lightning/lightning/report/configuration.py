@@ -40,14 +40,14 @@ def _of_command_line(trainer: Trainer) -> str | None:
     return str(found[0].parser.dump(found[0].config, skip_none=False)) if found else None
 
 
-def _hparams(holder: Any) -> dict[str, Any]:
-    return {str(name): _plain(value) for name, value in dict(getattr(holder, "hparams", {})).items()}
+def _hparams(target: Any) -> dict[str, Any]:
+    return {str(name): _plain(value) for name, value in dict(getattr(target, "hparams", {})).items()}
 
 
-def _arguments(holder: Any) -> dict[str, Any]:
-    """The arguments of the constructor that the object kept by their names."""
-    names = list(inspect.signature(type(holder).__init__).parameters)[1:]
-    return {name: _plain(getattr(holder, name)) for name in names if hasattr(holder, name)}
+def _arguments(target: Any) -> dict[str, Any]:
+    """The constructor's arguments that the object has as attributes of the same names."""
+    names = list(inspect.signature(type(target).__init__).parameters)[1:]
+    return {name: _plain(getattr(target, name)) for name in names if hasattr(target, name)}
 
 
 def _plain(value: Any) -> Any:

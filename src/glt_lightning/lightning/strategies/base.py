@@ -57,18 +57,18 @@ class GLTStrategy(WatchedDDP):
         for suffix, options in VARIANTS.items():
             name = f"{cls.strategy_name}{suffix}"
             if name not in strategy_registry:
-                said = "".join(f"; {option} is {value}" for option, value in options.items())
-                strategy_registry.register(name, cls, description=f"{cls.description}{said}", **options)
+                preset = "".join(f"; {option} is {value}" for option, value in options.items())
+                strategy_registry.register(name, cls, description=f"{cls.description}{preset}", **options)
 
     @property
     def servers(self) -> list[str]:
-        """Addresses of those that have the graph, if it is not on this host."""
+        """Addresses of the graph servers, if the graph is not on this host."""
         return []
 
     @property
     @abstractmethod
     def context(self) -> DistContext:
-        """This process among the others of the job."""
+        """This process among the processes of the job."""
 
     @abstractmethod
     def open_graph(
@@ -104,7 +104,7 @@ class GLTStrategy(WatchedDDP):
     ) -> None:
         """Starts sampling from ``graph`` on this rank; ``seed`` must be the same on all ranks. A collective call.
 
-        cache: which rows of other parts are kept on this host.
+        cache: which remote rows this host caches.
         """
         self._contexts.open(
             self._of_partition(graph) if isinstance(graph, LocalPartition) else graph,
@@ -124,7 +124,7 @@ class GLTStrategy(WatchedDDP):
         return self._contexts.read_seeds(spec, name)
 
     def complete(self, batch: Batch) -> Batch:
-        """Gives a batch that was moved to the training device the rows that are kept there."""
+        """Gives a batch that was moved to the training device the rows that are cached there."""
         return self._contexts.complete(batch)
 
     def process_dataloader(self, dataloader: object) -> object:
@@ -138,9 +138,9 @@ class GLTStrategy(WatchedDDP):
         """A rank with more training steps than another would wait for it for ever."""
         counts = self._gather_counts(steps)
         if len(set(counts)) > 1:
-            said = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(counts))
+            given = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(counts))
             raise DataError(
-                f"training needs equally many batches on all ranks, got {said}. Give all ranks the same seeds."
+                f"training needs equally many batches on all ranks, got {given}. Give all ranks the same seeds."
             )
 
     # What ranks tell each other
@@ -176,7 +176,7 @@ class GLTStrategy(WatchedDDP):
 
     def teardown(self) -> None:
         # Lightning calls this before its loops let go of the loaders, and it is the only call after an exception.
-        with ExitStack() as then:  # in reverse, and each whatever becomes of the others
+        with ExitStack() as then:  # in reverse order, and each even if an earlier one raises
             then.callback(super().teardown)
             then.callback(self._close_graph)
             then.callback(self._contexts.close)

@@ -64,7 +64,7 @@ class ContextOwner:
         return self._context
 
     def complete(self, batch: Batch) -> Batch:
-        """Gives a batch that was moved to the device what is kept there."""
+        """Gives a batch that was moved to the device the rows that are cached there."""
         rows = None if self._context is None else self._context.device_rows
         return batch if rows is None else rows.complete(batch)
 

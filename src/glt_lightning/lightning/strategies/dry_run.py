@@ -90,8 +90,8 @@ def _without_traces(module: LightningModule) -> Iterator[None]:
             object.__delattr__(module, name)
         for each, training in modes.items():
             each.training = training
-        for holder, name, buffer, content in buffers:
-            holder[name] = buffer.copy_(content)
+        for target, name, buffer, content in buffers:
+            target[name] = buffer.copy_(content)
         for each in module.modules():
             if isinstance(each, Metric):
                 each.reset()

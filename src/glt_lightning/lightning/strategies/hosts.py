@@ -53,7 +53,7 @@ def meet(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> torch.distributed.TCPStore:
-    """Waits until the ranks of all hosts are there. Returns the store, which torch uses again as long as it is kept.
+    """Waits until the ranks of all hosts are there. Returns the store, which torch uses again as long as it is referenced.
 
     say: is told after a few seconds whom this rank waits for. Raises `PeerError` when ``deadline_s`` is over.
     """
@@ -75,7 +75,7 @@ def wait_for_ranks(
     clock: Callable[[], float],
     pause: Callable[[float], None],
 ) -> None:
-    """Signs in and waits for the others, by the clock's time ``end``."""
+    """Signs in and waits for the other hosts, until the clock shows ``end``."""
     store.set(f"{_KEY}{meeting.rank}", socket.gethostname())
     _wait(meeting, lambda: _missing(meeting, store), say, end, clock, pause)
 
@@ -95,13 +95,13 @@ def _wait(
     clock: Callable[[], float],
     pause: Callable[[float], None],
 ) -> None:
-    begin, said = clock(), False
+    begin, logged = clock(), False
     while hosts := missing():
         now = clock()
         if now >= end:
             raise PeerError(_given_up(meeting, hosts))
-        if not said and now - begin >= _QUIET_S:
-            said = True
+        if not logged and now - begin >= _QUIET_S:
+            logged = True
             say(
                 f"host {meeting.host} of {meeting.hosts} waits for {_named(meeting, hosts)} at {meeting.address}:{meeting.port}, "
                 f"up to {meeting.deadline_s:g} s (cluster.deadlines.join_s). {_remedy(meeting, hosts[0])}"
@@ -129,12 +129,12 @@ def _remedy(meeting: Meeting, host: int) -> str:
 
 
 def _named(meeting: Meeting, hosts: Sequence[int]) -> str:
-    said = []
+    names = []
     for host in hosts:
         ranks = meeting.ranks_of(host)
         which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-        said.append(f"host {host} ({which})")
-    return " and ".join(said) if len(said) < 3 else f"{', '.join(said[:-1])} and {said[-1]}"
+        names.append(f"host {host} ({which})")
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _answers(meeting: Meeting) -> bool:

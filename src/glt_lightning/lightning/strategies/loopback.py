@@ -21,7 +21,7 @@ def open_store(environment: ClusterEnvironment, first: bool, ranks: int) -> TCPS
     Torch's own store listens on all interfaces. It takes over the store of this process at the same port (the meaning of
     ``multi_tenant``), so Lightning can go on to initialise the group. Keep the store until then.
 
-    first: whether this rank has the store. The others only learn where it is: None.
+    first: whether this rank has the store. The other ranks only learn where it is: None.
     """
     if torch.distributed.is_initialized() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None  # torchrun's agent has the store

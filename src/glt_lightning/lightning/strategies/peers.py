@@ -1,9 +1,9 @@
 """Each rank notices when another rank of its host dies or stands still, whatever it is blocked in.
 
-The first rank of a host listens on a Unix socket without a file; the others keep a connection to it. A connection that
-ends without a word of farewell is a death: the kernel closes it even after ``kill -9``. One over which no sign of life comes
-leads to a rank that stands still (`cluster.silence`), which is killed: stopped, it could neither end nor hear of the loss,
-and its open connections would keep the others waiting in collective calls. The first rank tells the others.
+The first rank of a host listens on a Unix socket without a file; the other ranks keep a connection to it. A connection that
+ends without a goodbye means that its rank died: the kernel closes it even after ``kill -9``. A rank that sends no sign of
+life is hung (`cluster.silence`) and is killed: stopped, it could neither end nor hear of the loss, and its open connections
+would keep the other ranks waiting in collective calls. The first rank tells the other ranks.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ADVICE = " Resume from the last checkpoint. To keep a rank in a debugger, raise
 
 
 class RankError(PeerError):
-    """Another rank of this host failed, which has said so itself."""
+    """Another rank of this host failed, and has reported its own error."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A rank that is gone. ``reason``: what it said last; empty when it said nothing. ``stalled``: how it stood still."""
+    """A rank that is gone. ``reason``: the error it sent last; empty without one. ``stalled``: how it stopped making progress."""
 
     rank: int
     pid: int
@@ -74,7 +74,7 @@ class PeerWatch:
             returns it. A collective call.
         timeout_s: How long this process may go on after a loss.
         silence_s: After how long without a sign of life a rank is lost; that one is killed.
-        job_secret: What the first rank hands to the others, of this user alone: the job's secret.
+        job_secret: The job's secret, which the first rank sends to the other ranks, if they run as the same user.
         on_loss: Called on a thread of the watch when a rank is lost, to end waits that would only end by their deadlines.
     """
 
@@ -178,7 +178,7 @@ class PeerWatch:
         return Loss(rank, pid, stalled=f"hung on {socket.gethostname()} and was killed ({how})")
 
     def _alarm(self, loss: Loss) -> None:
-        # first of all, so that the others hear of this loss and not of what it will do to this rank
+        # first of all, so that the other ranks hear of this loss, not of the errors that it will cause in this rank
         self._tell({"lost": [loss.rank, loss.pid, loss.reason, loss.stalled]})
         if loss.stalled and any(peer.pid == loss.pid > 0 for peer in self._peers):  # 0: a process of another container
             with suppress(OSError):

@@ -64,7 +64,7 @@ class GLTServerClientStrategy(GLTStrategy):
         self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
     ) -> ServedGraph:
         """The graph as the server of this rank tells it. ``folder``: of the partition, for a server that rank 0 starts.
-        Raises `PartitionError` where the servers of two ranks have another partition."""
+        Raises `PartitionError` where the servers of two ranks have different partitions."""
         self._close_graph()
         found: list[ServedGraph] = []
 

@@ -14,7 +14,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerLostError
 from glt_lightning.options import ClusterOptions
 
-_SILENCE_S = 3.0  # after which it is said what is waited for
+_SILENCE_S = 3.0  # after which a log line names the servers that are waited for
 
 
 def ask_manifest(cluster: ClusterOptions) -> Manifest:

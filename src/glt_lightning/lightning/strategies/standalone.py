@@ -113,7 +113,7 @@ class Standalone:
         return self._contexts.read_seeds(spec, name)
 
     def complete(self, batch: Batch) -> Batch:
-        """Gives a batch that was moved to the training device the rows that are kept there."""
+        """Gives a batch that was moved to the training device the rows that are cached there."""
         return self._contexts.complete(batch)
 
     def share_seed(self, seed: int) -> int:

@@ -157,10 +157,10 @@ class WatchedDDP(DDPStrategy):
             found = find()
         except Exception as raised:
             error = raised
-        said = self._gather_text(json.dumps([found, None if error is None else str(error)]))
+        texts = self._gather_text(json.dumps([found, None if error is None else str(error)]))
         if error is not None:
             raise error
-        answers = [json.loads(text) for text in said]
+        answers = [json.loads(text) for text in texts]
         for rank, (_, failure) in enumerate(answers):
             if failure is not None:
                 here = rank // self.num_processes == self.node_rank
@@ -203,7 +203,7 @@ class WatchedDDP(DDPStrategy):
             exception.__cause__ = RankError(f"{loss}; rank {self.global_rank} cannot go on.")
 
     def teardown(self) -> None:
-        with ExitStack() as then:  # in reverse, and each whatever becomes of the others
+        with ExitStack() as then:  # in reverse order, and each even if an earlier one raises
             then.callback(super().teardown)
             then.callback(self._gloo.close)
             then.callback(self._leave)

@@ -1,4 +1,4 @@
-"""`GLTWorkerStrategy`: every rank samples for itself, from partitions that its host maps and from what others serve."""
+"""`GLTWorkerStrategy`: every rank samples for itself, from the parts that its host maps and those that other hosts serve."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class GLTWorkerStrategy(GLTStrategy):
 
     @property
     def context(self) -> DistContext:
-        others = [rank for rank in range(self.world_size) if rank != self.global_rank]
+        peers = [rank for rank in range(self.world_size) if rank != self.global_rank]
         return DistContext(
             role=Role.WORKER,
             rank=self.global_rank,
             world_size=self.world_size,
             parts=self._parts,
-            peers=tuple(f"rank {rank}" for rank in others),
+            peers=tuple(f"rank {rank}" for rank in peers),
         )
 
     def open_graph(
         self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
     ) -> LocalPartition | SampledGraph:
         """Maps the parts that ``cluster.placement`` gives to this rank. Raises `PartitionError`, on all ranks, where one
-        of them misses a file or has another partition."""
+        of them misses a file or has a different partition."""
         if folder is None:
             raise OptionError(
                 "cluster.servers: only strategy glt_server_client samples from graph servers; glt_worker needs "
@@ -117,11 +117,11 @@ class GLTWorkerStrategy(GLTStrategy):
             os._exit(1)
 
     def _leave_together(self) -> None:
-        if self._serves:  # evaluation and prediction end at different times, and the others may need rows of this rank
+        if self._serves:  # evaluation and prediction end at different times, and other ranks may need rows of this one
             self._gather_counts(0)
 
     def _host(self) -> str:
-        """Name or address of this host for the ranks of others."""
+        """Name or address of this host for ranks on other hosts."""
         if self.options.host is not None:
             return self.options.host
         if self.num_nodes == 1:

@@ -90,7 +90,7 @@ class GraphAddresses:
 
 
 def _split(array: np.ndarray, k: int, entries: int, hot: Place, rest: Place, whole: Place | None) -> tuple[int, int]:
-    """Where the entries of the first k rows lie, and those of the others."""
+    """Where the entries of the first k rows lie, and those of the remaining rows."""
     at = (rest if whole is None else whole)(array)
     first = at if whole is not None else (hot(array[:entries]) if k else 0)
     return first, at + k * array.itemsize

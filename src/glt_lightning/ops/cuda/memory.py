@@ -18,7 +18,7 @@ class Registered:
     """Locks host memory and maps it for a device. Close it when the device is done with all work that reads it; one that is
     dropped unlocks its memory, too, before that is unmapped. Either waits for the device.
 
-    memory: uint8 [nbytes], writable, beginning at a page, registered once in this process; kept alive until closed.
+    memory: uint8 [nbytes], writable, beginning at a page, registered once in this process; referenced until closed.
     Raises `NativeError` where it cannot be locked.
     """
 
@@ -61,7 +61,7 @@ class Registered:
         return self._address(array, (len(array) - 1) * array.strides[0] + row.nbytes if array.nbytes else 0)
 
     def _address(self, array: np.ndarray, extent: int | None) -> int:
-        """extent: bytes from the first to the last of the array; None: it lies otherwise than the caller may have it."""
+        """extent: bytes from the first to the last of the array; None: its memory layout is not one that the caller may have."""
         if not self._unlock.alive:
             raise NativeError("memory: this registered memory was closed, so the device can no longer read it.")
         offset = array.ctypes.data - self._first if extent else 0

@@ -1,4 +1,4 @@
-"""The user's node ids: from id to row while edges are converted, and kept in files for the way back."""
+"""The user's node ids: from id to row while edges are converted, and in files for the way back."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class KeyIds:
     """
 
     def __init__(self, ids: pa.ChunkedArray, from_text: bool) -> None:
-        if from_text and _all_numbers(ids):  # in a text file, numbers cannot look otherwise
+        if from_text and _all_numbers(ids):  # a text file has no other form of a number
             ids = pa.chunked_array([pc.cast(chunk, pa.int64()) for chunk in ids.chunks], pa.int64())
         self.ids = pa.concat_arrays(ids.chunks) if ids.num_chunks else pa.array([], ids.type)
         self.count = len(self.ids)

@@ -56,7 +56,7 @@ def load_facts(folder: Path) -> dict[NodeType, NodeFacts]:
 
 
 def has_ids(folder: Path, node_type: NodeType) -> bool:
-    """Whether converted tables are there that name the nodes of a type otherwise than by their row."""
+    """Whether there are converted tables whose nodes of a type have ids other than their rows."""
     return any((node_folder(folder, node_type) / name).exists() for name in ("ids.npy", "ids_bytes.npy"))
 
 

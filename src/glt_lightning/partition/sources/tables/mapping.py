@@ -38,7 +38,7 @@ class NodeTable:
         label, split: Columns of ``y`` and of the words train, val, test.
         features: Columns of ``x``: names, patterns, columns of lists.
         attrs: Attribute -> column.
-        encode: How columns of ``features`` are encoded, by column or pattern; others are numbers as they are.
+        encode: How columns of ``features`` are encoded, by column or pattern; other columns are numbers as they are.
         missing: Words that mean "no value"; None: those of `encode_options.MISSING` where a column is numbers or dates.
         fit_on: Rows that means, deviations and fills are taken of: train or all. None: train if there is ``split``.
     """
