@@ -187,8 +187,9 @@ class GLTDataModule(GraphDataModule):
         if self.trainer is not None:
             self._require_split(stage, self._graph.manifest.splits)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
-        if stage == "fit" and self.trainer is not None:
+        if self.trainer is not None:
             add_callbacks(self.trainer)
+        if stage == "fit" and self.trainer is not None:
             give_shapes_early(self.trainer)
             for name in ("num_neighbors", "eval_num_neighbors"):
                 warn_of_hops(name, getattr(self, name), self.trainer.lightning_module)

@@ -1,19 +1,23 @@
-"""The callbacks that a data module of ours adds to a Trainer that fits."""
+"""The callbacks that a data module of ours adds to a Trainer."""
 
 from __future__ import annotations
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.run_report import RunReport
+from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
 
 _ADDED: tuple[type[Callback], ...] = (SamplingMonitor, RunReport)
 
 
 def add_callbacks(trainer: Trainer) -> None:
-    """Adds a `SamplingMonitor` and a `RunReport`, unless the user has one, or wants nothing that takes time."""
-    if trainer.barebones:
+    """Has SIGTERM end the run in order. Adds to a fit a `SamplingMonitor` and a `RunReport`, unless the user has one, or
+    wants nothing that takes time."""
+    end_by_sigterm(trainer)
+    if trainer.barebones or trainer.state.fn != TrainerFn.FITTING:
         return
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     for kind in _ADDED:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import torch.distributed
+from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
@@ -23,7 +24,7 @@ from glt_lightning.lightning.strategies.hosts import Meeting, meet
 from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_store
 from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
-from glt_lightning.lightning.strategies.sigterm import handle_sigterm, set_exit_status
+from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
 from glt_lightning.options import ClusterOptions, as_options
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
@@ -169,30 +170,17 @@ class WatchedDDP(DDPStrategy):
 
     # The end
 
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        self._handle_sigterm()
+    def setup(self, trainer: Trainer) -> None:
+        end_by_sigterm(trainer)
+        super().setup(trainer)
 
-    def on_validation_start(self) -> None:
-        super().on_validation_start()
-        self._handle_sigterm()
-
-    def on_test_start(self) -> None:
-        super().on_test_start()
-        self._handle_sigterm()
-
-    def on_predict_start(self) -> None:
-        super().on_predict_start()
-        self._handle_sigterm()
-
-    def _handle_sigterm(self) -> None:
-        module = self.lightning_module
-        if self._watch is not None and module is not None:
-            handle_sigterm(module.trainer, self._watch)
+    def end_soon(self) -> None:
+        """This process was asked to end. Takes no lock, so that a signal handler may call it."""
+        if self._watch is not None:
+            self._watch.end_soon()
 
     def on_exception(self, exception: BaseException) -> None:
         # not Lightning's, which replaces DDP's message about unused parameters by the advice to take another strategy
-        set_exit_status(exception)
         if exception.__cause__ is None:
             exception.__cause__ = unused_parameters(exception, self.lightning_module, self.strategy_name)
         self._failure = f"{type(exception).__name__}: {exception}".strip().splitlines()[0]
