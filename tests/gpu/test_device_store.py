@@ -8,7 +8,7 @@ from glt_lightning.store.device_store import free_memory
 from glt_lightning.store.placement import BatchArrays
 from glt_lightning.store.uva import copy_for_uva, open_uva
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
-from tests.helpers.stores import check_attributes, check_batches, open_with
+from tests.helpers.stores import check_attributes, check_batches, check_decoded, open_with
 from tests.helpers.wide import padded_graph, wide_graph
 
 pytestmark = pytest.mark.gpu
@@ -34,12 +34,7 @@ def test_the_same_as_on_the_cpu(kernels, tmp_path, make, memory, share):
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
 @pytest.mark.parametrize("make", [wide_graph, padded_graph])
 def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
-    data = make()
-    data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
-    partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
-    store = open_with(partition, kernels, "device", memory, rows=BatchArrays(partition).need.features // 2)
-    check_attributes(store, partition)
-    store.close()
+    check_decoded(make(), kind, memory, kernels, tmp_path)
 
 
 def test_what_another_rank_copied_can_be_registered(kernels, tmp_path):

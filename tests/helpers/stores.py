@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch_geometric.data import Data
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.cuda.kernels import Kernels
@@ -15,6 +17,7 @@ from glt_lightning.options import DrawOptions, GpuBudgets
 from glt_lightning.store.device_store import DeviceStore, open_store
 from glt_lightning.store.placement import BatchArrays
 from tests.helpers.device_cases import assert_same_batch, to
+from tests.helpers.partitions import partitioned
 
 
 def open_with(
@@ -78,3 +81,13 @@ def check_batches(
         for t in range(len(partition.schema.node_types)):
             seeds = rng.choice(mapped_ids(partition, "nodes", t), 40)
             assert_same_batch(mine(to(store.kernels, seeds), t, 7 + t), theirs(seeds, t, 7 + t))
+
+
+def check_decoded(data: Data, kind: str, memory: str, kernels: Kernels, folder: Path) -> None:
+    """Attributes that are stored as ``kind`` come out of every memory as float32."""
+    data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
+    partition = partitioned(data, folder, 2, storage={"x": kind, "edge_attr": kind})
+    store = open_with(partition, kernels, "device", memory, rows=BatchArrays(partition).need.features // 2)
+    assert store.node_shards(0, "x").dtype == store.edge_shards(0, "edge_attr").dtype == torch.float32
+    check_attributes(store, partition)
+    store.close()

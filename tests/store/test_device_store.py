@@ -22,7 +22,7 @@ from glt_lightning.store.host_tier import HostTier
 from glt_lightning.store.placement import BatchArrays
 from tests.helpers.device_cases import to
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
-from tests.helpers.stores import check_attributes, check_batches, open_with
+from tests.helpers.stores import check_attributes, check_batches, check_decoded, open_with
 from tests.helpers.wide import padded_graph, wide_graph, wide_hetero
 from tests.loader.test_stored_attributes import every_dtype
 
@@ -113,13 +113,7 @@ def test_what_is_on_the_device_is_what_batches_want(kernels, partition_of):
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
 @pytest.mark.parametrize("make", [wide_graph, padded_graph])
 def test_rows_in_fewer_bytes_are_decoded(kernels, tmp_path, make, kind, memory):
-    data = make()
-    data.x, data.edge_attr = data.x % 1000 / 7, data.edge_attr % 1000 / 7
-    partition = partitioned(data, tmp_path, 2, storage={"x": kind, "edge_attr": kind})
-    store = open_with(partition, kernels, "device", memory, rows=BatchArrays(partition).need.features // 2)
-    assert store.node_shards(0, "x").dtype == store.edge_shards(0, "edge_attr").dtype == torch.float32
-    check_attributes(store, partition)
-    store.close()
+    check_decoded(make(), kind, memory, kernels, tmp_path)
 
 
 @pytest.mark.parametrize("storage", [{}, {"x": "int8", "image": "float16"}])

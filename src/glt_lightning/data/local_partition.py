@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +21,17 @@ from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.types import GraphSchema, edge_type_key
 
 
+@dataclass(frozen=True)
+class AttributeFiles:
+    """An attribute in a partition folder. paths: of each part's array, None where it is not mapped.  bounds: int64 [P + 1]."""
+
+    directory: Path
+    manifest: Manifest
+    paths: Sequence[str | None]
+    bounds: np.ndarray
+    encoding: Encoding | None
+
+
 class MemoryRows(Protocol):
     """The interface of a host tier (`HostTier`): the hottest rows of attributes are in memory, the other rows on disk.
 
@@ -35,15 +47,8 @@ class MemoryRows(Protocol):
     def holds(self, path: str) -> bool:
         """Whether an array of the partition folder belongs to the tier, however many of its rows are in memory."""
 
-    def shards(
-        self,
-        directory: Path,
-        manifest: Manifest,
-        paths: Sequence[str | None],
-        bounds: np.ndarray,
-        encoding: Encoding | None = None,
-    ) -> Shards:
-        """An attribute whose parts are the arrays at ``paths``, None where a part is not mapped. bounds: int64 [P + 1]."""
+    def shards(self, files: AttributeFiles) -> Shards:
+        """The rows of an attribute of which the tier `holds` the arrays."""
 
 
 class LocalPartition:
@@ -194,7 +199,7 @@ class LocalPartition:
         """The arrays of all mapped parts."""
         mapped = [path if p in self.parts else None for p, path in enumerate(paths)]
         if self.memory is not None and self.memory.holds(paths[self.parts[0]]):
-            return self.memory.shards(self.directory, self.manifest, mapped, bounds, encoding)
+            return self.memory.shards(AttributeFiles(self.directory, self.manifest, mapped, bounds, encoding))
         arrays = [None if path is None else self._open(path) for path in mapped]
         return Shards(arrays, bounds=bounds, encoding=encoding)
 

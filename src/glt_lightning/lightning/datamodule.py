@@ -24,8 +24,8 @@ from glt_lightning.lightning.own_ids import have_ids, own_ids
 from glt_lightning.lightning.own_splits import SPLIT_OF, read_split, require_split
 from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
+from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
 from glt_lightning.lightning.strategies.notebook import check_ranks
-from glt_lightning.lightning.strategies.standalone import GraphHost, Standalone
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import (

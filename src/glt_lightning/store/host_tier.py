@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import open_array
-from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.local_partition import AttributeFiles, LocalPartition
 from glt_lightning.data.manifest import ArrayEntry, Manifest, edge_path, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
-from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.ops.tiered import TieredShards
@@ -159,19 +158,13 @@ class HostTier:
         """Whether it is in charge of an array of the partition folder, however many rows of it are in memory."""
         return path in self._arrays.arrays
 
-    def shards(
-        self,
-        directory: Path,
-        manifest: Manifest,
-        paths: Sequence[str | None],
-        bounds: np.ndarray,
-        encoding: Encoding | None = None,
-    ) -> Shards:
-        """An attribute whose parts are the arrays at ``paths``, None where a part is not mapped. bounds: int64 [P + 1]."""
+    def shards(self, attribute: AttributeFiles) -> Shards:
+        """The rows of an attribute, in memory and on disk."""
+        manifest, bounds, encoding = attribute.manifest, attribute.bounds, attribute.encoding
         shards: list[np.ndarray | None] = []
         files: list[tuple[DiskFile, int] | None] = []
         starts: list[int] = []
-        for path, (begin, end) in zip(paths, pairwise(bounds.tolist()), strict=True):
+        for path, (begin, end) in zip(attribute.paths, pairwise(bounds.tolist()), strict=True):
             rows = None if path is None else self._arrays.arrays[path]
             shards.append(rows)
             starts.append(begin)
@@ -180,7 +173,7 @@ class HostTier:
                 shards.append(None)
                 starts.append(begin + len(rows))
                 where = manifest.arrays[path].bytes - (end - begin - len(rows)) * row_bytes(rows.dtype, rows.shape[1:])
-                files.append((self._file(directory, path, manifest), where))
+                files.append((self._file(attribute.directory, path, manifest), where))
         whole = np.array([*starts, bounds[-1]], dtype=np.int64)
         memory = next(rows for rows in shards if rows is not None)
         if not any(files):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import RGCNConv
 
-from glt_lightning.errors import DataError, GLTError, OptionError
+from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.models.code_embedding import NumCategories, categories_of
 from glt_lightning.lightning.models.gnn import (
     FAMILY,
@@ -22,6 +22,7 @@ from glt_lightning.lightning.models.gnn import (
     Metadata,
     NodeEncoder,
     edge_type_conv,
+    errors_of_pyg,
     find_forms,
 )
 from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
@@ -85,14 +86,8 @@ def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
             f"encoder: expected one of {', '.join([*sorted(FAMILY), *_TYPED])}, or a convolution of PyG such as GATv2Conv; "
             f"got {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else "")
         )
-    try:
+    with errors_of_pyg(f"encoder: {name} with encoder_kwargs {dict(options)}"):
         return _homogeneous(name, options, shape) if shape.metadata is None else _heterogeneous(name, options, shape)
-    except GLTError:
-        raise
-    except Exception as error:  # PyG does not document what its classes raise
-        raise OptionError(
-            f"encoder: {name} with encoder_kwargs {dict(options)}: {str(error) or type(error).__name__}."
-        ) from error
 
 
 def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:

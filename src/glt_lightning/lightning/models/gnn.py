@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
 from glt_lightning.types import EdgeType, NodeType
@@ -39,6 +40,17 @@ def family_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
             "torch.bincount(torch_geometric.utils.degree(edge_index[1], num_nodes).long()) counts them."
         )
     return {**_PNA, **options, "deg": degrees}
+
+
+@contextmanager
+def errors_of_pyg(given: str) -> Iterator[None]:
+    """Raises `OptionError` that begins with what was ``given`` for any error of PyG, which does not document its own."""
+    try:
+        yield
+    except GLTError:
+        raise
+    except Exception as error:
+        raise OptionError(f"{given}: {str(error) or type(error).__name__}.") from error
 
 
 def gnn_class(name: str) -> type[Any]:

@@ -11,10 +11,10 @@ from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
 from torchmetrics import Accuracy, MeanMetric
 
-from glt_lightning.errors import DataError, GLTError, OptionError
+from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.code_embedding import NumCategories
-from glt_lightning.lightning.models.gnn import HeterogeneousGNN, HomogeneousGNN, Metadata
+from glt_lightning.lightning.models.gnn import HeterogeneousGNN, HomogeneousGNN, Metadata, errors_of_pyg
 
 Batch: TypeAlias = Data | HeteroData
 
@@ -78,16 +78,10 @@ class GraphSAGE(LightningModule):
         for name, value in shape.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name}: expected an integer >= 1, got {value!r}.")
-        try:
+        with errors_of_pyg(f"model: {model} with model_kwargs {model_kwargs}"):
             self.gnn = _build(
                 model, in_channels, metadata, num_nodes, target_type, dropout, model_kwargs or {}, shape, num_categories
             )
-        except GLTError:
-            raise
-        except Exception as error:  # PyG does not document what its classes raise
-            raise OptionError(
-                f"model: {model} with model_kwargs {model_kwargs}: {str(error) or type(error).__name__}."
-            ) from error
         self.in_channels, self.out_channels, self.num_categories = in_channels, out_channels, num_categories
         self.target_type = target_type if metadata is not None else None
         self.lr, self.weight_decay = lr, weight_decay

@@ -8,32 +8,25 @@ import socket
 from abc import abstractmethod
 from collections.abc import Sized
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.cluster.context import DistContext
 from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.strategies.contexts import ContextOwner
 from glt_lightning.lightning.strategies.ddp_arguments import VARIANTS
 from glt_lightning.lightning.strategies.dry_run import give_shapes
+from glt_lightning.lightning.strategies.graph_host import GraphHost
 from glt_lightning.lightning.strategies.watched_ddp import WatchedDDP
-from glt_lightning.loader import DistNeighborLoader, LoaderSpec
-from glt_lightning.loader.collate import Batch
-from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
-from glt_lightning.producer.base import SampledGraph
-from glt_lightning.producer.in_flight import with_channel_bytes
+from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.ranks import Ranks
 
-_SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 
-
-class GLTStrategy(WatchedDDP):
+class GLTStrategy(WatchedDDP, GraphHost):
     """DDP whose ranks watch each other; loaders, and what makes their batches, end with the run.
 
     A strategy of ours says where the graph is (`open_graph`); the graph knows who makes batches of it.
@@ -70,20 +63,6 @@ class GLTStrategy(WatchedDDP):
     def context(self) -> DistContext:
         """This process among the processes of the job."""
 
-    @abstractmethod
-    def open_graph(
-        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
-    ) -> LocalPartition | SampledGraph:
-        """The graph as this rank sees it, and who makes batches of it. A collective call.
-
-        folder: of its partition; None where servers have it.  sampling, cache: for what starts before `open_context`, such
-        as a server of this run.
-        """
-
-    @abstractmethod
-    def _of_partition(self, partition: LocalPartition) -> LocalPartition | SampledGraph:
-        """A partition that this process has mapped itself, as `open_graph` would give it."""
-
     def setup(self, trainer: Trainer) -> None:
         if trainer.state.fn == TrainerFn.FITTING:
             give_shapes(trainer)
@@ -91,41 +70,9 @@ class GLTStrategy(WatchedDDP):
 
     # Loaders
 
-    @property
-    def has_context(self) -> bool:
-        return self._contexts.is_open
-
-    def open_context(
-        self,
-        graph: LocalPartition | SampledGraph,
-        sampling: SamplingOptions,
-        seed: int,
-        cache: CacheOptions = _CACHE,
-    ) -> None:
-        """Starts sampling from ``graph`` on this rank; ``seed`` must be the same on all ranks. A collective call.
-
-        cache: which remote rows this host caches.
-        """
-        self._contexts.open(
-            self._of_partition(graph) if isinstance(graph, LocalPartition) else graph,
-            with_channel_bytes(sampling, self.num_processes),
-            seed=seed,
-            ranks=Ranks(self.global_rank, self.world_size, self._gather_text, self._gather_counts),
-            device=self.root_device,
-            cache=cache,
-        )
-
-    def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
-        """A loader of this rank's batches; `open_context` comes first."""
-        return self._contexts.make_loader(spec)
-
-    def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:
-        """A node attribute of all seeds of a loader, on every rank; `open_context` comes first."""
-        return self._contexts.read_seeds(spec, name)
-
-    def complete(self, batch: Batch) -> Batch:
-        """Gives a batch that was moved to the training device the rows that are cached there."""
-        return self._contexts.complete(batch)
+    def _place(self) -> tuple[Ranks, int, torch.device]:
+        ranks = Ranks(self.global_rank, self.world_size, self._gather_text, self._gather_counts)
+        return ranks, self.num_processes, self.root_device
 
     def process_dataloader(self, dataloader: object) -> object:
         dataloader = super().process_dataloader(dataloader)
@@ -144,10 +91,6 @@ class GLTStrategy(WatchedDDP):
             )
 
     # What ranks tell each other
-
-    def share_seed(self, seed: int) -> int:
-        """Rank 0's seed. A collective call."""
-        return int(self._gather_text(str(seed))[0])
 
     def _link(self, role: str, token: str | None) -> Link:
         """How this rank introduces itself to other processes. The first call is a collective one."""
