@@ -31,6 +31,16 @@ def test_a_slot_returns_with_its_last_view():
     pool.close()
 
 
+def test_a_slot_without_memory_is_free_again():
+    pool = SlotPool(Slot, 1)
+    slot = pool.take()
+    with pytest.raises((OSError, OverflowError)):
+        pool.lend_room(slot, 1 << 60)
+    assert pool.take() is slot
+    assert len(pool.lend_room(slot, 8)) == 8
+    pool.close()
+
+
 def test_a_slot_grows_and_keeps_its_memory():
     pool = SlotPool(Slot, 1)
     _, memory = lend(pool, 100)

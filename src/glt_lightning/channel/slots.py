@@ -265,6 +265,16 @@ class SlotPool:
             slot.close()
         return memory
 
+    def lend_room(self, slot: Slot, nbytes: int) -> np.ndarray:
+        """`lend` for a slot of this process, made large enough. Raises OSError if the host has no memory left; the slot is free
+        again then."""
+        try:
+            slot.reserve(nbytes)
+        except BaseException:
+            self.give_back(slot)
+            raise
+        return self.lend(slot, nbytes)
+
     def close(self) -> None:
         """Forgets all slots. Batches still in use keep their memory, page-locked as it was."""
         for slot in self._slots:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.channel.slots import Slot, SlotPool
 from glt_lightning.cluster.expansion import Expansion
 from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.local_partition import LocalPartition
@@ -22,6 +20,7 @@ from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.sample import Draft, Field
 from glt_lightning.sampler.source import wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
+from glt_lightning.transport.memory import Recycler
 from glt_lightning.transport.message import Message, layout_entries, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
 
@@ -39,8 +38,7 @@ class Owner:
         self._reply_bytes, self._works_for = reply_bytes, works_for
         self._partition, self._manifest = partition, partition.manifest
         self._wire = wire_dtype(partition.manifest)
-        self._lock = threading.Lock()  # `SlotPool.take` is for one thread at a time, and handlers run on several
-        self._slots = SlotPool(Slot, _SLOTS)
+        self._memory = Recycler(_SLOTS)
         self._shards = cache(self._open_shards)
 
     @property
@@ -48,7 +46,7 @@ class Owner:
         return {"expand": self._expand, "gather": self._gather, "here": self._here}
 
     def close(self) -> None:
-        self._slots.close()
+        self._memory.close()
         self._shards.cache_clear()
 
     def _here(self, _message: Message, _caller: Caller) -> Message:
@@ -71,29 +69,21 @@ class Owner:
         tables, ids = message.header.get("tables"), unpack(message)
         if not isinstance(tables, list) or len(tables) != len(ids):
             raise DataError(f"gather: expected one array of ids per table, got {len(ids)} for {tables!r:.200}.")
-        fields, left, whole, given = [], self._reply_bytes, True, 0
+        fields, left, given = [], self._reply_bytes, 0
         for number, table in enumerate(tables):
             kind, index, names = _table(table, self._manifest)
             rows = _ids(ids.get(str(number)))
             found = {name: self._shards(kind, index, name) for name in names}
             row_bytes = sum(shards.row_bytes for shards in found.values())
             # at least one row in a reply, or the caller would ask for the rest for ever
-            fit = max(left // max(1, row_bytes), 0 if given else 1) if whole else 0
-            whole = fit >= len(rows)
-            rows = rows[:fit]
+            rows = rows[: max(left // max(1, row_bytes), 0 if given else 1)]
             given += len(rows)
             left -= len(rows) * row_bytes
             for name, shards in found.items():
                 gather = partial(shards.gather, rows)
                 fields.append(Field(f"{number}/{name}", shards.dtype, (len(rows), *shards.row_shape), gather))
         draft = Draft(fields)
-        with self._lock:
-            slot = self._slots.take()
-        if slot is None:
-            memory = np.empty(draft.nbytes, dtype=np.uint8)
-        else:
-            slot.reserve(draft.nbytes)
-            memory = self._slots.lend(slot, draft.nbytes)  # comes back when the transport has sent it
+        memory = self._memory.take(draft.nbytes)  # comes back when the transport has sent it
         draft.write(memory)
         return Message({"arrays": layout_entries(draft.layout)}, memory)
 

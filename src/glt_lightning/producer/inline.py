@@ -77,8 +77,7 @@ class InlineProducer(OwnSamplers):
             sampler = self._made[config] = self._make_sampler(config)
         draft = sampler.draft(request)
         slot = self._slots.take() or self._slots.take_fresh()
-        slot.reserve(draft.nbytes)
-        return Sample(request.number, draft.write(self._slots.lend(slot, draft.nbytes)), draft.counters)
+        return Sample(request.number, draft.write(self._slots.lend_room(slot, draft.nbytes)), draft.counters)
 
     def close(self) -> None:
         self.close_samplers()

@@ -110,9 +110,7 @@ class RemoteProducer(LookAhead[int, _Answered]):
         return Sample(number, unpack(message), counters)
 
     def _pinned(self, slots: SlotPool, body: np.ndarray) -> np.ndarray:
-        slot = slots.take() or slots.take_fresh()
-        slot.reserve(body.nbytes)
-        memory = slots.lend(slot, body.nbytes)
+        memory = slots.lend_room(slots.take() or slots.take_fresh(), body.nbytes)
         memory[:] = body
         return memory
 

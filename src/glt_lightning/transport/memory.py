@@ -8,16 +8,15 @@ import numpy as np
 
 from glt_lightning.channel.slots import Slot, SlotPool
 
-_SLOTS = 256  # bodies in use at once; further ones get memory of their own
-
 
 class Recycler:
-    """Lends memory that comes back when the last view of it is gone. Thread-safe."""
+    """Lends memory that comes back when the last view of it is gone. Thread-safe. slots: the number of pieces in use at once
+    that are recycled; further ones get memory of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 256) -> None:
         # `SlotPool.take` is for one thread at a time. Slots come back without the lock: appending to a deque is atomic.
         self._lock = threading.Lock()
-        self._slots = SlotPool(Slot, _SLOTS)
+        self._slots = SlotPool(Slot, slots)
 
     def take(self, nbytes: int) -> np.ndarray:
         """uint8 [nbytes], writable, uninitialised."""
@@ -25,8 +24,10 @@ class Recycler:
             slot = self._slots.take()
         if slot is None:
             return np.empty(nbytes, dtype=np.uint8)
-        slot.reserve(nbytes)
-        return self._slots.lend(slot, nbytes)
+        return self._slots.lend_room(slot, nbytes)
+
+    def close(self) -> None:
+        self._slots.close()
 
 
 def keep_freed_memory() -> None:
