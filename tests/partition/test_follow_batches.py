@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,17 @@ def test_a_folder_of_an_earlier_release_is_found(graph: str) -> None:
     source = open_source(graph, folder.parents[1])
     assert partition_dir(folder, source, PartitionOptions(hotness="vip"), None, "none").name != folder.name
     assert prepared(module(graph, partition={"hotness": "vip"})) == folder
+    assert batches_of(folder) == ([15, 10, 5], 1024)
+
+
+def test_a_folder_of_an_earlier_release_is_completed(graph: str, tmp_path: Path) -> None:
+    source, options = open_source(graph, tmp_path), PartitionOptions(hotness="vip", num_parts=2)
+    before = replace(options, num_neighbors=[15, 10, 5], batch_size=1024)
+    folder = partition_dir(tmp_path, source, before, None, "none")
+    assert partition_dir(tmp_path, source, options, None, "none") != folder
+    partition_parts(source, folder, before, [0])
+    assert partition_dir(tmp_path, source, options, None, "none") == folder
+    assert prepared(module(graph, partition={"hotness": "vip", "num_parts": 2})) == folder
     assert batches_of(folder) == ([15, 10, 5], 1024)
 
 

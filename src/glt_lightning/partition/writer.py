@@ -105,7 +105,8 @@ def partition_dir(
         return by_default
     follows = folder / f"{below}{options_hash(made | given)[:8]}"
     # An earlier release named the folder by the defaults, which it ranked for.
-    return by_default if (by_default / MANIFEST).exists() and not follows.exists() else follows
+    there = (by_default / MANIFEST).exists() or is_begun(by_default)
+    return by_default if there and not follows.exists() else follows
 
 
 def partition_graph(

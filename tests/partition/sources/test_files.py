@@ -134,6 +134,10 @@ def test_unreadable_npz(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(DataError, match=r"text.npz: expected an .npz file"):
         open_source(tmp_path / "text.npz", tmp_path)
+    os.mkfifo(tmp_path / "pipe.npz")
+    for dataset in (tmp_path / "pipe.npz", {"matrix": str(tmp_path / "pipe.npz")}):
+        with pytest.raises(DataError, match=r"pipe.npz: expected .*it is not a regular file"):
+            _ = open_source(dataset, tmp_path).num_nodes
     save(tmp_path / "noedges.npz", {"x": np.ones(3)})
     with pytest.raises(DataError, match=r"noedges.npz: expected 'edge_index'"):
         open_source(tmp_path / "noedges.npz", tmp_path)

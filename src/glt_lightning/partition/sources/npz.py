@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.base import (
     ArrayEdges,
@@ -194,7 +195,7 @@ def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of each member, without reading data."""
     headers = {}
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:  # a FIFO would be waited for
             for member in archive.namelist():
                 with archive.open(member) as stream:
                     shape, _, dtype = read_npy_header(stream)

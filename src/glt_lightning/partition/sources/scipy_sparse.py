@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource
 from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint, folder_name
@@ -41,7 +42,7 @@ def is_matrix(value: object) -> bool:
 def is_matrix_file(path: Path) -> bool:
     """Whether an ``.npz`` file was written by ``scipy.sparse.save_npz``."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:  # a FIFO would be waited for
             return {"format.npy", "shape.npy", "data.npy"} <= set(archive.namelist())
     except (OSError, zipfile.BadZipFile):
         return False
@@ -96,7 +97,7 @@ def from_matrix(matrix: Any) -> SparseEdges:
 def read_sparse(path: Path) -> SparseEdges:
     """Entries of a file of ``scipy.sparse.save_npz``, in the order in which they are stored."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
             keys = set(file.files)
             kind = _kind(path, file["format"]) if {"format", "shape", "data"} <= keys else ""
             if not kind or not set(_KEYS[kind]) <= keys:
