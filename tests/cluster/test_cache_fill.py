@@ -183,6 +183,12 @@ def test_it_is_kept_for_the_next_run(tmp_path, caplog):
     _compare(whole, here, remote, other)
     other.close()
     assert list((whole.directory / "caches").iterdir()) == [file]
+    for topology in (None, 1 << 10):  # lists leave less of the bytes for rows
+        remote.asked.clear()
+        maker = CacheMaker(here, CacheOptions(bytes=1 << 16, topology=topology, save=True))
+        assert not maker._filled
+        maker.make(remote, progress=False)
+        maker.close()
 
 
 def test_what_was_made_otherwise_is_not_opened(tmp_path):

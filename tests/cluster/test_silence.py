@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from glt_lightning.cluster.silence import Silence, State, read_state
 
 
@@ -72,11 +74,12 @@ def test_process_of_another_container() -> None:
     assert world.pass_(320) == (1, "no heartbeat for 300 s; its process is not visible from here")
 
 
-def test_watcher_that_stood_still_itself() -> None:
-    """A whole job that was suspended goes on."""
-    world = World()
+@pytest.mark.parametrize("seconds", [40, 3600])
+def test_watcher_that_stood_still_itself(seconds: int) -> None:
+    """A whole job that was suspended goes on, though others may wake up later."""
+    world = World("T")
     world.pass_(30)
-    world.now += 3600
+    world.now += seconds
     assert world.silence.find() is None
     assert world.pass_(600, speak=(1, 2)) is None
 

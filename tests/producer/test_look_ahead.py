@@ -199,3 +199,22 @@ def test_processes_are_replaced_before_or_after_a_message_to_all(monkeypatch, ca
     producer.tend()
     assert polled == [call]
     producer.close()
+
+
+def test_what_fails_between_batches_is_raised_at_the_next(monkeypatch):
+    class Pool:
+        def __init__(self, *_args):
+            pass
+
+        def poll(self, _timeout_s):
+            raise SamplerError("ended again and again")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(subprocess, "SamplerPool", Pool)
+    producer = SubprocessProducer(SamplerSource("", "", (0,)), SamplingOptions(num_workers=1))
+    producer.tend()
+    with pytest.raises(SamplerError, match="again and again"):
+        next(producer.stream(CONFIG, requests(0)))
+    producer.close()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from glt_lightning.channel.slots import SharedSlot
-from glt_lightning.channel.wire import send
+from glt_lightning.channel.wire import receive, send
 from glt_lightning.producer import pool
 from glt_lightning.producer.pool import SamplerPool
-from glt_lightning.producer.process import BatchTask
+from glt_lightning.producer.process import BatchTask, SamplerProcess
 from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 
@@ -89,3 +92,79 @@ def test_a_task_to_be_made_alone_waits_for_a_process_without_others(two):
     two.submit(task(6))
     assert second.numbers == [6]
     assert two.num_tasks == 5
+
+
+def test_a_process_that_ended_is_replaced_by_one_at_its_address(two):
+    first = two.processes[0]
+    send(first.child, {"opened": True, "address": "here:1"})
+    assert not read(two)
+    assert two.is_open(first)
+    two.replace(first, "hangs")
+    again = two.processes[0]
+    assert again is not first
+    assert again.source.serve == "here:1"
+    assert not two.is_open(again)
+
+
+def test_processes_that_make_nothing_are_started_after_a_growing_pause(two, monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: now_s))
+
+    def pause_s() -> float:
+        """Ends the first process; returns the time after which there is another one."""
+        nonlocal now_s
+        begin_s = now_s
+        two.replace(next(p for p in two.processes if p.index == 0), "ended")
+        while len(two.processes) < 2:
+            now_s += 0.05
+            read(two)
+        return now_s - begin_s
+
+    assert [pause_s() for _ in range(5)] == pytest.approx([0, 0, 0.1, 0.2, 0.4], abs=0.06)
+    two.submit(task(0))
+    two.processes[0].made(0)
+    assert read(two) == [0]
+    assert pause_s() == 0
+
+
+@pytest.fixture
+def sampler():
+    """A `SamplerProcess` without a process, and the child's end of its socket."""
+    ends = []
+
+    def start(_module, sock, _environment):
+        ends.append(sock.dup())
+        return SimpleNamespace(pid=1)
+
+    process = SamplerProcess(0, SamplerSource("", "", (0,)), 1, 1.0, SimpleNamespace(start=start))
+    receive(ends[0])
+    yield process, ends[0]
+    process.hang_up()
+    ends[0].close()
+
+
+def test_a_process_that_had_nothing_to_do_has_not_been_silent(sampler):
+    process, _ = sampler
+    slot = SharedSlot(5)
+    process.heard_s = 0.0
+    process.submit(replace(task(0), slot=slot))
+    assert process.heard_s > 0
+    process.heard_s = 0.0
+    process.submit(replace(task(1), slot=slot))  # the first one is still to come
+    assert process.heard_s == 0
+    slot.close()
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_one_off_memory_is_sent_each_time(sampler, once):
+    """The process has closed it behind the batch."""
+    process, child = sampler
+    slot, sent = SharedSlot(5), []
+    for number in range(2):
+        process.submit(replace(task(number), slot=slot, once=once))
+        fds = receive(child)[2]
+        sent.append(len(fds))
+        for fd in fds:
+            os.close(fd)
+    assert sent == [1, int(once)]
+    slot.close()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from glt_lightning.cluster.link import Link
+from glt_lightning.errors import PeerLostError
 from glt_lightning.producer.watch import OwnerWatch
 from glt_lightning.transport.message import Message
 from tests.helpers import started
@@ -88,3 +89,25 @@ def test_a_rank_that_is_stopped_for_too_long_is_lost(last: dict[str, Any], lost:
             assert said[0].startswith("rank 1: its process 7 has been stopped by SIGSTOP or a debugger for 0 s")
     finally:
         watch.close()
+
+
+def test_peers_that_end_while_a_job_ends_are_not_lost() -> None:
+    asked, go_on, said = threading.Event(), threading.Event(), []
+
+    class Peer:
+        name = "rank 1"
+
+        def ask(self, _op: str) -> Peer:
+            return self
+
+        def result(self) -> Message:
+            asked.set()
+            go_on.wait(10)
+            raise PeerLostError("rank 1: is gone")
+
+    watch = OwnerWatch([Peer()], 0.001, 1.0, lambda reason, _: said.append(reason))  # type: ignore[list-item]
+    assert asked.wait(10)
+    watch.stop()
+    go_on.set()
+    watch.close()
+    assert not said

@@ -12,10 +12,13 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.channel.wire import receive, send
 from glt_lightning.errors import PeerError
+from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.handover import _check_user, place_identity
+from glt_lightning.server.handover import _check_user, _HandoverConnection, place_identity
+from glt_lightning.server.sessions import Finished
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.run import started
 from tests.helpers.servers import Farm, open_farm, until
@@ -135,6 +138,30 @@ def test_slots_that_are_gone_are_forgotten_by_who_had_them(farm, whole):
     assert server._scheduler._slots._made > 15  # how many depends on who was faster
     mapped = stays._client_session._stream._slots
     assert len(mapped) <= slots(server) + 8
+
+
+def test_a_slot_that_is_made_anew_is_sent_anew():
+    ours, theirs = socket.socketpair()
+    connection, slot = _HandoverConnection(ours), SharedSlot(1)
+    item = Finished((1, 1), {}, slot=slot)
+    received = []
+    for gone in (False, False, True):
+        if gone:
+            connection.gone.append(1)
+        connection.hand_over(item, lambda _: None)
+        header, _, fds = receive(theirs)
+        received.append((header["gone"], len(fds)))
+        for fd in fds:
+            os.close(fd)
+    assert received == [([], 1), ([], 0), ([1], 1)]
+    for each in (ours, theirs, slot):
+        each.close()
+
+
+def test_batches_that_a_client_has_leave_its_room_at_the_server(farm, whole):
+    server = farm.serve(whole, channel_size=1)
+    producer = farm.producer(farm.peer(server.address), SamplingOptions(timeout_s=5.0))
+    assert len(list(producer.stream(CONFIG, requests(4)))) == 4  # the list has them all
 
 
 def test_a_stranger_gets_nothing(farm, whole):

@@ -43,15 +43,17 @@ class Scripted:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        self.streams = 0
+        self.streams = self.renewals = 0
+        self.lease_s = 60.0
         self._state = threading.Condition()
         self._ready: list[int] = []
 
     def service(self) -> Service:
         calls = {
-            "open": lambda m, c: Message({"lease_s": 60, "handover": ""}),
+            "open": lambda m, c: Message({"lease_s": self.lease_s, "handover": ""}),
             "make": self._make,
-            **{op: lambda m, c: Message({}) for op in ("renew", "drop", "close")},
+            "renew": self._renew,
+            **{op: lambda m, c: Message({}) for op in ("drop", "close")},
         }
         return Service(lambda hello: {}, calls, {"batches": self._batches})
 
@@ -62,6 +64,10 @@ class Scripted:
 
     def _make(self, message: Message, _caller: Caller) -> Message:
         self.asked.append(message.header["number"])
+        return Message({})
+
+    def _renew(self, _message: Message, _caller: Caller) -> Message:
+        self.renewals += 1
         return Message({})
 
     def _batches(self, _message: Message, caller: Caller) -> Iterator[Message]:
@@ -123,6 +129,19 @@ def test_a_stream_older_than_reconnect_s_breaks(client: Client) -> None:
         client.restart_server()
     assert client.take(7) == 7
     assert client.batches.reopened == 14
+
+
+def test_a_client_that_asks_nothing_renews_its_lease(client: Client) -> None:
+    client.server.lease_s = 0.04
+    assert client.take(0) == 0
+    until(lambda: client.server.renewals > 1)
+
+
+def test_a_late_answer_about_an_older_session_does_not_end_the_present_one(client: Client) -> None:
+    assert client.take(0) == 0
+    client.batches._lose("one before a restart")
+    assert client.take(1) == 1
+    assert client.batches.reopened == 0
 
 
 def test_a_server_that_stays_away_is_given_up_after_reconnect_s_and_not_before(client: Client) -> None:

@@ -69,14 +69,16 @@ class Owner:
         tables, ids = message.header.get("tables"), unpack(message)
         if not isinstance(tables, list) or len(tables) != len(ids):
             raise DataError(f"gather: expected one array of ids per table, got {len(ids)} for {tables!r:.200}.")
-        fields, left, given = [], self._reply_bytes, 0
+        fields, left, whole, given = [], self._reply_bytes, True, 0
         for number, table in enumerate(tables):
             kind, index, names = _table(table, self._manifest)
             rows = _ids(ids.get(str(number)))
             found = {name: self._shards(kind, index, name) for name in names}
             row_bytes = sum(shards.row_bytes for shards in found.values())
             # at least one row in a reply, or the caller would ask for the rest for ever
-            rows = rows[: max(left // max(1, row_bytes), 0 if given else 1)]
+            fit = max(left // max(1, row_bytes), 0 if given else 1) if whole else 0
+            whole = fit >= len(rows)
+            rows = rows[:fit]
             given += len(rows)
             left -= len(rows) * row_bytes
             for name, shards in found.items():
