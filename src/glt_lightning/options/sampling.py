@@ -39,6 +39,8 @@ class SamplingOptions(WorkerOptions):
             dtype: half the bytes in each batch. The ready modules cast them in their first layer, other modules have to.
             ``int8`` is decoded in either case. ``float32`` decodes all.
         pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
+        keep_memory: A rank that trains on a CPU keeps the memory that it frees until training ends, and uses it for the tensors
+            of the next step: less CPU time for a higher peak. ``false`` returns it to the system at once. Needs glibc.
         max_restarts: How often a batch is tried again after the sampler process that made it died or raised, and how often in
             a row a process that makes nothing is replaced. Not a limit for the whole job.
         timeout_s: Longest wait for one batch, in seconds.
@@ -78,6 +80,7 @@ class SamplingOptions(WorkerOptions):
     seed_placement: SeedPlacement = "global"
     feature_dtype: FeatureDtype = "float32"
     pin_memory: bool | None = None
+    keep_memory: bool = True
     max_restarts: int = 3
     timeout_s: float = 300.0
     topology: Memory = "auto"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
+from contextlib import ExitStack
 
 import numpy as np
 import torch
@@ -11,9 +13,12 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.collate import Batch
+from glt_lightning.ops.malloc import keep_freed_memory
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.ranks import Ranks
+
+_log = logging.getLogger(__name__)
 
 
 class ContextOwner:
@@ -49,7 +54,11 @@ class ContextOwner:
             device=device,
         )
         self._context = context
-        self._closer = weakref.finalize(self, context.close)  # also when this owner is forgotten, and at exit
+        ends = ExitStack()
+        if sampling.keep_memory and device.type == "cpu":
+            _keep_memory(ends)
+        ends.callback(context.close)
+        self._closer = weakref.finalize(self, ends.close)  # also when this owner is forgotten, and at exit
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         return self._opened(spec).make_loader(spec)
@@ -73,6 +82,13 @@ class ContextOwner:
         self._context = None
         if self._closer is not None:
             self._closer()
+
+
+def _keep_memory(until: ExitStack) -> None:
+    try:
+        until.callback(keep_freed_memory())
+    except RuntimeError as reason:
+        _log.info("sampling.keep_memory has no effect: %s.", reason)
 
 
 def wants_pinned(sampling: SamplingOptions, device: torch.device) -> bool:
