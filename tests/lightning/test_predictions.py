@@ -16,7 +16,7 @@ from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
 from glt_lightning.errors import DataError, PeerError, WriteError
 from glt_lightning.lightning import read_predictions
 from glt_lightning.lightning.callbacks import prediction_rows
-from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, write_manifest
+from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, file_name, write_manifest
 from glt_lightning.lightning.cli.command_line import main
 from tests.helpers.disks import SIZE, full_soon
 from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
@@ -262,3 +262,17 @@ def test_nodes_without_labels_are_predicted(
 def test_reading_nothing_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found no predictions in this folder"):
         read_predictions(tmp_path)
+
+
+@pytest.mark.parametrize("ranks", [(True, False), (False, True)])
+def test_names_of_classes_that_one_rank_cannot_give_are_left_out(tmp_path: Path, ranks: tuple[bool, bool]) -> None:
+    """As within a rank: one prediction that is no class takes the names of all."""
+    for rank, named in enumerate(ranks):
+        file = PredictionFile(tmp_path, {})
+        rows = {"n_id": np.array([3 - rank]), "pred": np.array([1 if named else 9])}
+        file.write(rows | ({"class": np.array(["b"], dtype=object)} if named else {}))
+        file.publish(tmp_path / file_name(rank))
+    write_manifest(tmp_path, {file_name(rank): 1 for rank in range(2)}, {})
+    found = read_predictions(tmp_path)
+    assert sorted(found) == ["n_id", "pred"]
+    assert found["n_id"].tolist() == [2, 3]

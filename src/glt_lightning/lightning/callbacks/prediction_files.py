@@ -140,7 +140,9 @@ def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
     parts = [part for part in parts if part]
     if not parts:
         return {}
-    merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    # names of classes are missing in the file of a rank with a prediction that is none of them
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    merged = {name: np.concatenate([part[name] for part in parts]) for name in names}
     order = np.argsort(merged[KEY], kind="stable")
     return {name: rows[order] for name, rows in merged.items()}
 
