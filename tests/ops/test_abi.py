@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from glt_lightning import ops, types
-from glt_lightning.ops import assign, build, disk, dynamic_cache, encoding, file_map, native
+from glt_lightning.ops import aggregate, assign, build, disk, dynamic_cache, encoding, file_map, native
 from glt_lightning.ops.cuda import khop_batch, native as cuda_native
 from glt_lightning.producer import request_codec
 
@@ -33,6 +33,7 @@ STRUCTS = {
     "glt_pairs": assign._PairsStruct,
     "glt_buckets": build._BucketStruct,
     "glt_cache_spec": dynamic_cache._Spec,
+    "glt_edges": aggregate.EdgesStruct,
     "glt_disk": disk._DiskStruct,
     "glt_khop_shape": khop_batch._Shape,
 }
@@ -47,6 +48,8 @@ CONSTANTS = {
     "GLT_CACHE_MAX_SHARDS": dynamic_cache.MAX_SHARDS,
     "GLT_CACHE_MAX_ENTRIES": dynamic_cache.MAX_ENTRIES,
     **{f"GLT_{name.upper()}": each.number for name, each in encoding.ENCODINGS.items()},
+    **{f"GLT_AGGREGATE_{name.upper()}": number for name, number in aggregate.KINDS.items()},
+    **{f"GLT_VALUES_{name.upper()}": number for name, number in aggregate.VALUES.items()},
     "GLT_DISK_PAGE": disk.PAGE,
     "GLT_IO": disk._IO,
     "GLT_LOST": file_map._LOST,

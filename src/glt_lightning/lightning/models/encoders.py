@@ -26,7 +26,9 @@ from glt_lightning.lightning.models.gnn import (
     find_forms,
 )
 from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
+from glt_lightning.lightning.models.loops import edges_into, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, layer_size, run_layer
+from glt_lightning.nn import fuse_layers
 
 _TYPED = ("HGT", "RGCN")
 _FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
@@ -167,7 +169,8 @@ class ConvStack(nn.Module):
         super().__init__()
         codes = categories_of(shape.num_categories, "node")
         self.encoder = NodeEncoder(shape.in_channels, shape.num_nodes, shape.hidden_channels, num_categories=codes)
-        self.convs = nn.ModuleList(convs)
+        self.convs = fuse_layers(nn.ModuleList(convs))
+        self.loops = take_self_loops(convs)
         self.dropout = nn.Dropout(shape.dropout)
         self.with_type = with_type
         widths = [shape.hidden_channels] * len(convs)
@@ -184,12 +187,14 @@ class ConvStack(nn.Module):
                     "encoder: RGCN: the edges have no attribute edge_type, from which RGCN reads their kinds."
                 )
             kinds = batch.edge_type.long()
+        edge_index = with_self_loops(batch.edge_index, len(x)) if self.loops else batch.edge_index
         for i, conv in enumerate(self.convs):
             if self.forms is None:
-                x = conv(x, batch.edge_index)
+                x = conv(x, edge_index)
             else:
                 size = layer_size(len(self.convs) - 1 - i, batch.num_sampled_nodes, batch.num_sampled_edges)
                 further = () if kinds is None else (kinds[: size.edges],)
-                x = run_layer(conv, self.forms[i], x, size, batch.edge_index[:, : size.edges], *further)
+                needed = edges_into(edge_index, size.destinations) if self.loops else size.edges
+                x = run_layer(conv, self.forms[i], x, size, edge_index[:, :needed], *further)
             x = self.dropout(x.relu())
         return x[: batch.batch_size]

@@ -16,7 +16,9 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
+from glt_lightning.lightning.models.loops import edges_into, in_order, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
+from glt_lightning.nn import fuse_layers
 from glt_lightning.types import EdgeType, NodeType
 
 Metadata = tuple[list[NodeType], list[EdgeType]]
@@ -86,7 +88,10 @@ class HomogeneousGNN(nn.Module):
         width = hidden_channels if in_channels is None or codes else in_channels
         options = family_options(name, options)
         self.normalize = _take_normalization(options) if name == "GCN" else None
-        self.gnn = gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
+        self.gnn = fuse_layers(
+            gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
+        )
+        self.loops = take_self_loops(self.gnn.convs)
         self.forms = find_forms(name, self.gnn.convs, [width] + [hidden_channels] * (num_layers - 1), options)
 
     def forward(self, batch: Data) -> Tensor:
@@ -94,7 +99,9 @@ class HomogeneousGNN(nn.Module):
         x, edge_index = self.encoder("node", batch), batch.edge_index
         weights: dict[str, Tensor] = {}
         if self.normalize is not None:
-            edge_index, weights["edge_weight"] = self.normalize(edge_index, None, len(x), dtype=x.dtype)
+            edge_index, weights["edge_weight"] = self.normalize(edge_index, len(x), x.dtype)
+        elif self.loops:
+            edge_index = with_self_loops(edge_index, len(x))
         if self.forms is None:
             return self.gnn(x, edge_index, **weights)[: batch.batch_size]
         last = len(self.gnn.convs) - 1
@@ -107,10 +114,8 @@ class HomogeneousGNN(nn.Module):
 
     def _edges(self, edge_index: Tensor, weights: dict[str, Tensor], size: LayerSize) -> tuple[Tensor, ...]:
         """The edges that lead to the destinations, and their weights."""
-        if not weights:
-            return (edge_index[:, : size.edges],)
-        needed = edge_index[1] < size.destinations  # no prefix: the self-loops stand at the end
-        return edge_index[:, needed], weights["edge_weight"][needed]
+        needed = edges_into(edge_index, size.destinations) if self.loops or weights else size.edges
+        return edge_index[:, :needed], *(weight[:needed] for weight in weights.values())
 
 
 class HeterogeneousEncoder(nn.Module):
@@ -211,7 +216,7 @@ class EdgeTypeLayer(nn.Module):
     def __init__(self, make_conv: Callable[[], nn.Module], edge_types: list[EdgeType]) -> None:
         super().__init__()
         self.edge_types = edge_types
-        self.convs = nn.ModuleList(make_conv() for _ in edge_types)
+        self.convs = fuse_layers(nn.ModuleList(make_conv() for _ in edge_types))
 
     def forward(
         self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
@@ -305,7 +310,7 @@ def find_forms(
     return None
 
 
-def _take_normalization(options: dict[str, Any]) -> Callable[..., tuple[Tensor, Tensor]] | None:
+def _take_normalization(options: dict[str, Any]) -> Callable[..., list[Tensor]] | None:
     """Takes GCN's normalisation out of its layers' options, so that it is computed once, with the degrees in the whole batch.
 
     None where it cannot be: the layers then do what they do.
@@ -313,8 +318,11 @@ def _take_normalization(options: dict[str, Any]) -> Callable[..., tuple[Tensor, 
     if not options.get("normalize", True) or options.get("cached") or "flow" in options:
         return None
     options["normalize"] = False
-    return partial(
-        gcn_norm,
-        improved=options.pop("improved", False),
-        add_self_loops=options.pop("add_self_loops", None) is not False,
-    )
+    loops = options.pop("add_self_loops", None) is not False
+    norm = partial(gcn_norm, improved=options.pop("improved", False), add_self_loops=loops)
+
+    def normalize(edge_index: Tensor, num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
+        edges, weights = norm(edge_index, None, num_nodes, dtype=dtype)
+        return in_order(edges, num_nodes, weights) if loops else [edges, weights]
+
+    return normalize

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import HGTConv, MessagePassing, RGCNConv, conv as pyg_convs
 
 from glt_lightning.errors import OptionError
+from glt_lightning.nn import fuse_layers
 from glt_lightning.types import EdgeType, NodeType
 
 
@@ -46,7 +47,7 @@ class RGCNLayer(nn.Module):
         self.edge_types = edge_types
         self.destinations = sorted({dst for _, _, dst in edge_types})
         self.types = sorted({*self.destinations, *(src for src, _, _ in edge_types)})
-        self.conv = made("RGCN", RGCNConv, width, width, len(edge_types), **options)
+        self.conv = fuse_layers(made("RGCN", RGCNConv, width, width, len(edge_types), **options))
 
     def forward(
         self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]

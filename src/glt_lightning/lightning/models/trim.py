@@ -15,7 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-Form = Literal["pair", "prefix"]
+from glt_lightning.nn.aggregate import has_kernels
+from glt_lightning.nn.fuse import sorted_edges
+
+Form = Literal["pair", "cut", "prefix"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ def layer_size(distance: int, nodes_per_hop: Sequence[int], edges_per_hop: Seque
 def find_form(conv: nn.Module, width: int) -> Form | None:
     """How a convolution may be run on the prefix of a batch; None where that would change its outputs.
 
-    ``pair``: it takes (source nodes, destination nodes). ``prefix``: it takes the source nodes, and its first outputs are right.
+    ``pair``: it takes (source nodes, destination nodes). ``cut``: it takes the source nodes and an `EdgeIndex` that says how many
+    destinations there are. ``prefix``: it takes the source nodes, and its first outputs are right.
     Found by running it on a small graph: one that reads more than the edges into a node, as the degrees of its neighbours
     (`GCNConv`) or the neighbours of those (`ChebConv`), gives something else there.
     """
@@ -63,7 +67,7 @@ def find_form(conv: nn.Module, width: int) -> Form | None:
     try:
         with torch.no_grad():
             whole = conv(x, torch.cat([into_first_two, into_others], dim=1))[:2]
-            forms: tuple[Form, ...] = ("pair", "prefix")
+            forms: tuple[Form, ...] = ("pair", "cut", "prefix")
             for form in forms:
                 if _equal(whole, conv, x, into_first_two, form):
                     return form
@@ -85,4 +89,7 @@ def run_layer(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_inde
     sources = x[: size.sources]
     if form == "pair":
         return conv((sources, x[: size.destinations]), edge_index, *edge_values)
+    if form == "cut" and has_kernels(sources) and not torch.compiler.is_compiling():
+        edges = sorted_edges(edge_index, size.sources, size.destinations)
+        edge_index = edge_index if edges is None else edges
     return conv(sources, edge_index, *edge_values)[: size.destinations]

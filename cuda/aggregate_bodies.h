@@ -1,0 +1,204 @@
+// The loops of aggregation, plain for the compiler to vectorise. A body makes rows [begin, end) of its result.
+#pragma once
+#include <cstdint>
+
+#include "stored.h"
+
+namespace glt {
+
+struct Brain {  // a bfloat16
+  uint16_t bits;
+};
+
+GLT_HD_INLINE float value_of(float v) { return v; }
+GLT_HD_INLINE double value_of(double v) { return v; }
+GLT_HD_INLINE float value_of(Brain v) { return float_of(uint32_t(v.bits) << 16); }
+
+GLT_HD_INLINE void put(float* at, float v) { *at = v; }
+GLT_HD_INLINE void put(double* at, double v) { *at = v; }
+GLT_HD_INLINE void put(Brain* at, float v) {  // to the nearest, of two to the even one; NaN stays NaN
+  const uint32_t bits = bits_of(v);
+  const uint32_t nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  at->bits = uint16_t((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : nearest);
+}
+
+template <class T>
+using Sum = decltype(value_of(T()));
+
+// For each row of a result the rows that it is made of: those of a destination's edges or, transposed, of a source's.
+struct Lists {
+  const int64_t* indptr;
+  const int64_t* row;   // of each entry; null: the entry's own number
+  const int64_t* edge;  // of each entry; null: the entry's own number
+
+  GLT_HD_INLINE int64_t row_of(int64_t p) const { return row ? row[p] : p; }
+  GLT_HD_INLINE int64_t edge_of(int64_t p) const { return edge ? edge[p] : p; }
+};
+
+// Begins to load the row that will be read some KiB of rows later. Measured: 2 to 8 KiB are alike, rows of 200 to 1024 bytes.
+struct Ahead {
+  const Lists& lists;
+  const char* rows;
+  int64_t row_bytes, distance, last;
+
+  template <class T>
+  GLT_HD_INLINE Ahead(const Lists& l, const T* x, int64_t width, int64_t end)
+      : lists(l), rows(reinterpret_cast<const char*>(x)), row_bytes(width * int64_t(sizeof(T))),
+        distance(1 + 4096 / (1 + row_bytes)), last(l.row ? l.indptr[end] : 0) {}
+
+  GLT_HD_INLINE void operator()(int64_t p) const {
+    if (p + distance >= last) return;
+    const char* next = rows + lists.row[p + distance] * row_bytes;
+    for (int64_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(next + b, 0, 3);
+  }
+};
+
+template <class T>
+struct SumRows {
+  Lists lists;
+  int64_t width, heads;
+  bool mean;
+  const T* x;
+  const T* weights;     // [E, heads], or null
+  const Sum<T>* scale;  // a factor for each row of x, or null
+  T* out;
+
+  GLT_HD_INLINE void add(int64_t p, Sum<T>* __restrict sum) const {
+    const T* __restrict row = x + lists.row_of(p) * width;
+    if (!weights && !scale) {
+      for (int64_t k = 0; k < width; ++k) sum[k] += value_of(row[k]);
+      return;
+    }
+    const Sum<T> factor = scale ? scale[lists.row_of(p)] : Sum<T>(1);
+    const int64_t part = width / heads;
+    for (int64_t h = 0; h < heads; ++h) {
+      const Sum<T> weight = weights ? factor * value_of(weights[lists.edge_of(p) * heads + h]) : factor;
+      for (int64_t k = h * part; k < (h + 1) * part; ++k) sum[k] += weight * value_of(row[k]);
+    }
+  }
+
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* __restrict sum) const {
+    const Ahead ahead(lists, x, width, end);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = lists.indptr[i], behind = lists.indptr[i + 1];
+      for (int64_t k = 0; k < width; ++k) sum[k] = 0;
+      for (int64_t p = first; p < behind; ++p) {
+        ahead(p);
+        add(p, sum);
+      }
+      const Sum<T> count = mean && behind > first ? Sum<T>(behind - first) : Sum<T>(1);
+      for (int64_t k = 0; k < width; ++k) put(out + i * width + k, sum[k] / count);
+    }
+  }
+};
+
+template <class T, bool kLeast>
+struct ExtremeRows {
+  Lists lists;
+  int64_t width;
+  const T* x;
+  T* out;
+
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* __restrict found) const {
+    const Ahead ahead(lists, x, width, end);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = lists.indptr[i], behind = lists.indptr[i + 1];
+      for (int64_t k = 0; k < width; ++k) found[k] = 0;
+      for (int64_t p = first; p < behind; ++p) {
+        ahead(p);
+        const T* __restrict row = x + lists.row_of(p) * width;
+        for (int64_t k = 0; k < width; ++k) {
+          const Sum<T> v = value_of(row[k]);
+          const bool further = kLeast ? v < found[k] : v > found[k];
+          found[k] = p == first || further || v != v ? v : found[k];
+        }
+      }
+      for (int64_t k = 0; k < width; ++k) put(out + i * width + k, found[k]);
+    }
+  }
+};
+
+// Of each extreme the gradient for one of the sources that have its value.
+template <class T>
+struct ShareRows {
+  Lists lists;
+  int64_t width;
+  const T *x, *extremes, *grad;
+  Sum<T>* out;
+
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* __restrict equal) const {
+    const Ahead ahead(lists, x, width, end);
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t k = 0; k < width; ++k) equal[k] = 0;
+      for (int64_t p = lists.indptr[i]; p < lists.indptr[i + 1]; ++p) {
+        ahead(p);
+        const T* __restrict row = x + lists.row_of(p) * width;
+        for (int64_t k = 0; k < width; ++k)
+          equal[k] += value_of(row[k]) == value_of(extremes[i * width + k]) ? Sum<T>(1) : Sum<T>(0);
+      }
+      for (int64_t k = 0; k < width; ++k) out[i * width + k] = value_of(grad[i * width + k]) / equal[k];
+    }
+  }
+};
+
+template <class T>
+struct ExtremeGradRows {
+  Lists lists;  // transposed
+  int64_t width;
+  const T *x, *extremes;
+  const Sum<T>* share;
+  T* out;
+
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* __restrict sum) const {
+    const Ahead ahead(lists, extremes, width, end);
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t k = 0; k < width; ++k) sum[k] = 0;
+      for (int64_t p = lists.indptr[i]; p < lists.indptr[i + 1]; ++p) {
+        ahead(p);
+        const int64_t at = lists.row_of(p) * width;
+        for (int64_t k = 0; k < width; ++k)
+          sum[k] += value_of(x[i * width + k]) == value_of(extremes[at + k]) ? share[at + k] : Sum<T>(0);
+      }
+      for (int64_t k = 0; k < width; ++k) put(out + i * width + k, sum[k]);
+    }
+  }
+};
+
+// Products of an edge's row of x and its destination's row of the gradient, for each head.
+template <class T>
+struct WeightRows {
+  Lists lists;
+  int64_t width, heads;
+  bool mean;
+  const T *x, *grad;
+  T* out;
+
+  GLT_HD_INLINE Sum<T> product(const T* __restrict a, const T* __restrict b, int64_t n) const {
+    constexpr int64_t kLanes = 16;  // sums in an order of their own, which a compiler may not choose
+    Sum<T> lane[kLanes] = {};
+    int64_t k = 0;
+    for (; k + kLanes <= n; k += kLanes)
+      for (int64_t l = 0; l < kLanes; ++l) lane[l] += value_of(a[k + l]) * value_of(b[k + l]);
+    for (int64_t l = 0; k + l < n; ++l) lane[l] += value_of(a[k + l]) * value_of(b[k + l]);
+    Sum<T> all = 0;
+    for (int64_t l = 0; l < kLanes; ++l) all += lane[l];
+    return all;
+  }
+
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>*) const {
+    const Ahead ahead(lists, x, width, end);
+    const int64_t part = width / heads;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = lists.indptr[i], behind = lists.indptr[i + 1];
+      const Sum<T> count = mean ? Sum<T>(behind - first) : Sum<T>(1);
+      for (int64_t p = first; p < behind; ++p) {
+        ahead(p);
+        for (int64_t h = 0; h < heads; ++h)
+          put(out + p * heads + h,
+              product(x + lists.row_of(p) * width + h * part, grad + i * width + h * part, part) / count);
+      }
+    }
+  }
+};
+
+}  // namespace glt
