@@ -87,10 +87,6 @@ class GraphView:
     def arrays(self, edge_type: int, part: int) -> EdgeTypeArrays | None:
         return self._keep[0][edge_type * self.num_parts + part]
 
-    def type_of(self, gids: np.ndarray) -> np.ndarray:
-        """Node type index of each gid."""
-        return np.searchsorted(self.type_offsets, gids, side="right") - 1
-
 
 def segment_hints(bounds: np.ndarray) -> tuple[int, np.ndarray]:
     """(shift, int32 [n]): the segment in which the search for a gid begins is that of ``gid >> shift``."""
