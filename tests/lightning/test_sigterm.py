@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.lightning.strategies.sigterm import EndBySigterm
 from tests.lightning.tiny import Noting
 
@@ -28,6 +33,17 @@ class Terminate(Callback):
         self.steps += 1
         if self.steps == 1:
             signal.raise_signal(signal.SIGTERM)
+
+
+class InSecondEpoch(Callback):
+    """Someone who ends the run by a signal."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        if trainer.current_epoch == 1:
+            signal.raise_signal(self.number)
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +91,49 @@ def test_a_run_that_was_ended_is_not_complete(
     with pytest.raises(SIGTERMException) as ended:
         getattr(trainer, command)(make_model(Noting), datamodule=make_data(eval_batch_size=10))
     assert (ended.value.code, ending.steps) == (143, 1)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.fixture
+def fit(graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The command line of a fit in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    data = ["--data", "GLTDataModule", "--data.dataset", str(graph_npz), "--data.num_neighbors", "[4,4,4]"]
+    data += ["--data.batch_size", "20"]
+    quiet = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
+    return lambda *options: ["fit", "--model", "glt_lightning.GraphSAGE", *data, *quiet, *map(str, options)]
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "cause"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
+)
+def test_the_command_line_says_how_to_continue(
+    fit: Callable[..., list[str]], caplog: pytest.LogCaptureFixture, number: int, status: int, cause: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(SystemExit) as ended:
+        main(fit("--trainer.callbacks", f"{__name__}.InSecondEpoch", "--trainer.callbacks.number", int(number)))
+    assert ended.value.code == status
+    said = [record.getMessage() for record in caplog.records][-2:]
+    assert re.fullmatch(rf"fit: ended by {cause} after 1 epochs and \d steps; --ckpt_path last continues it\.", said[0])
+    assert said[1].startswith("run: lightning_logs/version_0: best val_acc ")
+    main(fit("--ckpt_path", "last", "--trainer.max_epochs", 2))
+    assert torch.load("lightning_logs/version_1/checkpoints/last.ckpt", weights_only=True)["epoch"] == 1
+
+
+def test_sigterm_while_the_graph_is_partitioned(
+    fit: Callable[..., list[str]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning has no handler yet; the default one would end the process without cleaning up."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(
+        "glt_lightning.lightning.graph_data_module.partition_graph",
+        lambda *_, **__: signal.raise_signal(signal.SIGTERM),
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(fit("--trainer.max_epochs", 1))
+    assert ended.value.code == 143
+    assert "fit: ended by SIGTERM after 0 epochs and 0 steps; there is no checkpoint" in caplog.text
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -214,9 +214,7 @@ def test_rank_that_stands_still_ends_the_job(endless: list[str], tmp_path: Path,
         assert settle(run.family, grace_s=30) == [], run.output
         assert run.wait(10) == (-9 if victim == 0 else 1)
         said = run.output
-    named = (
-        rf"error: rank {victim} \(process {ranks[victim].pid}\) of this host hung on .* and was killed \(no sign of "
-    )
+    named = rf"error: rank {victim} \(process {ranks[victim].pid}\) of this host hung on .* and was killed \("
     assert len(re.findall(named, said)) == 1
     assert "Traceback" not in said
 
@@ -311,7 +309,7 @@ def test_ctrl_c_ends_all_ranks(endless: list[str], tmp_path: Path, strategy: str
         wait_for_training(run)
         for _ in range(times):
             os.killpg(run.popen.pid, signal.SIGINT)
-        assert run.wait(60) in (1, -signal.SIGINT)
+        assert run.wait(60) in (130, -signal.SIGINT), run.output
         assert settle(run.family, grace_s=30) == [], run.output
 
 

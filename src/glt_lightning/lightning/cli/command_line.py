@@ -25,12 +25,13 @@ from glt_lightning.lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, find_past_run, nothing_left
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.ready_classes import asked_for_classes, ready_classes
-from glt_lightning.lightning.cli.run_line import run_line
+from glt_lightning.lightning.cli.run_line import INTERRUPTED, end_said, run_line
 from glt_lightning.lightning.cli.subcommands import TOOLS, list_tools
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.peers import RankError
 from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
+from glt_lightning.lightning.strategies.sigterm import unwound_by_sigterm
 from glt_lightning.options import ClusterOptions
 
 PROG = "python -m lightning"
@@ -134,7 +135,8 @@ class GLTCLI(LightningCLI):
             return
         _say_where_hosts_meet(self.trainer)
         try:
-            super()._run_subcommand(subcommand)
+            with end_said(self.trainer, subcommand, path):
+                super()._run_subcommand(subcommand)
         except RuntimeError as error:
             if path is None or _MISFIT not in str(error):
                 raise
@@ -168,6 +170,8 @@ def main(args: ArgsType = None) -> None:
         argv = sys.argv[1:] if args is None else args if isinstance(args, list) else []
         with without_noise():
             _run(argv, args)
+    except KeyboardInterrupt:  # before Lightning catches it
+        sys.exit(INTERRUPTED)
     except Exception as error:
         known = _known(error)
         if known is None or os.environ.get("GLT_TRACEBACK"):
@@ -185,7 +189,8 @@ def _run(argv: list[str], args: ArgsType) -> None:
     elif argv and argv[0] in TOOLS:
         TOOLS[argv[0]].run(argv[1:], f"{PROG} {argv[0]}")
     else:
-        run_trainer(args)
+        with unwound_by_sigterm():
+            run_trainer(args)
 
 
 def run_trainer(args: ArgsType = None) -> None:

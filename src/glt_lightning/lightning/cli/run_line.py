@@ -1,15 +1,22 @@
-"""The last line of a command: where its outputs are, and what they are."""
+"""The last lines of a command: where its outputs are, and what they are; after SIGTERM and Ctrl-C, how to continue."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from glt_lightning.lightning.strategies.sigterm import end_other_ranks
 
 _FILES = ("metrics.csv", "predictions", "report.html", "config.yaml")
 _MOST_METRICS = 4
+INTERRUPTED = 130  # exit status, as a shell has it
 
 
 def run_line(trainer: Trainer, subcommand: str, checkpoint: str | None = None) -> str:
@@ -27,6 +34,39 @@ def run_line(trainer: Trainer, subcommand: str, checkpoint: str | None = None) -
     outputs = "; ".join(", ".join(part) for part in (results, files) if part)
     source = "" if checkpoint is None else f"; from {_shown(Path(checkpoint))}"
     return f"run: {_shown(folder)}: {outputs or 'no files'}{source}"
+
+
+@contextmanager
+def end_said(trainer: Trainer, subcommand: str, checkpoint: str | None) -> Iterator[None]:
+    """Says after SIGTERM or Ctrl-C that the command is not complete, and gives the process the status of a shell."""
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error, SIGTERMException):
+            end_other_ranks(trainer)
+            _say_end(trainer, subcommand, "SIGTERM", checkpoint)
+        elif isinstance(error.__context__, KeyboardInterrupt):  # which Lightning turns into status 1
+            error.code = INTERRUPTED
+            _say_end(trainer, subcommand, "Ctrl-C", checkpoint)
+        raise
+
+
+def _say_end(trainer: Trainer, subcommand: str, cause: str, checkpoint: str | None) -> None:
+    if subcommand == "fit":
+        done = f"after {trainer.current_epoch:,} epochs and {trainer.global_step:,} steps"
+        rank_zero_info(f"fit: ended by {cause} {done}; {_way_on(trainer)}")
+    else:
+        rank_zero_info(f"{subcommand}: ended by {cause} before it was complete.")
+    if trainer.is_global_zero and any(run_folder(trainer).glob("*")):
+        rank_zero_info(run_line(trainer, subcommand, checkpoint))
+
+
+def _way_on(trainer: Trainer) -> str:
+    kept = trainer.checkpoint_callback
+    path = Path(getattr(kept, "last_model_path", "") or getattr(kept, "best_model_path", ""))
+    if not path.is_file():
+        return "there is no checkpoint to continue from."
+    return f"--ckpt_path {'last' if path.name == 'last.ckpt' else _shown(path)} continues it."
 
 
 def run_folder(trainer: Trainer) -> Path:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -57,10 +58,34 @@ def end_by_sigterm(trainer: Trainer) -> None:
         callbacks.insert(0, EndBySigterm())  # checkpoints stay last
 
 
+def end_other_ranks(trainer: Trainer) -> None:
+    """Hands a SIGTERM that came before the loops, such as in `prepare_data`, to the ranks that this one started."""
+    launcher = trainer.strategy.launcher
+    if launcher is not None and not trainer.received_sigterm:
+        launcher.kill(signal.SIGTERM)
+
+
+@contextmanager
+def unwound_by_sigterm() -> Iterator[None]:
+    """SIGTERM raises in the block, until the loops of a Trainer look for it, so that what was begun is cleaned up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _unwind(signum: int, frame: Any) -> None:
+    raise SIGTERMException(_STATUS)
+
+
 def _handle_sigterm(trainer: Trainer) -> None:
     """Does so once in a run."""
     found = signal.getsignal(signal.SIGTERM)
-    if not callable(found) or isinstance(found, _Handler):
+    if not callable(found) or isinstance(found, _Handler) or found is _unwind:
         return
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _Handler(found, trainer))
@@ -71,7 +96,9 @@ class _Handler:
 
     def __init__(self, found: Callable[..., Any], trainer: Trainer) -> None:
         self._handlers = [
-            self._tell if _is_notifier(each) else each for each in getattr(found, "signal_handlers", [found])
+            self._tell if _is_notifier(each) else each
+            for each in getattr(found, "signal_handlers", [found])
+            if each is not _unwind
         ]
         self._trainer = trainer
 
@@ -85,9 +112,7 @@ class _Handler:
     def _tell(self, signum: int, frame: Any) -> None:
         """What Lightning's does, but for its broadcast."""
         _log.info("rank %d received SIGTERM", self._trainer.global_rank)
-        launcher = self._trainer.strategy.launcher
-        if launcher is not None and not self._trainer.received_sigterm:
-            launcher.kill(signum)  # the ranks that this one started
+        end_other_ranks(self._trainer)
         self._trainer._signal_connector.received_sigterm = True
 
 
