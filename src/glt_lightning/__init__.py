@@ -13,10 +13,12 @@ from glt_lightning.lazy import lazy_names
 if TYPE_CHECKING:
     from glt_lightning.data import LocalPartition as LocalPartition
     from glt_lightning.lightning import (
+        OGBMRR as OGBMRR,
         GLTDataModule as GLTDataModule,
         GLTServerClientStrategy as GLTServerClientStrategy,
         GLTWorkerStrategy as GLTWorkerStrategy,
         GraphSAGE as GraphSAGE,
+        HitsAtK as HitsAtK,
         NodePredictor as NodePredictor,
         PredictionWriter as PredictionWriter,
         SamplingMonitor as SamplingMonitor,
@@ -43,10 +45,12 @@ _HOMES = {
     "GLTServerClientStrategy": "glt_lightning.lightning",
     "GLTWorkerStrategy": "glt_lightning.lightning",
     "GraphSAGE": "glt_lightning.lightning",
+    "HitsAtK": "glt_lightning.lightning",
     "LoaderContext": "glt_lightning.loader",
     "LoaderSpec": "glt_lightning.loader",
     "LocalPartition": "glt_lightning.data",
     "NodePredictor": "glt_lightning.lightning",
+    "OGBMRR": "glt_lightning.lightning",
     "PartitionOptions": "glt_lightning.options",
     "PredictionWriter": "glt_lightning.lightning",
     "SamplingMonitor": "glt_lightning.lightning",
