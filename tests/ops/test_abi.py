@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from glt_lightning import ops, types
-from glt_lightning.ops import aggregate, assign, build, disk, dynamic_cache, encoding, file_map, native
+from glt_lightning.ops import aggregate, assign, build, disk, dynamic_cache, encoding, file_map, gather, native
 from glt_lightning.ops.cuda import khop_batch, native as cuda_native
 from glt_lightning.producer import request_codec
 
@@ -50,6 +50,7 @@ CONSTANTS = {
     **{f"GLT_{name.upper()}": each.number for name, each in encoding.ENCODINGS.items()},
     **{f"GLT_AGGREGATE_{name.upper()}": number for name, number in aggregate.KINDS.items()},
     **{f"GLT_VALUES_{name.upper()}": number for name, number in aggregate.VALUES.items()},
+    "GLT_FLOAT32": gather.FLOAT32,
     "GLT_DISK_PAGE": disk.PAGE,
     "GLT_IO": disk._IO,
     "GLT_LOST": file_map._LOST,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, NativeError
 from glt_lightning.ops import reference
 from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16, to_bfloat16
 from glt_lightning.ops.gather import Shards
@@ -47,6 +47,50 @@ def test_gather_decodes(name, row_shape, parts, threads, start, seed):
     raw = array.raw.gather(rows + start, threads=threads)
     assert raw.dtype == array.stored_dtype
     assert np.array_equal(raw, np.concatenate(shards)[rows])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    name=st.sampled_from([None, *NAMES]),
+    row_shape=st.sampled_from([(), (0,), (1,), (17,), (100,), (2, 5)]),
+    parts=st.integers(1, 12),
+    destinations=st.sampled_from([0, 1, 40, 5000]),
+    mean=st.booleans(),
+    threads=st.sampled_from([1, 3]),
+    seed=st.integers(0, 2**32),
+)
+def test_gather_sum(name, row_shape, parts, destinations, mean, threads, seed):
+    encoding, rng = ENCODINGS.get(name), np.random.default_rng(seed)
+    if encoding is not None and not encoding.fits(row_shape):
+        return
+    values = [rng.standard_normal((int(rng.integers(1, 9)), *row_shape)).astype(np.float32) for _ in range(parts)]
+    shards = values if encoding is None else [encoding.encode(v) for v in values]
+    array = Shards(shards, start=7, encoding=encoding)
+    ids = rng.permutation(7 + np.arange(sum(map(len, shards)))).astype(np.int64)
+    edges = int(rng.integers(0, 400)) if destinations else 0
+    src = rng.integers(0, len(ids), edges).astype(np.int32)
+    dst = np.sort(rng.integers(0, max(1, destinations), edges)).astype(np.int32)
+    out = np.full((destinations, *row_shape), np.nan, dtype=np.float32)
+    array.gather_sum(ids, src, dst, out, mean=mean, threads=threads)
+    rows = torch.from_numpy(array.gather(ids))
+    want = reference.gather_sum(rows, torch.from_numpy(src), torch.from_numpy(dst), destinations, mean=mean)
+    assert np.array_equal(out, want.numpy())
+
+
+def test_gather_sum_refuses_what_does_not_fit():
+    array, out = (
+        Shards([np.ones((3, 2), dtype=np.float32), None], bounds=np.array([0, 3, 5])),
+        np.empty((2, 2), dtype=np.float32),
+    )
+    ids, edges = np.arange(5), np.array([0, 1], dtype=np.int32)
+    for src in ([0, 4], [-1, 0], [0, 5]):
+        with pytest.raises(DataError, match="gather_sum: id"):
+            array.gather_sum(ids, np.array(src, dtype=np.int32), edges, out)
+    for dst in ([1, 0], [-1, 0], [0, 2]):
+        with pytest.raises(NativeError, match="gather_sum"):
+            array.gather_sum(ids, edges, np.array(dst, dtype=np.int32), out)
+    with pytest.raises(DataError, match="expected float32 rows, got int64"):
+        Shards([np.ones((3, 2), dtype=np.int64)]).gather_sum(ids, edges, edges, out)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])

@@ -49,7 +49,7 @@ def test_a_request_comes_back_as_it_was(request_):
 def test_every_field_of_a_configuration_comes_back(field):
     """Also one that is added: it has to be sent, and only where it is not at its default."""
     plain = SamplerConfig(1, ((3, -1), (0, 2)))
-    other = {"seed_type": 2, "fanouts": ((1,),), "threads": 4, "most_bytes": 10**12}
+    other = {"seed_type": 2, "fanouts": ((1,),), "threads": 4, "most_bytes": 10**12, "aggregate": "mean"}
     changed = replace(plain, **{field.name: other.get(field.name, True)})
     for config in (plain, changed):
         assert read_config(json.loads(json.dumps(write_config(config)))) == config

@@ -18,7 +18,7 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.callbacks.added import add_callbacks
 from glt_lightning.lightning.eval_fanouts import eval_fanouts
 from glt_lightning.lightning.graph_data_module import GraphDataModule
-from glt_lightning.lightning.layers import warn_of_hops
+from glt_lightning.lightning.layers import require_taken, warn_of_hops
 from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.own_ids import have_ids, own_ids
 from glt_lightning.lightning.own_splits import SPLIT_OF, read_split, require_split
@@ -186,6 +186,8 @@ class GLTDataModule(GraphDataModule):
         self._graph = host.open_graph(None if self._servers else self.partition_dir, self.sampling, self.cache)
         if self.trainer is not None:
             self._require_split(stage, self._graph.manifest.splits)
+        if self.trainer is not None:
+            require_taken(self.sampling.aggregate_first, self.trainer.lightning_module)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if self.trainer is not None:
             add_callbacks(self.trainer)

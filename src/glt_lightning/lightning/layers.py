@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
+from glt_lightning.errors import OptionError
 from glt_lightning.options import Fanouts
 
 _NAMES = ("num_layers", "n_layers", "num_hops")
@@ -39,6 +40,19 @@ def warn_of_hops(name: str, num_neighbors: Fanouts | None, model: nn.Module) -> 
             f"data.{name} has {_many(hops, 'hop')} and the model {_many(layers, 'layer')}: {harm}. Give {layers} fan-outs, or "
             f"the model num_layers {hops}."
         )
+
+
+def require_taken(aggregate: str | None, model: nn.Module) -> None:
+    """Raises `OptionError` for ``sampling.aggregate_first`` and a module that does not declare that it takes it."""
+    takes = tuple(getattr(model, "takes_aggregates", ()))
+    if aggregate is None or aggregate in takes:
+        return
+    raise OptionError(
+        f"sampling.aggregate_first: {aggregate!r}: {type(model).__name__} takes {' or '.join(takes) or 'no aggregates'}. A "
+        "module that takes them says so with an attribute takes_aggregates, such as ('mean',), and reads batch.x_neighbors; "
+        "of the ready models GraphSAGE (mean or sum) and GIN (sum) do, where nodes have x and no x_codes. Remove "
+        "sampling.aggregate_first, or choose such a model."
+    )
 
 
 def _is_count(value: Any) -> bool:

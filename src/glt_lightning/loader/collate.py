@@ -10,7 +10,8 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.data.manifest import Manifest
-from glt_lightning.sampler.sample import Sample, edge_key, node_key, seed_key
+from glt_lightning.options import AGGREGATES
+from glt_lightning.sampler.sample import AGGREGATED, Sample, aggregate_key, edge_key, node_key, seed_key
 
 Batch: TypeAlias = Data | HeteroData
 
@@ -25,6 +26,8 @@ _ALWAYS = {
     "num_nodes",
     "num_sampled_nodes",
     "num_sampled_edges",
+    AGGREGATED,
+    f"{AGGREGATED}_aggr",
 }
 
 
@@ -57,6 +60,9 @@ class Collate:
         before, after = self._split_attrs(0)
         for name in before:
             data[name] = self._tensor(a, node_key(0, name))
+        for kind in AGGREGATES:
+            if (values := a.get(aggregate_key(kind))) is not None:
+                data[AGGREGATED], data[f"{AGGREGATED}_aggr"] = _on_its_device(values), kind
         data.edge_index = _on_its_device(a[edge_key(0, "edge_index")])
         for name, values in self._edge_values(a, 0):
             data[name] = values

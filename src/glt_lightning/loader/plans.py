@@ -15,6 +15,7 @@ from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
@@ -34,12 +35,15 @@ _FEW_SEEDS = (
 
 def sampler_config(spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
     """How the batches of a loader are sampled. Raises `OptionError` for fan-outs that do not fit the graph."""
-    return SamplerConfig(
+    config = SamplerConfig(
         seed_type=seeds.node_type,
         fanouts=fanout_table(spec.num_neighbors, manifest.schema),
         stored=sampling.feature_dtype == "stored",
+        aggregate=sampling.aggregate_first,
         **drawn_from(manifest, sampling.draw).values,
     )
+    require_aggregable(manifest, config)
+    return config
 
 
 def attribute_reading(

@@ -30,7 +30,25 @@ _SIGNATURES: dict[str, list[Any]] = {
         c_int32,
         c_void_p,
     ],
+    "glt_gather_sum": [
+        c_void_p,
+        c_void_p,
+        c_int32,
+        c_int32,
+        c_int64,
+        c_void_p,
+        c_int64,
+        c_void_p,
+        c_void_p,
+        c_int64,
+        c_int64,
+        c_int32,
+        c_void_p,
+        c_int32,
+        c_void_p,
+    ],
 }
+FLOAT32 = 0  # how values are stored that need no encoding, in glt/gather_sum.h
 
 
 class Shards:
@@ -90,6 +108,10 @@ class Shards:
         """The same rows as they are stored."""
         return self if self._encoding is None else Shards(self._keep, bounds=self.bounds)
 
+    def decoded_by(self, encoding: Encoding) -> Shards:
+        """The same rows, decoded."""
+        return Shards(self._keep, bounds=self.bounds, encoding=encoding)
+
     @property
     def arrays(self) -> list[np.ndarray | None]:
         """The shards as they were given."""
@@ -122,6 +144,46 @@ class Shards:
             values = int(np.prod(self.row_shape, dtype=np.int64))
             status = _library().glt_gather_decode(*table, self._encoding.number, values, *rest)
         check(status, detail, "gather")
+        return out
+
+    def gather_sum(
+        self,
+        ids: np.ndarray,
+        src: np.ndarray,
+        dst: np.ndarray,
+        out: np.ndarray,
+        *,
+        mean: bool = False,
+        threads: int = 1,
+        on_disk: OnDisk | None = None,
+    ) -> np.ndarray:
+        """``out[d]``: the sum of the rows ``ids[src[e]]`` of all edges e with ``dst[e] == d``, or their mean; 0 without edges.
+        Added in float32, in the order of the edges.
+
+        ids: int64 [N].  src: int32 [E], positions in ids.  dst: int32 [E], ascending.  out: float32 [n, ...], C-contiguous.
+        Raises `DataError` for an id outside the array, and for rows that are not float32 once they are decoded.
+        """
+        if self.dtype != np.float32:
+            raise DataError(f"gather_sum: expected float32 rows, got {self.dtype}.")
+        detail = np.zeros(4, dtype=np.int64)
+        status = _library().glt_gather_sum(
+            self._pointers.ctypes.data,
+            self.bounds.ctypes.data,
+            len(self._keep),
+            FLOAT32 if self._encoding is None else self._encoding.number,
+            int(np.prod(self.row_shape, dtype=np.int64)),
+            ids.ctypes.data,
+            len(ids),
+            src.ctypes.data,
+            dst.ctypes.data,
+            len(src),
+            len(out),
+            mean,
+            out.ctypes.data,
+            threads,
+            detail.ctypes.data,
+        )
+        check(status, detail, "gather_sum")
         return out
 
 

@@ -39,6 +39,21 @@ class Subgraph:
     edges_per_hop: np.ndarray
     e_id: list[np.ndarray | None] = field(default_factory=list)
 
+    def without_last_hop(self) -> Subgraph:
+        """The same without the nodes that the last hop found, and its edges."""
+        nodes_per_hop, edges_per_hop = self.nodes_per_hop[:, :-1].copy(), self.edges_per_hop[:, :-1].copy()
+        nodes, edges = nodes_per_hop.sum(axis=1).tolist(), edges_per_hop.sum(axis=1).tolist()
+        return Subgraph(
+            gid=_first(self.gid, nodes),
+            uid=_first(self.uid, nodes),
+            src=_first(self.src, edges),
+            dst=_first(self.dst, edges),
+            edge_row=[a if a is None else a[:n] for a, n in zip(self.edge_row, edges, strict=True)],
+            e_id=[a if a is None else a[:n] for a, n in zip(self.e_id, edges, strict=False)],
+            nodes_per_hop=nodes_per_hop,
+            edges_per_hop=edges_per_hop,
+        )
+
 
 class KHopOp:
     """Samples batches from a graph whose rows are all local. Owns the workspace, so one instance serves one thread.
@@ -248,6 +263,10 @@ class KHopOp:
         s.gid, s.uid, s.src, s.dst, s.edge_row, s.e_id = (t.ctypes.data for t in tables)
         s.edge_id_bytes, s.edge_ids = self._edge_id_dtype.itemsize, self._edge_ids.ctypes.data
         s.nodes_per_hop, s.edges_per_hop = self._nodes_per_hop.ctypes.data, self._edges_per_hop.ctypes.data
+
+
+def _first(arrays: Sequence[np.ndarray], counts: Sequence[int]) -> list[np.ndarray]:
+    return [a[:n] for a, n in zip(arrays, counts, strict=False)]
 
 
 def _dtype_of(arrays: Sequence[np.ndarray | None]) -> np.dtype:

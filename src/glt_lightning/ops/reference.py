@@ -123,6 +123,18 @@ def decode(stored: Tensor, encoding: str) -> Tensor:
     return stored.float()
 
 
+def gather_sum(rows: Tensor, src: Tensor, dst: Tensor, n: int, *, mean: bool = False) -> Tensor:
+    """float32 [n, ...]: sums, or means, of the rows of each destination's sources, added in the order of the edges.
+
+    rows: float32 [N, ...].  src, dst: int64 [E], dst ascending.
+    """
+    out, count = torch.zeros(n, *rows.shape[1:]), torch.zeros(n, dtype=torch.int64)
+    for source, destination in zip(src.tolist(), dst.tolist(), strict=True):
+        out[destination] += rows[source]
+        count[destination] += 1
+    return out / count.clamp(min=1).view(-1, *[1] * (rows.dim() - 1)) if mean else out
+
+
 @dataclass(frozen=True)
 class ReferenceEdgeType:
     """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id."""

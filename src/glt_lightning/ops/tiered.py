@@ -33,6 +33,9 @@ class TieredShards(Shards):
             return self
         return TieredShards(self._keep, self._disk, bounds=self.bounds)
 
+    def decoded_by(self, encoding: Encoding) -> Shards:
+        return TieredShards(self._keep, self._disk, bounds=self.bounds, encoding=encoding)
+
     def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
         if not more:
             return self
@@ -46,12 +49,32 @@ class TieredShards(Shards):
 
         Raises `PartitionError` for a file that cannot be read, too.
         """
+        shards, places = self._read(ids, on_disk)
+        return shards.gather(places, out, threads=threads)
+
+    def gather_sum(
+        self,
+        ids: np.ndarray,
+        src: np.ndarray,
+        dst: np.ndarray,
+        out: np.ndarray,
+        *,
+        mean: bool = False,
+        threads: int = 1,
+        on_disk: OnDisk | None = None,
+    ) -> np.ndarray:
+        """As `Shards.gather_sum`; on_disk and `PartitionError` as for `gather`."""
+        shards, places = self._read(ids, on_disk)
+        return shards.gather_sum(places, src, dst, out, mean=mean, threads=threads)
+
+    def _read(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
+        """These rows, all in memory, and where they are there."""
         end = int(self.bounds[-1])
         places, wanted, count = self._disk.find(ids, end)
         if not count:
-            return super().gather(ids, out, threads=threads)
+            return Shards(self._keep, bounds=self.bounds, encoding=self._encoding), ids
         stored, took = self._disk.read(wanted)
         if on_disk is not None:
             on_disk(replace(took, rows=count))
         rows = stored.view(self.stored_dtype).reshape(len(wanted), *self.stored_row_shape)
-        return super().extended([(end, rows)], end + len(rows)).gather(places, out, threads=threads)
+        return super().extended([(end, rows)], end + len(rows)), places

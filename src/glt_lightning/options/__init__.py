@@ -18,11 +18,20 @@ from glt_lightning.options.partition import (
     Normalize,
     PartitionOptions,
 )
-from glt_lightning.options.sampling import MEMORIES, FeatureDtype, Memory, SamplingOptions, SeedPlacement
+from glt_lightning.options.sampling import (
+    AGGREGATES,
+    MEMORIES,
+    Aggregate,
+    FeatureDtype,
+    Memory,
+    SamplingOptions,
+    SeedPlacement,
+)
 from glt_lightning.options.security import SecurityOptions
 from glt_lightning.options.workers import WorkerOptions
 
 __all__ = [
+    "AGGREGATES",
     "ALGORITHMS",
     "ALLOWED",
     "BALANCE",
@@ -31,6 +40,7 @@ __all__ = [
     "HOTNESS",
     "MEMORIES",
     "STORAGE",
+    "Aggregate",
     "CacheOptions",
     "CachePolicy",
     "ClusterOptions",

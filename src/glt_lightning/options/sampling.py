@@ -13,6 +13,8 @@ from glt_lightning.options.workers import WorkerOptions
 
 SeedPlacement = Literal["global", "owner"]
 FeatureDtype = Literal["float32", "stored"]
+Aggregate = Literal["mean", "sum"]
+AGGREGATES = ("mean", "sum")
 Memory = Literal["auto", "cpu", "device", "uva", "hybrid"]
 MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
 
@@ -38,6 +40,10 @@ class SamplingOptions(WorkerOptions):
         feature_dtype: ``stored`` gives attributes that ``partition.storage`` keeps as ``float16`` or ``bfloat16`` in that
             dtype: half the bytes in each batch. The ready modules cast them in their first layer, other modules have to.
             ``int8`` is decoded in either case. ``float32`` decodes all.
+        aggregate_first: Whoever samples does the aggregation of the model's first layer, too, ``mean`` or ``sum``: batches have
+            ``x_neighbors``, the mean or sum of ``x`` over the sampled neighbours of each node, and not the nodes and edges of the
+            last hop: about half the bytes. For graphs with one node type and one edge type, sampled by CPUs, and modules that
+            take it, such as `GraphSAGE`. ``None``: batches have all rows.
         pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
         keep_memory: A rank that trains on a CPU keeps the memory that it frees until training ends, and uses it for the tensors
             of the next step: less CPU time for a higher peak. ``false`` returns it to the system at once. Needs glibc.
@@ -79,6 +85,7 @@ class SamplingOptions(WorkerOptions):
     seed: int | None = None
     seed_placement: SeedPlacement = "global"
     feature_dtype: FeatureDtype = "float32"
+    aggregate_first: Aggregate | None = None
     pin_memory: bool | None = None
     keep_memory: bool = True
     max_restarts: int = 3
@@ -102,6 +109,13 @@ class SamplingOptions(WorkerOptions):
                 raise OptionError(
                     f"sampling.{name}: {kind!r} with num_workers {self.num_workers}: set sampling.worker_devices "
                     "for GPUs of the sampler processes, or num_workers 0 to sample on the GPU that trains."
+                )
+        if self.aggregate_first is not None:
+            one_of("sampling.aggregate_first", self.aggregate_first, AGGREGATES, "null")
+            if self.worker_devices or self.topology not in ("auto", "cpu"):
+                raise OptionError(
+                    f"sampling.aggregate_first: {self.aggregate_first!r} needs CPUs that sample: GPUs give all rows. Remove it, "
+                    "or remove sampling.worker_devices and set sampling.topology to cpu."
                 )
         if self.topology == "cpu" and self.features not in ("auto", "cpu"):
             raise OptionError(

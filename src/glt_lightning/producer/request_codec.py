@@ -25,6 +25,7 @@ _FIELDS = {field.name: field for field in fields(SamplerConfig)}
 # Always sent. Other fields are sent only if they differ from their default: servers of older releases, which do not know
 # them, then serve every request that they can.
 _ALWAYS = {*DEFAULT_DRAW.to_wire(), "threads"} | {name for name, field in _FIELDS.items() if field.default is MISSING}
+_CHOICES = {name: field.metadata["choices"] for name, field in _FIELDS.items() if "choices" in field.metadata}
 _RANGES = {name: field.metadata["range"] for name, field in _FIELDS.items() if "range" in field.metadata}
 
 
@@ -47,6 +48,10 @@ def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:
             values[name] = _read_fanouts(value, num_edge_types)
         elif name in _RANGES:
             values[name] = read_integer(given, name, *_RANGES[name])
+        elif name in _CHOICES:
+            if value not in _CHOICES[name]:
+                raise DataError(f"{name}: expected {' or '.join(_CHOICES[name])}, got {value!r:.50}.")
+            values[name] = value
         elif isinstance(value, bool):
             values[name] = value
         else:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+from glt_lightning.sampler.aggregate import aggregate_neighbors
 from glt_lightning.sampler.counters import DiskUse
 from glt_lightning.sampler.neighbors import Found, NeighborSource
 from glt_lightning.sampler.request import BatchRequest
-from glt_lightning.sampler.sample import Draft, copied, edge_key, node_key, seed_key
+from glt_lightning.sampler.sample import Draft, Field, copied, edge_key, node_key, seed_key
 
 
 def assemble(source: NeighborSource, request: BatchRequest, found: Found) -> Draft:
@@ -20,7 +21,12 @@ def assemble(source: NeighborSource, request: BatchRequest, found: Found) -> Dra
     local = source.local
     begin, counters = time.perf_counter(), local.counters
     counters.frontier_rows = int(found.nodes_per_hop[:, :-1].sum())
+    aggregated: list[Field] = []
+    if source.config.aggregate is not None:
+        field, found = aggregate_neighbors(source, found, DiskUse(counters))
+        aggregated.append(field)
     fields = [
+        *aggregated,
         local.put("input_id", request.input_id),
         *(local.put(seed_key(name), values) for name, values in request.extras.items()),
         copied("num_sampled_nodes", found.nodes_per_hop),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.ops.hops import run_hops
+from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.assemble import assemble
 from glt_lightning.sampler.host_source import HostSource
 from glt_lightning.sampler.neighbors import Found, LocalSource, NeighborSource
@@ -42,6 +43,12 @@ def neighbor_source(
     Raises `OptionError` for ``on_device`` together with ``store``.
     """
     local: LocalSource
+    require_aggregable(partition.manifest, config)
+    if config.aggregate is not None and (store is not None or on_device is not None):
+        raise OptionError(
+            f"sampling.aggregate_first: {config.aggregate!r} needs a CPU that samples and reads all rows; here a GPU "
+            "samples, or keeps rows. Set sampling.topology to cpu and remove cache.device, or remove aggregate_first."
+        )
     if store is None:
         local = HostSource(partition, config, on_device)
     else:

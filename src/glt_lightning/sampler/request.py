@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
-from glt_lightning.options import DrawOptions
+from glt_lightning.options import AGGREGATES, DrawOptions
 
 
 def drawn_from(manifest: Manifest, draw: DrawOptions) -> DrawOptions:
@@ -25,6 +25,8 @@ class SamplerConfig(DrawOptions):
 
     It is the draw options, and: seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all,
     0 none.  stored: attributes are not decoded (`Manifest.as_stored`).
+    aggregate: ``mean`` or ``sum``: batches have what the last hop brings as ``x_neighbors`` (`sampler.aggregate`) instead; None:
+    they have its nodes and edges.
     most_bytes: largest memory of one batch, or None for no limit.
 
     Raises:
@@ -39,6 +41,7 @@ class SamplerConfig(DrawOptions):
     seed_type: int = field(metadata={"range": (0, 2**31 - 1)})
     fanouts: tuple[tuple[int, ...], ...]
     stored: bool = False
+    aggregate: str | None = field(default=None, metadata={"choices": AGGREGATES})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
     def require_room(self, nbytes: int) -> None:

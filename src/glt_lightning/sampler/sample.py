@@ -24,6 +24,14 @@ def edge_key(edge_type: int, name: str) -> str:
     return f"edge/{edge_type}/{name}"
 
 
+AGGREGATED = "x_neighbors"  # the name of an aggregate in a batch
+
+
+def aggregate_key(kind: str) -> str:
+    """Name of the aggregated ``x`` of each node's neighbours in a Sample. kind: ``mean`` or ``sum``."""
+    return f"{AGGREGATED}/{kind}"
+
+
 def seed_key(name: str) -> str:
     """Name of an array of `BatchRequest.extras` in a Sample."""
     return f"seed/{name}"

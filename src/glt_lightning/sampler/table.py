@@ -134,6 +134,11 @@ class RowTable:
             self.places = [np.concatenate(self.places) if self.places else np.empty(0, dtype=np.int64)]
         return self.places[0]
 
+    def keep(self, count: int) -> None:
+        """Leaves the batch's first ``count`` rows."""
+        self.places = [self.all_places[:count]]
+        self.at_hand = {name: values[:count] for name, values in self.at_hand.items()}
+
     @property
     def all_ranks(self) -> np.ndarray:
         """int32 [n]: of all nodes of the batch, the row on the device, or -1."""

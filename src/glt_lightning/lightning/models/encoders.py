@@ -14,6 +14,7 @@ from torch_geometric.nn import RGCNConv
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.models.code_embedding import NumCategories, categories_of
+from glt_lightning.lightning.models.first_layer import take_aggregate
 from glt_lightning.lightning.models.gnn import (
     FAMILY,
     EdgeTypeLayer,
@@ -179,6 +180,7 @@ class ConvStack(nn.Module):
         self.forms: list[Form] | None = ["pair"] * len(convs) if with_type else find_forms(name, convs, widths, {})
 
     def forward(self, batch: Data) -> Tensor:
+        take_aggregate(batch, (), len(self.convs))
         x = self.encoder("node", batch)
         kinds: Tensor | None = None
         if self.with_type:

@@ -16,6 +16,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
+from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated, take_aggregate
 from glt_lightning.lightning.models.loops import edges_into, in_order, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
 from glt_lightning.nn import fuse_layers
@@ -93,10 +94,13 @@ class HomogeneousGNN(nn.Module):
         )
         self.loops = take_self_loops(self.gnn.convs)
         self.forms = find_forms(name, self.gnn.convs, [width] + [hidden_channels] * (num_layers - 1), options)
+        as_given = isinstance(self.encoder.layer, nn.Identity) and self.forms is not None
+        self.takes_aggregates = aggregates_of(self.gnn.convs[0]) if as_given else ()
 
     def forward(self, batch: Data) -> Tensor:
         """Logits [S, C] of the S seeds."""
         x, edge_index = self.encoder("node", batch), batch.edge_index
+        aggregated = take_aggregate(batch, self.takes_aggregates, len(self.gnn.convs))
         weights: dict[str, Tensor] = {}
         if self.normalize is not None:
             edge_index, weights["edge_weight"] = self.normalize(edge_index, len(x), x.dtype)
@@ -107,7 +111,10 @@ class HomogeneousGNN(nn.Module):
         last = len(self.gnn.convs) - 1
         for i, (conv, form) in enumerate(zip(self.gnn.convs, self.forms, strict=True)):
             size = layer_size(last - i, batch.num_sampled_nodes, batch.num_sampled_edges)
-            x = run_layer(conv, form, x, size, *self._edges(edge_index, weights, size))
+            if i == 0 and aggregated is not None:
+                x = run_aggregated(conv, x[: size.destinations], aggregated[: size.destinations].to(x.dtype))
+            else:
+                x = run_layer(conv, form, x, size, *self._edges(edge_index, weights, size))
             if i < last:
                 x = self.gnn.dropout(x if self.gnn.act is None else self.gnn.act(x))
         return x[: batch.batch_size]

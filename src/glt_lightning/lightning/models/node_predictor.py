@@ -113,6 +113,11 @@ class NodePredictor(LightningModule):
         """Names of the classes, or of the labels of a multi-label task."""
         return None if self.label_facts is None else self.label_facts["class_names"]
 
+    @property
+    def takes_aggregates(self) -> tuple[str, ...]:
+        """The values of ``sampling.aggregate_first`` that the encoder takes."""
+        return getattr(self.encoder, "takes_aggregates", ())
+
     def embed(self, batch: Batch) -> Tensor:
         """Embeddings [S, hidden_channels] of the S seeds of a batch."""
         if not self._seed_store(batch).batch_size:  # of a rank without a share of a small evaluation split

@@ -90,6 +90,11 @@ class GraphSAGE(LightningModule):
         self.val_acc = Accuracy(task="multiclass", num_classes=out_channels)
         self.test_acc = Accuracy(task="multiclass", num_classes=out_channels)
 
+    @property
+    def takes_aggregates(self) -> tuple[str, ...]:
+        """The values of ``sampling.aggregate_first`` that the model takes."""
+        return getattr(self.gnn, "takes_aggregates", ())
+
     def forward(self, batch: Batch) -> Tensor:
         """Logits [S, C] of the S seeds of a batch."""
         if not self._seed_store(batch).batch_size:  # of a rank without a share of a small evaluation split
