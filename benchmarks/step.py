@@ -1,17 +1,18 @@
 """CPU seconds of a training step: the ready module, PyG's own model on the same batches, and the matrix products alone.
 
-    python benchmarks/step.py PARTITION [--model GraphSAGE] [--rounds 5] [--batch_size 1024] [--hidden 256] [--bf16]
+    python benchmarks/step.py PARTITION [--models GraphSAGE GAT GCN] [--rounds 5] [--batch_size 1024] [--hidden 256]
 
 PARTITION: a partition folder; all of its parts are mapped. Each round runs forward and backward of every system once, on the same
-batch, with --threads threads. ``stock``: PyG's class with ``trim_to_layer``. ``products``: the linear layers of GraphSAGE on the
-rows that they need, forward and backward, without reading or aggregating a single edge: what no aggregation can be faster than.
+batch, with --threads threads. ``ours bf16``: under autocast to bfloat16, all others in float32. ``stock``: PyG's class with
+``trim_to_layer``. ``products``: the linear layers of GraphSAGE on the rows that they need, forward and backward, without reading
+or aggregating a single edge: what no aggregation can be faster than.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from itertools import pairwise
 
@@ -82,40 +83,38 @@ def batches(args: argparse.Namespace) -> Iterator[Data]:
             yield batch.clone()
 
 
+def systems_of(name: str, width: int, hidden: int) -> dict[str, nn.Module]:
+    ours = HomogeneousGNN(name, width, hidden, LAYERS, CLASSES, dropout=0.5, num_nodes=None, options={})
+    return {f"ours {name}": ours, f"ours bf16 {name}": ours, f"stock {name}": Stock(name, width, hidden)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("partition")
-    parser.add_argument("--model", default="GraphSAGE")
+    parser.add_argument("--models", nargs="+", default=["GraphSAGE"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--bf16", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     systems: dict[str, nn.Module] = {}
     spent: dict[str, list[float]] = {}
-    makes: dict[str, Callable[[int], nn.Module]] = {
-        "ours": lambda width: HomogeneousGNN(
-            args.model, width, args.hidden, LAYERS, CLASSES, dropout=0.5, num_nodes=None, options={}
-        ),
-        "stock": lambda width: Stock(args.model, width, args.hidden),
-        "products": lambda width: Products(width, args.hidden),
-    }
     for number, batch in enumerate(batches(args)):
         labels = torch.arange(batch.batch_size) % CLASSES
         if not systems:
-            systems = {name: make(batch.x.size(1)) for name, make in makes.items()}
+            systems["products"] = Products(batch.x.size(1), args.hidden)
+            for name in args.models:
+                systems |= systems_of(name, batch.x.size(1), args.hidden)
         for name, model in systems.items():
-            cpu_s = step(model, batch, labels, args.bf16)
+            cpu_s = step(model, batch, labels, "bf16" in name)
             if number:  # the first step of each also loads code
                 spent.setdefault(name, []).append(cpu_s)
     for name, seconds in spent.items():
         report(
             bench="step",
             system=name,
-            model=args.model,
-            bf16=args.bf16,
+            threads=args.threads,
             rounds=len(seconds),
             cpu_s=sorted(seconds)[len(seconds) // 2],
             least_s=min(seconds),

@@ -10,26 +10,10 @@
 #include "aggregate_bodies.h"
 #include "guard.h"
 #include "threads.h"
+#include "wide.h"
 
 namespace glt {
 namespace {
-
-template <class Body, class S>
-void run_baseline(const Body& body, int64_t begin, int64_t end, S* row) {
-  body(begin, end, row);
-}
-
-#if defined(__x86_64__) && defined(__GNUC__)
-template <class Body, class S>
-__attribute__((target("avx2"))) void run_wide(const Body& body, int64_t begin, int64_t end, S* row) {
-  body(begin, end, row);  // without fma, so that all processors give the same bits
-}
-
-bool is_wide() {
-  static const bool wide = (__builtin_cpu_init(), __builtin_cpu_supports("avx2"));
-  return wide;
-}
-#endif
 
 // Where part t of `parts` begins, when each is to have as many entries and lists.
 int64_t first_list(const int64_t* indptr, int64_t lists, int64_t t, int64_t parts) {
@@ -54,10 +38,7 @@ void run(const Body& body, int64_t lists, int64_t width, int32_t threads) {
   parallel(parts, int32_t(parts), 1, [&](int64_t from, int64_t to, int) {
     std::vector<S> row(std::max<int64_t>(1, width));
     const int64_t begin = first_list(indptr, lists, from, parts), end = first_list(indptr, lists, to, parts);
-#if defined(__x86_64__) && defined(__GNUC__)
-    if (is_wide()) return run_wide(body, begin, end, row.data());
-#endif
-    run_baseline(body, begin, end, row.data());
+    run_wide(body, begin, end, row.data());
   });
 }
 

@@ -2,5 +2,6 @@
 
 from glt_lightning.nn.aggregate import aggregate
 from glt_lightning.nn.fuse import fuse_layers
+from glt_lightning.nn.relu_dropout import relu_dropout
 
-__all__ = ["aggregate", "fuse_layers"]
+__all__ = ["aggregate", "fuse_layers", "relu_dropout"]

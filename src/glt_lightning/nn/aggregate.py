@@ -46,6 +46,11 @@ def aggregate(
     return out
 
 
+def value_name(x: Tensor) -> str:
+    """The name of its dtype, a key of `VALUES`."""
+    return _VALUES[x.dtype]
+
+
 def has_kernels(x: Tensor) -> bool:
     """Whether `aggregate` takes rows such as these."""
     return x.device.type == "cpu" and x.dtype in _VALUES and x.layout == torch.strided and x.dim() > 0
@@ -85,7 +90,7 @@ def _edges(
         num_edges=num_sources if src is None else src.size(0),
         indptr=indptr.data_ptr(),
         src=None if src is None else src.data_ptr(),
-        values=_VALUES[rows.dtype],
+        values=value_name(rows),
         width=width,
         heads=max(1, heads),
         threads=torch.get_num_threads(),

@@ -29,7 +29,7 @@ from glt_lightning.lightning.models.gnn import (
 from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
 from glt_lightning.lightning.models.loops import edges_into, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, layer_size, run_layer
-from glt_lightning.nn import fuse_layers
+from glt_lightning.nn import fuse_layers, relu_dropout
 
 _TYPED = ("HGT", "RGCN")
 _FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
@@ -160,7 +160,7 @@ class FamilyEncoder(HomogeneousGNN):
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(self, batch: Data) -> Tensor:
-        return self.dropout(super().forward(batch).relu())
+        return relu_dropout(super().forward(batch), self.dropout.p, self.training)
 
 
 class ConvStack(nn.Module):
@@ -198,5 +198,5 @@ class ConvStack(nn.Module):
                 further = () if kinds is None else (kinds[: size.edges],)
                 needed = edges_into(edge_index, size.destinations) if self.loops else size.edges
                 x = run_layer(conv, self.forms[i], x, size, edge_index[:, :needed], *further)
-            x = self.dropout(x.relu())
+            x = relu_dropout(x, self.dropout.p, self.training)
         return x[: batch.batch_size]

@@ -19,7 +19,7 @@ from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCate
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated, take_aggregate
 from glt_lightning.lightning.models.loops import edges_into, in_order, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
-from glt_lightning.nn import fuse_layers
+from glt_lightning.nn import fuse_layers, relu_dropout
 from glt_lightning.types import EdgeType, NodeType
 
 Metadata = tuple[list[NodeType], list[EdgeType]]
@@ -116,8 +116,14 @@ class HomogeneousGNN(nn.Module):
             else:
                 x = run_layer(conv, form, x, size, *self._edges(edge_index, weights, size))
             if i < last:
-                x = self.gnn.dropout(x if self.gnn.act is None else self.gnn.act(x))
+                x = self._activate(x)
         return x[: batch.batch_size]
+
+    def _activate(self, x: Tensor) -> Tensor:
+        act, dropout = self.gnn.act, self.gnn.dropout
+        if type(act) is nn.ReLU:
+            return relu_dropout(x, dropout.p, dropout.training)
+        return dropout(x if act is None else act(x))
 
     def _edges(self, edge_index: Tensor, weights: dict[str, Tensor], size: LayerSize) -> tuple[Tensor, ...]:
         """The edges that lead to the destinations, and their weights."""
@@ -183,7 +189,8 @@ class HeterogeneousEncoder(nn.Module):
             x = {t: rows[: sum(nodes_per_hop[t][: after + 2])] for t, rows in x.items()}
             needed = {e: edges[e][:, : sum(edges_per_hop[e][: after + 1])] for e in layer.edge_types}
             out = layer(x, needed, {t: sum(nodes_per_hop[t][: after + 1]) for t in x})
-            x |= {t: self.dropout(rows.relu() if layer.activate else rows) for t, rows in out.items()}
+            drop = partial(relu_dropout, p=self.dropout.p, training=self.training) if layer.activate else self.dropout
+            x |= {t: drop(rows) for t, rows in out.items()}
         return x[self.target_type][: batch[self.target_type].batch_size]
 
 

@@ -1,0 +1,24 @@
+// Runs a loop in the widest instructions that the processor has of those we compile for: the baseline and AVX2. Without
+// fused products, so that all processors give the same bits.
+#pragma once
+
+namespace glt {
+
+#if defined(__x86_64__) && defined(__GNUC__)
+template <class Body, class... Arguments>
+__attribute__((target("avx2"))) void run_avx2(const Body& body, Arguments... arguments) {
+  body(arguments...);
+}
+#endif
+
+// body: a struct whose operator() is GLT_HD_INLINE.
+template <class Body, class... Arguments>
+void run_wide(const Body& body, Arguments... arguments) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  static const bool avx2 = (__builtin_cpu_init(), __builtin_cpu_supports("avx2"));
+  if (avx2) return run_avx2(body, arguments...);
+#endif
+  body(arguments...);
+}
+
+}  // namespace glt
