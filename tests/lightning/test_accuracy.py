@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -15,6 +16,10 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 # what full-batch GraphSAGE reaches, less a point and a half
 LEAST = {"cora": 0.781, "amazon_computers": 0.896, "facebook_pages": 0.914, "wordnet": 0.52, "dblp_hetero": 0.927}
+
+# Seeds whose mean is compared, where one seed may lie on either side of the bound: dblp_hetero gave 0.924, 0.926, 0.929, 0.932
+# and 0.933 for seeds 0 to 4, a mean of 0.929. The other data sets are far enough from their bounds.
+SEEDS = {"dblp_hetero": 5}
 
 
 def fit_and_test(cwd: Path, *options: object) -> float:
@@ -38,4 +43,10 @@ def test_reference(name: str, tmp_path: Path) -> None:
     if not file.exists():
         pytest.skip(f"{file} is not here; set GLT_TEST_DATA to the folder of the reference data sets")
     config = CONFIGS / "reference" / f"{name}.yaml"
-    assert fit_and_test(tmp_path, "--config", config, "--data.dataset", file) >= LEAST[name]
+    options = ["--config", config, "--data.dataset", file, "--data.root", tmp_path / "root"]
+    reached = []
+    for seed in range(SEEDS.get(name, 1)):
+        folder = tmp_path / str(seed)  # where `best` finds the checkpoint of this seed alone
+        folder.mkdir()
+        reached.append(fit_and_test(folder, *options, *(["--seed_everything", seed] if name in SEEDS else [])))
+    assert fmean(reached) >= LEAST[name], reached
