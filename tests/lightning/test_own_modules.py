@@ -118,7 +118,7 @@ def test_whole_life_of_two_ranks(config: Any, tmp_path: Path, module: str, strat
     run_cli("fit", *run, **here)
     first = Path("lightning_logs/version_0/checkpoints")
     checkpoint = torch.load(first / "last.ckpt", weights_only=True)
-    steps = -(-(30 if module in HETERO else 100) // 10)  # of ten seeds, five from each rank
+    steps = -(-(15 if module in HETERO else 100) // 10)  # of ten seeds, five from each rank
     assert (checkpoint["epoch"], checkpoint["global_step"]) == (1, 2 * steps)
     run_cli("fit", *run, "--ckpt_path", first / "last.ckpt", "--trainer.max_epochs", 3, **here)
     again = torch.load(Path("lightning_logs/version_1/checkpoints/last.ckpt"), weights_only=True)
