@@ -32,6 +32,7 @@ def test_metrics() -> None:
             "seeds_per_s": 40.0,
             "sampled_edges_per_s": 280.0,
             "wait_share": 0.4,
+            "core_wait_share": 0.0,
             "local_share": 0.6,
             "cache_hit_rate": 0.625,
             "remote_rows_per_batch": 7.5,
@@ -78,6 +79,12 @@ def test_nothing_is_divided_by_zero() -> None:
 )
 def test_line(counters: Counters, wait_s: float, said: str) -> None:
     assert totals(counters, wait_s).line() == said
+
+
+def test_line_of_threads_that_fight_for_cores() -> None:
+    found = EpochTotals(1, seeds=100, elapsed_s=10.0, core_s=6.0, core_wait_s=4.0)
+    assert found.line() == "10 seeds/s, 0% waiting for batches, bound by cores (40% of thread time without a core)"
+    assert EpochTotals.from_list(found.to_list()) == found
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.helpers import run_script
 from tests.lightning.test_two_ranks import WITH_TESTS
 from tests.lightning.tiny import WIDTH, Noting
 
-KEYS = {"glt/batches_per_s", "glt/seeds_per_s", "glt/sampled_edges_per_s", "glt/wait_share"}
+KEYS = {"glt/batches_per_s", "glt/seeds_per_s", "glt/sampled_edges_per_s", "glt/wait_share", "glt/core_wait_share"}
 KEYS |= {"glt/local_share", "glt/deduplicated_share", "glt/disk_rows_per_batch"}
 KEYS |= {"glt/remote_rows_per_batch", "glt/remote_mb_per_batch"}
 
@@ -105,6 +105,7 @@ def test_totals_of_an_epoch(make_data, make_model, make_trainer, workers: int) -
     logged = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("glt/")}
     assert logged.keys() == KEYS
     assert 0 <= logged["glt/wait_share"] <= 1
+    assert 0 <= logged["glt/core_wait_share"] < 1
     assert logged["glt/seeds_per_s"] == pytest.approx(20 * logged["glt/batches_per_s"])
     assert logged["glt/sampled_edges_per_s"] > logged["glt/seeds_per_s"]
     # five batches of at least 0.02 s; validation, which takes longer, does not count

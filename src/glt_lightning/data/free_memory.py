@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from glt_lightning.data.control_groups import control_groups
+
 _RESERVE = 64 << 20  # bytes left to the rest of the process
 
 
@@ -29,21 +31,11 @@ def _host() -> int:
 def _groups() -> list[int]:
     """Bytes left in each memory control group of this process, of version 1 or 2; the page cache counts as free."""
     left = [1 << 62]
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup/memory")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    for version, folder in control_groups("memory"):
+        if version == 2:
+            left += _left(folder, "memory.max", "memory.current", "inactive_file")
         else:
-            continue
-        folder = root / group.lstrip("/")
-        while True:
-            left += _left(folder if folder.exists() else root, *names)
-            if folder in (root, folder.parent):
-                break
-            folder = folder.parent
+            left += _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
     return left
 
 

@@ -126,4 +126,4 @@ def test_metrics_of_one_quantity_share_a_plot() -> None:
 
 
 def test_there_is_advice_for_every_verdict() -> None:
-    assert ADVICE.keys() == {"compute", *stages(LOCAL)}
+    assert ADVICE.keys() == {"compute", "cores", *stages(LOCAL)}

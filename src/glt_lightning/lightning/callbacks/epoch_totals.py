@@ -18,6 +18,7 @@ class EpochTotals:
     """Sums over the loaders of a rank, or over ranks.
 
     ranks: those that trained with loaders of ours.  elapsed_s: of training, without validation; validation_s: of that.
+    core_s: of their threads on a core; core_wait_s: of those that could run and had no core.
     Seconds of ranks are added up, as if one had followed the other.
     """
 
@@ -30,6 +31,8 @@ class EpochTotals:
     elapsed_s: float = 0.0
     validation_s: float = 0.0
     counters: Counters = field(default_factory=Counters)
+    core_s: float = 0.0
+    core_wait_s: float = 0.0
 
     def add(self, stats: LoaderStats) -> None:
         """Adds what a loader has delivered so far."""
@@ -47,18 +50,28 @@ class EpochTotals:
     def to_list(self) -> list[int | float]:
         """All numbers in order: what ranks add up."""
         counts = [self.ranks, self.batches, self.seeds, self.nodes, self.edges]
-        return [*counts, self.wait_s, self.elapsed_s, self.validation_s, *self.counters.to_list()]
+        seconds = [self.wait_s, self.elapsed_s, self.validation_s, self.core_s, self.core_wait_s]
+        return [*counts, *seconds, *self.counters.to_list()]
 
     @classmethod
     def from_list(cls, values: Sequence[int | float]) -> EpochTotals:
         """What `to_list` gave, or a sum of such."""
         ranks, batches, seeds, nodes, edges = (int(n) for n in values[:5])
-        counters = Counters(*values[8:])  # type: ignore[arg-type]
-        return cls(ranks, batches, seeds, nodes, edges, values[5], values[6], values[7], counters)
+        wait_s, elapsed_s, validation_s, core_s, core_wait_s = values[5:10]
+        counters = Counters(*values[10:])  # type: ignore[arg-type]
+        return cls(ranks, batches, seeds, nodes, edges, wait_s, elapsed_s, validation_s, counters, core_s, core_wait_s)
 
     @property
     def wait_share(self) -> float:
         return _share(self.wait_s, self.elapsed_s)
+
+    @property
+    def core_wait_share(self) -> float:
+        return _share(self.core_wait_s, self.core_s + self.core_wait_s)
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.wait_share, self.core_wait_share, self.counters)
 
     def metrics(self) -> dict[str, float]:
         """Rates over all ranks, shares of sums, and means over all batches. ``cache_hit_rate`` where rows of other parts
@@ -70,6 +83,7 @@ class EpochTotals:
             "seeds_per_s": self.seeds / elapsed_s,
             "sampled_edges_per_s": self.edges / elapsed_s,
             "wait_share": self.wait_share,
+            "core_wait_share": self.core_wait_share,
             "local_share": _share(counters.local_rows, counters.rows),
             "remote_rows_per_batch": _share(counters.remote_rows, self.batches),
             "remote_mb_per_batch": _share(counters.remote_bytes / _MB, self.batches),
@@ -100,8 +114,10 @@ class EpochTotals:
         return ", ".join(found)
 
     def bound(self) -> str:
-        """The verdict, and the share of the samplers' time that went into it."""
-        found, spent = verdict(self.wait_share, self.counters), stages(self.counters)
+        """The verdict, and the share of the samplers' time, or of its threads' time, that went into it."""
+        found, spent = self.verdict, stages(self.counters)
+        if found == "cores":
+            return f"cores ({self.core_wait_share:.0%} of thread time without a core)"
         return f"{found} ({_share(spent[found], sum(spent.values())):.0%} of sampler time)" if found in spent else found
 
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
+from glt_lightning.lightning.callbacks.thread_times import ThreadTimes, thread_times, times_since
 from glt_lightning.loader import DistNeighborLoader
 
 
@@ -40,6 +41,7 @@ class SamplingMonitor(Callback):
         self.totals: EpochTotals | None = None  # of the latest epoch that ended, over all ranks
         self._elapsed_s, self._validation_s, self._since = 0.0, 0.0, 0.0
         self._before = EpochTotals()
+        self._threads: ThreadTimes = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)  # an epoch that is resumed in its middle does not start
@@ -73,6 +75,7 @@ class SamplingMonitor(Callback):
     def _begin(self, trainer: Trainer) -> None:
         self._elapsed_s, self._validation_s, self._since = 0.0, 0.0, time.perf_counter()
         self._before = _so_far(trainer)
+        self._threads = thread_times()
 
     def _lap(self) -> None:
         now = time.perf_counter()
@@ -84,6 +87,7 @@ class SamplingMonitor(Callback):
         totals = _so_far(trainer).since(self._before)
         if any(True for _ in _loaders(trainer)):
             totals.ranks, totals.elapsed_s, totals.validation_s = 1, self._elapsed_s, self._validation_s
+            totals.core_s, totals.core_wait_s = times_since(self._threads)
         return totals
 
 

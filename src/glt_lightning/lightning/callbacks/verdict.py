@@ -8,6 +8,10 @@ MOST_WAIT = 0.1  # share of training time; below it, faster samplers would hardl
 
 # What may help, by verdict; docs/lightning.md says more.
 ADVICE = {
+    "cores": (
+        "More threads want to run than there are cores: fewer ranks, sampling.num_workers or threads of torch "
+        "(OMP_NUM_THREADS), or less other work on this host, may help."
+    ),
     "compute": "Samplers keep up: a faster device or a smaller model would shorten an epoch.",
     "sampling": "More sampling.num_workers (of graph servers: cluster.num_workers) or smaller num_neighbors may help.",
     "network": (
@@ -29,9 +33,12 @@ def stages(counters: Counters) -> dict[str, float]:
     }
 
 
-def verdict(wait_share: float, counters: Counters) -> str:
-    """``compute`` where the trainer hardly waits for batches, else what the samplers spent most time on: ``sampling``,
-    ``network``, ``disk`` or ``copy``."""
+def verdict(wait_share: float, core_wait_share: float, counters: Counters) -> str:
+    """``cores`` where the threads of the trainer lose more time to others than it waits for batches, ``compute`` where it
+    hardly waits for either, else what the samplers spent most time on: ``sampling``, ``network``, ``disk`` or ``copy``."""
+    lost = (1 - wait_share) * core_wait_share  # while it waits for a batch, its threads want no core
+    if lost >= MOST_WAIT and lost > wait_share:
+        return "cores"
     if wait_share < MOST_WAIT:
         return "compute"
     spent = stages(counters)

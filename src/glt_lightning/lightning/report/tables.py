@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
-from glt_lightning.lightning.callbacks.verdict import ADVICE, stages, verdict
+from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
 from glt_lightning.lightning.report.record import RunRecord
 from glt_lightning.page import numbers
 from glt_lightning.page.table import Table
@@ -45,12 +45,12 @@ def sampler_table(totals: EpochTotals) -> Table:
         (f"{stage}: {names[stage]}", numbers.duration(s), numbers.percent(s / whole if whole else 0.0))
         for stage, s in spent.items()
     ]
-    found = verdict(totals.wait_share, totals.counters)
     return Table(
         "Where the samplers' time went",
         ("", "time", "share"),
         tuple(rows),
-        f"added up over all samplers, which work at the same time. Training was bound by {totals.bound()}. {ADVICE[found]}",
+        f"added up over all samplers, which work at the same time. Training was bound by {totals.bound()}. "
+        f"{ADVICE[totals.verdict]}",
     )
 
 
@@ -111,7 +111,7 @@ def _sampling_cells(totals: EpochTotals | None) -> Sequence[str]:
     if totals is None:
         return (numbers.NONE,) * 3
     rate = numbers.rate(totals.metrics()["seeds_per_s"])
-    return rate, numbers.percent(totals.wait_share), verdict(totals.wait_share, totals.counters)
+    return rate, numbers.percent(totals.wait_share), totals.verdict
 
 
 def value_text(value: float | None) -> str:

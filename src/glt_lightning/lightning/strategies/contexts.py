@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import numpy as np
@@ -27,6 +28,7 @@ class ContextOwner:
     def __init__(self) -> None:
         self._context: LoaderContext | None = None
         self._closer: weakref.finalize[[], ContextOwner] | None = None
+        self._ends = ExitStack()
 
     @property
     def is_open(self) -> bool:
@@ -54,11 +56,15 @@ class ContextOwner:
             device=device,
         )
         self._context = context
-        ends = ExitStack()
+        ends = self._ends = ExitStack()
         if sampling.keep_memory and device.type == "cpu":
             _keep_memory(ends)
         ends.callback(context.close)
         self._closer = weakref.finalize(self, ends.close)  # also when this owner is forgotten, and at exit
+
+    def until_closed(self, end: Callable[[], None]) -> None:
+        """Calls ``end`` when the context that is open now is closed."""
+        self._ends.callback(end)
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         return self._opened(spec).make_loader(spec)

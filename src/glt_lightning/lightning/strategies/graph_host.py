@@ -13,6 +13,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.strategies.collectives import gather_text_of
 from glt_lightning.lightning.strategies.contexts import ContextOwner
+from glt_lightning.lightning.strategies.torch_threads import share_cores
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.options import CacheOptions, SamplingOptions
@@ -50,6 +51,10 @@ class GraphHost(ABC):
     def _gather_text(self, text: str) -> list[str]:
         """The texts of all ranks. A collective call."""
 
+    def _samplers(self, sampling: SamplingOptions, ranks: int) -> int:
+        """Number of sampler processes on this host."""
+        return sampling.num_workers * ranks
+
     @property
     def has_context(self) -> bool:
         return self._contexts.is_open
@@ -69,6 +74,8 @@ class GraphHost(ABC):
         ranks, on_host, device = self._place()
         sampling = with_channel_bytes(sampling, on_host)
         self._contexts.open(sampled, sampling, seed=seed, ranks=ranks, device=device, cache=cache)
+        if device.type == "cpu":
+            self._contexts.until_closed(share_cores(on_host, self._samplers(sampling, on_host)))
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A loader of this rank's batches; `open_context` comes first."""

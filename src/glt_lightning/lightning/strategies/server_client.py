@@ -83,6 +83,9 @@ class GLTServerClientStrategy(GLTStrategy):
                 )
         return found[0]
 
+    def _samplers(self, sampling: SamplingOptions, ranks: int) -> int:
+        return 0 if self.options.servers else self.options.num_workers  # of the server that this run starts
+
     def _find_graph(self) -> ServedGraph:
         options = self.options
         if options.servers:

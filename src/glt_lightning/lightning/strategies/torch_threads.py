@@ -1,0 +1,52 @@
+"""The threads that torch computes with in a rank, beside the other ranks and the samplers of its host."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from glt_lightning.data.control_groups import usable_cores
+
+_log = logging.getLogger(__name__)
+_NAME = "OMP_NUM_THREADS"
+_ENVIRON = Path("/proc/self/environ")  # as this process was started with
+
+
+def fair_threads(cores: int, ranks: int, samplers: int) -> int:
+    """Threads for each of ``ranks`` on a host. Its samplers get a core each, but at most half of the cores."""
+    return max(1, (cores - min(samplers, cores // 2)) // ranks)
+
+
+def share_cores(ranks: int, samplers: int) -> Callable[[], None]:
+    """Lowers the number of torch's threads to this rank's share, unless the user chose a number; returns what undoes it.
+
+    ranks, samplers: processes on this host.
+    """
+    before, cores = torch.get_num_threads(), usable_cores()
+    threads = min(before, fair_threads(cores, ranks, samplers))
+    if threads == before or _is_chosen(before, ranks):
+        return lambda: None
+    torch.set_num_threads(threads)
+    _log.info(
+        "threads of torch: %d per rank (cores: %d, ranks: %d, sampler processes: %d). OMP_NUM_THREADS sets another number.",
+        threads,
+        cores,
+        ranks,
+        samplers,
+    )
+    return lambda: torch.set_num_threads(before)
+
+
+def _is_chosen(threads: int, ranks: int) -> bool:
+    """Whether the user chose torch's number of threads. Lightning also sets it, with the variable, where it starts ranks."""
+    if f"\0{_NAME}=" in "\0" + _ENVIRON.read_text(errors="replace"):
+        return True
+    available = len(os.sched_getaffinity(0))
+    by_lightning = max(1, available // ranks)
+    if _NAME in os.environ:
+        return os.environ[_NAME] != str(by_lightning) or threads != by_lightning
+    return threads != available
