@@ -1,0 +1,69 @@
+"""The built-in models give the same, outputs and gradients, on the kernels of aggregation and on PyG's own path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from glt_lightning import SamplingOptions
+from glt_lightning.lightning.models import encoders, gnn, layers
+from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.nn import gathered
+from tests.lightning.test_gnn import one_batch
+from tests.lightning.tiny import WIDTH, learnable_hetero
+
+PNA = {"aggregators": ["mean", "max", "std"], "scalers": ["identity", "attenuation"], "deg": torch.tensor([0, 5, 3])}
+
+
+def made(name: str, options: dict[str, Any], shape: EncoderShape, *, fused: bool) -> torch.nn.Module:
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (encoders, gnn, layers):
+            if not fused:
+                patch.setattr(module, "fuse_layers", lambda layer: layer)
+        return make_encoder(name, options, shape).double()
+
+
+def compare(name: str, options: dict[str, Any], shape: EncoderShape, batch: Any, summed: list[str]) -> int:
+    """Number of aggregations that made no row of an edge, when both models were found to be equal."""
+    found, counted = [], 0
+    for fused in (True, False):
+        model = made(name, options, shape, fused=fused)
+        before = len(summed)  # making a model tries its layers
+        out = model(batch)
+        counted = len(summed) - before if fused else counted
+        found.append([out, *torch.autograd.grad(out.sin().sum(), list(model.parameters()), allow_unused=True)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    return counted
+
+
+@pytest.fixture
+def summed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by one for each aggregation that made no row of an edge."""
+    kinds: list[str] = []
+    aggregate = gathered.Gathered.aggregate
+    monkeypatch.setattr(gathered.Gathered, "aggregate", lambda s, kind: (kinds.append(kind), aggregate(s, kind))[1])
+    return kinds
+
+
+@pytest.mark.parametrize("name", ["GraphSAGE", "GCN", "GIN", "GAT", "GATv2Conv", "PNA"])
+def test_one_node_type(make_data, name: str, summed: list[str]) -> None:
+    batch = one_batch(make_data(num_neighbors=[3, 3]))
+    assert (batch.edge_index[1].diff() >= 0).all()
+    shape = EncoderShape(in_channels=WIDTH, hidden_channels=8, num_layers=2, dropout=0.0)
+    counted = compare(name, PNA if name == "PNA" else {}, shape, batch, summed)
+    assert counted == (0 if name == "PNA" else 2)  # a layer each: edges are sorted, with loops, too
+
+
+@pytest.mark.parametrize("name", ["GraphSAGE", "GIN", "GAT", "GATv2Conv", "RGCN", "HGT"])
+def test_several_node_types(make_data, name: str, summed: list[str]) -> None:
+    data = make_data(dataset=learnable_hetero(), undirected=True, sampling=SamplingOptions(seed=0))
+    batch = one_batch(data)
+    assert all((store.edge_index[1].diff() >= 0).all() for store in batch.edge_stores)
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
+    shape = EncoderShape(in_channels=data.num_features, hidden_channels=8, num_layers=2, dropout=0.0, **described)
+    counted = compare(name, {}, shape, batch, summed)
+    assert bool(counted) == (name != "HGT")
