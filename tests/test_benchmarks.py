@@ -38,6 +38,7 @@ COMMANDS = {
     "disk.py": "{part1} --rounds 1",
     "step.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
+    "first_step.py": "{graph} {tmp}/part --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
     "dynamic_cache.py": "--ids 1000 --width 4 --repeat 1",
 }
