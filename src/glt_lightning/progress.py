@@ -24,7 +24,8 @@ class Progress:
             return
         from tqdm import tqdm
 
+        scaled = total >= 1000  # else tqdm would show 40 rows as "40.0 rows"
         with tqdm(
-            total=total, desc=title, unit=f" {unit}", unit_scale=True, dynamic_ncols=True, file=sys.stderr
+            total=total, desc=title, unit=f" {unit}", unit_scale=scaled, dynamic_ncols=True, file=sys.stderr
         ) as bar:
             yield bar.update

@@ -8,6 +8,7 @@ import pytest
 
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import partition_graph
+from glt_lightning.progress import Progress
 from tests.helpers.partition_truth import single
 
 
@@ -27,3 +28,10 @@ def test_progress(
     out, err = capsys.readouterr()
     assert out == ""
     assert ("reading edges" in err and "writing edges" in err and "edges/s" in err) == shown
+
+
+@pytest.mark.parametrize(("total", "shown"), [(40, "40/40 "), (0, "0 rows"), (4000, "4.00k/4.00k ")])
+def test_small_counts_are_whole_numbers(capsys: pytest.CaptureFixture[str], total: int, shown: str) -> None:
+    with Progress(True).phase("reading", total, "rows") as done:
+        done(total)
+    assert shown in capsys.readouterr().err.rpartition("\r")[2]
