@@ -17,6 +17,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from glt_lightning.errors import NativeError
 from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.lightning.strategies.sigterm import EndBySigterm
 from tests.lightning.tiny import Noting
@@ -134,6 +135,37 @@ def test_sigterm_while_the_graph_is_partitioned(
         main(fit("--trainer.max_epochs", 1))
     assert ended.value.code == 143
     assert "fit: ended by SIGTERM after 0 epochs and 0 steps; there is no checkpoint" in caplog.text
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_second_sigterm_does_not_end_the_cleaning_up(fit: Callable[..., list[str]], monkeypatch) -> None:
+    """Schedulers send it to all processes of a job, and launchers pass it on."""
+    done: list[str] = []
+
+    def partition(*_: Any, **__: Any) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            done.append("removed")
+
+    monkeypatch.setattr("glt_lightning.lightning.graph_data_module.partition_graph", partition)
+    with pytest.raises(SystemExit) as ended:
+        main(fit("--trainer.max_epochs", 1))
+    assert (ended.value.code, done) == (143, ["removed"])
+
+
+def test_sigterm_while_an_extension_module_is_imported(fit: Callable[..., list[str]], monkeypatch) -> None:
+    def partition(*_: Any, **__: Any) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:  # as pybind11 does
+            raise NativeError("METIS is not installed (initialization failed).") from None
+
+    monkeypatch.setattr("glt_lightning.lightning.graph_data_module.partition_graph", partition)
+    with pytest.raises(SystemExit) as ended:
+        main(fit("--trainer.max_epochs", 1))
+    assert ended.value.code == 143
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -74,11 +74,17 @@ def unwound_by_sigterm() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, _unwind)
     try:
         yield
+    except Exception as error:
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+            raise
+        # An extension module that was being imported makes an ImportError of the exit: "METIS is not installed".
+        raise SIGTERMException(_STATUS) from error
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _unwind(signum: int, frame: Any) -> None:
+    signal.signal(signum, signal.SIG_IGN)  # a second one must not end the cleaning up
     raise SIGTERMException(_STATUS)
 
 
