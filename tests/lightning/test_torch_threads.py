@@ -18,12 +18,12 @@ from glt_lightning.lightning.strategies.torch_threads import fair_threads, share
     [
         (1, 1, 0, 1),
         (2, 1, 0, 2),
-        (2, 1, 1, 1),
+        (2, 1, 1, 2),
         (2, 2, 2, 1),
         (16, 1, 2, 14),
         (16, 2, 4, 6),
-        (16, 1, 40, 8),
-        (3, 1, 2, 2),
+        (16, 1, 40, 12),
+        (4, 1, 2, 3),
     ],
 )
 def test_fair_threads(cores: int, ranks: int, samplers: int, threads: int) -> None:

@@ -17,8 +17,9 @@ _ENVIRON = Path("/proc/self/environ")  # as this process was started with
 
 
 def fair_threads(cores: int, ranks: int, samplers: int) -> int:
-    """Threads for each of ``ranks`` on a host. Its samplers get a core each, but at most half of the cores."""
-    return max(1, (cores - min(samplers, cores // 2)) // ranks)
+    """Threads for each of ``ranks`` on a host. Its samplers get a core each, but at most a quarter of the cores: they work for
+    a small part of a step, and of two cores the second one is worth a third of the step's time to a rank."""
+    return max(1, (cores - min(samplers, cores // 4)) // ranks)
 
 
 def share_cores(ranks: int, samplers: int) -> Callable[[], None]:
