@@ -1,6 +1,6 @@
 """The loader end to end, [15, 10, 5] x 1024 with features and labels: M rows per CPU second of all processes.
 
-    python benchmarks/loader.py PARTITION [--workers 2]
+    python benchmarks/loader.py PARTITION [--workers 2] [--edge_format edge_index]
 
 A row is a node of a batch. The consumer drops each batch at once and computes nothing. ``trainer_ms`` is the CPU time of
 this process alone; ``faults`` are minor page faults per batch, of which recycled memory has none.
@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from measure import cpu_s, minor_faults, process_tree, report
 from torch_geometric.data import Data
 
 from glt_lightning import DistNeighborLoader, LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning.options import EDGE_FORMATS
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
 
@@ -31,10 +33,11 @@ def main() -> None:
     parser.add_argument("partition")
     parser.add_argument("--workers", type=int, default=0, help="sampler processes; 0 samples in this one")
     parser.add_argument("--batches", type=int, default=80)
+    parser.add_argument("--edge_format", choices=EDGE_FORMATS, default="tensor")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with LoaderContext(LocalPartition.open(args.partition), SamplingOptions(num_workers=args.workers)) as context:
-        stream = endless(context.make_loader(SPEC))
+        stream = endless(context.make_loader(replace(SPEC, edge_format=args.edge_format)))
         for _ in range(10 + 20 * args.workers):  # every slot of every process has been used
             next(stream)
         pids = process_tree()
@@ -46,6 +49,7 @@ def main() -> None:
         bench="loader",
         system="ours",
         workers=args.workers,
+        edge_format=args.edge_format,
         m_rows_per_cpu_s=rows / args.batches / cpu / 1e6,
         cpu_ms=cpu * 1e3,
         trainer_ms=trainer * 1e3,

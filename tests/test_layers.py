@@ -53,7 +53,7 @@ DOORS = {
         "loader/",
         "lightning/",
     ),
-    "torch_geometric": ("partition/sources/", "nn/", "loader/collate.py", "lightning/"),
+    "torch_geometric": ("partition/sources/", "nn/", "loader/collate.py", "loader/edge_index.py", "lightning/"),
     "ogb": ("partition/sources/",),
     "pyarrow": ("transport/flight_", "partition/sources/tables/", "lightning/callbacks/prediction_files.py"),
     "cryptography": ("transport/certs.py",),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.sampler.sample import Sample
@@ -49,7 +50,18 @@ def _fields(batch: Data | HeteroData | Sample) -> Iterable[tuple[str, Any]]:
     if isinstance(batch, Sample):
         return batch.arrays.items()
     stores = [("" if store._key is None else f"{store._key} ", store) for store in batch.stores]
-    return [(f"{key}{name}", value) for key, store in stores for name, value in store.items()]
+    fields = [(f"{key}{name}", value) for key, store in stores for name, value in store.items()]
+    return [each for name, value in fields for each in _parts(name, value)]
+
+
+def _parts(name: str, value: Any) -> list[tuple[str, Any]]:
+    """A field; of an `EdgeIndex` also what it holds beside the edges."""
+    if not isinstance(value, EdgeIndex):
+        return [(name, value)]
+    size, order = value.sparse_size(), value.sort_order
+    pointers = {"colptr": value._indptr, "rowptr": value._T_indptr, "perm": value._T_perm, "col": value._T_index[1]}
+    more = [(f"{name} {key}", found) for key, found in pointers.items() if found is not None]
+    return [(name, value.as_tensor()), (f"{name} facts", repr((type(value).__name__, size, order))), *more]
 
 
 def _bits(name: str, value: Any) -> FieldBits:

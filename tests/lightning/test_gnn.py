@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning import GLTDataModule, GraphSAGE, SamplingOptions
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
 from glt_lightning.lightning.models.gnn import gnn_class
+from glt_lightning.loader.edge_index import plain
 from tests.lightning.tiny import CLASSES, NODES, SHAPE, WIDTH, learnable_hetero, save_graph
 
 
@@ -61,7 +63,7 @@ def test_trimming_leaves_the_seeds_as_they_are(two_hops, name: str, options: dic
     stock = gnn_class(name)(WIDTH, SHAPE["hidden_channels"], layers, CLASSES, dropout=0.0, **options).eval()
     stock.load_state_dict(model.gnn.gnn.state_dict())
     assert model.gnn.forms is not None
-    out, expected = model(two_hops), stock(two_hops.x, two_hops.edge_index)[:20]
+    out, expected = model(two_hops), stock(two_hops.x, plain(two_hops.edge_index))[:20]
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
     grads = [
         torch.autograd.grad(each.square().sum(), list(m.parameters())) for each, m in ((out, model), (expected, stock))
@@ -70,12 +72,17 @@ def test_trimming_leaves_the_seeds_as_they_are(two_hops, name: str, options: dic
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def two_hops(tmp_path_factory) -> Data:
-    """A batch of 20 seeds."""
+@pytest.fixture(scope="module", params=["tensor", "edge_index_csr"])
+def two_hops(request, tmp_path_factory) -> Data:
+    """A batch of 20 seeds, with edges in either form."""
     path = tmp_path_factory.mktemp("graph")
     graph = str(save_graph(path / "graph.npz"))
-    return one_batch(GLTDataModule(graph, root=str(path), num_neighbors=[3, 3], batch_size=20))
+    options = {"num_neighbors": [3, 3], "batch_size": 20, "edge_format": request.param}
+    return one_batch(GLTDataModule(graph, root=str(path), **options)).clone()
+
+
+def test_the_form_of_edges(two_hops, request) -> None:
+    assert isinstance(two_hops.edge_index, EdgeIndex) == ("edge_index" in request.node.callspec.id)
 
 
 def test_first_layer_computes_the_nodes_that_matter_alone(two_hops) -> None:
@@ -106,7 +113,7 @@ def test_no_trimming_where_it_would_change_the_answer(
     assert model.gnn.forms is None
     stock = gnn_class(name)(WIDTH, SHAPE["hidden_channels"], 2, CLASSES, dropout=0.0, **options).eval()
     stock.load_state_dict(model.gnn.gnn.state_dict())
-    expected = stock(two_hops.x, two_hops.edge_index)[:20]
+    expected = stock(two_hops.x, plain(two_hops.edge_index))[:20]
     torch.testing.assert_close(model(two_hops), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -153,8 +160,11 @@ def test_heterogeneous_model_leaves_out_what_cannot_reach_the_seeds(make_data) -
 
 
 @pytest.mark.parametrize("name", ["EdgeCNN", "GAT", "GIN", "GraphSAGE", "HGT", "RGCN", "TransformerConv"])
-def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data, name: str) -> None:
-    data = make_data(dataset=learnable_hetero(), undirected=True, sampling=SamplingOptions(seed=0))
+@pytest.mark.parametrize("edge_format", ["tensor", "edge_index"])
+def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data, name: str, edge_format: str) -> None:
+    data = make_data(
+        dataset=learnable_hetero(), undirected=True, sampling=SamplingOptions(seed=0), edge_format=edge_format
+    )
     batch = one_batch(data)
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
     shape = EncoderShape(in_channels=data.num_features, hidden_channels=16, num_layers=2, dropout=0.0, **described)
@@ -164,6 +174,7 @@ def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data, 
         store.num_sampled_nodes = [store.num_nodes, 0, 0]
     for store in batch.edge_stores:
         store.num_sampled_edges = [store.edge_index.size(1), 0]
+        store.edge_index = plain(store.edge_index)
     torch.testing.assert_close(trimmed, encoder(batch), rtol=1e-5, atol=1e-6)
 
 

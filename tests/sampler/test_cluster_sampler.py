@@ -33,7 +33,8 @@ def test_same_batch(tmp_path, make, owners):
     edge_types = len(whole.schema.edge_types)
     for fanouts, replace, with_edge in itertools.product(([4, 3], [2, -1, 3]), (False, True), (False, True)):
         table = tuple((k,) * edge_types for k in fanouts)
-        config = SamplerConfig(seeds.node_type, table, replace=replace, with_edge=with_edge)
+        orders = {"pointers": True, "by_source": not replace}
+        config = SamplerConfig(seeds.node_type, table, replace=replace, with_edge=with_edge, **orders)
         for number in range(3):
             chosen = np.ascontiguousarray(seeds.gids[number * 7 : number * 7 + 16])
             request = BatchRequest(number, 99 + number, chosen, np.arange(16))

@@ -41,7 +41,8 @@ def open_case(kernels, tmp_path):
 def test_same_batch(open_case, make, owners, features):
     case = open_case(make(), owners, ("device", features))
     for fanouts, replace, with_edge in itertools.product(([4, 3], [2, -1, 3]), (False, True), (False, True)):
-        case.check(case.config(*fanouts, replace=replace, with_edge=with_edge))
+        orders = {"pointers": True, "by_source": not replace}
+        case.check(case.config(*fanouts, replace=replace, with_edge=with_edge, **orders))
 
 
 def random_data(rng, edge_types):

@@ -29,13 +29,16 @@ from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import (
+    EDGE_FORMATS,
     CacheOptions,
     ClusterOptions,
+    EdgeFormat,
     Fanouts,
     Normalize,
     PartitionOptions,
     SamplingOptions,
     as_options,
+    one_of,
     parse_fanouts,
 )
 from glt_lightning.partition.splits import check_overlap
@@ -88,6 +91,9 @@ class GLTDataModule(GraphDataModule):
         seed_weights: How often the seeds of training are drawn: ``balanced``, all classes equally often, or the name of a node
             attribute that holds their weights. Each epoch then draws as many as there are, with replacement. ``None``: every seed
             once in each epoch. Evaluation sees every seed once.
+        edge_format: ``edge_index``: the edges of batches are PyG's `EdgeIndex`, sorted by destination, with column pointers.
+            ``edge_index_csr``: in training also with the order by source, which sparse products of PyG read in the backward
+            pass. ``tensor``: the same edges as a tensor.
         predict_split: Nodes to predict: all of ``input_type``, or those of a split.
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
             ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
@@ -123,6 +129,7 @@ class GLTDataModule(GraphDataModule):
         cache: CacheOptions = _CACHE,
         seed_weights: str | None = None,
         transforms: list[str | dict[str, Any]] | None = None,
+        edge_format: EdgeFormat = "tensor",
     ) -> None:
         super().__init__(
             dataset,
@@ -142,7 +149,7 @@ class GLTDataModule(GraphDataModule):
         self.eval_num_neighbors = eval_num_neighbors
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.splits, self.predict_split = splits or {}, predict_split
-        self.seed_weights = seed_weights
+        self.seed_weights, self.edge_format = seed_weights, edge_format
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
@@ -153,6 +160,7 @@ class GLTDataModule(GraphDataModule):
 
     def _check_options(self) -> None:
         check_seed_weights(self.seed_weights)
+        one_of("edge_format", self.edge_format, EDGE_FORMATS)
         self._check_graph()
         for name in ("batch_size", "eval_batch_size"):
             size = getattr(self, name)
@@ -280,6 +288,7 @@ class GLTDataModule(GraphDataModule):
             batch_size=self.batch_size if train else self.eval_batch_size,
             shuffle=shuffle,
             exact=not train,
+            edge_format=self.edge_format,
         )
 
     def _seed_weights(self, host: GraphHost, spec: LoaderSpec) -> np.ndarray:

@@ -10,8 +10,18 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.loader.edge_index import make_edge_index
 from glt_lightning.options import AGGREGATES
-from glt_lightning.sampler.sample import AGGREGATED, Sample, aggregate_key, edge_key, node_key, seed_key
+from glt_lightning.sampler.sample import (
+    AGGREGATED,
+    BY_SOURCE,
+    COLUMN_POINTERS,
+    Sample,
+    aggregate_key,
+    edge_key,
+    node_key,
+    seed_key,
+)
 
 Batch: TypeAlias = Data | HeteroData
 
@@ -63,7 +73,7 @@ class Collate:
         for kind in AGGREGATES:
             if (values := a.get(aggregate_key(kind))) is not None:
                 data[AGGREGATED], data[f"{AGGREGATED}_aggr"] = _on_its_device(values), kind
-        data.edge_index = _on_its_device(a[edge_key(0, "edge_index")])
+        data.edge_index = self._edge_index(a, 0)
         for name, values in self._edge_values(a, 0):
             data[name] = values
         for name in after:
@@ -98,7 +108,7 @@ class Collate:
                 store[DEVICE_ROWS] = _on_its_device(rows)
         for r, edge_type in enumerate(self._schema.edge_types):
             store = data[edge_type]
-            store.edge_index = _on_its_device(a[edge_key(r, "edge_index")])
+            store.edge_index = self._edge_index(a, r)
             for name, values in self._edge_values(a, r):
                 store[name] = values
             if (ids := a.get(edge_key(r, "e_id"))) is not None:
@@ -110,6 +120,25 @@ class Collate:
         for name, values in _extras(a):
             seeds[name] = values
         return data
+
+    def _edge_index(self, arrays: Mapping[str, Any], edge_type: int) -> torch.Tensor:
+        """With what the sampler made of the edges as an `EdgeIndex`, else as a tensor."""
+        edges = _on_its_device(arrays[edge_key(edge_type, "edge_index")])
+        if (colptr := arrays.get(edge_key(edge_type, COLUMN_POINTERS))) is None:
+            return edges
+        by_source = arrays.get(edge_key(edge_type, BY_SOURCE))
+        src, _, dst = self._schema.edge_types[edge_type]
+        sources, destinations = (
+            int(arrays["num_sampled_nodes"][self._schema.node_index(each)].sum()) for each in (src, dst)
+        )
+        made: torch.Tensor = make_edge_index(
+            edges,
+            sources,
+            destinations,
+            _on_its_device(colptr),
+            None if by_source is None else _on_its_device(by_source),
+        )
+        return made
 
     def _edge_values(self, arrays: Mapping[str, Any], edge_type: int) -> Iterator[tuple[str, torch.Tensor]]:
         for name in self._edge_attrs[edge_type]:

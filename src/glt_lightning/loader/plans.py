@@ -40,6 +40,8 @@ def sampler_config(spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling:
         fanouts=fanout_table(spec.num_neighbors, manifest.schema),
         stored=sampling.feature_dtype == "stored",
         aggregate=sampling.aggregate_first,
+        pointers=spec.edge_format != "tensor",
+        by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
         **drawn_from(manifest, sampling.draw).values,
     )
     require_aggregable(manifest, config)

@@ -9,7 +9,7 @@ import numpy as np
 
 from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.errors import OptionError
-from glt_lightning.options import Fanouts
+from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, one_of
 from glt_lightning.transport.message import DTYPES
 from glt_lightning.types import GraphSchema
 
@@ -33,6 +33,9 @@ class LoaderSpec:
         shuffle: A new order in every epoch.
         seed_weights: float [S], one for each seed in the user's order: every epoch draws S seeds with replacement, each as often
             as its weight says. None: every seed once.
+        edge_format: ``edge_index``: the edges are PyG's `EdgeIndex`, sorted by destination, with column pointers.
+            ``edge_index_csr``: unless ``exact``, also with the order by source, which sparse products of PyG read backward.
+            ``tensor``: the same edges as a tensor.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
 
@@ -46,6 +49,12 @@ class LoaderSpec:
         ...     batch = next(iter(context.make_loader(spec)))
         >>> batch.n_id[:2], batch.time
         (tensor([7, 3]), tensor([5, 9]))
+        >>> spec = LoaderSpec(name="own", num_neighbors=[-1], batch_size=2, edge_format="edge_index")
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     edges = next(iter(context.make_loader(spec))).edge_index
+        >>> (colptr, sources), _ = edges.get_csc()  # as the sampler made them
+        >>> edges.sort_order, len(colptr) == edges.num_cols + 1, len(sources) == edges.size(1)
+        ('col', True, True)
     """
 
     name: str
@@ -58,11 +67,13 @@ class LoaderSpec:
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     shuffle: bool = False
     exact: bool = False
+    edge_format: EdgeFormat = "tensor"
     seed_weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
+        one_of(f"loader {self.name!r}: edge_format", self.edge_format, EDGE_FORMATS)
         if self.per_rank and self.seeds is None:
             raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids of this rank alone.")
         if self.seed_weights is not None and np.asarray(self.seed_weights).dtype.kind not in "iufb":

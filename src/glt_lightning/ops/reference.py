@@ -110,6 +110,18 @@ def relabel(ids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     return torch.tensor(unique, dtype=torch.int64), torch.tensor(lids, dtype=torch.int32)
 
 
+def column_pointers(dst: Tensor, nodes: int) -> Tensor:
+    """int64 [nodes + 1]: number of edges into the nodes before each. dst: [E], ascending."""
+    return torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(dst, minlength=nodes).cumsum(0)])
+
+
+def by_source(src: Tensor, dst: Tensor, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(where the edges of each source begin [nodes + 1], their destinations [E], their positions [E]), in the order of sources;
+    those of one source stay in theirs."""
+    perm = torch.argsort(src, stable=True)
+    return column_pointers(src[perm], nodes), dst[perm], perm
+
+
 def gather(shards: list[Tensor], ids: Tensor) -> Tensor:
     """Rows of an array stacked from shards."""
     return torch.cat(shards).index_select(0, ids)

@@ -1,7 +1,7 @@
 """Every option of the package: frozen dataclasses, the same in YAML, on the command line and in Python."""
 
 from glt_lightning.options.cache import CACHE_POLICIES, CacheOptions, CachePolicy
-from glt_lightning.options.checks import as_options
+from glt_lightning.options.checks import as_options, one_of
 from glt_lightning.options.cluster import ClusterOptions, Placement
 from glt_lightning.options.deadlines import DeadlineOptions, RetryOptions
 from glt_lightning.options.draw import DEFAULT_DRAW, DrawOptions
@@ -20,8 +20,10 @@ from glt_lightning.options.partition import (
 )
 from glt_lightning.options.sampling import (
     AGGREGATES,
+    EDGE_FORMATS,
     MEMORIES,
     Aggregate,
+    EdgeFormat,
     FeatureDtype,
     Memory,
     SamplingOptions,
@@ -37,6 +39,7 @@ __all__ = [
     "BALANCE",
     "CACHE_POLICIES",
     "DEFAULT_DRAW",
+    "EDGE_FORMATS",
     "HOTNESS",
     "MEMORIES",
     "STORAGE",
@@ -46,6 +49,7 @@ __all__ = [
     "ClusterOptions",
     "DeadlineOptions",
     "DrawOptions",
+    "EdgeFormat",
     "Fanouts",
     "FeatureDtype",
     "GpuBudgets",
@@ -61,6 +65,7 @@ __all__ = [
     "SeedPlacement",
     "WorkerOptions",
     "as_options",
+    "one_of",
     "parse_address",
     "parse_bytes",
     "parse_fanouts",

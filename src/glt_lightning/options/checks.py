@@ -26,6 +26,23 @@ def at_least(name: str, value: int, least: int) -> None:
 
 
 def one_of(name: str, given: object, known: Sequence[str], further: str = "") -> None:
+    """Compares the value of an option with those that are allowed.
+
+    Args:
+        name: Name of the option in the error message.
+        given: The value.
+        known: The allowed values.
+        further: What else is allowed, in words.
+
+    Raises:
+        OptionError: For any other value, with the allowed ones and the nearest of them.
+
+    Example:
+        >>> one_of("features", "cpus", ["auto", "cpu"])
+        Traceback (most recent call last):
+            ...
+        glt_lightning.errors.OptionError: features: expected auto, cpu; got 'cpus'. Did you mean cpu?
+    """
     if given in known:
         return
     near = difflib.get_close_matches(str(given), known, n=1)

@@ -15,6 +15,8 @@ SeedPlacement = Literal["global", "owner"]
 FeatureDtype = Literal["float32", "stored"]
 Aggregate = Literal["mean", "sum"]
 AGGREGATES = ("mean", "sum")
+EdgeFormat = Literal["tensor", "edge_index", "edge_index_csr"]
+EDGE_FORMATS = ("tensor", "edge_index", "edge_index_csr")
 Memory = Literal["auto", "cpu", "device", "uva", "hybrid"]
 MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
 

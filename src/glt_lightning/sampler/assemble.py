@@ -8,7 +8,16 @@ from glt_lightning.sampler.aggregate import aggregate_neighbors
 from glt_lightning.sampler.counters import DiskUse
 from glt_lightning.sampler.neighbors import Found, NeighborSource
 from glt_lightning.sampler.request import BatchRequest
-from glt_lightning.sampler.sample import Draft, Field, copied, edge_key, node_key, seed_key
+from glt_lightning.sampler.sample import (
+    BY_SOURCE,
+    COLUMN_POINTERS,
+    Draft,
+    Field,
+    copied,
+    edge_key,
+    node_key,
+    seed_key,
+)
 
 
 def assemble(source: NeighborSource, request: BatchRequest, found: Found) -> Draft:
@@ -36,6 +45,10 @@ def assemble(source: NeighborSource, request: BatchRequest, found: Found) -> Dra
         key = node_key if table.kind == "node" else edge_key
         if table.kind == "edge":
             fields.append(local.edge_index(edge_key(table.type, "edge_index"), found, table.type))
+            if source.config.pointers:
+                fields.append(local.column_pointers(edge_key(table.type, COLUMN_POINTERS), found, table.type))
+            if source.config.by_source:
+                fields.append(local.by_source(edge_key(table.type, BY_SOURCE), found, table.type))
         if table.on_device is not None:
             fields.append(copied(key(table.type, "device_rows"), table.all_ranks))
         table.count(counters)

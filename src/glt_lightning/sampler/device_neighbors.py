@@ -108,6 +108,15 @@ class DeviceNeighbors(MappedTables):
     def edge_index(self, name: str, found: DeviceSubgraph, edge_type: int) -> Field:
         return self._field(name, found.edge_index[edge_type])
 
+    def column_pointers(self, name: str, found: DeviceSubgraph, edge_type: int) -> Field:
+        nodes = int(found.nodes_per_hop[self.view.dst_types[edge_type]].sum())
+        return self._field(name, _pointers(found.dst[edge_type], nodes))
+
+    def by_source(self, name: str, found: DeviceSubgraph, edge_type: int) -> Field:
+        nodes = int(found.nodes_per_hop[self.view.src_types[edge_type]].sum())
+        sources, perm = torch.sort(found.src[edge_type], stable=True)
+        return self._field(name, torch.cat([_pointers(sources, nodes), found.dst[edge_type][perm], perm]))
+
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         if public == "n_id":
             return self._field(name, self._n_id[table.type])
@@ -163,6 +172,11 @@ class DeviceNeighbors(MappedTables):
         dtype = np.dtype(str(bits.dtype).removeprefix("torch."))
         stream = torch.cuda.current_stream(value.device) if value.is_cuda else None
         return Field(name, dtype, tuple(bits.shape), partial(_fetch, bits, stream), value)
+
+
+def _pointers(ends: Tensor, nodes: int) -> Tensor:
+    """int64 [nodes + 1]: where the edges of each node begin. ends: int64 [E], ascending."""
+    return torch.searchsorted(ends, torch.arange(nodes + 1, device=ends.device))
 
 
 def _fetch(values: Tensor, stream: Any, out: np.ndarray) -> None:

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from glt_lightning.ops.edge_order import by_source, column_pointers
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.khop import KHopOp, Subgraph, widen
 from glt_lightning.ops.merge import BatchBuilder, Drawn, Picks
@@ -90,6 +91,16 @@ class HostSource(MappedTables):
             widen(dst, out[1])
 
         return Field(name, _INT64, (2, len(src)), write)
+
+    def column_pointers(self, name: str, found: Subgraph, edge_type: int) -> Field:
+        nodes = int(found.nodes_per_hop[self.view.dst_types[edge_type]].sum())
+        return Field(name, _INT64, (nodes + 1,), partial(column_pointers, found.dst[edge_type]))
+
+    def by_source(self, name: str, found: Subgraph, edge_type: int) -> Field:
+        nodes = int(found.nodes_per_hop[self.view.src_types[edge_type]].sum())
+        src, dst = found.src[edge_type], found.dst[edge_type]
+        write = partial(by_source, src, dst, nodes, threads=self.config.threads)
+        return Field(name, _INT64, (nodes + 1 + 2 * len(src),), write)
 
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         at_hand = table.at_hand.get(public)

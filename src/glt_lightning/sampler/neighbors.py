@@ -83,7 +83,13 @@ class LocalSource(NeighborSource, Protocol):
         """An array of the host, where the batch lies."""
 
     def edge_index(self, name: str, found: Found, edge_type: int) -> Field:
-        """int64 [2, E]: lids of neighbours, and of the nodes that they were drawn for."""
+        """int64 [2, E]: lids of neighbours, and of the nodes that they were drawn for, which ascend."""
+
+    def column_pointers(self, name: str, found: Found, edge_type: int) -> Field:
+        """int64 [N_dst + 1]: where the edges into each node begin."""
+
+    def by_source(self, name: str, found: Found, edge_type: int) -> Field:
+        """int64 [N_src + 1 + 2 E]: the edges in the order of sources, as `ops.edge_order.by_source` writes them."""
 
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         """An attribute of the table, or its ids, by its name in a batch. on_disk: hears what is read from a disk."""

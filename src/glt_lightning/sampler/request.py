@@ -27,6 +27,7 @@ class SamplerConfig(DrawOptions):
     0 none.  stored: attributes are not decoded (`Manifest.as_stored`).
     aggregate: ``mean`` or ``sum``: batches have what the last hop brings as ``x_neighbors`` (`sampler.aggregate`) instead; None:
     they have its nodes and edges.
+    pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
     most_bytes: largest memory of one batch, or None for no limit.
 
     Raises:
@@ -42,6 +43,8 @@ class SamplerConfig(DrawOptions):
     fanouts: tuple[tuple[int, ...], ...]
     stored: bool = False
     aggregate: str | None = field(default=None, metadata={"choices": AGGREGATES})
+    pointers: bool = False
+    by_source: bool = False
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
     def require_room(self, nbytes: int) -> None:

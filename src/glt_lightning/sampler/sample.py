@@ -24,6 +24,9 @@ def edge_key(edge_type: int, name: str) -> str:
     return f"edge/{edge_type}/{name}"
 
 
+# Of the edges of a type, int64: `ops.edge_order.column_pointers`, and what `ops.edge_order.by_source` writes. No attribute of
+# an edge has such a name.
+COLUMN_POINTERS, BY_SOURCE = "edge_index/colptr", "edge_index/by_source"
 AGGREGATED = "x_neighbors"  # the name of an aggregate in a batch
 
 

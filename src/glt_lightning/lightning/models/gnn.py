@@ -19,6 +19,7 @@ from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCate
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated, take_aggregate
 from glt_lightning.lightning.models.loops import edges_into, in_order, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
+from glt_lightning.loader.edge_index import first_edges, plain
 from glt_lightning.nn import fuse_layers, relu_dropout
 from glt_lightning.types import EdgeType, NodeType
 
@@ -187,8 +188,12 @@ class HeterogeneousEncoder(nn.Module):
             layer: Any = module
             after = len(self.layers) - 1 - i
             x = {t: rows[: sum(nodes_per_hop[t][: after + 2])] for t, rows in x.items()}
-            needed = {e: edges[e][:, : sum(edges_per_hop[e][: after + 1])] for e in layer.edge_types}
-            out = layer(x, needed, {t: sum(nodes_per_hop[t][: after + 1]) for t in x})
+            into = {t: sum(nodes_per_hop[t][: after + 1]) for t in x}
+            needed = {
+                e: first_edges(edges[e], sum(edges_per_hop[e][: after + 1]), len(x[e[0]]), into[e[2]])
+                for e in layer.edge_types
+            }
+            out = layer(x, needed, into)
             drop = partial(relu_dropout, p=self.dropout.p, training=self.training) if layer.activate else self.dropout
             x |= {t: drop(rows) for t, rows in out.items()}
         return x[self.target_type][: batch[self.target_type].batch_size]
@@ -336,7 +341,7 @@ def _take_normalization(options: dict[str, Any]) -> Callable[..., list[Tensor]] 
     norm = partial(gcn_norm, improved=options.pop("improved", False), add_self_loops=loops)
 
     def normalize(edge_index: Tensor, num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
-        edges, weights = norm(edge_index, None, num_nodes, dtype=dtype)
+        edges, weights = norm(plain(edge_index), None, num_nodes, dtype=dtype)
         return in_order(edges, num_nodes, weights) if loops else [edges, weights]
 
     return normalize

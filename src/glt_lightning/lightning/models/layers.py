@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import HGTConv, MessagePassing, RGCNConv, conv as pyg_convs
 
 from glt_lightning.errors import OptionError
+from glt_lightning.loader.edge_index import plain
 from glt_lightning.nn import fuse_layers
 from glt_lightning.types import EdgeType, NodeType
 
@@ -33,7 +34,7 @@ class HGTLayer(nn.Module):
     def forward(
         self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
     ) -> dict[NodeType, Tensor]:
-        out = self.conv({t: x[t] for t in self.types}, {e: edges[e] for e in self.edge_types})
+        out = self.conv({t: x[t] for t in self.types}, {e: plain(edges[e]) for e in self.edge_types})
         return {t: rows[: destinations[t]] for t, rows in out.items()}
 
 
@@ -56,7 +57,7 @@ class RGCNLayer(nn.Module):
         first_source, first_target = _starts(sources), _starts(targets)
         found, kinds = [], []
         for r, (src, _, dst) in enumerate(self.edge_types):
-            part = edges[self.edge_types[r]]
+            part = plain(edges[self.edge_types[r]])
             found.append(torch.stack([part[0] + first_source[src], part[1] + first_target[dst]]))
             kinds.append(torch.full((part.size(1),), r, device=part.device))
         rows = torch.cat([x[t] for t in self.types]), torch.cat([x[t][:n] for t, n in targets.items()])

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
+from glt_lightning.loader.edge_index import plain
+
 
 def take_self_loops(convs: Iterable[nn.Module]) -> bool:
     """Takes it off convolutions to add self-loops, if all of them do and read nothing else of an edge. Whether it did."""
@@ -27,7 +29,8 @@ def take_self_loops(convs: Iterable[nn.Module]) -> bool:
 
 def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
     """Edges [2, E] that are ascending in their destinations, with one loop for each node, ascending as well."""
-    return in_order(add_self_loops(remove_self_loops(edge_index)[0], num_nodes=num_nodes)[0], num_nodes)[0]
+    edges, _ = remove_self_loops(plain(edge_index))
+    return in_order(add_self_loops(edges, num_nodes=num_nodes)[0], num_nodes)[0]
 
 
 def in_order(edge_index: Tensor, num_nodes: int, *values: Tensor) -> list[Tensor]:

@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch_geometric import EdgeIndex
 
+from glt_lightning.loader.edge_index import first_edges
 from glt_lightning.nn.aggregate import has_kernels
 from glt_lightning.nn.fuse import sorted_edges
 
@@ -85,8 +87,11 @@ def _equal(whole: Tensor, conv: nn.Module, x: Tensor, edge_index: Tensor, form: 
 
 
 def run_layer(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_index: Tensor, *edge_values: Any) -> Tensor:
-    """Outputs [destinations, width] of a convolution over the edges that lead to the destinations."""
+    """Outputs [destinations, width] of a convolution over the edges into the destinations; an `EdgeIndex` is cut to them."""
     sources = x[: size.sources]
+    if isinstance(edge_index, EdgeIndex):
+        into = size.sources if form == "prefix" else size.destinations
+        edge_index = first_edges(edge_index, size.edges, size.sources, into)
     if form == "pair":
         return conv((sources, x[: size.destinations]), edge_index, *edge_values)
     if form == "cut" and has_kernels(sources) and not torch.compiler.is_compiling():

@@ -1,0 +1,80 @@
+"""The two orders of a batch's edges: by destination, in which they come, and by source, which a backward pass reads."""
+
+from __future__ import annotations
+
+from ctypes import c_int32, c_int64, c_void_p
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.ops.native import BAD_ARG, bind, check
+
+_SIGNATURES: dict[str, list[Any]] = {
+    "glt_colptr": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
+    "glt_by_source": [
+        c_void_p,
+        c_void_p,
+        c_int64,
+        c_int64,
+        c_int32,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+    ],
+}
+
+
+@cache
+def _library() -> Any:
+    return bind(_SIGNATURES)
+
+
+def column_pointers(dst: np.ndarray, out: np.ndarray) -> None:
+    """Where the edges into each node begin. dst: int32 [E], ascending.  out: int64 [nodes + 1].
+
+    Raises `DataError` for destinations that are not ascending, or no nodes: only a sampler of the user's own gives such.
+    """
+    detail, nodes = np.zeros(4, dtype=np.int64), len(out) - 1
+    status = _library().glt_colptr(dst.ctypes.data, len(dst), nodes, out.ctypes.data, detail.ctypes.data)
+    if status == BAD_ARG:
+        raise DataError(
+            f"edge_format edge_index: the edges of a batch have to be sorted by destination, 0 to {nodes - 1}; edge {detail[0]} "
+            f"leads to {detail[1]}. Sort the edges that the sampler gives, or use edge_format tensor."
+        )
+    check(status, detail, "column_pointers")
+
+
+def by_source(src: np.ndarray, dst: np.ndarray, nodes: int, out: np.ndarray, *, threads: int = 1) -> None:
+    """The edges sorted by source; those of one source stay in their order. src, dst: int32 [E], src in [0, nodes).
+
+    out: int64 [nodes + 1 + 2 E]: where the edges of each source begin, their destinations, their positions in ``src``.
+    Raises `DataError` for a source that is no node.
+    """
+    detail = np.zeros(4, dtype=np.int64)
+    rowptr, col, perm = split_by_source(out, nodes)
+    status = _library().glt_by_source(
+        src.ctypes.data,
+        dst.ctypes.data,
+        len(src),
+        nodes,
+        threads,
+        rowptr.ctypes.data,
+        col.ctypes.data,
+        perm.ctypes.data,
+        detail.ctypes.data,
+    )
+    if status == BAD_ARG:
+        raise DataError(
+            f"edge_format edge_index: edge {detail[0]} comes from {detail[1]}, and there are {nodes} nodes."
+        )
+    check(status, detail, "by_source")
+
+
+def split_by_source(values: Any, nodes: int) -> tuple[Any, Any, Any]:
+    """(rowptr [nodes + 1], col [E], perm [E]): views of what `by_source` writes, an array or a tensor."""
+    edges = (len(values) - nodes - 1) // 2
+    first = nodes + 1
+    return values[:first], values[first : first + edges], values[first + edges :]
