@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from glt_lightning.lazy import lazy_names
 from glt_lightning.partition.assign import GraphToPartition
 from glt_lightning.partition.assign_graph import assign_graph
+from glt_lightning.partition.link_split import LinkSplit, random_link_split
 from glt_lightning.partition.parts_folder import complete_partition
 from glt_lightning.partition.sources import GraphSource, open_source
 from glt_lightning.partition.writer import partition_dir, partition_graph, partition_parts
@@ -22,6 +23,7 @@ __all__ = [
     "FrequencyPartitioner",
     "GraphSource",
     "GraphToPartition",
+    "LinkSplit",
     "MetisPartitioner",
     "PartitionerBase",
     "RandomPartitioner",
@@ -32,6 +34,7 @@ __all__ = [
     "partition_dir",
     "partition_graph",
     "partition_parts",
+    "random_link_split",
 ]
 
 _PARTITIONERS = ("MetisPartitioner", "PartitionerBase", "RandomPartitioner", "StreamingPartitioner")
