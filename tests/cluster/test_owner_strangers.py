@@ -22,7 +22,7 @@ from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.servers import Farm
 
 REPLY_BYTES = 4096
-PAPER = 1
+PAPER, WRITES = 1, 0
 EXPAND = {"key": 5, "hop": 1, "fanouts": [3, 2], "replace": False, "with_edge": True}
 REFUSALS = {"", "DataError", "WireError", "PartitionError"}  # the last: this graph has a part that nobody has
 
@@ -78,7 +78,9 @@ def whole_answer(half: LocalPartition, peer: Peer) -> dict[str, np.ndarray]:
     """What the owner says to questions that are in order."""
     assert peer.ask("here", {}).result().header == {}
     arrays, body = pack({"1": papers(half)[:20]})
-    found = unpack(peer.ask("expand", {**EXPAND, "arrays": arrays}, body).result())
+    found = dict(unpack(peer.ask("expand", {**EXPAND, "arrays": arrays}, body).result()))
+    arrays, body = pack({"dst": papers(half)[:20], "src": papers(half)[:20]})
+    found |= unpack(peer.ask("has_edges", {"edge_type": 1 - WRITES, "arrays": arrays}, body).result())
     arrays, body = pack({"0": papers(half)[:20]})
     rows = unpack(peer.ask("gather", {"tables": [["node", PAPER, ["x", "n_id"]]], "arrays": arrays}, body).result())
     return {**found, **rows}
@@ -101,9 +103,9 @@ def refusal(peer: Peer, op: str, header: Mapping[str, Any], body: np.ndarray) ->
 
 @many
 @given(
-    op=st.sampled_from(["expand", "gather", "here", "info", "split", "seeds"]),
+    op=st.sampled_from(["expand", "gather", "has_edges", "here", "info", "split", "seeds"]),
     header=st.dictionaries(
-        st.sampled_from(["key", "hop", "fanouts", "first", "tables", "arrays", "name", "node_type"])
+        st.sampled_from(["key", "hop", "fanouts", "first", "tables", "arrays", "edge_type", "name", "node_type"])
         | st.text(max_size=8),
         values,
         max_size=8,
@@ -144,6 +146,15 @@ def test_any_tables_and_ids(peer, question, names, dtype, flat):
     assert refusal(peer, "seeds", {"node_type": PAPER, "arrays": entries}, body)[0] in REFUSALS
 
 
+@many
+@given(edge_type=values, dst=ids, src=ids, dtype=st.sampled_from(DTYPES))
+def test_any_pairs(peer, edge_type, dst, src, dtype):
+    entries, body = pack({"dst": np.array(dst, dtype=np.int64), "src": np.array(src, dtype=np.int64).astype(dtype)})
+    for each in (edge_type, WRITES):
+        assert refusal(peer, "has_edges", {"edge_type": each, "arrays": entries}, body)[0] in REFUSALS
+
+
+PAIRS = {"edge_type": WRITES}
 GATHER = {"tables": [["node", PAPER, ["x"]]]}
 
 
@@ -167,6 +178,13 @@ GATHER = {"tables": [["node", PAPER, ["x"]]]}
         ("expand", EXPAND, {"1": [10**6]}, "id 1000000 at position 0 is not in the graph"),
         ("expand", EXPAND, {"1": [[1]]}, "ids: expected int32 or int64 [n], got int64 [1, 1]"),
         ("expand", EXPAND, {"1": [0.5]}, "ids: expected int32 or int64 [n], got float64 [1]"),
+        ("has_edges", {"edge_type": 2}, {}, "edge_type: expected an integer from 0 to 1, got 2"),
+        ("has_edges", {"edge_type": True}, {}, "edge_type: expected an integer from 0 to 1, got True"),
+        ("has_edges", PAIRS, {"dst": [80]}, "ids: expected int32 or int64 [n], got nothing"),
+        ("has_edges", PAIRS, {"dst": [80.5], "src": [0]}, "ids: expected int32 or int64 [n], got float64 [1]"),
+        ("has_edges", PAIRS, {"dst": [80, 80], "src": [0]}, "expected as many dst as src, got 2 and 1"),
+        ("has_edges", PAIRS, {"dst": [80], "src": [-1]}, "src: gid -1 at position 0 is no node of type 0"),
+        ("has_edges", PAIRS, {"dst": [2**40], "src": [0]}, "dst: gid 1099511627776 at position 0 is no node of type 1"),
         ("gather", {"tables": 7}, {}, "expected one array of ids per table, got 0 for 7"),
         ("gather", GATHER, {"0": [0], "1": [0]}, "expected one array of ids per table, got 2 for [['node', 1, ['x']]]"),
         ("gather", GATHER, {"1": [0]}, "ids: expected int32 or int64 [n], got nothing"),
@@ -195,6 +213,8 @@ def test_what_is_wrong_is_said(peer, op, header, arrays, message):
 
 def test_rows_of_the_other_part_are_refused(peer, half):
     elsewhere = papers(half)[-1:] + 1
+    entries, body = pack({"dst": elsewhere, "src": np.zeros(1, dtype=np.int64)})
+    assert refusal(peer, "has_edges", {**PAIRS, "arrays": entries}, body)[0] == "DataError"
     entries, body = pack({"1": elsewhere})
     assert refusal(peer, "expand", {**EXPAND, "arrays": entries}, body)[0] == "DataError"
     entries, body = pack({"0": elsewhere})

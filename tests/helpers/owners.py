@@ -6,6 +6,7 @@ import numpy as np
 
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import CacheOptions
 from glt_lightning.store.remote_cache import RemoteCache
@@ -33,6 +34,11 @@ class DirectRows:
                     view, r, gids.astype(np.int64), fanout, batch_key=request.key, hop=request.hop, **options
                 )
                 found[r] = Picks(*(None if a is None else a.astype(self._wire) for a in arrays))
+        return lambda: found
+
+    def has_edges(self, owner, edge_type, dst, src):
+        self.asked.append(("has_edges", owner, len(dst)))
+        found = has_edges(self._owners[owner - 1].view, edge_type, dst, src)
         return lambda: found
 
     def gather(self, owner, request):

@@ -15,7 +15,7 @@ from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.cuda import khop_steps
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.khop import KHopSampler
+from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.store.host_tier import HostTier
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
@@ -24,6 +24,7 @@ from tests.helpers.owners import DirectRows, make_cache
 from tests.helpers.partitions import small_graph, small_hetero
 from tests.helpers.wide import wide_graph, wide_hetero
 from tests.loader.test_stored_attributes import every_dtype
+from tests.sampler.test_has_edges import questions
 
 
 @pytest.fixture
@@ -109,6 +110,14 @@ def test_cached_rows_are_not_asked_for(open_case, make, owners, options):
         assert sum(each.cached_rows for each in counters) > 0
         for each in kept:
             each.close()
+
+
+def test_the_cpu_tells_which_edges_there_are(open_case):
+    data = small_hetero()
+    case = open_case(data, [[1], [0], [2]], undirected=False)
+    source = neighbor_source(case.here, case.config(3), store=case.store, remote=case.remote)
+    for r, dst, src, truth in questions(data, case.whole):
+        assert source.has_edges(r, dst, src).tolist() == truth
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])

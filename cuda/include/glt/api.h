@@ -90,6 +90,10 @@ GLT_API int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const i
                               uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const int64_t* counts,
                               int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows, int64_t* detail);
 
+// found [n]: 1 where the edge type has an edge from src[i] to dst[i], else 0. All dst are local nodes; src may be anywhere.
+GLT_API int32_t glt_has_edges(const glt_graph* graph, int32_t edge_type, const int64_t* dst, const int64_t* src, int64_t n,
+                              int32_t threads, uint8_t* found, int64_t* detail);
+
 // Gives ids [n] their local ids in first-occurrence order, continuing a list: unique holds *num_unique ids already and
 // room for cap. The table must hold >= 3/2 of the final unique count, rounded up to a power of two, and is rebuilt by
 // each call that sets `fresh`. wide: 16-byte slots.

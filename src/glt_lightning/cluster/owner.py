@@ -16,20 +16,21 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.has_edges import has_edges, require_pairs
 from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.sample import Draft, Field
-from glt_lightning.sampler.source import wire_dtype
+from glt_lightning.sampler.source import MOST_PAIRS, wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
 from glt_lightning.transport.memory import Recycler
-from glt_lightning.transport.message import Message, layout_entries, read_integer, unpack
+from glt_lightning.transport.message import Message, layout_entries, pack, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
 
 _SLOTS = 16  # replies in flight that are gathered into recycled memory
 
 
 class Owner:
-    """The operations on the parts that a process maps: ``expand`` (sample rows), ``gather`` (attributes of rows) and
-    ``here`` (a heartbeat). docs/wire-format.md has their messages.
+    """The operations on the parts that a process maps: ``expand`` (sample rows), ``gather`` (attributes of rows),
+    ``has_edges`` (whether edges are stored) and ``here`` (a heartbeat). docs/wire-format.md has their messages.
 
     reply_bytes: limit of one reply; larger answers take several.  works_for: pid of the process whose sampler this one is;
     None: it samples for itself."""
@@ -43,7 +44,7 @@ class Owner:
 
     @property
     def calls(self) -> Mapping[str, CallHandler]:
-        return {"expand": self._expand, "gather": self._gather, "here": self._here}
+        return {"expand": self._expand, "gather": self._gather, "has_edges": self._has_edges, "here": self._here}
 
     def close(self) -> None:
         self._memory.close()
@@ -88,6 +89,18 @@ class Owner:
         memory = self._memory.take(draft.nbytes)  # comes back when the transport has sent it
         draft.write(memory)
         return Message({"arrays": layout_entries(draft.layout)}, memory)
+
+    @guarded()
+    def _has_edges(self, message: Message, _caller: Caller) -> Message:
+        """Answers the first pairs: as many as fit, and no more than `MOST_PAIRS`, since each may scan the longest row."""
+        view, arrays = self._partition.view, unpack(message)
+        edge_type = read_integer(message.header, "edge_type", 0, view.num_edge_types - 1)
+        dst, src = _ids(arrays.get("dst")), _ids(arrays.get("src"))
+        require_pairs(view, edge_type, dst, src)
+        most = max(1, min(self._reply_bytes, MOST_PAIRS))
+        found = has_edges(view, edge_type, dst[:most], src[:most])
+        entries, body = pack({"found": found.view(np.uint8)})
+        return Message({"arrays": entries}, body)
 
     def _open_shards(self, kind: str, index: int, name: str) -> Shards:
         open_ = self._partition.node_shards if kind == "node" else self._partition.edge_shards

@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.errors import GLTError, PeerError
 from glt_lightning.ops.merge import Picks
-from glt_lightning.sampler.source import AskedRows, Expand, Gathered, Picked
+from glt_lightning.sampler.source import MOST_PAIRS, AskedRows, Expand, Gathered, HasEdges, Picked
 from glt_lightning.transport.message import Message, pack, unpack
 from glt_lightning.transport.peer import Peer, PendingAnswer
 
@@ -67,6 +67,10 @@ class PeerRows:
             return found
 
         return gathered
+
+    def has_edges(self, owner: int, edge_type: int, dst: np.ndarray, src: np.ndarray) -> HasEdges:
+        peer, first = self.peers[owner - 1], _ask_pairs(self.peers[owner - 1], edge_type, dst, src)
+        return lambda: _all_found(peer, edge_type, dst, src, first)
 
     @property
     def traffic(self) -> Traffic:
@@ -182,6 +186,26 @@ def _rows_of(peer: Peer, request: Sequence[AskedRows], reply: Message) -> Sequen
             )
         found.append(each)
     return found
+
+
+def _ask_pairs(peer: Peer, edge_type: int, dst: np.ndarray, src: np.ndarray) -> PendingAnswer:
+    arrays, body = pack({"dst": dst[:MOST_PAIRS], "src": src[:MOST_PAIRS]})
+    return peer.ask("has_edges", {"edge_type": edge_type, "arrays": arrays}, body)
+
+
+def _all_found(peer: Peer, edge_type: int, dst: np.ndarray, src: np.ndarray, first: PendingAnswer) -> np.ndarray:
+    """bool [n]. One question has a limit, and an owner answers its first pairs; the rest is requested after that."""
+    whole, done, answer = np.empty(len(dst), dtype=np.bool_), 0, first
+    while True:
+        found, left = unpack(answer.result()).get("found"), len(dst) - done
+        if found is None or found.dtype != np.uint8 or found.ndim != 1 or not 0 < len(found) <= min(left, MOST_PAIRS):
+            got = "nothing" if found is None else f"{found.dtype} {list(found.shape)}"
+            raise PeerError(f"{peer.name}: its reply to a question for {left} edges is inconsistent: it has {got}.")
+        whole[done : done + len(found)] = found != 0
+        done += len(found)
+        if done == len(dst):
+            return whole
+        answer = _ask_pairs(peer, edge_type, dst[done:], src[done:])
 
 
 def _num_rows(piece: Mapping[str, np.ndarray], rows: AskedRows) -> int:

@@ -95,6 +95,12 @@ def sample_rows(
     return counts, torch.cat(positions) if positions else torch.empty(0, dtype=torch.int64)
 
 
+def has_edges(indptr: Tensor, neighbors: Tensor, dst: Tensor, src: Tensor) -> Tensor:
+    """bool [n]: whether the row ``dst[i]`` has the neighbour ``src[i]``."""
+    rows = [neighbors[indptr[d] : indptr[d + 1]] for d in dst.tolist()]
+    return torch.tensor([bool((row == s).any()) for row, s in zip(rows, src, strict=True)], dtype=torch.bool)
+
+
 def relabel(ids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """(unique int64, lids int32): ids numbered by first occurrence after ``known``; of equal known ids the first counts."""
     unique = known.tolist()

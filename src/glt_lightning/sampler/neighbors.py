@@ -55,6 +55,13 @@ class NeighborSource(Expands, Protocol):
         fanouts: [R], -1 all, 0 none.  new: the nodes are new in the batch, so their attributes are asked for, too.
         """
 
+    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+        """bool [n]: whether the graph has an edge of the type (an index) from ``src[i]`` to ``dst[i]``, both gids.
+
+        Owners of remote ``dst`` are asked once. The CPU answers from the mapped files also where a GPU samples. Raises
+        `DataError` for an edge type or ids that the graph does not have.
+        """
+
     def settle(self, found: Found) -> None:
         """Waits for all that was asked for, and notes in the tables where the rows of the batch lie."""
 

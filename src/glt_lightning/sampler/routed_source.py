@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.has_edges import require_pairs
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.neighbors import Found, LocalSource
@@ -79,18 +80,24 @@ class RoutedSource:
 
     def _route(self, ids: Sequence[np.ndarray], attributes: Sequence[Route] | None) -> list[Route]:
         """Who has the neighbours of nodes. attributes: who has their attributes, if that was asked; often the same."""
-        routes, topology, owners = [], self._topology, self._remote.num_owners
+        routes, owners = [], self._remote.num_owners
         for t, (table, gids) in enumerate(zip(self.nodes, ids, strict=True)):
-            members = None if topology is None else topology.nodes[t]
+            cached = self._topology is not None and self._topology.nodes[t] is not None
             route = None if attributes is None else attributes[t]
-            if route is None or len(route.begin) > owners + 1 or members is not None or table.on_device is not None:
-                assert table.router is not None
-                found = None if members is None else members.find(gids)
-                route = table.router(gids, np.zeros(owners + 1, dtype=np.int64), found)
+            if route is None or len(route.begin) > owners + 1 or cached or table.on_device is not None:
+                route = self._route_lists(t, gids)
             self.local.counters.cached_frontier_rows += len(route.owner) - route.begin[owners]
             self.local.counters.remote_frontier_rows += route.begin[owners] - route.begin[1]
             routes.append(route)
         return routes
+
+    def _route_lists(self, node_type: int, gids: np.ndarray) -> Route:
+        """Who has the neighbour lists of nodes: a process, or the cache."""
+        members = None if self._topology is None else self._topology.nodes[node_type]
+        router = self.nodes[node_type].router
+        assert router is not None
+        found = None if members is None else members.find(gids)
+        return router(gids, np.zeros(self._remote.num_owners + 1, dtype=np.int64), found)
 
     def _ask_picks(self, key: int, hop: int, fanouts: Sequence[int], routes: Sequence[Route]) -> dict[int, Picked]:
         """Asks the owners for the neighbours of their rows: owner -> answer."""
@@ -121,6 +128,27 @@ class RoutedSource:
             ranks = route.of(self._remote.num_owners)
             picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config))
         return picks
+
+    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+        require_pairs(self.view, edge_type, dst, src)
+        node_type, owners = int(self.view.dst_types[edge_type]), self._remote.num_owners
+        route = self._route_lists(node_type, np.ascontiguousarray(dst, dtype=np.int64))
+        mine = [np.flatnonzero(route.owner == owner) for owner in range(len(route.begin) - 1)]
+        asked = {
+            owner: self._remote.has_edges(owner, edge_type, route.of(owner), src[mine[owner]].astype(self._wire))
+            for owner in range(1, owners)
+            if len(mine[owner])
+        }
+        found = np.empty(len(dst), dtype=np.bool_)
+        found[mine[0]] = self.local.has_edges(edge_type, route.of(0), src[mine[0]])
+        if len(mine) > owners:
+            assert self._topology is not None
+            found[mine[owners]] = self._topology.has_edges(edge_type, route.of(owners), src[mine[owners]])
+        begin = time.perf_counter()
+        for owner, answer in asked.items():
+            found[mine[owner]] = answer()
+        self.local.counters.remote_s += time.perf_counter() - begin
+        return found
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
         tables = [self.edges[r] for r in edges]

@@ -12,6 +12,10 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import DrawOptions
 
+MOST_PAIRS = (
+    1 << 16
+)  # edges asked for in one question: 1 MiB of ids, and a bound of what rows a peer can have scanned at once
+
 
 @dataclass(frozen=True)
 class Expand:
@@ -39,6 +43,7 @@ class AskedRows:
     ids: np.ndarray
 
 
+HasEdges = Callable[[], np.ndarray]  # waits; bool [n]
 Picked = Callable[[], Mapping[int, Picks]]  # waits; edge type -> picks
 Gathered = Callable[[], Sequence[Mapping[str, np.ndarray]]]  # waits; per `AskedRows`: name -> [n, ...]
 
@@ -54,6 +59,10 @@ class RemoteRows(Protocol):
 
     def expand(self, owner: int, request: Expand) -> Picked:
         """Samples neighbours of rows at their owner. Waiting raises `PeerError`, naming it."""
+
+    def has_edges(self, owner: int, edge_type: int, dst: np.ndarray, src: np.ndarray) -> HasEdges:
+        """Asks the owner of ``dst`` whether there are edges from ``src[i]`` to ``dst[i]``. Waiting raises `PeerError`, naming
+        it."""
 
     def gather(self, owner: int, request: Sequence[AskedRows]) -> Gathered:
         """Reads attributes at their owner. Waiting raises `PeerError`, naming it."""

@@ -13,6 +13,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.hops import AllLocal
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Route, Router
@@ -225,6 +226,9 @@ class MappedTables(AllLocal):
         for r, names in enumerate(edge_names(partition.manifest, config)):
             shards = {name: partition.edge_shards(r, name) for name in names.values()}
             self.edges.append(RowTable("edge", r, names, shards))
+
+    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+        return has_edges(self.view, edge_type, dst, src, threads=self.config.threads)
 
     def begin(self) -> None:
         """Forgets the batch before."""

@@ -12,6 +12,7 @@ from glt_lightning.data.manifest import Manifest, edge_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
+from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.sample import RowDraw
@@ -184,6 +185,10 @@ class TopologyCache:
             assert first is not None
             edges += np.repeat(first[ranks] - self._lists[edge_type].indptr[ranks], counts)
         return Picks(counts, neighbors, edges)
+
+    def has_edges(self, edge_type: int, ranks: np.ndarray, src: np.ndarray) -> np.ndarray:
+        """bool [n]: whether the lists of cached nodes, by rank, have the neighbours ``src`` (gids)."""
+        return has_edges(self._view, edge_type, ranks.astype(np.int64) + self._first[self._dst[edge_type]], src)
 
     @property
     def num_nodes(self) -> int:

@@ -1,0 +1,70 @@
+"""Whether edges are stored in the mapped parts."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int32, c_int64, c_void_p
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.native import bind, check
+
+_SIGNATURES: dict[str, list[Any]] = {
+    "glt_has_edges": [c_void_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_void_p, c_void_p],
+}
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return bind(_SIGNATURES)
+
+
+def has_edges(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray, *, threads: int = 1) -> np.ndarray:
+    """bool [n]: whether the edge type has at least one edge from ``src[i]`` to ``dst[i]``.
+
+    dst: int64 [n], gids of destination nodes, all local.  src: int64 [n], gids of source nodes, local or not. The row of
+    each dst is read until its source is found.  threads: at most so many share the pairs.
+
+    Raises `DataError` for ids that `require_pairs` refuses, or whose part is not mapped; `PartitionError` for a damaged row.
+    """
+    require_pairs(graph, edge_type, dst, src)
+    dst, src = (np.ascontiguousarray(ids, dtype=np.int64) for ids in (dst, src))
+    found, detail = np.empty(len(dst), dtype=np.bool_), np.zeros(4, dtype=np.int64)
+    status = _library().glt_has_edges(
+        graph.address,
+        edge_type,
+        dst.ctypes.data,
+        src.ctypes.data,
+        len(dst),
+        threads,
+        found.ctypes.data,
+        detail.ctypes.data,
+    )
+    check(status, detail, "has_edges")
+    return found
+
+
+def require_pairs(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray) -> None:
+    """Raises `DataError` unless these can be the ends of edges: two integer arrays [n] of gids of the edge type's node types."""
+    if not isinstance(edge_type, (int, np.integer)) or not 0 <= edge_type < graph.num_edge_types:
+        raise DataError(
+            f"has_edges: expected the index of an edge type, 0 to {graph.num_edge_types - 1}, got {edge_type!r:.100}."
+        )
+    for name, ids in (("dst", dst), ("src", src)):
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise DataError(f"has_edges: {name}: expected gids, integers [n], got {ids.dtype} {list(ids.shape)}.")
+    if len(dst) != len(src):
+        raise DataError(f"has_edges: expected as many dst as src, got {len(dst)} and {len(src)}.")
+    types = (("dst", dst, graph.dst_types[edge_type]), ("src", src, graph.src_types[edge_type]))
+    for name, ids, node_type in types:
+        begin, end = graph.type_offsets[node_type], graph.bounds[(node_type + 1) * graph.num_parts]
+        outside = np.flatnonzero((ids < begin) | (ids >= end))
+        if len(outside):
+            raise DataError(
+                f"has_edges: {name}: gid {ids[outside[0]]} at position {outside[0]} is no node of type {node_type}, whose gids "
+                f"are {begin} to {end - 1}. dst are nodes of the edge type's destination type, src of its source type."
+            )
