@@ -149,6 +149,13 @@ def test_own_splits_name_their_node_type(make_data) -> None:
     data.teardown()
 
 
+def test_fan_outs_of_an_edge_type_that_is_not_there(make_data) -> None:
+    data = opened(make_data(num_neighbors={"a__to__b": [5, 5]}))
+    with pytest.raises(OptionError, match=r"for each edge type; missing \['node__to__node'\], unknown \['a__to__b'\]"):
+        data.train_dataloader()
+    data.teardown()
+
+
 def test_missing_split_names_those_that_exist(make_data, tmp_path: Path) -> None:
     data = opened(make_data(dataset=str(save_graph(tmp_path / "g.npz", drop=("test_idx",)))))
     with pytest.raises(DataError, match=r"split 'test': not in the data set, which has train, val\."):
@@ -171,6 +178,8 @@ def test_missing_split_names_those_that_exist(make_data, tmp_path: Path) -> None
         ({"predict_split": "dev"}, "predict_split: expected"),
         ({"partition": {"num_parts": 0}}, "partition.num_parts"),
         ({"partition": {"parts": 2}}, "partition: expected any of num_parts, .*; got 'parts'. Did you mean"),
+        ({"partition": {"algorithm": "metiss"}}, "partition.algorithm: .* got 'metiss'. Did you mean metis"),
+        ({"cache": {"memory": "1 elephant"}}, "cache.memory: expected bytes such as .* got '1 elephant'"),
         ({"sampling": {"num_workers": -1}}, "sampling.num_workers"),
         ({"sampling": {"feature_dtype": "float16"}}, "sampling.feature_dtype: expected float32, stored; got 'float16'"),
         ({"sampling": 3}, "sampling: expected SamplingOptions or a mapping of its fields, got 3"),
