@@ -93,8 +93,8 @@ class BatchEdges(EdgeIndex):  # type: ignore[misc]  # PyG has no types
 def _keep_pointers(
     piece: BatchEdges, edges: BatchEdges, dim: int, start: int | None = None, end: int | None = None, step: int = 1
 ) -> None:
-    """Gives the first edges of a batch what follows from the pointers of all. A no-op has kept them, and other pieces have
-    none."""
+    """Gives the first edges of a batch what follows from the pointers of all. A slice of all edges still has them; other pieces
+    have none."""
     if dim not in (1, -1) or start not in (None, 0) or step != 1 or piece._indptr is not None:
         return
     if edges.is_sorted_by_col and edges._indptr is not None:

@@ -62,8 +62,8 @@ def _say_end(trainer: Trainer, subcommand: str, cause: str, checkpoint: str | No
 
 
 def _way_on(trainer: Trainer) -> str:
-    kept = trainer.checkpoint_callback
-    path = Path(getattr(kept, "last_model_path", "") or getattr(kept, "best_model_path", ""))
+    checkpoints = trainer.checkpoint_callback
+    path = Path(getattr(checkpoints, "last_model_path", "") or getattr(checkpoints, "best_model_path", ""))
     if not path.is_file():
         return "there is no checkpoint to continue from."
     return f"--ckpt_path {'last' if path.name == 'last.ckpt' else _shown(path)} continues it."
