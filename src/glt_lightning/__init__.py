@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from glt_lightning.options import (
         CacheOptions as CacheOptions,
         ClusterOptions as ClusterOptions,
+        NegativeSampling as NegativeSampling,
         PartitionOptions as PartitionOptions,
         SamplingOptions as SamplingOptions,
     )
@@ -49,6 +50,7 @@ _HOMES = {
     "LoaderContext": "glt_lightning.loader",
     "LoaderSpec": "glt_lightning.loader",
     "LocalPartition": "glt_lightning.data",
+    "NegativeSampling": "glt_lightning.options",
     "NodePredictor": "glt_lightning.lightning",
     "OGBMRR": "glt_lightning.lightning",
     "PartitionOptions": "glt_lightning.options",

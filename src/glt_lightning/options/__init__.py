@@ -7,6 +7,14 @@ from glt_lightning.options.deadlines import DeadlineOptions, RetryOptions
 from glt_lightning.options.draw import DEFAULT_DRAW, DrawOptions
 from glt_lightning.options.gpu_budgets import GpuBudgets
 from glt_lightning.options.limits import LimitOptions
+from glt_lightning.options.negatives import (
+    DEGREE_WEIGHTS,
+    NEGATIVE_MODES,
+    SHARINGS,
+    NegativeMode,
+    NegativeSampling,
+    Sharing,
+)
 from glt_lightning.options.parse import Fanouts, parse_address, parse_bytes, parse_fanouts
 from glt_lightning.options.partition import (
     ALGORITHMS,
@@ -39,9 +47,12 @@ __all__ = [
     "BALANCE",
     "CACHE_POLICIES",
     "DEFAULT_DRAW",
+    "DEGREE_WEIGHTS",
     "EDGE_FORMATS",
     "HOTNESS",
     "MEMORIES",
+    "NEGATIVE_MODES",
+    "SHARINGS",
     "STORAGE",
     "Aggregate",
     "CacheOptions",
@@ -56,6 +67,8 @@ __all__ = [
     "Hotness",
     "LimitOptions",
     "Memory",
+    "NegativeMode",
+    "NegativeSampling",
     "Normalize",
     "PartitionOptions",
     "Placement",
@@ -63,6 +76,7 @@ __all__ = [
     "SamplingOptions",
     "SecurityOptions",
     "SeedPlacement",
+    "Sharing",
     "WorkerOptions",
     "as_options",
     "one_of",
