@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.errors import DataError
+from glt_lightning.producer.pool import Failure
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server import sessions as sessions_module
 from glt_lightning.server.question import Question
@@ -239,6 +240,19 @@ def test_a_server_that_stood_still_takes_no_sampler_for_stuck():
     clock.ahead_s += 4
     Scheduler._look_after_samplers(server)
     assert replaced == ["sent no reply for 32 s"]
+
+
+def test_a_batch_that_failed_is_not_charged():
+    clients = Sessions(GB)
+    session = clients.add(Session("c", "c", "job", 60.0, 60.0, 0))
+    session.largest = 1000
+    jobs = [clients.job_of(session, question(n), slot=None) for n in range(2)]
+    jobs[1].wanted = False
+    assert session.served == 2000
+    server = SimpleNamespace(_serving=True, _sessions=clients, _slots=SimpleNamespace(give_back=lambda _: None))
+    for job in jobs:
+        assert not Scheduler.on_failure(server, Failure("failed", "", [job], job))
+    assert session.served == 0
 
 
 def test_silence_ends_a_session():

@@ -341,6 +341,7 @@ class Scheduler:
             if job.wanted and job.failures <= job.session.most_failures and not hopeless:
                 again.append(job)
                 continue
+            self._sessions.settle(job, 0)
             self._slots.give_back(job.slot)
             if job.wanted:
                 del job.session.making[job.question.key]
