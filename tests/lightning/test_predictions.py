@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -204,6 +205,26 @@ def test_files_of_earlier_releases_are_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "rank1.npz")  # of a rank without seeds
     read = read_predictions(tmp_path)
     assert (read["n_id"].tolist(), read["pred"].tolist()) == ([0, 4], [2, 1])
+    whole = (tmp_path / "rank0.npz").read_bytes()
+    for damaged in (b"", b"no zip", whole[:-40], whole.replace(bytes(8), b"damaged!", 1), np.arange(3)):
+        if isinstance(damaged, bytes):
+            (tmp_path / "rank0.npz").write_bytes(damaged)
+        else:
+            with open(tmp_path / "rank0.npz", "wb") as stream:
+                np.save(stream, damaged)
+        with pytest.raises(DataError, match=r"rank0\.npz: cannot be read as an npz file"):
+            read_predictions(tmp_path)
+    for rows in ({"pred": np.arange(2)}, {"n_id": np.arange(3), "pred": np.arange(2)}):
+        np.savez(tmp_path / "rank0.npz", **rows)
+        with pytest.raises(DataError, match=r"rank0\.npz: expected n_id and arrays with one row per node, found"):
+            read_predictions(tmp_path)
+
+
+def test_a_fifo_among_the_files_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank0.parquet")
+    write_manifest(tmp_path, {"rank0.parquet": 1}, {})
+    with pytest.raises(DataError, match=r"rank0\.parquet: .*not a regular file"):
+        read_predictions(tmp_path)
 
 
 def test_every_kind_of_column_comes_back(tmp_path: Path) -> None:

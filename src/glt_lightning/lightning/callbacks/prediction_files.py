@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -161,7 +163,8 @@ def _read_parquet(place: Path) -> list[dict[str, np.ndarray]]:
 
 def _read_file(path: Path, count: int) -> dict[str, np.ndarray]:
     try:
-        table = pq.read_table(path)
+        with open_regular(path) as stream:
+            table = pq.read_table(stream)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}). Predict again.") from None
     if table.num_rows != count:
@@ -175,7 +178,20 @@ def _read_npz(folder: Path) -> list[dict[str, np.ndarray]]:
         raise DataError(
             f"{folder}: found no predictions in this folder ({MANIFEST}, or rank*.npz of an earlier release)."
         )
-    return [dict(np.load(file, allow_pickle=False)) for file in files]
+    return [_read_old(file) for file in files]
+
+
+def _read_old(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
+            rows = dict(file)
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read as an npz file of predictions ({error}). Predict again.") from None
+    if (rows and KEY not in rows) or len({values.shape[:1] for values in rows.values()}) > 1:
+        raise DataError(
+            f"{path}: expected {KEY} and arrays with one row per node, found {sorted(rows)}. Predict again."
+        )
+    return rows
 
 
 def _to_arrow(values: Column) -> pa.Array:
