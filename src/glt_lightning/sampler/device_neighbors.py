@@ -45,7 +45,7 @@ class DeviceNeighbors(MappedTables):
         self._error = kernels.new_error()
         self._error_before = kernels.pinned(5, dtype=torch.int64).zero_()  # what it was behind the last batch
         self._n_id: list[Tensor] = []
-        self._places: dict[str, list[Tensor]] = {}  # per kind and type, int64 [n]: ids, or numbers of remote rows
+        self._places: dict[tuple[str, int], Tensor] = {}  # by kind and type, int64 [n]: ids, or numbers of remote rows
         self._host_places: dict[tuple[str, int], np.ndarray] = {}
 
     def begin(self) -> None:
@@ -82,15 +82,16 @@ class DeviceNeighbors(MappedTables):
     def settle(self, found: DeviceSubgraph) -> None:
         """Raises `DataError` where edges of the batch before led out of the graph."""
         raise_if(self._error_before.tolist(), "gather")  # copied before this batch, whose sizes the host has by now
-        edges = [row for row in found.edge_row if row is not None]
-        self._n_id, self._places = found.uid, {"node": found.gid, "edge": edges}
+        self._n_id = found.uid
+        self._places = {("node", t): gids for t, gids in enumerate(found.gid)}
+        self._places |= {("edge", r): rows for r, rows in enumerate(found.edge_row) if rows is not None}
         self._host_places.clear()
         for t, table in enumerate(self.nodes):
             table.counts[0] = len(found.gid[t]) - sum(table.counts[1:])
         for r, table in enumerate(self.edges):
             table.counts[0] = found.edge_index[r].shape[1] - sum(table.counts[1:])
         if found.remote is not None:
-            self._n_id, self._places["node"] = list(found.uid), list(found.gid)
+            self._n_id = list(found.uid)
             for t, lids in enumerate(found.remote):
                 self._settle_remote(t, lids)
 
@@ -100,7 +101,7 @@ class DeviceNeighbors(MappedTables):
         ids = self._sent(table, "n_id").view(getattr(torch, self._manifest.id_dtype)).to(torch.int64)
         numbers = torch.arange(table.end, table.end + len(lids), device=lids.device)
         self._n_id[node_type] = self._n_id[node_type].index_copy(0, lids, ids)
-        self._places["node"][node_type] = self._places["node"][node_type].index_copy(0, lids, numbers)
+        self._places["node", node_type] = self._places["node", node_type].index_copy(0, lids, numbers)
 
     def put(self, name: str, values: np.ndarray) -> Field:
         return self._field(name, self._kernels.put(values))
@@ -121,7 +122,7 @@ class DeviceNeighbors(MappedTables):
         if public == "n_id":
             return self._field(name, self._n_id[table.type])
         stored = table.names[public]
-        places, shards = self._places[table.kind][table.type], self._shards(table, stored)
+        places, shards = self._places[table.kind, table.type], self._shards(table, stored)
         is_bfloat16 = self._manifest.is_bfloat16(f"{table.kind}s", table.type, stored)
         dtype = torch.bfloat16 if is_bfloat16 else getattr(torch, table.local[stored].dtype.name)
         if shards is None:
@@ -159,7 +160,7 @@ class DeviceNeighbors(MappedTables):
         """int64 [n]: where `RowTable.shards` has the rows of a batch. Waits, once per table and batch."""
         key = table.kind, table.type
         if key not in self._host_places:
-            places = HostCopy(self._places[table.kind][table.type], self._kernels).wait().copy()
+            places = HostCopy(self._places[table.kind, table.type], self._kernels).wait().copy()
             if len(table.all_places):
                 remote = places >= table.end
                 places[remote] = table.all_places[places[remote] - table.end]
