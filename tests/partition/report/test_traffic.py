@@ -55,7 +55,7 @@ def errors(predicted: PartTraffic, measured: Measured, batches: int) -> dict[str
     """How far off each mean is, as a share."""
     pairs = {
         "rows": (predicted.remote_rows.mean, measured.remote_rows),
-        "questions": (predicted.questions.mean, measured.round_trips),
+        "requests": (predicted.requests.mean, measured.round_trips),
         "out": (predicted.bytes_out.mean, measured.bytes_out),
         "in": (predicted.bytes_in.mean, measured.bytes_in),
         "bytes": (predicted.bytes.mean, measured.bytes_out + measured.bytes_in),
@@ -123,7 +123,7 @@ def test_one_part_asks_nobody(tmp_path: Path) -> None:
     partition = partitioned(small_graph(), tmp_path, 1)
     for traffic in predict_traffic(partition, TrafficOptions(num_neighbors=[2, 2], batch_size=16)):
         (part,) = traffic.parts
-        assert (part.remote_rows.mean, part.questions.mean, part.bytes.mean, part.remote_share) == (0, 0, 0, 0)
+        assert (part.remote_rows.mean, part.requests.mean, part.bytes.mean, part.remote_share) == (0, 0, 0, 0)
         assert part.caches == ()
         assert part.nodes.mean > 16
     assert np.isfinite(traffic.parts[0].nodes.error)

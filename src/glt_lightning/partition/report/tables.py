@@ -82,7 +82,7 @@ def contents_tables(contents: Contents) -> list[Table]:
     ]
 
 
-_TRAFFIC = ("part", "nodes", "remote nodes", "share", "remote rows", "", "questions", "bytes", "", "out", "in")
+_TRAFFIC = ("part", "nodes", "remote nodes", "share", "remote rows", "", "requests", "bytes", "", "out", "in")
 
 
 def traffic_table(traffic: ExpectedTraffic) -> Table:
@@ -93,12 +93,12 @@ def traffic_table(traffic: ExpectedTraffic) -> Table:
 
 def _cells(part: PartTraffic) -> tuple[str, ...]:
     return _traffic_cells(
-        part.nodes, part.remote_nodes, part.remote_rows, part.questions, part.bytes, part.bytes_out, part.bytes_in
+        part.nodes, part.remote_nodes, part.remote_rows, part.requests, part.bytes, part.bytes_out, part.bytes_in
     )
 
 
 def _mean_cells(traffic: ExpectedTraffic) -> tuple[str, ...]:
-    names = ("nodes", "remote_nodes", "remote_rows", "questions", "bytes", "bytes_out", "bytes_in")
+    names = ("nodes", "remote_nodes", "remote_rows", "requests", "bytes", "bytes_out", "bytes_in")
     return _traffic_cells(*(Estimate.mean_of([getattr(part, name) for part in traffic.parts]) for name in names))
 
 
@@ -106,7 +106,7 @@ def _traffic_cells(
     nodes: Estimate,
     remote: Estimate,
     rows: Estimate,
-    questions: Estimate,
+    requests: Estimate,
     both: Estimate,
     out: Estimate,
     into: Estimate,
@@ -117,7 +117,7 @@ def _traffic_cells(
         numbers.percent(remote.mean / nodes.mean),
         numbers.count(rows.mean),
         numbers.error(rows.error, rows.mean),
-        numbers.count(questions.mean),
+        numbers.count(requests.mean),
         numbers.size(both.mean),
         numbers.error(both.error, both.mean),
         numbers.size(out.mean),

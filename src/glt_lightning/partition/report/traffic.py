@@ -15,7 +15,7 @@ from glt_lightning.partition.report.caches import PRESAMPLED, RemoteRanking, pre
 from glt_lightning.partition.report.contents import part_of
 from glt_lightning.partition.report.estimate import Estimate
 from glt_lightning.partition.report.options import TrafficOptions
-from glt_lightning.partition.report.questions import Asked, Questions
+from glt_lightning.partition.report.requests import Asked, OwnerRequests
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
@@ -49,7 +49,7 @@ class PartTraffic:
     """Per batch of the rank that has ``part``.
 
     nodes: in a batch.  remote_nodes: of them, of other parts.  remote_rows: rows of attributes that are asked for, of
-    nodes and, where batches carry edge ids, of edges.  questions: round trips.  bytes: of bodies, there and back.
+    nodes and, where batches carry edge ids, of edges.  requests: round trips.  bytes: of bodies, there and back.
     """
 
     part: int
@@ -57,7 +57,7 @@ class PartTraffic:
     nodes: Estimate
     remote_nodes: Estimate
     remote_rows: Estimate
-    questions: Estimate
+    requests: Estimate
     bytes: Estimate
     bytes_out: Estimate
     bytes_in: Estimate
@@ -121,7 +121,7 @@ class _Prediction:
         )
         no_rows = [False] * len(schema.edge_types)  # which edges were picked does not matter here
         self._sample = KHopOp(partition.view, self._config.fanouts, self._config, edge_rows=no_rows)
-        self._questions = Questions(manifest, self._config)
+        self._requests = OwnerRequests(manifest, self._config)
         self._owner = part_of(manifest, self._seeds.node_type, self._seeds.gids)
         self._policies = _policies(partition)
 
@@ -155,7 +155,7 @@ class _Prediction:
             found = self._sample(request.seeds, self._config.seed_type, request.key)
             cached = [lists.cached(found.gid, ratio) for _, lists, ratio in caches]
             nodes.append(int(found.nodes_per_hop.sum()))
-            asked.append(self._questions.of_batch(found, part, cached))
+            asked.append(self._requests.of_batch(found, part, cached))
             self._done(1)
         plain, *with_cache = [list(each) for each in zip(*asked, strict=True)]
         return PartTraffic(
@@ -164,7 +164,7 @@ class _Prediction:
             nodes=Estimate.of(nodes),
             remote_nodes=Estimate.of([a.node_rows for a in plain]),
             remote_rows=Estimate.of([a.node_rows + a.edge_rows for a in plain]),
-            questions=Estimate.of([a.questions for a in plain]),
+            requests=Estimate.of([a.requests for a in plain]),
             bytes=Estimate.of([a.bytes_out + a.bytes_in for a in plain]),
             bytes_out=Estimate.of([a.bytes_out for a in plain]),
             bytes_in=Estimate.of([a.bytes_in for a in plain]),
@@ -175,7 +175,7 @@ class _Prediction:
         self, plain: list[Asked], cached: list[Asked], policy: str, lists: RemoteRanking, ratio: float
     ) -> CachedTraffic:
         rows, missed = sum(a.node_rows for a in plain), sum(a.node_rows for a in cached)
-        widths = [sum(each) for each in self._questions.node_widths]
+        widths = [sum(each) for each in self._requests.node_widths]
         return CachedTraffic(
             policy=policy,
             ratio=ratio,

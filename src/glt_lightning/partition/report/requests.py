@@ -1,4 +1,4 @@
-"""What one batch asks the owners of other parts: the rows, the questions and the bytes of `sampler.routed_source.RoutedSource`.
+"""What one batch asks the owners of other parts: the rows, the requests and the bytes of `sampler.routed_source.RoutedSource`.
 
 Nothing is asked here. The sizes follow from the sampled nodes and edges alone, since each owner is asked once per hop for
 neighbours and once for attributes (docs/wire-format.md).
@@ -25,17 +25,17 @@ _ALIGN = 64  # of arrays in a message
 
 @dataclass(frozen=True)
 class Asked:
-    """Of one batch: rows of attributes by kind, questions, and bytes of bodies there and back."""
+    """Of one batch: rows of attributes by kind, requests, and bytes of bodies there and back."""
 
     node_rows: int
     edge_rows: int
-    questions: int
+    requests: int
     bytes_out: int
     bytes_in: int
 
 
-class Questions:
-    """Sizes of the questions of batches that are sampled with ``config``, where each part has a host of its own.
+class OwnerRequests:
+    """Sizes of the requests of batches that are sampled with ``config``, where each part has a host of its own.
 
     Shapes: T node types, R edge types, P parts, H hops.
     """
@@ -98,7 +98,7 @@ class Questions:
         return counts
 
     def _expand(self, nodes: np.ndarray, picks: np.ndarray) -> np.ndarray:
-        """[questions, bytes out, bytes in] of the questions for neighbours."""
+        """[requests, bytes out, bytes in] of the requests for neighbours."""
         total = np.zeros(3, dtype=np.int64)
         for hop, fanouts in enumerate(self._config.fanouts):
             followed = [r for r, fanout in enumerate(fanouts) if fanout]
@@ -111,7 +111,7 @@ class Questions:
         return total
 
     def _gather(self, rows: np.ndarray, widths: list[list[int]]) -> np.ndarray:
-        """[questions, bytes out, bytes in] of the questions for attributes. rows: [types, hops, P]; those of a type without
+        """[requests, bytes out, bytes in] of the requests for attributes. rows: [types, hops, P]; those of a type without
         attributes are not asked for."""
         rows, widths = rows[[bool(each) for each in widths]], [each for each in widths if each]
         reply = sum(_aligned(rows[i] * width).sum() for i, each in enumerate(widths) for width in each)
