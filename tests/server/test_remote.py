@@ -303,10 +303,11 @@ def test_a_question_without_a_session_is_refused(farm, whole):
         assert caught.value.kind == "SessionLostError"
 
 
-def test_a_server_has_limits_of_its_own(whole, monkeypatch):
+def test_a_server_has_limits_of_its_own(whole):
     """Whatever the client asks for: threads of a batch, and its memory."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     config = SamplerConfig(0, ((3,),), threads=64, most_bytes=1 << 40)
     message = Question(1, config, BatchRequest(0, 0, np.arange(2), np.arange(2))).to_message("session", 1)
-    read = read_question(Message(json.loads(json.dumps(message.header)), message.body), whole.manifest, 123)
+    read = read_question(
+        Message(json.loads(json.dumps(message.header)), message.body), whole.manifest, most_threads=2, most_bytes=123
+    )
     assert (read.config.threads, read.config.most_bytes) == (2, 123)

@@ -15,6 +15,7 @@ from typing import Any
 from glt_lightning.channel.slots import SharedSlot
 from glt_lightning.channel.wire import ClosedError, send
 from glt_lightning.cluster.owner_server import OwnerAddresses
+from glt_lightning.data.control_groups import usable_cores
 from glt_lightning.errors import SamplerError
 from glt_lightning.producer.child import Starter
 from glt_lightning.producer.request_codec import write_config, write_request
@@ -30,7 +31,7 @@ def batches_at_once(source: SamplerSource, num_workers: int, concurrency: int) -
     memory and delay the next batch; if some are remote or on disk, other batches go on while one waits."""
     if source.waits:
         return concurrency
-    return min(concurrency, max(1, (os.cpu_count() or 1) // num_workers))
+    return min(concurrency, max(1, usable_cores() // num_workers))
 
 
 def exit_reason(process: subprocess.Popen[bytes], wait_s: float) -> str:

@@ -98,7 +98,6 @@ class _Filling:
         self._maker = CacheMaker(partition, options, processes) if options.keeps_rows else None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        self.is_done = False
 
     def begin(self, remote: RemoteRows, keep: Callable[[Mapping[str, Any]], object]) -> None:
         if self._maker is not None:
@@ -118,7 +117,6 @@ class _Filling:
                 return
             else:
                 keep(handle)
-                self.is_done = True
                 return
 
     def close(self) -> None:
@@ -137,7 +135,6 @@ class HostedServer:
 
     def __init__(self, plan: ServerPlan) -> None:
         self._closing = ExitStack()
-        self._filling: _Filling | None = None
         try:
             self._open(plan)
         except BaseException:
@@ -177,9 +174,9 @@ class HostedServer:
         graph = ClusterGraph(partition)
         if whole and plan.cache.keeps_rows:
             _log.warning("%s", NOTHING_TO_CACHE)
-        if not whole:
-            self._filling = _Filling(partition, plan.cache, options.num_workers)
-            self._closing.callback(self._filling.close)
+        filling = None if whole else _Filling(partition, plan.cache, options.num_workers)
+        if filling is not None:
+            self._closing.callback(filling.close)
             graph.remote = connect_owners(partition, owners, link, transport)
             self._closing.callback(graph.remote.close)
         owner = Owner(partition, options.limits.reply_bytes)
@@ -196,13 +193,8 @@ class HostedServer:
             greet=link.greet,
         )
         self._closing.callback(self.server.close)
-        if self._filling is not None and graph.remote is not None:
-            self._filling.begin(graph.remote, self.server.keep)
-
-    @property
-    def cache_is_filled(self) -> bool:
-        """Whether samplers use the cache of ``plan.cache``."""
-        return self._filling is not None and self._filling.is_done
+        if filling is not None and graph.remote is not None:
+            filling.begin(graph.remote, self.server.keep)
 
     @property
     def address(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,18 +46,19 @@ class Question:
         return Message(ids | header, body)
 
 
-def read_question(message: Message, manifest: Manifest, most_bytes: int | None = None) -> Question:
+def read_question(
+    message: Message, manifest: Manifest, *, most_threads: int, most_bytes: int | None = None
+) -> Question:
     """The question in a message, checked against the graph. Raises `DataError`.
 
-    most_bytes: limit of the memory of its batch.
+    most_threads, most_bytes: limits of this server for the batch, regardless of the client's.
     """
     header, schema = message.header, manifest.schema
     if set(header) != _FIELDS:
         raise wrong_fields("make", _FIELDS, header)
     config = read_config(header["config"], len(schema.edge_types))
     read_integer(header["config"], "seed_type", 0, len(schema.node_types) - 1)
-    # this server's own limits, regardless of the client's
-    config = replace(config, most_bytes=most_bytes, threads=min(config.threads, os.cpu_count() or 1))
+    config = replace(config, most_bytes=most_bytes, threads=min(config.threads, most_threads))
     request = read_request(message)
     _check_seeds(request.seeds, config.seed_type, manifest)
     for node_type, seeds in request.more_seeds.items():

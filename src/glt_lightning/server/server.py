@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from glt_lightning.data.control_groups import usable_cores
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.options import ClusterOptions
@@ -61,7 +62,7 @@ class GraphServer:
         services: Mapping[str, CallHandler] | None = None,
     ) -> None:
         self._partition, self._options, self._rank = partition, options, rank
-        self._begun_s = time.monotonic()
+        self._begun_s, self._cores = time.monotonic(), usable_cores()
         self._closed = False
         source = SamplerSource.of(partition) if source is None else source
         self._scheduler = scheduler = Scheduler(source, options, self._slot_gone)
@@ -144,7 +145,12 @@ class GraphServer:
         return Message({"lease_s": lease_s, "handover": self._handover.offer(message.header.get("place"))})
 
     def _make(self, message: Message, _caller: Caller) -> Message:
-        question = read_question(message, self._partition.manifest, self._options.limits.batch_bytes)
+        question = read_question(
+            message,
+            self._partition.manifest,
+            most_threads=self._cores,
+            most_bytes=self._options.limits.batch_bytes,
+        )
         stream = read_integer(message.header, "talk", 1, 2**62)
         self._scheduler.ask(message.header["session"], stream, question)
         return Message({})
