@@ -19,7 +19,6 @@ from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels, raise_if, read
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.memory import Registered
-from glt_lightning.ops.cuda.ranked_set import CudaRankedSet
 from glt_lightning.ops.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.cuda.sums import CudaNeighborSums
@@ -30,6 +29,7 @@ from glt_lightning.ops.khop import KHopOp, Subgraph
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.options import DrawOptions
+from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut
 from tests.helpers.rows import sample_rows
 

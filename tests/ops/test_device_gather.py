@@ -11,11 +11,11 @@ import torch
 from glt_lightning.errors import DataError
 from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
 from glt_lightning.ops.cuda.kernels import raise_if
-from glt_lightning.ops.cuda.ranked_set import CudaRankedSet
 from glt_lightning.ops.encoding import ENCODINGS
 from glt_lightning.ops.gather import Shards
 from glt_lightning.store.bus_stride import bus_stride
 from tests.helpers import device_cases as cases
+from tests.helpers.cuda_ranked_set import CudaRankedSet
 
 NAMES = sorted(ENCODINGS)
 

@@ -12,7 +12,6 @@ import torch
 from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.cuda.ranked_set import CudaRankedSet
 from glt_lightning.ops.cuda.relabel import relabel as device_relabel
 from glt_lightning.ops.encoding import ENCODINGS
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
@@ -21,6 +20,7 @@ from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.options import DrawOptions
 from tests.helpers import device_cases as cases
+from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import SINGLE, TypedGraph, cut
 from tests.ptx.device import PtxKernels
 
