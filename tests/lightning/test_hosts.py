@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch.distributed
 
 from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.lightning.strategies import hosts
 from glt_lightning.lightning.strategies.hosts import Meeting, meet, wait_for_ranks
 from glt_lightning.options import DeadlineOptions
 
@@ -61,6 +69,13 @@ def test_says_whom_it_waits_for_and_where() -> None:
 
 def test_says_nothing_where_all_come_soon() -> None:
     assert waited(dict.fromkeys(range(1, 6), 102.0)) == []
+
+
+def test_first_rank_of_a_host_stands_for_those_it_will_start() -> None:
+    clock, joins = FakeClock(), {2: 0.0, 4: 0.0}
+    starting = replace(meeting(), first_ranks=True)
+    wait_for_ranks(starting, FakeStore(clock, joins), pytest.fail, clock() + 60, clock, clock.pause)
+    assert clock() == FakeClock.now
 
 
 def test_gives_up_with_the_command_to_run() -> None:
@@ -118,3 +133,58 @@ def test_trainer_of_two_hosts_ends_where_the_other_does_not_come(
     data = make_data(cluster={"deadlines": {"join_s": 0.2}})
     with pytest.raises(PeerError, match=r"host 1 \(rank 1\) did not come"):
         make_trainer(strategy="glt_worker", num_nodes=2).fit(make_model(), data)
+
+
+@pytest.fixture
+def fit_on_two_hosts(
+    graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], tuple[int, int]]:
+    """Runs the command line as host 0 of two, of which the other does not come. Returns the port and the exit status."""
+    for name in ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: pytest.fail("torch waits, not we"))
+    monkeypatch.chdir(tmp_path)
+
+    def fit(strategy: str) -> tuple[int, int]:
+        port = free_port()
+        monkeypatch.setattr("os.environ", os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+        options = ["--data", "GLTDataModule", "--data.dataset", str(graph_npz), "--trainer.accelerator", "cpu"]
+        options += ["--trainer.num_nodes", "2", "--cluster.deadlines.join_s", "0.2", "--trainer.strategy", strategy]
+        with pytest.raises(SystemExit) as ended:
+            main(["fit", "--model", "glt_lightning.GraphSAGE", "--trainer.devices", "1", *options])
+        return port, int(ended.value.code or 0)
+
+    return fit
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_find_unused_parameters_true", "glt_worker"])
+def test_command_line_gives_up_under_any_strategy(
+    fit_on_two_hosts: Callable[[str], tuple[int, int]], capfd: pytest.CaptureFixture[str], strategy: str
+) -> None:
+    port, status = fit_on_two_hosts(strategy)
+    assert status == 1
+    assert f"error: host 1 (rank 1) did not come to 127.0.0.1:{port} within 0.2 s (cluster.deadlines.join_s)." in (
+        capfd.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("strategy", ["ddp", "glt_worker", "glt_server_client"])
+def test_signals_end_the_wait(
+    fit_on_two_hosts: Callable[[str], tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    number: int,
+    status: int,
+) -> None:
+    monkeypatch.setattr(hosts, "_missing", lambda *_: signal.raise_signal(number))
+    assert fit_on_two_hosts(strategy)[1] == status
+
+
+def test_forked_ranks_do_not_wait_for_hosts(
+    fit_on_two_hosts: Callable[[str], tuple[int, int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert fit_on_two_hosts("ddp_fork")[1] == 2
+    assert (
+        "error: trainer.num_nodes: 2 hosts need a strategy that starts each rank as a command" in capfd.readouterr().err
+    )

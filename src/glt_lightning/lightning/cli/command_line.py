@@ -6,14 +6,12 @@ import difflib
 import os
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
@@ -26,11 +24,10 @@ from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, 
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.ready_classes import asked_for_classes, ready_classes
 from glt_lightning.lightning.cli.run_line import INTERRUPTED, end_said, run_line
+from glt_lightning.lightning.cli.strategy_options import check_strategy, cluster_of_data, meet_other_hosts, with_cluster
 from glt_lightning.lightning.cli.subcommands import TOOLS, list_tools
 from glt_lightning.lightning.datamodule import GLTDataModule
-from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.peers import RankError
-from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
 from glt_lightning.lightning.strategies.sigterm import unwound_by_sigterm
 from glt_lightning.options import ClusterOptions
 
@@ -80,7 +77,7 @@ class GLTCLI(LightningCLI):
         kind = self._datamodule_class
         if self.subclass_mode_data or (isinstance(kind, type) and issubclass(kind, GLTDataModule)):
             target = "data.init_args.cluster" if self.subclass_mode_data else "data.cluster"
-            parser.link_arguments(("cluster", "trainer.strategy"), target, compute_fn=_cluster_of_data)
+            parser.link_arguments(("cluster", "trainer.strategy"), target, compute_fn=cluster_of_data)
         link_graph(self, parser)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -89,7 +86,7 @@ class GLTCLI(LightningCLI):
         if name in TOOLS:
             raise OptionError(f"{name}: must be the first argument: {PROG} {name} --help.")
         config = self.config if name is None else self.config[name]
-        _check_strategy(config.trainer.strategy)
+        check_strategy(config.trainer.strategy)
         _check_checkpoint(config.get("ckpt_path"))
         _trust_no_url(config)
         if name is not None and config.get("ckpt_path") in _PAST_RUN:
@@ -112,7 +109,7 @@ class GLTCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init.get(str(self.subcommand), self.config_init)
         chosen = config.trainer
-        kwargs.setdefault("strategy", _with_cluster(chosen.strategy, config.cluster))
+        kwargs.setdefault("strategy", with_cluster(chosen.strategy, config.cluster))
         given = chosen.callbacks or []
         given = list(given) if isinstance(given, list) else [given]
         if not chosen.barebones:
@@ -133,10 +130,11 @@ class GLTCLI(LightningCLI):
         if subcommand == "fit" and path is not None and (why := nothing_left(path, self.trainer)):
             rank_zero_info(why)  # no error: a job that is started until it succeeds ends here
             return
-        _say_where_hosts_meet(self.trainer)
         try:
             with end_said(self.trainer, subcommand, path):
+                met = meet_other_hosts(self.trainer, self.config_init[subcommand].cluster)
                 super()._run_subcommand(subcommand)
+            del met  # torch's group has it
         except RuntimeError as error:
             if path is None or _MISFIT not in str(error):
                 raise
@@ -213,17 +211,6 @@ def _versions() -> str:
     return f"glt_lightning {__version__} ({libraries}, Python {sys.version.split()[0]})"
 
 
-def _cluster_of_data(cluster: Any, strategy: Any) -> Any:
-    """The options for a data module whose graph servers may have; with other strategies it samples what is here."""
-    name = strategy if isinstance(strategy, str) else "" if strategy is None else strategy.class_path
-    if name in StrategyRegistry:
-        kind: Any = StrategyRegistry[name]["strategy"]
-    else:
-        module, _, last = name.rpartition(".")
-        kind = getattr(import_module(module), last) if module else None
-    return cluster if isinstance(kind, type) and issubclass(kind, GLTServerClientStrategy) else None
-
-
 def _known(error: BaseException) -> BaseException | None:
     """The error that a user understands: that another rank failed, if it is for that, else the first of ours."""
     causes = [each for each in _causes(error) if isinstance(each, (GLTError, MisconfigurationException))]
@@ -248,17 +235,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _check_strategy(strategy: Any) -> None:
-    known = ["auto", *StrategyRegistry.available_strategies()]
-    if isinstance(strategy, str) and strategy not in known:
-        ours = ", ".join(name for name in known if name.startswith("glt_") and "_find_unused_" not in name)
-        near = difflib.get_close_matches(strategy, known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise OptionError(
-            f"trainer.strategy: expected auto, {ours}, ddp or another strategy of Lightning; got {strategy!r}.{hint}"
-        )
-
-
 def _check_checkpoint(path: Any) -> None:
     if isinstance(path, str) and path not in _CHECKPOINT_WORDS and ":" not in path and not os.path.exists(path):
         near = difflib.get_close_matches(path, _PAST_RUN, n=1)
@@ -273,24 +249,3 @@ def _trust_no_url(config: Any) -> None:
     if isinstance(path, str) and path.startswith("http") and config.get("weights_only") is None:
         config["weights_only"] = True
         rank_zero_info(f"ckpt_path: {path}: read with weights_only, as it comes from the network.")
-
-
-def _with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:
-    """The strategy with the options of the job's processes; strategies that are not ours have no use for them."""
-    if isinstance(strategy, str) and strategy in StrategyRegistry and _is_ours(StrategyRegistry[strategy]["strategy"]):
-        strategy = StrategyRegistry.get(strategy)
-    if isinstance(strategy, GLTStrategy) and strategy.cluster is None:
-        strategy.cluster = cluster
-    return strategy
-
-
-def _say_where_hosts_meet(trainer: Trainer) -> None:
-    """Strategies of ours say it when somebody is late, and have a deadline; Lightning's wait without a word."""
-    environment = getattr(trainer.strategy, "cluster_environment", None)
-    if trainer.num_nodes > 1 and environment is not None and not isinstance(trainer.strategy, GLTStrategy):
-        where = f"{environment.main_address}:{environment.main_port} (MASTER_ADDR, MASTER_PORT)"
-        rank_zero_info(f"host {trainer.node_rank} of {trainer.num_nodes}: all ranks meet at {where}")
-
-
-def _is_ours(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, GLTStrategy)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.distributed
 
 from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.lightning.strategies.peers import RankError
 
 _QUIET_S = 3.0  # hosts that start together need no line
 _PAUSE_S = 0.1
@@ -30,7 +33,10 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the ranks of a job meet, and which one this is. Each host has ``per_host`` ranks."""
+    """Where the ranks of a job meet, and which one this is. Each host has ``per_host`` ranks.
+
+    first_ranks: the first rank of a host stands for all of them, because it starts the others after the meeting.
+    """
 
     address: str
     port: int
@@ -38,6 +44,7 @@ class Meeting:
     hosts: int
     per_host: int
     deadline_s: float
+    first_ranks: bool = False
 
     @property
     def host(self) -> int:
@@ -45,6 +52,31 @@ class Meeting:
 
     def ranks_of(self, host: int) -> range:
         return range(host * self.per_host, (host + 1) * self.per_host)
+
+
+def meet_hosts(strategy: Any, deadline_s: float, *, first_ranks: bool = False) -> object:
+    """Waits in Python, where signals are handled, for the ranks of the other hosts; torchrun has done so itself.
+
+    strategy: has a cluster environment.  first_ranks: as in `Meeting`.  Returns what is to be kept until there is a group.
+    Raises `PeerError` after ``deadline_s``; `RankError` on a rank that is not the first of its host, which says the same.
+    """
+    if torch.distributed.is_initialized() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    meeting = Meeting(
+        address=strategy.cluster_environment.main_address,
+        port=strategy.cluster_environment.main_port,
+        rank=strategy.node_rank * strategy.num_processes + strategy.local_rank,
+        hosts=strategy.num_nodes,
+        per_host=strategy.num_processes,
+        deadline_s=deadline_s,
+        first_ranks=first_ranks,
+    )
+    if strategy.local_rank == 0:
+        return meet(meeting, _say)
+    try:
+        return meet(meeting, lambda _: None)
+    except PeerError as error:
+        raise RankError(str(error)) from None
 
 
 def meet(
@@ -82,8 +114,11 @@ def wait_for_ranks(
 
 def _missing(meeting: Meeting, store: Store) -> list[int]:
     """Hosts of which ranks are not there yet."""
+    awaited = slice(1) if meeting.first_ranks else slice(None)
     return [
-        host for host in range(meeting.hosts) if not store.check([f"{_KEY}{rank}" for rank in meeting.ranks_of(host)])
+        host
+        for host in range(meeting.hosts)
+        if not store.check([f"{_KEY}{rank}" for rank in meeting.ranks_of(host)[awaited]])
     ]
 
 
@@ -166,3 +201,7 @@ def _store(meeting: Meeting, *, is_master: bool) -> torch.distributed.TCPStore:
         wait_for_workers=False,
         multi_tenant=True,
     )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

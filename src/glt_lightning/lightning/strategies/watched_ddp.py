@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
-import torch.distributed
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
@@ -20,7 +18,7 @@ from glt_lightning.errors import GLTError, OptionError, PeerError, PeerLostError
 from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.strategies.collectives import gather_counts, gather_text
 from glt_lightning.lightning.strategies.ddp_arguments import check_ddp_arguments, unused_parameters
-from glt_lightning.lightning.strategies.hosts import Meeting, meet
+from glt_lightning.lightning.strategies.hosts import meet_hosts
 from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_store
 from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
@@ -108,7 +106,7 @@ class WatchedDDP(DDPStrategy):
         """Initialises torch's process group; on one host nothing of it listens beyond loopback."""
         assert self.cluster_environment is not None
         if self.num_nodes > 1:
-            met = self._meet_hosts()
+            met = meet_hosts(self, self.options.deadlines.join_s)
             super().setup_distributed()
             del met  # the group has it now
             return
@@ -116,27 +114,6 @@ class WatchedDDP(DDPStrategy):
         store = open_store(self.cluster_environment, self.local_rank == 0, self.num_processes)
         super().setup_distributed()
         del store  # the group has it now
-
-    def _meet_hosts(self) -> object:
-        """Waits for the ranks of the other hosts, unless torchrun has done so. Keep what it returns until there is a group."""
-        if torch.distributed.is_initialized() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            return None
-        self.set_world_ranks()
-        assert self.cluster_environment is not None
-        meeting = Meeting(
-            address=self.cluster_environment.main_address,
-            port=self.cluster_environment.main_port,
-            rank=self.global_rank,
-            hosts=self.num_nodes,
-            per_host=self.num_processes,
-            deadline_s=self.options.deadlines.join_s,
-        )
-        if self.local_rank == 0:
-            return meet(meeting, _say)
-        try:
-            return meet(meeting, lambda _: None)
-        except PeerError as error:  # the first rank of this host says the same
-            raise RankError(str(error)) from None
 
     # What ranks tell each other
 
@@ -204,10 +181,6 @@ class WatchedDDP(DDPStrategy):
 
     def _end_waits(self) -> None:
         """Another rank of this host is lost: what waits for other processes may raise now. From any thread."""
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _is_lost_connection(exception: BaseException) -> bool:
