@@ -5,7 +5,8 @@
 PARTITION: a partition folder; all of its parts are mapped. Each round runs forward and backward of every system once, on the same
 batch, with --threads threads. ``ours bf16``: under autocast to bfloat16, all others in float32. ``stock``: PyG's class with
 ``trim_to_layer``. ``products``: the linear layers of GraphSAGE on the rows that they need, forward and backward, without reading
-or aggregating a single edge: what no aggregation can be faster than.
+or aggregating a single edge: what no aggregation can be faster than. The allocator keeps freed memory, as in training;
+--return_memory: as ``sampling.keep_memory: false``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch_geometric.data import Data
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition
 from glt_lightning.lightning.models.gnn import HomogeneousGNN, gnn_class
 from glt_lightning.lightning.models.trim import layer_size
+from glt_lightning.ops.malloc import keep_freed_memory
 
 CLASSES, LAYERS = 47, 3
 
@@ -32,27 +34,27 @@ CLASSES, LAYERS = 47, 3
 class Products(nn.Module):
     """The matrix products of GraphSAGE: two a layer, of the destinations and of what was aggregated for them."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, layers: int = LAYERS, classes: int = CLASSES) -> None:
         super().__init__()
-        widths = [width] + [hidden] * (LAYERS - 1) + [CLASSES]
+        widths = [width] + [hidden] * (layers - 1) + [classes]
         self.own = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.aggregated = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def forward(self, batch: Data) -> Tensor:
-        x = batch.x
+        x, layers = batch.x, len(self.own)
         for i, (own, aggregated) in enumerate(zip(self.own, self.aggregated, strict=True)):
-            rows = layer_size(LAYERS - 1 - i, batch.num_sampled_nodes, batch.num_sampled_edges).destinations
+            rows = layer_size(layers - 1 - i, batch.num_sampled_nodes, batch.num_sampled_edges).destinations
             x = own(x[:rows]) + aggregated(x[-rows:])
-            x = x.relu() if i < LAYERS - 1 else x
+            x = x.relu() if i < layers - 1 else x
         return x
 
 
 class Stock(nn.Module):
     """PyG's model as its documentation uses it."""
 
-    def __init__(self, name: str, width: int, hidden: int) -> None:
+    def __init__(self, name: str, width: int, hidden: int, layers: int = LAYERS, classes: int = CLASSES) -> None:
         super().__init__()
-        self.gnn = gnn_class(name)(width, hidden, LAYERS, CLASSES, dropout=0.5)
+        self.gnn = gnn_class(name)(width, hidden, layers, classes, dropout=0.5)
 
     def forward(self, batch: Data) -> Tensor:
         hops = {
@@ -96,8 +98,11 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--return_memory", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if not args.return_memory:
+        keep_freed_memory()
     systems: dict[str, nn.Module] = {}
     spent: dict[str, list[float]] = {}
     for number, batch in enumerate(batches(args)):
@@ -115,6 +120,7 @@ def main() -> None:
             bench="step",
             system=name,
             threads=args.threads,
+            keeps_memory=not args.return_memory,
             rounds=len(seconds),
             cpu_s=sorted(seconds)[len(seconds) // 2],
             least_s=min(seconds),

@@ -1,12 +1,13 @@
 """A training run: GraphSAGE with 256 hidden channels, [15, 10, 5] x 1024, two ranks with two sampler processes each.
 
-    python benchmarks/train.py GRAPH PARTITION [--batches 5] [--ranks 2] [--workers 2] [--threads N] [--return_memory]
+    python benchmarks/train.py GRAPH PARTITION [--batches 5] [--ranks 2] [--workers 2] [--threads N] [--return_memory] [--stock]
 
 PARTITION: a partition of GRAPH in one part, made if it is not there. Runs --batches steps of an epoch (0: all of it)
 after one step that is not counted. Reports, averaged over the ranks, wall seconds per step and of a whole epoch at that pace,
 the share of the time that the trainer waited for its next batch, page faults and lost time slices per step, and the peak of
 resident memory; CPU seconds per step are of all ranks and samplers. --threads: of torch per rank, in place of the default.
---return_memory: ``sampling.keep_memory: false``. On a machine with few cores ranks and samplers share them, and wall time is
+--return_memory: ``sampling.keep_memory: false``. --stock: PyG's GraphSAGE with ``trim_to_layer`` in place of ours, on the same
+batches. On a machine with few cores ranks and samplers share them, and wall time is
 also others' time.
 """
 
@@ -20,6 +21,7 @@ import time
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from measure import cpu_s, report
+from step import Stock
 
 from glt_lightning import DistNeighborLoader, GLTDataModule, GraphSAGE, PartitionOptions, SamplingOptions
 
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--return_memory", action="store_true")
+    parser.add_argument("--stock", action="store_true")
     args = parser.parse_args()
     if args.threads:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
@@ -60,6 +63,8 @@ def main() -> None:
     sampling = SamplingOptions(num_workers=args.workers, keep_memory=not args.return_memory)
     data = GLTDataModule(args.graph, batch_size=args.batch_size, partition=partition, sampling=sampling)
     model = GraphSAGE(data.num_features, data.num_classes, hidden_channels=256, num_layers=3)
+    if args.stock:
+        model.gnn = Stock("GraphSAGE", data.num_features, 256, 3, data.num_classes)
     watch = Stopwatch()
     trainer = Trainer(
         accelerator="cpu",
@@ -84,7 +89,7 @@ def main() -> None:
         steps_per_epoch = len(data.train_dataloader())
         report(
             bench="train",
-            system="ours",
+            system="stock" if args.stock else "ours",
             ranks=args.ranks,
             workers=args.workers,
             threads=torch.get_num_threads(),
