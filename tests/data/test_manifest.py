@@ -14,10 +14,13 @@ import pytest
 
 from glt_lightning.data.manifest import (
     ArrayEntry,
+    EdgeSplitEntry,
     EncodingEntry,
     Manifest,
     SplitEntry,
     edge_path,
+    edge_split_key,
+    edge_split_path,
     node_path,
     options_hash,
     split_path,
@@ -110,6 +113,35 @@ def test_num_categories(tmp_path: Path) -> None:
         ({"a": [5]}, "of 'a': x_codes is not"),
     ):
         (tmp_path / "manifest.json").write_text(json.dumps(manifest.to_json() | {"num_categories": wrong}))
+        with pytest.raises(PartitionError, match=said):
+            Manifest.load(tmp_path)
+
+
+def test_edge_splits(tmp_path: Path) -> None:
+    arrays = {
+        edge_split_path(0, "val", "edge"): entry("<i8", 2, 5),
+        edge_split_path(0, "val", "label"): entry("<f4", 5, 3),
+    }
+    manifest = replace(
+        example(), arrays=example().arrays | arrays, edge_splits={edge_split_key(0, "val"): EdgeSplitEntry(5, "hash")}
+    )
+    manifest.save(tmp_path)
+    assert Manifest.load(tmp_path) == manifest
+    for wrong, said in (
+        ([], "edge_splits: expected an object"),
+        ({}, "edge_splits: the names do not match the folders"),
+        ({"0/val": {"count": "5", "digest": "hash"}}, "the entry of '0/val' is damaged"),
+        ({"0/val": {"count": 4, "digest": "hash"}}, r"0/val/edge.npy is <i8 \[2, 5\] for 4 edges"),
+    ):
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest.to_json() | {"edge_splits": wrong}))
+        with pytest.raises(PartitionError, match=said):
+            Manifest.load(tmp_path)
+    for path, put_there, said in (
+        ("edge_splits/0/val/time.npy", entry("<f8", 5), r"time.npy is <f8 \[5\] for 5 edges"),
+        ("edge_splits/0/val/other.npy", entry("<i8", 5), r"edge_splits/0/val has \['edge', 'label', 'other'\]"),
+        ("edge_splits/0/other/edge.npy", entry("<i8", 2, 5), "is not a path of this format"),
+    ):
+        replace(manifest, arrays={**manifest.arrays, path: put_there}).save(tmp_path)
         with pytest.raises(PartitionError, match=said):
             Manifest.load(tmp_path)
 

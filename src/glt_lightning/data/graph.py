@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
-from glt_lightning.types import GraphSchema
+from glt_lightning.types import GraphSchema, edge_type_str
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,13 @@ def no_split(manifest: Manifest, name: str) -> DataError:
     """The error for a split that the graph does not have."""
     known = ", ".join(sorted(manifest.splits)) or "none"
     return DataError(f"split {name!r}: the data set has no such split. It has: {known}.")
+
+
+def no_edge_split(manifest: Manifest, edge_type: int, name: str) -> DataError:
+    """The error for edges to predict that the partition does not store."""
+    names = [edge_type_str(e) for e in manifest.schema.edge_types]
+    keys = [key.split("/") for key in sorted(manifest.edge_splits)]
+    known = [f"{split} of {names[int(index)]}" for index, split in keys]
+    return DataError(
+        f"edge_splits: the partition has no split {name!r} of {names[edge_type]}. It has: {', '.join(known) or 'none'}."
+    )

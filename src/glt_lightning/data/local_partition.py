@@ -10,8 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from glt_lightning.data.arrays import VERIFY_BYTES, open_array, verify_array
-from glt_lightning.data.graph import Seeds, choose, no_split
-from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
+from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
+from glt_lightning.data.graph import Seeds, choose, no_edge_split, no_split
+from glt_lightning.data.manifest import Manifest, edge_path, edge_split_key, edge_split_path, node_path, split_path
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
@@ -211,6 +212,16 @@ class LocalPartition:
             raise no_split(self.manifest, name)
         # A copy: loaders keep seeds for longer than the maps may live. The order of an epoch takes several times as much.
         return Seeds(self.schema.node_index(entry.node_type), np.array(self._open(split_path(name))))
+
+    @guarded()
+    def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
+        """The edges to predict of an edge type, by its index. Raises `DataError` naming the splits there are."""
+        if edge_split_key(edge_type, name) not in self.manifest.edge_splits:
+            raise no_edge_split(self.manifest, edge_type, name)
+        paths = {array: edge_split_path(edge_type, name, array) for array in EDGE_SPLIT_ARRAYS}
+        # Copies, as in `split`.
+        found = {array: np.array(self._open(path)) for array, path in paths.items() if path in self.manifest.arrays}
+        return EdgeSplit(**found)
 
     @guarded()
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:

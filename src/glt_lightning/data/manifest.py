@@ -63,6 +63,14 @@ class SplitEntry:
         return {"node_type": self.node_type, "count": self.count, **hashed}
 
 
+@dataclass(frozen=True)
+class EdgeSplitEntry:
+    """The edges to predict of one edge type and split: their number, and the `EdgeSplit.digest` of the user's ids."""
+
+    count: int
+    digest: str
+
+
 def node_path(part: int, node_type: int, name: str) -> str:
     """Relative path of a node array; ``node_type`` is the index in the schema."""
     return f"part{part}/nodes/{node_type}/{name}.npy"
@@ -85,6 +93,16 @@ def hot_path(part: int, policy: str, node_type: int, name: str) -> str:
 
 def split_path(name: str) -> str:
     return f"splits/{name}.npy"
+
+
+def edge_split_key(edge_type: int, name: str) -> str:
+    """Key in ``Manifest.edge_splits``; ``edge_type`` is the index in the schema."""
+    return f"{edge_type}/{name}"
+
+
+def edge_split_path(edge_type: int, name: str, array: str) -> str:
+    """Relative path of an array of an `EdgeSplit`; ``edge_type`` is the index in the schema."""
+    return f"edge_splits/{edge_type}/{name}/{array}.npy"
 
 
 def options_hash(made_by: Mapping[str, Any]) -> str:
@@ -126,6 +144,7 @@ class Manifest:
         encodings: `attr_key` of each attribute that is stored in another dtype than batches have -> its encoding.
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
         class_names: Names of the classes, ``None`` where the data has none.
+        edge_splits: `edge_split_key` -> the edges to predict.
 
     Raises:
         PartitionError: By `load`, for a manifest that is missing, damaged or of another version.
@@ -156,6 +175,7 @@ class Manifest:
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
     num_categories: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
     class_names: tuple[str, ...] | None = None
+    edge_splits: Mapping[str, EdgeSplitEntry] = field(default_factory=dict)
 
     @property
     def options_hash(self) -> str:
@@ -259,6 +279,9 @@ class Manifest:
             **({"encodings": {k: asdict(e) for k, e in sorted(self.encodings.items())}} if self.encodings else {}),
             **({"num_categories": {t: list(c) for t, c in self.num_categories.items()}} if self.num_categories else {}),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
+            **(
+                {"edge_splits": {k: asdict(e) for k, e in sorted(self.edge_splits.items())}} if self.edge_splits else {}
+            ),
             "options_hash": self.options_hash,
         }
 
@@ -315,6 +338,7 @@ class Manifest:
             encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},
             num_categories={t: tuple(counts) for t, counts in raw.get("num_categories", {}).items()},
             class_names=None if raw.get("class_names") is None else tuple(raw["class_names"]),
+            edge_splits={k: EdgeSplitEntry(e["count"], e["digest"]) for k, e in raw.get("edge_splits", {}).items()},
         )
 
 

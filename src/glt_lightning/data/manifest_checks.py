@@ -12,10 +12,20 @@ import numpy as np
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import ENCODINGS
 
-_ARRAY_PATH = re.compile(r"(splits|tables|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)/[A-Za-z_][A-Za-z0-9_]*\.npy")
+_ARRAY_PATH = re.compile(
+    r"(splits|tables|edge_splits/[0-9]+/(train|val|test)|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)/[A-Za-z_][A-Za-z0-9_]*\.npy"
+)
 _Folders = dict[str, dict[str, Any]]
 _STRUCTURE = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
 MOST_CLASSES = 2**31 - 1  # larger labels are ids or times rather than classes
+# Array of a split of edges -> whether it has the right shape for a number of edges.
+_EDGE_SPLIT: dict[str, Callable[[list[int], int], bool]] = {
+    "edge": lambda shape, count: shape == [2, count],
+    "label": lambda shape, count: shape[0] == count,
+    "time": lambda shape, count: shape == [count],
+    "negatives": lambda shape, count: len(shape) == 2 and shape[0] == count,
+    "negative_edges": lambda shape, count: len(shape) == 2 and shape[0] == 2,
+}
 _ID_DTYPES = {"int32": "<i4", "int64": "<i8"}
 
 
@@ -36,6 +46,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_nodes(raw, folders)
     _check_edges(raw, folders)
     _check_splits(raw, folders.get("splits", {}))
+    _check_edge_splits(raw, folders)
     _check_hot(raw, folders)
     _check_encodings(raw, folders)
     _check_categories(raw, folders)
@@ -156,6 +167,25 @@ def _check_splits(raw: Mapping[str, Any], arrays: dict[str, Any]) -> None:
         good = good and (split.get("ids_hash") is None or _text(split["ids_hash"]))
         require(good, f"splits: the entry of {name!r} is damaged: {_short(split)}")
         _check_vector(f"splits/{name}.npy", arrays[name], "<i8", split["count"])
+
+
+def _check_edge_splits(raw: Mapping[str, Any], folders: _Folders) -> None:
+    given = raw.get("edge_splits", {})
+    require(isinstance(given, dict), f"edge_splits: expected an object, found {_short(given)}")
+    stored = {folder.removeprefix("edge_splits/") for folder in folders if folder.startswith("edge_splits/")}
+    require(stored == set(given), "edge_splits: the names do not match the folders in edge_splits/")
+    for key, entry in given.items():
+        good = isinstance(entry, dict) and _count(entry.get("count")) and _text(entry.get("digest"))
+        require(
+            good and int(key.split("/")[0]) < len(raw["edge_types"]), f"edge_splits: the entry of {key!r} is damaged"
+        )
+        arrays, count = folders[f"edge_splits/{key}"], entry["count"]
+        require("edge" in arrays and set(arrays) <= set(_EDGE_SPLIT), f"arrays: edge_splits/{key} has {sorted(arrays)}")
+        for name, array in arrays.items():
+            good = _EDGE_SPLIT[name](array["shape"], count) and (name == "label" or array["dtype"] == "<i8")
+            require(
+                good, f"arrays: edge_splits/{key}/{name}.npy is {array['dtype']} {array['shape']} for {count} edges"
+            )
 
 
 def _check_hot(raw: Mapping[str, Any], arrays: _Folders) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from glt_lightning.lazy import lazy_names
 from glt_lightning.partition.assign import GraphToPartition
 from glt_lightning.partition.assign_graph import assign_graph
+from glt_lightning.partition.edge_splits.source import hold_out_edges
 from glt_lightning.partition.link_split import LinkSplit, random_link_split
 from glt_lightning.partition.parts_folder import complete_partition
 from glt_lightning.partition.sources import GraphSource, open_source
@@ -30,6 +31,7 @@ __all__ = [
     "StreamingPartitioner",
     "assign_graph",
     "complete_partition",
+    "hold_out_edges",
     "open_source",
     "partition_dir",
     "partition_graph",

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
-from glt_lightning.data.manifest import Manifest, edge_path, node_path, split_path
+from glt_lightning.data.manifest import Manifest, edge_path, edge_split_path, node_path, split_path
 from glt_lightning.errors import PartitionError
 from glt_lightning.page.numbers import counted
 from glt_lightning.progress import Progress
@@ -43,7 +43,9 @@ def verify_partition(folder: Path, progress: Progress) -> Verified:
         check.edges(done)
         hot = check.rankings()
         check.splits()
+        check.edge_splits()
     seeds = sum(split.count for split in manifest.splits.values())
+    seeds += sum(split.count for split in manifest.edge_splits.values())
     return Verified(len(manifest.arrays), total, manifest.total_nodes, sum(manifest.num_edges), seeds, hot)
 
 
@@ -101,6 +103,22 @@ class _Check:
             first, end = self._manifest.offsets[t : t + 2]
             for _, gids in self._chunks(split_path(name)):
                 self._in_range(split_path(name), gids, first, end, f"nodes of type {split.node_type!r}")
+
+    def edge_splits(self) -> None:
+        """Requires that edges to predict, and negatives, are nodes of the ends of their edge type."""
+        schema = self._manifest.schema
+        for key in self._manifest.edge_splits:
+            index, split = key.split("/")
+            ends = schema.edge_types[int(index)][::2]
+            counts = [self._manifest.num_nodes[schema.node_index(t)] for t in ends]
+            for name, least in (("edge", 0), ("negative_edges", 0), ("negatives", -1)):
+                path = edge_split_path(int(index), split, name)
+                if (entry := self._manifest.arrays.get(path)) is None:
+                    continue
+                array = open_array(self._folder, path, entry)
+                sides = [(array, counts[1])] if name == "negatives" else zip(array, counts, strict=True)
+                for ids, count in sides:
+                    self._in_range(path, ids.reshape(-1), least, count, "user ids")
 
     def rankings(self) -> int:
         """Requires that rankings name remote nodes, each once, hottest first. Returns their number of entries."""

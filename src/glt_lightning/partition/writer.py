@@ -12,6 +12,7 @@ from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
 from glt_lightning.errors import OptionError
 from glt_lightning.options import Normalize, PartitionOptions
 from glt_lightning.partition.assign import Assigner, assigner_of
+from glt_lightning.partition.edge_splits.source import LinkSource
 from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.follow import follow_batches
 from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S, is_begun
@@ -53,6 +54,7 @@ def made_by(
         "wide_ids": wide_ids,
         **({"transforms": transforms} if (transforms := getattr(source, "transforms", None)) else {}),
         **({"storage": dict(sorted(options.storage.items()))} if options.storage else {}),
+        **({"edge_splits": source.edge_splits_hash} if isinstance(source, LinkSource) else {}),
         "package_version": __version__,
     }
 

@@ -15,6 +15,7 @@ from glt_lightning.data.manifest import (
     TABLE_ENCODING,
     ArrayEntry,
     Manifest,
+    edge_split_path,
     node_path,
     split_path,
 )
@@ -206,10 +207,16 @@ class Builder:
                 self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
 
     def _write_whole(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
-        """Writes the arrays that belong to no part: the splits, and the encoding of tables."""
+        """Writes the arrays that belong to no part: splits of nodes and of edges, and the encoding of tables."""
         for name, (node_type, ids) in self._graph.splits.items():
             gids = layouts[node_type].new[ids].astype(np.int64) + self._graph.offsets[node_type]
             self._write(split_path(name), gids, np.dtype(np.int64))
+        for (index, name), split in self._graph.edge_splits.items():
+            for array_name, values in split.arrays.items():
+                path = edge_split_path(index, name, array_name)
+                with ArrayWriter(self._folder, path, values.dtype, values.shape[1:]) as writer:
+                    writer.write(values)
+                self._arrays[path] = writer.close()
         encoding: bytes | None = getattr(self._graph.source, "table_encoding", None)
         if encoding is not None:
             self._write(TABLE_ENCODING, np.frombuffer(encoding, np.uint8), np.dtype(np.uint8))

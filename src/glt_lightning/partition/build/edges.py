@@ -22,6 +22,7 @@ from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.build.storage import StoredAs
+from glt_lightning.partition.edge_splits.kept import user_columns
 from glt_lightning.partition.sources.base import EdgeList, Rows
 
 # Edges of a bucket: records, keys and results of 2^18 edges take 7 MB, which stays in the last-level cache.
@@ -230,7 +231,7 @@ class _PartWriter:
         self._num_edges += len(indices)
         if job.structure_only:
             return
-        self._writers["edge_ids"].write(edge_ids)
+        self._writers["edge_ids"].write(user_columns(job.edges, edge_ids))
         if job.attrs and len(edge_ids):
             columns = edge_ids % job.edges.num_edges  # an added reverse edge has the attributes of its edge
             for name, rows in job.attrs.items():

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.graph import seeds_hash
-from glt_lightning.data.manifest import ArrayEntry, EncodingEntry, Manifest, SplitEntry, attr_key
+from glt_lightning.data.manifest import (
+    ArrayEntry,
+    EdgeSplitEntry,
+    EncodingEntry,
+    Manifest,
+    SplitEntry,
+    attr_key,
+    edge_split_key,
+)
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.base import GraphSource, categories_of
@@ -41,6 +49,10 @@ def manifest_head(
         num_classes=None if source.num_classes is None else int(source.num_classes),
         target_type=source.target_type,
         splits={name: SplitEntry(t, len(ids), seeds_hash(ids)) for name, (t, ids) in graph.splits.items()},
+        edge_splits={
+            edge_split_key(index, name): EdgeSplitEntry(len(split), split.digest)
+            for (index, name), split in graph.edge_splits.items()
+        },
         arrays=arrays,
         made_by=made_by,
         hotness=hotness,

@@ -19,6 +19,8 @@ from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.build.storage import Storage
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.checks import check_graph
+from glt_lightning.partition.edge_splits.kept import num_columns
+from glt_lightning.partition.edge_splits.source import StoredSplits, stored_splits
 from glt_lightning.partition.labels import check_seed_labels
 from glt_lightning.partition.sources.base import GraphSource, counted_by
 from glt_lightning.partition.splits import check_overlap
@@ -66,7 +68,7 @@ class StoredGraph:
     @property
     def most_edge_ids(self) -> int:
         """The largest number of edge ids of a stored edge type."""
-        return max((self.edges[r.source].num_edges * (2 if r.both else 1) for r in self.stored_types), default=0)
+        return max((num_columns(self.edges[r.source]) * (2 if r.both else 1) for r in self.stored_types), default=0)
 
     @cached_property
     def storage(self) -> Storage:
@@ -111,6 +113,11 @@ class StoredGraph:
                 counted(nodes, "node"),
                 empty,
             )
+
+    @property
+    def edge_splits(self) -> StoredSplits:
+        """The edges to predict, by the stored edge types."""
+        return stored_splits(self.source, self.schema)
 
     def count(self) -> Degrees:
         total = sum(e.num_edges for e in self.edges.values())

@@ -24,7 +24,14 @@ from glt_lightning.partition.sources.base import (
 )
 from glt_lightning.partition.sources.files import FileEdges, NpyFile, read_npy_header
 from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
-from glt_lightning.partition.sources.split_arrays import MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
+from glt_lightning.partition.sources.split_arrays import (
+    EDGE_SPLIT_KEYS,
+    MASK_KEYS,
+    SPLIT_KEYS,
+    edge_columns,
+    split_ids,
+    split_keys,
+)
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
 
 _NAME_LENGTH_AT = 26  # in the header that precedes a member of a zip file
@@ -99,6 +106,27 @@ class NpzSource:
             found[name] = (node_type, ids)
         return found
 
+    @property
+    def edge_splits(self) -> dict[EdgeType, dict[str, dict[str, np.ndarray]]]:
+        """The edges to predict that the file names: edge type -> split -> ``edge`` and what belongs to it."""
+        return {e: splits for e in self.schema.edge_types if (splits := self._edge_splits(e))}
+
+    def _edge_splits(self, edge_type: EdgeType) -> dict[str, dict[str, np.ndarray]]:
+        prefix = self._edge_prefix[edge_type]
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for key, (split, name) in EDGE_SPLIT_KEYS.items():
+            if prefix + key in self._shapes:
+                found.setdefault(split, {})[name] = self._read(prefix + key)
+        if self.schema.homogeneous:  # there train_idx are nodes
+            return found
+        columns = split_keys({k.removeprefix(prefix) for k in self._shapes if k.startswith(prefix)})
+        if columns:
+            edges, read = self._read(prefix + "edge_index"), partial(self._read_below, prefix)
+            for split, keys in columns.items():
+                ids = split_ids(f"{self.path}: {prefix}", keys, read, edges.shape[1])
+                found.setdefault(split, {})["edge"] = edge_columns(f"{self.path}: {prefix}{keys[0]}", edges, ids)
+        return found
+
     def edges(self, edge_type: EdgeType) -> EdgeList:
         key = self._edge_prefix[edge_type] + "edge_index"
         rows = self._lazy(key)
@@ -126,7 +154,7 @@ class NpzSource:
     def _members(self, prefix: str) -> dict[str, str]:
         """Name -> key of the numeric arrays below a prefix that are neither structure, splits nor names."""
         names = {key.removeprefix(prefix): key for key in sorted(self._shapes) if key.startswith(prefix)}
-        skip = {"edge_index", "num_nodes", *SPLIT_KEYS, *MASK_KEYS}
+        skip = {"edge_index", "num_nodes", *SPLIT_KEYS, *MASK_KEYS, *EDGE_SPLIT_KEYS}
         return {
             name: key
             for name, key in names.items()

@@ -11,6 +11,13 @@ from glt_lightning.errors import DataError
 
 SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_idx": "test"}
 MASK_KEYS = {"train_mask": "train", "valid_mask": "val", "val_mask": "val", "test_mask": "test"}
+_EDGE_ARRAYS = {"": "edge", "_label": "label", "_time": "time", "_negatives": "negatives"}
+# train_edge, train_edge_label, ...: edges to predict -> (split, array of it)
+EDGE_SPLIT_KEYS = {
+    f"{given}_edge{suffix}": (split, name)
+    for given, split in (("train", "train"), ("valid", "val"), ("val", "val"), ("test", "test"))
+    for suffix, name in _EDGE_ARRAYS.items()
+}
 
 
 def split_keys(keys: Collection[str], further: Mapping[str, str] = MappingProxyType({})) -> dict[str, list[str]]:
@@ -53,3 +60,15 @@ def _is_binary(mask: np.ndarray) -> bool:
 
 def _ids(split: np.ndarray) -> np.ndarray:
     return np.flatnonzero(split) if split.dtype == np.bool_ else split
+
+
+def edge_columns(what: str, edge_index: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """[2, S]: the edges in these columns. Raises `DataError` for columns that are not there."""
+    count = edge_index.shape[1]
+    if (
+        columns.ndim != 1
+        or columns.dtype.kind not in "iu"
+        or (len(columns) and not 0 <= columns.min() <= columns.max() < count)
+    ):
+        raise DataError(f"{what}: expected columns of edge_index, 0 to {count - 1}.")
+    return edge_index[:, columns]

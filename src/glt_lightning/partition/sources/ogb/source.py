@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from glt_lightning.partition.sources.fingerprint import file_fingerprint
 from glt_lightning.partition.sources.ogb.binary import OgbBinary, read_split
 from glt_lightning.partition.sources.ogb.layout import OgbLayout, nan_to_unlabelled
 from glt_lightning.partition.sources.saved import UNREADABLE, known_classes, load_saved
-from glt_lightning.types import NODE, NodeType
+from glt_lightning.types import EDGE, NODE, EdgeType, NodeType
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,20 @@ class OgbSource(DelegatingSource):
     def fingerprint(self) -> str:
         """Of the release and its files; large ones count by size, since a release does not change."""
         return f"v{self._layout.meta['version']}-{file_fingerprint(*self._files, times=False)}"
+
+    @property
+    def edge_splits(self) -> dict[EdgeType, dict[str, dict[str, np.ndarray]]]:
+        """The edges to predict, of a data set of one edge type: split -> ``edge`` and the negatives that OGB gives."""
+        if not self._layout.links or self._layout.hetero or self.name == "ogbl-wikikg2":
+            return {}
+        from glt_lightning.partition.sources.ogb.edges import read_edge_splits
+
+        return {EDGE: {name: _links(given) for name, given in read_edge_splits(self.name, self._root).items()}}
+
+    @property
+    def edge_splits_may_overlap(self) -> bool:
+        """Whether a pair of nodes may be in several splits; in ogbl-collab, authors write together in several years."""
+        return self._layout.links
 
     @property
     def num_features(self) -> dict[NodeType, int | None]:
@@ -123,6 +138,15 @@ def fetched(layout: OgbLayout, root: Path) -> OgbLayout:
     _log.info("%s is not at %s: downloading it.", layout.name, layout.folder)
     fetch_zip(url, layout.meta["download_name"], layout.folder, hint)
     return OgbLayout(layout.name, root)
+
+
+def _links(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Edges of a split under our names."""
+    if "source_node" in given:
+        links = {"edge": np.stack([given["source_node"], given["target_node"]])}
+        return links | ({"negatives": given["target_node_neg"]} if "target_node_neg" in given else {})
+    links = {"edge": np.ascontiguousarray(given["edge"].T)}
+    return links | ({"negative_edges": np.ascontiguousarray(given["edge_neg"].T)} if "edge_neg" in given else {})
 
 
 def _to_hetero(data: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Edges to predict: what a user gives, and the graph without those that are held out."""

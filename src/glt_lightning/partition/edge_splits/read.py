@@ -1,0 +1,150 @@
+"""Reading the edges to predict that a user gives: files or arrays of pairs of node ids, with labels, times and negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.edge_split import EdgeSplit
+from glt_lightning.data.regular_file import open_regular
+from glt_lightning.errors import DataError
+from glt_lightning.partition.build.degrees import known_nodes
+from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint
+from glt_lightning.partition.sources.saved import load_saved
+
+SPLITS = ("train", "val", "test")
+KEYS = ("edge", "label", "time", "negatives", "negative_edges")
+Ends = tuple[tuple[str, int], tuple[str, int]]  # (node type, number of nodes) of the source and of the destination
+
+
+def read_edge_split(what: str, given: Any, ends: Ends) -> EdgeSplit:
+    """One split: edges alone, or a mapping of `KEYS`; each a path or an array.
+
+    what: what messages begin with, such as ``edge_splits.train``.
+
+    Raises `DataError`.
+    """
+    if not isinstance(given, Mapping):
+        given = {"edge": given}
+    given = {key: value for key, value in given.items() if value is not None}
+    if unknown := set(given) - set(KEYS):
+        raise DataError(f"{what}: expected any of {', '.join(KEYS)}; got {', '.join(sorted(map(str, unknown)))}.")
+    if "edge" not in given:
+        raise DataError(f"{what}: edge is missing: the path of node ids [2, S] or [S, 2].")
+    arrays = {key: _array(what if key == "edge" else f"{what}.{key}", value) for key, value in given.items()}
+    edge = _edges(what, arrays.pop("edge"), ends)
+    negatives = arrays.pop("negatives", None)
+    per_edge, pairs = (None, None) if negatives is None else _negatives(f"{what}.negatives", negatives, edge, ends)
+    if "negative_edges" in arrays:
+        if pairs is not None:
+            raise DataError(f"{what}: negatives and negative_edges are both pairs. Give one of them.")
+        pairs = _edges(f"{what}.negative_edges", arrays["negative_edges"], ends)
+    label, time = arrays.get("label"), arrays.get("time")
+    for name, array in (("label", label), ("time", time)):
+        if array is not None and (array.ndim == 0 or len(array) != edge.shape[1]):
+            raise DataError(
+                f"{what}.{name}: expected one row for each of the {edge.shape[1]} edges, got {_form(array)}."
+            )
+    if label is not None and label.dtype.kind not in "biuf":
+        raise DataError(f"{what}.label: expected numbers, got {label.dtype}.")
+    if time is not None:
+        if time.ndim != 1 or time.dtype.kind not in "iu":
+            raise DataError(f"{what}.time: expected integers [{edge.shape[1]}], got {_form(time)}.")
+        time = time.astype(np.int64)
+    return EdgeSplit(edge=edge, label=label, time=time, negatives=per_edge, negative_edges=pairs)
+
+
+def identity(given: Any) -> Any:
+    """JSON that changes when the content of what is given changes; raises `DataError` for a missing file."""
+    if isinstance(given, Mapping):
+        return {str(key): identity(value) for key, value in sorted(given.items())}
+    if isinstance(given, (str, Path)):
+        path = Path(given).expanduser()
+        _require_file("edge_splits", path)
+        return file_fingerprint(path)
+    if given is None or isinstance(given, (bool, int, float)):
+        return given
+    return array_fingerprint([("", np.asarray(given))])
+
+
+def _array(what: str, given: Any) -> np.ndarray:
+    if isinstance(given, (str, Path)):
+        return _read(what, Path(given).expanduser())
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{what}: cannot be read as an array ({error}).") from None
+
+
+def _require_file(what: str, path: Path) -> None:
+    if not path.is_file():
+        raise DataError(f"{what}: there is no file {str(path)!r} (in {Path.cwd()}).")
+
+
+def _read(what: str, path: Path) -> np.ndarray:
+    _require_file(what, path)
+    try:
+        open_regular(path).close()  # a FIFO would be waited for
+        if path.suffix == ".npy":
+            array: np.ndarray = np.load(path, allow_pickle=False)
+            return array
+        if path.suffix in (".txt", ".csv"):
+            return np.loadtxt(path, dtype=np.int64, ndmin=2, delimiter="," if path.suffix == ".csv" else None)
+        if path.suffix == ".pt":
+            tensor = load_saved(path, "a tensor")
+            if not hasattr(tensor, "numpy"):
+                raise DataError(f"{what}: {path}: expected a tensor, found {type(tensor).__name__}.")
+            return np.asarray(tensor.numpy())
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{what}: {path}: cannot be read ({error}).") from None
+    raise DataError(
+        f"{what}: {path}: expected an .npy file, a .pt file with a tensor, or a .txt or .csv file with the two ids of an edge "
+        "per line."
+    )
+
+
+def _edges(what: str, array: np.ndarray, ends: Ends) -> np.ndarray:
+    """int64 [2, S]."""
+    if array.size == 0:
+        return np.zeros((2, 0), np.int64)
+    if array.ndim != 2 or 2 not in array.shape or array.dtype.kind not in "iu":
+        raise DataError(f"{what}: expected node ids [2, S] or [S, 2], got {_form(array)}.")
+    edge = np.ascontiguousarray(array if len(array) == 2 else array.T, np.int64)
+    for name, (node_type, count), ids in zip(("source", "destination"), ends, edge, strict=True):
+        _require_nodes(what, name, ids, node_type, count, least=0)
+    return edge
+
+
+def _negatives(what: str, array: np.ndarray, edge: np.ndarray, ends: Ends) -> tuple[Any, Any]:
+    """(int64 [S, K], int64 [2, M]), one of which is None."""
+    size = edge.shape[1]
+    if array.ndim == 2 and len(array) == size and array.dtype.kind in "iu" and (size != 2 or array.shape[1] == 1):
+        node_type, count = ends[1]
+        _require_nodes(what, "destination", array, node_type, count, least=-1)
+        return np.ascontiguousarray(array, np.int64), None
+    if array.ndim == 2 and len(array) == size == 2:
+        raise DataError(
+            f"{what}: [2, {array.shape[1]}] for two edges can be negatives of each edge or pairs. Give pairs as negative_edges, "
+            "or one edge more."
+        )
+    if array.ndim != 2 or 2 not in array.shape:
+        raise DataError(
+            f"{what}: expected {size} rows, the destinations of each edge's negatives, or pairs [2, M]; got {_form(array)}."
+        )
+    return None, _edges(what, array, ends)
+
+
+def _require_nodes(what: str, name: str, ids: np.ndarray, node_type: str, count: int, least: int) -> None:
+    bad = (ids < least) | (ids >= count)
+    if bad.any():
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise DataError(f"{what}: edge {at[0]} has {name} {ids[at]}, but {known_nodes(node_type, count)}.")
+
+
+def _form(array: np.ndarray) -> str:
+    return f"{array.dtype} {list(array.shape)}"

@@ -1,0 +1,278 @@
+"""A graph without the edges that are to be predicted, which carry no messages."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.edge_split import EdgeSplit
+from glt_lightning.errors import DataError
+from glt_lightning.page.numbers import counted
+from glt_lightning.partition.edge_splits.kept import KeptEdges, KeptRows
+from glt_lightning.partition.edge_splits.read import SPLITS, Ends, identity, read_edge_split
+from glt_lightning.partition.link_pairs import Pairs, contains
+from glt_lightning.partition.link_split import random_link_split
+from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows, file_of
+from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 20
+_RANDOM = ("num_val", "num_test", "neg_sampling_ratio", "seed")
+Given = Mapping[str, Any] | None
+StoredSplits = dict[tuple[int, str], EdgeSplit]  # (index of the edge type in the schema, name of the split)
+
+
+def hold_out_edges(
+    source: GraphSource,
+    edge_splits: Mapping[str, Given],
+    reverse_edge_types: Mapping[str, str] | None = None,
+    allow: Collection[str] = (),
+) -> LinkSource:
+    """The graph for a task that predicts edges: it carries messages over training edges alone, and its partition stores the
+    edges of each split.
+
+    Edges whose pair of nodes is in no training edge are left out, in either direction, with parallel edges and those of the
+    reverse edge type. Self loops that are in no split stay. Edge ids stay columns of the user's edges.
+
+    Args:
+        source: The graph, as `open_source` gives it.
+        edge_splits: Edge type (``src__rel__dst``) -> its splits: ``{train, val, test}``, each a path or an array of node ids
+            [2, S] or [S, 2], or ``{edge, label, time, negatives}`` of these. Without ``train``: all edges that are not held
+            out. ``{num_val, num_test, neg_sampling_ratio, seed}``: a split by `random_link_split`. None: those of the data
+            set.
+        reverse_edge_types: Edge type -> its reverse edge type. An edge type ``rev_REL`` need not be named.
+        allow: As ``partition.allow``: ``overlapping_splits`` permits pairs that are in training and evaluation.
+
+    Raises:
+        DataError: For an unknown edge type, a missing file, ids out of range, and splits that overlap or are not given.
+
+    Example:
+        >>> source = hold_out_edges(open_source("graph.npz", "data"), {"node__to__node": {"num_val": 2, "num_test": 4}})
+        >>> {name: len(split) for name, split in source.edge_splits["node", "to", "node"].items()}
+        {'train': 14, 'val': 2, 'test': 4}
+        >>> partition_graph(source, "links", PartitionOptions(num_parts=2), progress=False).num_edges
+        (14,)
+    """
+    if not edge_splits:
+        raise DataError("edge_splits: no edge type is given. Name the edges to predict: input_type: src__rel__dst.")
+    given = {_edge_type("input_type", name, source): splits for name, splits in edge_splits.items()}
+    reverse = _reverses(source, reverse_edge_types or {})
+    return LinkSource(source, given, {e: reverse[e] for e in given if e in reverse}, "overlapping_splits" in allow)
+
+
+class LinkSource(DelegatingSource):
+    """What `hold_out_edges` returns. It reads the edges once when it is first asked for some."""
+
+    def __init__(
+        self, source: GraphSource, given: Mapping[EdgeType, Given], reverse: Mapping[EdgeType, EdgeType], overlap: bool
+    ) -> None:
+        self.inner, self.name = source, source.name
+        self._given, self._reverse, self._overlap = given, reverse, overlap
+        for edge_type, splits in given.items():
+            _check_keys(edge_type, splits)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)  # what a source need not have, such as user_ids
+
+    def _load(self) -> GraphSource:
+        return self.inner
+
+    @cached_property
+    def edge_splits_hash(self) -> str:
+        """Changes with the edges to predict; the graph is not read for it."""
+        own: list[Any] = [[e, self._reverse.get(e), identity(splits)] for e, splits in sorted(self._given.items())]
+        return hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+    @property
+    def edge_splits(self) -> dict[EdgeType, dict[str, EdgeSplit]]:
+        """The edges to predict of each edge type and split."""
+        return self._resolved[0]
+
+    def edges(self, edge_type: EdgeType) -> EdgeList:
+        columns = self._resolved[1].get(edge_type)
+        edges = self.inner.edges(edge_type)
+        return edges if columns is None else KeptEdges(edges, columns)
+
+    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
+        columns, attrs = self._resolved[1].get(edge_type), self.inner.edge_attrs(edge_type)
+        return attrs if columns is None else {name: KeptRows(rows, columns) for name, rows in attrs.items()}
+
+    @cached_property
+    def _resolved(self) -> tuple[dict[EdgeType, dict[str, EdgeSplit]], dict[EdgeType, np.ndarray]]:
+        """(splits, the columns that are kept of the edge types from which some are left out)."""
+        splits: dict[EdgeType, dict[str, EdgeSplit]] = {}
+        masks: dict[EdgeType, np.ndarray] = {}
+        for edge_type in sorted(self._given):
+            task = _LinkTask(self.inner, edge_type, self._reverse.get(edge_type))
+            found = task.read(self._given[edge_type])
+            may_overlap = self._overlap or (
+                self._given[edge_type] is None and getattr(self.inner, "edge_splits_may_overlap", False)
+            )
+            task.check_overlap(found, may_overlap)
+            for held_out_of, keep in task.kept(found).items():
+                masks[held_out_of] = masks[held_out_of] & keep if held_out_of in masks else keep
+            if "train" not in found:
+                found["train"] = EdgeSplit(edge=task.edge_index(edge_type, masks[edge_type]))
+            splits[edge_type] = {name: found[name] for name in SPLITS if name in found}
+        for edge_type, keep in masks.items():
+            _log.info(
+                "edge_splits: %s of %s of type %s are in no training edge and carry no messages.",
+                f"{np.count_nonzero(~keep):,}",
+                counted(len(keep), "edge"),
+                edge_type_str(edge_type),
+            )
+        return splits, {e: np.flatnonzero(keep) for e, keep in masks.items() if not keep.all()}
+
+
+def stored_splits(source: GraphSource, schema: GraphSchema) -> StoredSplits:
+    """The edges to predict. schema: of the stored edge types."""
+    given = source.edge_splits if isinstance(source, LinkSource) else {}
+    return {(schema.edge_index(e), name): split for e, splits in given.items() for name, split in splits.items()}
+
+
+@dataclass(frozen=True)
+class _LinkTask:
+    """One edge type whose edges are predicted, and its reverse, if it has one."""
+
+    source: GraphSource
+    edge_type: EdgeType
+    reverse: EdgeType | None
+
+    @property
+    def name(self) -> str:
+        return edge_type_str(self.edge_type)
+
+    @property
+    def ends(self) -> Ends:
+        (src, _, dst), counts = self.edge_type, self.source.num_nodes
+        return (src, int(counts[src])), (dst, int(counts[dst]))
+
+    @property
+    def pairs(self) -> Pairs:
+        (src, sources), (dst, destinations) = self.ends
+        return Pairs((sources, destinations), src == dst, seed=0)
+
+    def read(self, given: Given) -> dict[str, EdgeSplit]:
+        if given is None:
+            own: Mapping[EdgeType, Mapping[str, Any]] = getattr(self.source, "edge_splits", {})
+            if not own.get(self.edge_type):
+                raise DataError(
+                    f"{file_of(self.source)}edge_splits: the data set has none for edge type {self.name}. Give files as "
+                    "data.edge_splits: {train, val, test}, or draw them: {num_val: 0.1, num_test: 0.2}."
+                )
+            given = own[self.edge_type]
+        elif set(given) & set(_RANDOM):
+            return self._random(given)
+        return {name: read_edge_split(f"edge_splits.{name}", each, self.ends) for name, each in given.items()}
+
+    def _random(self, given: Mapping[str, Any]) -> dict[str, EdgeSplit]:
+        (src, sources), (dst, destinations) = self.ends
+        drawn = random_link_split(
+            self.edge_index(self.edge_type),
+            sources if src == dst else (sources, destinations),
+            reverse_edge_index=None if self.reverse is None else self.edge_index(self.reverse),
+            **given,
+        )
+        arrays = {name: dict(split) for name, split in drawn.edge_splits.items()}
+        for name in ("val", "test"):
+            arrays[name]["negative_edges"] = arrays[name].pop("negatives")
+        return {name: EdgeSplit(**split) for name, split in arrays.items() if name == "train" or split["edge"].size}
+
+    def edge_index(self, edge_type: EdgeType, keep: np.ndarray | None = None) -> np.ndarray:
+        """int64 [2, E], or those to keep."""
+        chunks = [np.stack(ends) for ends in self.source.edges(edge_type).chunks(_CHUNK)]
+        edges = np.concatenate(chunks, axis=1) if chunks else np.zeros((2, 0), np.int64)
+        return edges if keep is None else edges[:, keep]
+
+    def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
+        """Raises `DataError` for pairs of nodes that are in training and in evaluation, in whatever direction."""
+        hashes = {name: np.sort(self.pairs.hashes(*split.edge)) for name, split in splits.items()}
+        for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
+            if first not in splits or second not in splits:
+                continue
+            both = np.flatnonzero(contains(hashes[first], self.pairs.hashes(*splits[second].edge)))
+            if not len(both):
+                continue
+            pair = " and ".join(map(str, splits[second].edge[:, both[0]]))
+            found = f"edge_splits: {first} and {second} of {self.name} share {counted(len(both), 'pair')} of nodes"
+            found = f"{found} (for example {pair}, in one direction or the other)"
+            if first == "train" and not allowed:
+                raise DataError(
+                    f"{found}. Messages would cross the edges that are to be predicted. Split by pairs "
+                    "(edge_splits: {num_val: 0.1, num_test: 0.2}), or set partition.allow: [overlapping_splits]."
+                )
+            _log.warning("%s.", found)
+
+    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
+        """bool [E] of this edge type and of its reverse: the edges that may carry messages."""
+        pairs, empty = self.pairs, np.zeros((2, 0), np.int64)
+        held_out = [splits[name].edge for name in ("val", "test") if name in splits]
+        evaluated = np.sort(pairs.hashes(*np.concatenate([empty, *held_out], axis=1)))
+        trained = np.sort(pairs.hashes(*splits["train"].edge)) if "train" in splits else None
+        masks, dropped = [], [evaluated if trained is None else evaluated[~contains(trained, evaluated)]]
+        for src, dst in self.source.edges(self.edge_type).chunks(_CHUNK):
+            hashes = pairs.hashes(src, dst)
+            keep = ~contains(evaluated, hashes)
+            if trained is not None:
+                keep = contains(trained, hashes) | (keep & ~pairs.is_pair(src, dst))
+            masks.append(keep)
+            dropped.append(hashes[~keep])
+        kept = {self.edge_type: _joined(masks)}
+        if self.reverse is not None:
+            left_out = np.sort(np.concatenate(dropped))
+            chunks = self.source.edges(self.reverse).chunks(_CHUNK)
+            kept[self.reverse] = _joined([~contains(left_out, pairs.hashes(dst, src)) for src, dst in chunks])
+        return kept
+
+
+def _joined(masks: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(masks) if masks else np.zeros(0, bool)
+
+
+def _check_keys(edge_type: EdgeType, splits: Given) -> None:
+    if splits is None:
+        return
+    keys = set(splits)
+    if not keys or not (keys <= set(SPLITS) or keys <= set(_RANDOM)):
+        raise DataError(
+            f"edge_splits: {edge_type_str(edge_type)}: expected any of {', '.join(SPLITS)}, or of {', '.join(_RANDOM)}; got "
+            f"{', '.join(sorted(map(str, keys))) or 'nothing'}."
+        )
+
+
+def _edge_type(option: str, name: str | EdgeType, source: GraphSource) -> EdgeType:
+    known = {edge_type_str(e): e for e in source.schema.edge_types}
+    text = name if isinstance(name, str) else edge_type_str(name)
+    if text not in known:
+        near = difflib.get_close_matches(text, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise DataError(f"{option}: unknown edge type {text!r}. The graph has {', '.join(known)}.{hint}")
+    return known[text]
+
+
+def _reverses(source: GraphSource, given: Mapping[str, str]) -> dict[EdgeType, EdgeType]:
+    """Edge type -> its reverse, both ways."""
+    found = {}
+    for src, rel, dst in source.schema.edge_types:
+        if (reverse := (dst, f"rev_{rel}", src)) in source.schema.edge_types:
+            found[(src, rel, dst)], found[reverse] = reverse, (src, rel, dst)
+    for one, other in given.items():
+        first, second = (_edge_type("reverse_edge_types", name, source) for name in (one, other))
+        if (first[0], first[2]) != (second[2], second[0]):
+            raise DataError(
+                f"reverse_edge_types: {edge_type_str(second)} does not lead from {first[2]!r} back to {first[0]!r}, so it is no "
+                f"reverse of {edge_type_str(first)}."
+            )
+        found[first], found[second] = second, first
+    return found
