@@ -6,22 +6,21 @@ import ctypes
 from collections.abc import Callable
 from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ID, BAD_ROW, bind, check
+from glt_lightning.ops.native import BAD_ID, BAD_ROW, I32, P, Signatures, bind, check
 
 KINDS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
 VALUES = {"float32": 0, "float64": 1, "bfloat16": 2}
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_aggregate": [c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_void_p],
-    "glt_aggregate_grad": [c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p],
-    "glt_aggregate_weights_grad": [c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_void_p],
+_SIGNATURES: Signatures = {
+    "glt_aggregate": [P, I32, P, P, P, P],
+    "glt_aggregate_grad": [P, I32, P, P, P, P, P, P],
+    "glt_aggregate_weights_grad": [P, I32, P, P, P, P],
 }
+_library = bind(_SIGNATURES)
 
 
 class EdgesStruct(ctypes.Structure):
@@ -99,8 +98,3 @@ class Edges:
                 f"for row {detail[1]}."
             )
         check(status, detail, "aggregate")
-
-
-@cache
-def _library() -> Any:
-    return bind(_SIGNATURES)

@@ -5,38 +5,21 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import GROW, bind, check
+from glt_lightning.ops.native import GROW, I32, I64, P, Signatures, bind, check
 
 _EMPTY = np.uint64(2**64 - 1)  # key of a free slot of `PairTable`
 
-_SIGNATURES = {
-    "glt_assign_rows": [
-        c_void_p,
-        c_void_p,
-        c_int64,
-        c_void_p,
-        c_int32,
-        c_void_p,
-        c_void_p,
-        c_int32,
-        c_void_p,
-        c_void_p,
-        c_void_p,
-    ],
-    "glt_pairs_add_rows": [c_void_p, c_int64, c_void_p, c_void_p, c_void_p],
-    "glt_pairs_add": [c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
-    "glt_spread_rows": [c_void_p, c_void_p, c_int32, c_void_p, c_void_p],
+_SIGNATURES: Signatures = {
+    "glt_assign_rows": [P, P, I64, P, I32, P, P, I32, P, P, P],
+    "glt_pairs_add_rows": [P, I64, P, P, P],
+    "glt_pairs_add": [P, P, I64, P, P],
+    "glt_spread_rows": [P, P, I32, P, P],
 }
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    return bind(_SIGNATURES)
+_library = bind(_SIGNATURES)
 
 
 class _RowsStruct(ctypes.Structure):

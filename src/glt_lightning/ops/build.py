@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import c_int32, c_void_p
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ARG, BAD_ID, bind, check
+from glt_lightning.ops.native import BAD_ARG, BAD_ID, I32, I64, P, Signatures, bind, check
 
 CHANGED = "the edges changed between two readings. Let no other process write to the data set while it is partitioned."
 
-_SIGNATURES = {
-    "glt_build_count": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
-    "glt_build_sizes": [c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
-    "glt_build_deal": [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p],
-    "glt_build_rows": [
-        c_void_p,
-        c_int64,
-        c_int32,
-        c_int64,
-        c_int32,
-        c_void_p,
-        c_int32,
-        c_int64,
-        c_int32,
-        *[c_void_p] * 6,
-    ],
+_SIGNATURES: Signatures = {
+    "glt_build_count": [P, I64, I64, P, P],
+    "glt_build_sizes": [P, P, I64, P, P],
+    "glt_build_deal": [P, P, P, I64, I64, I64, P, P, P, P],
+    "glt_build_rows": [P, I64, I32, I64, I32, P, I32, I64, I32, P, P, P, P, P, P],
 }
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    return bind(_SIGNATURES)
+_library = bind(_SIGNATURES)
 
 
 class _BucketStruct(ctypes.Structure):

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.file_map import map_limit
-from glt_lightning.ops.native import bind, check
+from glt_lightning.ops.native import I32, I64, P, Signatures, bind, check
 
 PAGE = 4096  # direct reads begin and end at one, in the file and in memory
 
@@ -34,16 +32,12 @@ GAP_BYTES = 8 << 10
 _MOST_BYTES = 128 << 10
 _IO = 16  # GLT_IO of glt/disk.h
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_disk_find": [c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p],
-    "glt_disk_read": [c_void_p, c_void_p, c_int64, c_int32, c_void_p, c_void_p, c_void_p],
-    "glt_disk_try": [c_int32],
+_SIGNATURES: Signatures = {
+    "glt_disk_find": [P, P, I64, I64, P, P, P, P],
+    "glt_disk_read": [P, P, I64, I32, P, P, P],
+    "glt_disk_try": [I32],
 }
-
-
-@cache
-def _library() -> Any:
-    return bind(_SIGNATURES)
+_library = bind(_SIGNATURES)
 
 
 class _DiskStruct(ctypes.Structure):

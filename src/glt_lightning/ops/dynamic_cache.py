@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import c_int32, c_int64, c_void_p
-from functools import cache
-from typing import Any
 
 import numpy as np
 
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.native import BAD_ID, bind, check, pointers
+from glt_lightning.ops.native import BAD_ID, I64, P, Signatures, bind, check, pointers
 from glt_lightning.ops.row_bytes import row_bytes
 
 MAX_SHARDS = 65536
@@ -30,20 +28,14 @@ class _Spec(ctypes.Structure):
     ]
 
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_cache_bytes": [c_void_p],
-    "glt_cache_init": [c_void_p, c_void_p],
-    "glt_cache_find": [c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p],
-    "glt_cache_insert": [c_void_p, c_void_p, c_int64, c_void_p, c_void_p],
-    "glt_cache_counters": [c_void_p, c_void_p],
+_SIGNATURES: Signatures = {
+    "glt_cache_bytes": [P],
+    "glt_cache_init": [P, P],
+    "glt_cache_find": [P, P, I64, P, P, P, P],
+    "glt_cache_insert": [P, P, I64, P, P],
+    "glt_cache_counters": [P, P],
 }
-
-
-@cache
-def _library() -> Any:
-    library = bind(_SIGNATURES)
-    library.glt_cache_bytes.restype = c_int64
-    return library
+_library = bind(_SIGNATURES, {"glt_cache_bytes": I64})
 
 
 class DynamicCache:

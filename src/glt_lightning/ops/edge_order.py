@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from ctypes import c_int32, c_int64, c_void_p
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ARG, bind, check
+from glt_lightning.ops.native import BAD_ARG, I32, I64, P, Signatures, bind, check
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_colptr": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
-    "glt_by_source": [
-        c_void_p,
-        c_void_p,
-        c_int64,
-        c_int64,
-        c_int32,
-        c_void_p,
-        c_void_p,
-        c_void_p,
-        c_void_p,
-    ],
+_SIGNATURES: Signatures = {
+    "glt_colptr": [P, I64, I64, P, P],
+    "glt_by_source": [P, P, I64, I64, I32, P, P, P, P],
 }
-
-
-@cache
-def _library() -> Any:
-    return bind(_SIGNATURES)
+_library = bind(_SIGNATURES)
 
 
 def column_pointers(dst: np.ndarray, out: np.ndarray) -> None:

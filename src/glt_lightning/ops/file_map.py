@@ -15,22 +15,18 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import PartitionError
-from glt_lightning.ops.native import bind
+from glt_lightning.ops.native import I32, I64, P, Signatures, bind
 
 _LOST = 17  # GLT_LOST of glt/maps.h
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_maps_add": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p],
-    "glt_maps_remove": [ctypes.c_void_p],
-    "glt_maps_forget": [ctypes.c_void_p],
-    "glt_maps_guard": [ctypes.c_int32],
-    "glt_maps_lost": [ctypes.c_char_p, ctypes.c_int64],
+_SIGNATURES: Signatures = {
+    "glt_maps_add": [P, I64, ctypes.c_char_p],
+    "glt_maps_remove": [P],
+    "glt_maps_forget": [P],
+    "glt_maps_guard": [I32],
+    "glt_maps_lost": [ctypes.c_char_p, I64],
 }
-
-
-@cache
-def _library() -> Any:
-    return bind(_SIGNATURES)
+_library = bind(_SIGNATURES)
 
 
 @cache

@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from ctypes import c_int32, c_int64, c_void_p
-from functools import cache, cached_property
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.disk import DiskRead
 from glt_lightning.ops.encoding import Encoding
-from glt_lightning.ops.native import bind, check, library, pointers
+from glt_lightning.ops.native import I32, I64, P, Signatures, bind, check, library, pointers
 from glt_lightning.ops.row_bytes import row_bytes
 
 OnDisk = Callable[[DiskRead], object]
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_gather_decode": [
-        c_void_p,
-        c_void_p,
-        c_int32,
-        c_int32,
-        c_int64,
-        c_void_p,
-        c_int64,
-        c_void_p,
-        c_int32,
-        c_void_p,
-    ],
-    "glt_gather_sum": [
-        c_void_p,
-        c_void_p,
-        c_int32,
-        c_int32,
-        c_int64,
-        c_void_p,
-        c_int64,
-        c_void_p,
-        c_void_p,
-        c_int64,
-        c_int64,
-        c_int32,
-        c_void_p,
-        c_int32,
-        c_void_p,
-    ],
+_SIGNATURES: Signatures = {
+    "glt_gather_decode": [P, P, I32, I32, I64, P, I64, P, I32, P],
+    "glt_gather_sum": [P, P, I32, I32, I64, P, I64, P, P, I64, I64, I32, P, I32, P],
 }
+_library = bind(_SIGNATURES)
 FLOAT32 = 0  # how values are stored that need no encoding, in glt/gather_sum.h
 
 
@@ -185,8 +157,3 @@ class Shards:
         )
         check(status, detail, "gather_sum")
         return out
-
-
-@cache
-def _library() -> Any:
-    return bind(_SIGNATURES)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_int32, c_int64, c_void_p
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView
-from glt_lightning.ops.native import bind, check
+from glt_lightning.ops.native import I32, I64, P, Signatures, bind, check
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_has_edges": [c_void_p, c_int32, c_void_p, c_void_p, c_int64, c_int32, c_void_p, c_void_p],
+_SIGNATURES: Signatures = {
+    "glt_has_edges": [P, I32, P, P, I64, I32, P, P],
 }
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    return bind(_SIGNATURES)
+_library = bind(_SIGNATURES)
 
 
 def has_edges(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray, *, threads: int = 1) -> np.ndarray:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,73 +23,22 @@ from glt_lightning.errors import DataError, NativeError, NativeMemoryError, Part
 ABI_VERSION = 9
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
+# Arguments as the headers have them: a pointer, int32_t, int64_t, uint64_t.
+P, I32, I64, U64 = c_void_p, c_int32, c_int64, c_uint64
+Signatures = dict[str, list[Any]]
+
 _STATUS = c_int32
-_SIGNATURES: dict[str, list[Any]] = {
+_SIGNATURES: Signatures = {
     "glt_abi_version": [],
-    "glt_khop": [
-        c_void_p,
-        c_void_p,
-        c_int64,
-        c_int32,
-        c_int32,
-        c_void_p,
-        c_uint64,
-        c_int32,
-        c_int32,
-        c_void_p,
-        c_void_p,
-    ],
-    "glt_count_rows": [c_void_p, c_int32, c_void_p, c_int64, c_int32, c_int32, c_void_p, c_void_p],
-    "glt_pick_rows": [
-        c_void_p,
-        c_int32,
-        c_void_p,
-        c_int64,
-        c_int32,
-        c_uint64,
-        c_int32,
-        c_int32,
-        c_int32,
-        c_void_p,
-        c_int64,
-        c_int64,
-        c_void_p,
-        c_void_p,
-        c_void_p,
-    ],
-    "glt_relabel": [
-        c_void_p,
-        c_int64,
-        c_void_p,
-        c_int64,
-        c_int32,
-        c_int32,
-        c_void_p,
-        c_void_p,
-        c_int64,
-        c_void_p,
-        c_void_p,
-    ],
-    "glt_gather": [c_void_p, c_void_p, c_int32, c_int64, c_void_p, c_int64, c_void_p, c_int32, c_void_p],
-    "glt_route": [
-        c_void_p,
-        c_int64,
-        c_void_p,
-        c_void_p,
-        c_int32,
-        c_int32,
-        c_void_p,
-        c_void_p,
-        c_int32,
-        c_void_p,
-        c_void_p,
-        c_void_p,
-        c_void_p,
-        c_void_p,
-    ],
-    "glt_table_fill": [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int32, c_void_p],
-    "glt_merge": [c_void_p, c_void_p, c_void_p, c_void_p],
-    "glt_widen": [c_void_p, c_int64, c_void_p],
+    "glt_khop": [P, P, I64, I32, I32, P, U64, I32, I32, P, P],
+    "glt_count_rows": [P, I32, P, I64, I32, I32, P, P],
+    "glt_pick_rows": [P, I32, P, I64, I32, U64, I32, I32, I32, P, I64, I64, P, P, P],
+    "glt_relabel": [P, I64, P, I64, I32, I32, P, P, I64, P, P],
+    "glt_gather": [P, P, I32, I64, P, I64, P, I32, P],
+    "glt_route": [P, I64, P, P, I32, I32, P, P, I32, P, P, P, P, P],
+    "glt_table_fill": [P, I64, I64, P, P, I32, P],
+    "glt_merge": [P, P, P, P],
+    "glt_widen": [P, I64, P],
 }
 
 
@@ -211,18 +161,26 @@ def library() -> ctypes.CDLL:
     return load("libglt_kernels.so", _SIGNATURES)
 
 
-def bind(signatures: dict[str, list[Any]]) -> ctypes.CDLL:
-    """The CPU library with these functions declared, too. Raises `NativeError` when it comes from an older build."""
-    lib = library()
-    for name, arguments in signatures.items():
-        if not hasattr(lib, name):
-            raise NativeError(
-                f"{library_path('libglt_kernels.so')}: this library has no function {name}, so it is from another build. "
-                "Install the package again."
-            )
-        function = getattr(lib, name)
-        function.argtypes, function.restype = arguments, _STATUS
-    return lib
+def bind(signatures: Signatures, results: Mapping[str, Any] = MappingProxyType({})) -> Callable[[], Any]:
+    """A function that returns the CPU library with these functions declared, too; the first call loads it.
+
+    results: types of what functions return other than a status. The first call raises `NativeError` for an older build.
+    """
+
+    @cache
+    def bound() -> ctypes.CDLL:
+        lib = library()
+        for name, arguments in signatures.items():
+            if not hasattr(lib, name):
+                raise NativeError(
+                    f"{library_path('libglt_kernels.so')}: this library has no function {name}, so it is from another build. "
+                    "Install the package again."
+                )
+            function = getattr(lib, name)
+            function.argtypes, function.restype = arguments, results.get(name, _STATUS)
+        return lib
+
+    return bound
 
 
 def pointer(array: np.ndarray | None) -> int | None:

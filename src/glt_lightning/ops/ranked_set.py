@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from ctypes import c_int64, c_void_p
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ID, bind, check
+from glt_lightning.ops.native import BAD_ID, I64, P, Signatures, bind, check
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_rank_words": [c_int64],
-    "glt_rank_build": [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p],
-    "glt_rank_find": [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p],
+_SIGNATURES: Signatures = {
+    "glt_rank_words": [I64],
+    "glt_rank_build": [P, I64, I64, I64, P, P],
+    "glt_rank_find": [P, I64, I64, P, I64, P],
 }
-
-
-@cache
-def _library() -> Any:
-    library = bind(_SIGNATURES)
-    library.glt_rank_words.restype = c_int64
-    return library
+_library = bind(_SIGNATURES, {"glt_rank_words": I64})
 
 
 class RankedSet:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from ctypes import c_int32, c_int64, c_void_p
-from functools import cache
-from typing import Any
-
 import numpy as np
 
 from glt_lightning.ops.aggregate import VALUES
-from glt_lightning.ops.native import bind, check
+from glt_lightning.ops.native import I32, I64, P, Signatures, bind, check
 
-_SIGNATURES: dict[str, list[Any]] = {
-    "glt_relu_dropout": [c_int32, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int32, c_void_p, c_void_p],
-    "glt_relu_dropout_grad": [c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int32, c_void_p, c_void_p],
+_SIGNATURES: Signatures = {
+    "glt_relu_dropout": [I32, P, I64, I64, I64, I64, I32, P, P],
+    "glt_relu_dropout_grad": [I32, P, P, I64, I64, I32, P, P],
 }
+_library = bind(_SIGNATURES)
 
 
 def relu_dropout(
@@ -36,8 +33,3 @@ def relu_dropout_grad(values: str, grad: int, out: int, n: int, dropped: int, gr
         VALUES[values], grad, out, n, dropped, threads, grad_x, detail.ctypes.data
     )
     check(status, detail, "relu_dropout")
-
-
-@cache
-def _library() -> Any:
-    return bind(_SIGNATURES)

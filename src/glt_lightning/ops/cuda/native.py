@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p, c_int32, c_int64
 from functools import cache
 
 from glt_lightning.errors import NativeError
-from glt_lightning.ops.native import OK, library_path, load
+from glt_lightning.ops.native import I32, I64, OK, U64, P, Signatures, library_path, load
 
 NAME = "libglt_kernels_cuda.so"
 SPARE_FANOUT = 64  # GLT_SPARE_FANOUT
 
-_P, _N, _I, _K = c_void_p, c_int64, c_int32, c_uint64
-_END = (_P, _P, _P)  # error, detail, stream
+_END = (P, P, P)  # error, detail, stream
 
 _DRIVERS = {11: 450, 12: 525, 13: 580}  # the oldest driver for each CUDA
 
-SIGNATURES: dict[str, list[type]] = {
+SIGNATURES: Signatures = {
     "glt_abi_version": [],
-    "glt_cuda_device_count": [_P, _P],
-    "glt_cuda_versions": [_P, _P, _P],
-    "glt_cuda_capability": [_P, _P],
-    "glt_cuda_host_register": [_P, _N, _P, _P],
-    "glt_cuda_host_unregister": [_P, _P],
-    "glt_cuda_count_rows": [_P, _I, _P, _N, _I, _I, _P, *_END],
-    "glt_cuda_pick_rows": [_P, _I, _P, _P, _N, _I, _K, _I, _I, _P, _N, _P, _P, _P, _P, *_END],
-    "glt_cuda_user_ids": [_P, _I, _P, _N, _N, _P, _P, *_END],
-    "glt_cuda_relabel_known": [_P, _N, _I, _P, _N, *_END],
-    "glt_cuda_relabel_find": [_P, _N, _P, _P, _P, _N, _P, _P, *_END],
-    "glt_cuda_relabel_number": [_P, _N, _P, _P, _P, _P, _N, _P, _N, _P, _P, *_END],
-    "glt_cuda_khop_room": [_P, _P, _P, _P, _P, _P],
-    "glt_cuda_khop": [_P, _P, _P, _K, _P, _N, _P, _P, _P, _P, *_END],
-    "glt_cuda_gather": [_P, _P, _P, _I, _N, _P, _N, _P, *_END],
-    "glt_cuda_gather_decode": [_P, _P, _P, _I, _I, _N, _P, _N, _P, *_END],
-    "glt_cuda_rank_find": [_P, _N, _N, _P, _N, _P, _P, _P],
-    "glt_cuda_spread_rows": [_P, _P, _I, _N, _N, _P, _I, _P, *_END],
+    "glt_cuda_device_count": [P, P],
+    "glt_cuda_versions": [P, P, P],
+    "glt_cuda_capability": [P, P],
+    "glt_cuda_host_register": [P, I64, P, P],
+    "glt_cuda_host_unregister": [P, P],
+    "glt_cuda_count_rows": [P, I32, P, I64, I32, I32, P, *_END],
+    "glt_cuda_pick_rows": [P, I32, P, P, I64, I32, U64, I32, I32, P, I64, P, P, P, P, *_END],
+    "glt_cuda_user_ids": [P, I32, P, I64, I64, P, P, *_END],
+    "glt_cuda_relabel_known": [P, I64, I32, P, I64, *_END],
+    "glt_cuda_relabel_find": [P, I64, P, P, P, I64, P, P, *_END],
+    "glt_cuda_relabel_number": [P, I64, P, P, P, P, I64, P, I64, P, P, *_END],
+    "glt_cuda_khop_room": [P, P, P, P, P, P],
+    "glt_cuda_khop": [P, P, P, U64, P, I64, P, P, P, P, *_END],
+    "glt_cuda_gather": [P, P, P, I32, I64, P, I64, P, *_END],
+    "glt_cuda_gather_decode": [P, P, P, I32, I32, I64, P, I64, P, *_END],
+    "glt_cuda_rank_find": [P, I64, I64, P, I64, P, P, P],
+    "glt_cuda_spread_rows": [P, P, I32, I64, I64, P, I32, P, *_END],
 }
 
 
