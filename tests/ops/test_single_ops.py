@@ -115,3 +115,10 @@ def test_gather_refuses_ids_outside(bad):
 def test_gather_refuses_shards_that_differ():
     with pytest.raises(DataError, match="float64 rows of shape"):
         Shards([np.zeros((3, 2)), np.zeros((3, 3))])
+
+
+def test_gather_takes_ids_of_any_integers_and_strides():
+    rows = np.arange(12.0).reshape(6, 2)
+    ids = np.array([5, 9, 0, 9, 3, 9])[::2]
+    for asked in (ids, ids.astype(np.int32)):
+        assert np.array_equal(Shards([rows]).gather(asked), rows[[5, 0, 3]])

@@ -97,24 +97,32 @@ class Shards:
         bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
         return Shards([*self._keep, *(rows for _, rows in more)], bounds=bounds, encoding=self._encoding)
 
+    @property
+    def _table(self) -> tuple[int, int, int]:
+        return self._pointers.ctypes.data, self.bounds.ctypes.data, len(self._keep)
+
+    def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
+        """Shards that have these rows in memory, and where the rows are there."""
+        return self, ids
+
     def gather(
         self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1, on_disk: OnDisk | None = None
     ) -> np.ndarray:
         """Rows ``ids`` (int64 [n]) as a [n, ...] array; into ``out`` (C-contiguous) where given. on_disk: hears of each read
         from a disk; there is none for rows that are all in memory.
 
-        Raises `DataError` for an id outside the array.
+        Raises `DataError` for an id outside the array, `PartitionError` for a file that cannot be read.
         """
+        shards, ids = self._in_memory(np.ascontiguousarray(ids, dtype=np.int64), on_disk)
         if out is None:
             out = np.empty((len(ids), *self.row_shape), dtype=self.dtype)
-        table = (self._pointers.ctypes.data, self.bounds.ctypes.data, len(self._keep))
         detail = np.zeros(4, dtype=np.int64)
         rest = (ids.ctypes.data, len(ids), out.ctypes.data, threads, detail.ctypes.data)
         if self._encoding is None:
-            status = library().glt_gather(*table, self.row_bytes, *rest)
+            status = library().glt_gather(*shards._table, self.row_bytes, *rest)
         else:
             values = int(np.prod(self.row_shape, dtype=np.int64))
-            status = _library().glt_gather_decode(*table, self._encoding.number, values, *rest)
+            status = _library().glt_gather_decode(*shards._table, self._encoding.number, values, *rest)
         check(status, detail, "gather")
         return out
 
@@ -137,11 +145,10 @@ class Shards:
         """
         if self.dtype != np.float32:
             raise DataError(f"gather_sum: expected float32 rows, got {self.dtype}.")
+        shards, ids = self._in_memory(np.ascontiguousarray(ids, dtype=np.int64), on_disk)
         detail = np.zeros(4, dtype=np.int64)
         status = _library().glt_gather_sum(
-            self._pointers.ctypes.data,
-            self.bounds.ctypes.data,
-            len(self._keep),
+            *shards._table,
             FLOAT32 if self._encoding is None else self._encoding.number,
             int(np.prod(self.row_shape, dtype=np.int64)),
             ids.ctypes.data,

@@ -42,37 +42,12 @@ class TieredShards(Shards):
         longer = super().extended(more, end)
         return TieredShards(longer._keep, self._disk, bounds=longer.bounds, encoding=self._encoding)
 
-    def gather(
-        self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1, on_disk: OnDisk | None = None
-    ) -> np.ndarray:
-        """As `Shards.gather`. on_disk: called with the counters of the rows that had to be read from disk.
-
-        Raises `PartitionError` for a file that cannot be read, too.
-        """
-        shards, places = self._read(ids, on_disk)
-        return shards.gather(places, out, threads=threads)
-
-    def gather_sum(
-        self,
-        ids: np.ndarray,
-        src: np.ndarray,
-        dst: np.ndarray,
-        out: np.ndarray,
-        *,
-        mean: bool = False,
-        threads: int = 1,
-        on_disk: OnDisk | None = None,
-    ) -> np.ndarray:
-        """As `Shards.gather_sum`; on_disk and `PartitionError` as for `gather`."""
-        shards, places = self._read(ids, on_disk)
-        return shards.gather_sum(places, src, dst, out, mean=mean, threads=threads)
-
-    def _read(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
-        """These rows, all in memory, and where they are there."""
+    def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
+        """Reads the rows that are on disk. Raises `PartitionError` for a file that cannot be read."""
         end = int(self.bounds[-1])
         places, wanted, count = self._disk.find(ids, end)
         if not count:
-            return Shards(self._keep, bounds=self.bounds, encoding=self._encoding), ids
+            return self, ids
         stored, took = self._disk.read(wanted)
         if on_disk is not None:
             on_disk(replace(took, rows=count))
