@@ -208,7 +208,7 @@ DAMAGE: list[tuple[Callable[[dict], object], str]] = [
     *[(drop(key), f"key '{key}' is missing") for key in example().to_json() if key not in ("format", "version")],
     (drop("format"), "is not a partition manifest"),
     (put("other", "format"), "is not a partition manifest .format 'other'"),
-    (put(1, "version"), "has version 1, this release reads version 2"),
+    (put(1, "version"), "has version 1, this release reads versions 2 and 3"),
     (put("2", "num_parts"), "num_parts: expected an integer >= 1, found '2'"),
     (put(True, "num_parts"), "num_parts: expected"),
     (put(0, "num_parts"), "num_parts: expected"),

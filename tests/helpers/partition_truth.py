@@ -127,6 +127,8 @@ def brute_force(source: ArraySource, num_parts: int, seed: int = 0, undirected: 
             base = f"part{p}/hot/degree/{types.index(t)}"
             arrays[f"{base}/gids.npy"] = np.array([g for _, g, _ in sorted(others)], np.int64)
             arrays[f"{base}/hotness.npy"] = np.array([-h for h, _, _ in sorted(others)], np.float32)
+    for t, index in ((t, types.index(t)) for t in types):
+        arrays[f"nodes/{index}/gid.npy"] = np.array([gid[t][i] for i in range(source.num_nodes[t])], np.int64)
     for name, (t, seeds) in source.splits.items():
         arrays[f"splits/{name}.npy"] = np.array([gid[t][i] for i in seeds.tolist()], np.int64)
     for r, (e, edges) in enumerate(sorted(stored_edges(source, undirected).items())):

@@ -140,8 +140,9 @@ def test_features_on_their_way_count_twice(
     _, little = asked(monkeypatch, lambda: partition_graph(source, tmp_path / "p", options))
     _, much = asked(monkeypatch, lambda: partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=2)))
     records, edges, n_id = 12 * EDGES, 8 * EDGES + 8 * NODES, 4 * NODES
+    gids = n_id
     assert little == max(n_id + 2 * X, n_id + X + Y + edges + records)  # x comes before y
-    assert much == n_id + X + Y + edges  # with memory for all of them, nothing is on its way in a file
+    assert much == n_id + X + Y + edges + gids  # with memory for all of them, nothing is on its way in a file
 
 
 def test_one_byte_too_few(tmp_path: Path, source: GraphSource, monkeypatch: pytest.MonkeyPatch) -> None:

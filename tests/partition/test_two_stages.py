@@ -195,7 +195,7 @@ def test_killed_writer_leaves_no_half_part_and_others_continue(
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     ended(process)
-    assert sorted(p.name for p in target.iterdir()) == [*left, "part2", "splits"]
+    assert sorted(p.name for p in target.iterdir()) == sorted([*left, "nodes", "part2", "splits"])
     kept = target / "part2" / "nodes" / "0" / "x.npy"
     before = kept.stat().st_mtime_ns
     partition_graph(source, target, three)  # writes what is missing
@@ -407,12 +407,12 @@ def test_moved_folder_opens(tmp_path: Path, source: ArraySource) -> None:
 
 def test_host_needs_only_its_parts(tmp_path: Path, source: ArraySource) -> None:
     partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=3))
-    for name in ("manifest.json", "splits", "part1"):
+    for name in ("manifest.json", "splits", "nodes", "part1"):
         whole, copy = tmp_path / "p" / name, tmp_path / "q" / name
         copy.parent.mkdir(exist_ok=True)
         shutil.copytree(whole, copy) if whole.is_dir() else shutil.copy(whole, copy)
     opened = LocalPartition.open(tmp_path / "q", parts=[1])
     for path, entry in opened.manifest.arrays.items():
-        assert (tmp_path / "q" / path).exists() == path.startswith(("part1/", "splits/")), entry
+        assert (tmp_path / "q" / path).exists() == path.startswith(("part1/", "splits/", "nodes/")), entry
     for t in range(len(opened.schema.node_types)):
         assert opened.mapped_user_ids(t)[1] is not None

@@ -89,6 +89,7 @@ HOT = "part0/hot/{policy}/0/"
         ("part1/edges/0/indices.npy", put(3, -1), "-1 is out of range: nodes of type 'node' are 0 to 299"),
         ("part0/edges/0/edge_ids.npy", put(3, -1), "-1 is out of range: edge ids are 0 to"),
         ("part0/nodes/0/n_id.npy", put(3, 300), "300 is out of range: user ids are 0 to 299"),
+        ("nodes/0/gid.npy", put(3, 300), "300 is not the gid of the node with the user id 3"),
         ("splits/val.npy", put(3, 300), "300 is out of range: nodes of type 'node' are 0 to 299"),
         (HOT + "gids.npy", put(0, 0), "it lists nodes of its own part"),
         (HOT + "gids.npy", put(0, 300), "300 is out of range: nodes of type 'node' are 0 to 299"),

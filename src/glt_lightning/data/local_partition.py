@@ -12,7 +12,15 @@ import numpy as np
 from glt_lightning.data.arrays import VERIFY_BYTES, open_array, verify_array
 from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
 from glt_lightning.data.graph import Seeds, choose, no_edge_split, no_split
-from glt_lightning.data.manifest import Manifest, edge_path, edge_split_key, edge_split_path, node_path, split_path
+from glt_lightning.data.manifest import (
+    Manifest,
+    edge_path,
+    edge_split_key,
+    edge_split_path,
+    gid_path,
+    node_path,
+    split_path,
+)
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
@@ -212,6 +220,19 @@ class LocalPartition:
             raise no_split(self.manifest, name)
         # A copy: loaders keep seeds for longer than the maps may live. The order of an epoch takes several times as much.
         return Seeds(self.schema.node_index(entry.node_type), np.array(self._open(split_path(name))))
+
+    def gids(self, node_type: int) -> np.ndarray:
+        """Ids [N]: the gid of each node of a type by the user's id, mapped, whichever parts are.
+
+        Raises `PartitionError` for a folder of an earlier release, which lacks them.
+        """
+        path = gid_path(node_type)
+        if path not in self.manifest.arrays:
+            raise PartitionError(
+                f"{self.directory}: an earlier release wrote this partition folder, without {path}, which negatives are drawn "
+                "with. Delete the folder and partition again."
+            )
+        return self._open(path)
 
     @guarded()
     def edge_split(self, edge_type: int, name: str) -> EdgeSplit:

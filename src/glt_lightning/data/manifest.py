@@ -23,7 +23,8 @@ from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.types import EdgeType, GraphSchema, NodeType
 
 FORMAT = "glt_lightning.partition"
-VERSION = 2
+VERSION = 3
+READABLE = (2, VERSION)  # folders of version 2 have no `gid_path`
 MANIFEST = "manifest.json"
 TABLE_ENCODING = "tables/encoding.npy"  # uint8 [bytes]: JSON, how columns of tables became features
 
@@ -89,6 +90,11 @@ def attr_key(kind: str, index: int, name: str) -> str:
 def hot_path(part: int, policy: str, node_type: int, name: str) -> str:
     """Relative path of a list of the hottest remote rows of a part; ``node_type`` is the index in the schema."""
     return f"part{part}/hot/{policy}/{node_type}/{name}.npy"
+
+
+def gid_path(node_type: int) -> str:
+    """Relative path of the gids of all nodes of a type by the user's id; ``node_type`` is the index in the schema."""
+    return f"nodes/{node_type}/gid.npy"
 
 
 def split_path(name: str) -> str:
@@ -304,8 +310,8 @@ class Manifest:
         try:
             require(raw.get("format") == FORMAT, f"it is not a partition manifest (format {raw.get('format')!r})")
             require(
-                raw.get("version") == VERSION,
-                f"it has version {raw.get('version')!r}, this release reads version {VERSION}; partition again",
+                raw.get("version") in READABLE,
+                f"it has version {raw.get('version')!r}, this release reads versions 2 and 3; partition again",
             )
             checked(raw)
             manifest = cls.from_json(raw)

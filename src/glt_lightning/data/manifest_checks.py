@@ -13,7 +13,8 @@ from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import ENCODINGS
 
 _ARRAY_PATH = re.compile(
-    r"(splits|tables|edge_splits/[0-9]+/(train|val|test)|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)/[A-Za-z_][A-Za-z0-9_]*\.npy"
+    r"(splits|tables|nodes/[0-9]+|edge_splits/[0-9]+/(train|val|test)|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)"
+    r"/[A-Za-z_][A-Za-z0-9_]*\.npy"
 )
 _Folders = dict[str, dict[str, Any]]
 _STRUCTURE = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
@@ -47,6 +48,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_edges(raw, folders)
     _check_splits(raw, folders.get("splits", {}))
     _check_edge_splits(raw, folders)
+    _check_gids(raw, folders)
     _check_hot(raw, folders)
     _check_encodings(raw, folders)
     _check_categories(raw, folders)
@@ -186,6 +188,16 @@ def _check_edge_splits(raw: Mapping[str, Any], folders: _Folders) -> None:
             require(
                 good, f"arrays: edge_splits/{key}/{name}.npy is {array['dtype']} {array['shape']} for {count} edges"
             )
+
+
+def _check_gids(raw: Mapping[str, Any], arrays: _Folders) -> None:
+    expected = {f"nodes/{t}" for t in range(len(raw["node_types"]))}
+    found = {folder for folder in arrays if folder.startswith("nodes/")}
+    require(found in (set(), expected), f"arrays: the folder nodes/ has {sorted(found)}, expected {sorted(expected)}")
+    for t, count in enumerate(raw["num_nodes"]) if found else ():
+        files = arrays[f"nodes/{t}"]
+        require(set(files) == {"gid"}, f"arrays: nodes/{t} has {sorted(files)}, expected gid")
+        _check_vector(f"nodes/{t}/gid.npy", files["gid"], _ID_DTYPES[raw["id_dtype"]], count)
 
 
 def _check_hot(raw: Mapping[str, Any], arrays: _Folders) -> None:

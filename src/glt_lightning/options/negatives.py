@@ -28,13 +28,13 @@ class NegativeSampling:
             source of each edge of the batch.
         amount: Negatives for each edge of a batch; for triplets an integer.
         src_weight: Weights of the source nodes: a number for each node, by the user's id, or ``degree`` or ``degree^0.75``, the
-            number of edges of the type at the node. Nodes of weight 0 are never drawn. ``None``: all alike. Binary alone.
+            number of the loader's edges at the node. Nodes of weight 0 are never drawn. ``None``: all alike. Binary alone.
         dst_weight: The same of the destination nodes.
-        strict: No negative is an edge of the graph, or of the loader.
+        strict: No negative is an edge of the graph or of the loader, or a loop. ``false``: any pair is taken.
         sharing: ``none``: every edge has its own negatives. ``shared``: ``amount`` destinations for all edges of a batch.
             ``in_batch``: the destinations of the other edges of the batch, so ``amount`` is 1 and there are no weights. Triplets
             alone; the last two give ``neg_mask``, which is false where a pair is an edge.
-        self_loops: Whether a node may be drawn as a negative of itself.
+        self_loops: Whether a strict negative may be a loop.
 
     Raises:
         OptionError: For a value that is not allowed, or options that exclude each other.

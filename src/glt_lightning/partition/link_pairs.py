@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.sampler.plan import mix64
+from glt_lightning.sampler.draws import GOLDEN, mix64
 
-_GOLDEN = 0x9E3779B97F4A7C15
 _PAIRS, _DRAWS, _ORDER = 1, 2, 3  # what a hash is for
 MOST_NODES = 1 << 32  # two ids make a hash of 64 bits without collisions
 
@@ -92,12 +91,12 @@ class Pairs:
 
     def _trials(self, begin: int, size: int) -> np.ndarray:
         """int64 [2, size]: trials ``begin``, ``begin + 1``, ... of sources and destinations, uniform over the nodes."""
-        counter = np.arange(begin + 1, begin + size + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + self._key(_DRAWS)
-        bits = [mix64(counter), mix64(mix64(counter) + np.uint64(_GOLDEN))]
+        counter = np.arange(begin + 1, begin + size + 1, dtype=np.uint64) * np.uint64(GOLDEN) + self._key(_DRAWS)
+        bits = [mix64(counter), mix64(mix64(counter) + np.uint64(GOLDEN))]
         return np.stack([_below(each, n) for each, n in zip(bits, self.counts, strict=True)])
 
     def _key(self, role: int) -> np.uint64:
-        return np.uint64(mix64(np.array([(4 * self.seed + role) * _GOLDEN % (1 << 64)], np.uint64))[0])
+        return np.uint64(mix64(np.array([(4 * self.seed + role) * GOLDEN % (1 << 64)], np.uint64))[0])
 
 
 def _below(bits: np.ndarray, n: int) -> np.ndarray:

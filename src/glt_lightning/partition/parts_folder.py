@@ -15,14 +15,15 @@ from glt_lightning.partition.build.part_files import PartFile, require_same
 from glt_lightning.partition.folder import exclusive, remove_part_folders
 
 LOCK_TIMEOUT_S = 3600.0
-_WHOLE = ("splits", "tables")  # folders that belong to no part
+_WHOLE = ("splits", "nodes", "edge_splits", "tables")  # folders that belong to no part
 
 
 def is_begun(target: Path) -> bool:
     """Whether the folder has parts, or the folders that are written before them, and no manifest yet."""
     if not target.is_dir() or (target / MANIFEST).exists():
         return False
-    return bool(finished_parts(target)) or {p.name for p in target.iterdir()} in ({"splits"}, {"tables"}, set(_WHOLE))
+    names = {path.name for path in target.iterdir()}
+    return bool(finished_parts(target)) or (bool(names) and names <= set(_WHOLE))
 
 
 def finished_parts(target: Path) -> list[int]:
@@ -97,8 +98,8 @@ def compose(target: Path) -> Manifest | None:
 def complete_partition(folder: str | Path, timeout_s: float = LOCK_TIMEOUT_S) -> Manifest:
     """Writes the manifest of a folder into which parts were copied from several hosts, and returns it.
 
-    Needed are ``part<p>/part.json`` of every part and the folders ``splits`` and ``tables``: a host that stores only some of
-    the parts copies just these small files of the other parts.
+    Needed are ``part<p>/part.json`` of every part and the folders ``splits``, ``nodes``, ``edge_splits`` and ``tables``: a host
+    that stores only some of the parts copies just these files of the other parts.
 
     Args:
         folder: Folder of the partition.

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
-from glt_lightning.data.manifest import Manifest, edge_path, edge_split_path, node_path, split_path
+from glt_lightning.data.manifest import Manifest, edge_path, edge_split_path, gid_path, node_path, split_path
 from glt_lightning.errors import PartitionError
 from glt_lightning.page.numbers import counted
 from glt_lightning.progress import Progress
@@ -56,7 +56,7 @@ class _Check:
         self._folder, self._manifest = folder, manifest
 
     def nodes(self) -> None:
-        """Requires that the user ids of a node type, over all parts, are 0 to N - 1, each once."""
+        """Requires that the user ids of a node type, over all parts, are 0 to N - 1, each once, and its gids their inverse."""
         for t, count in enumerate(self._manifest.num_nodes):
             seen = np.zeros(count, dtype=bool)
             for p in range(self._manifest.num_parts):
@@ -67,6 +67,19 @@ class _Check:
                     if len(once) < len(ids) or seen[once].any():
                         self._damaged(path, "a user id occurs twice, in this part or in it and an earlier one")
                     seen[once] = True
+            if gid_path(t) in self._manifest.arrays:
+                self._gids(t)
+
+    def _gids(self, node_type: int) -> None:
+        path, first = gid_path(node_type), self._manifest.offsets[node_type]
+        gids = open_array(self._folder, path, self._manifest.arrays[path])
+        for p in range(self._manifest.num_parts):
+            begin = first + self._manifest.bounds[node_type][p]
+            for row, ids in self._chunks(node_path(p, node_type, "n_id")):
+                wrong = gids[ids] != np.arange(begin + row, begin + row + len(ids))
+                if wrong.any():
+                    user_id = ids[int(wrong.argmax())]
+                    self._damaged(path, f"{gids[user_id]} is not the gid of the node with the user id {user_id}")
 
     def edges(self, done: Callable[[int], object]) -> None:
         """Requires that row pointers ascend from 0 to the number of edges, sources are nodes of the source type, and edge ids

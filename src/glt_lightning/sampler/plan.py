@@ -9,20 +9,13 @@ from functools import lru_cache
 import numpy as np
 
 from glt_lightning.errors import OptionError
+from glt_lightning.sampler.draws import GOLDEN, mix64
 from glt_lightning.sampler.request import BatchRequest, batch_key, shuffle_key
-
-
-def mix64(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 over uint64 [n]; the native twin is ``cuda/random.h``."""
-    z = values.astype(np.uint64)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def permutation(n: int, key: int) -> np.ndarray:
     """int64 [n]: 0..n-1 in the order of keyed hashes; the same on every machine and in every release."""
-    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     return np.argsort(mix64(counter + np.uint64(key)), kind="stable")
 
 
@@ -33,7 +26,7 @@ def draws_by_weight(weights: np.ndarray, key: int) -> np.ndarray:
     """
     n = len(weights)
     ends = np.cumsum(weights)
-    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     fractions = (mix64(counter + np.uint64(key)) >> np.uint64(11)) * 2.0**-53
     drawn = np.searchsorted(ends, fractions * ends[-1], side="right")
     return np.minimum(

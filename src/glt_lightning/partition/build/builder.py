@@ -16,6 +16,7 @@ from glt_lightning.data.manifest import (
     ArrayEntry,
     Manifest,
     edge_split_path,
+    gid_path,
     node_path,
     split_path,
 )
@@ -35,6 +36,7 @@ from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
 from glt_lightning.types import NodeType
 
 _INT32_MAX = 2**31 - 1
+_PIECE = 1 << 22  # ids in memory at once
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ class Builder:
                 self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
 
     def _write_whole(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
-        """Writes the arrays that belong to no part: splits of nodes and of edges, and the encoding of tables."""
+        """Writes the arrays that belong to no part: splits of nodes and of edges, gids of nodes, the encoding of tables."""
         for name, (node_type, ids) in self._graph.splits.items():
             gids = layouts[node_type].new[ids].astype(np.int64) + self._graph.offsets[node_type]
             self._write(split_path(name), gids, np.dtype(np.int64))
@@ -217,6 +219,13 @@ class Builder:
                 with ArrayWriter(self._folder, path, values.dtype, values.shape[1:]) as writer:
                     writer.write(values)
                 self._arrays[path] = writer.close()
+        for index, (node_type, layout) in enumerate(layouts.items()):
+            with ArrayWriter(self._folder, gid_path(index), self._id_dtype) as writer:
+                for begin in range(0, len(layout.new), _PIECE):
+                    writer.write(
+                        layout.new[begin : begin + _PIECE] + self._id_dtype.type(self._graph.offsets[node_type])
+                    )
+            self._arrays[gid_path(index)] = writer.close()
         encoding: bytes | None = getattr(self._graph.source, "table_encoding", None)
         if encoding is not None:
             self._write(TABLE_ENCODING, np.frombuffer(encoding, np.uint8), np.dtype(np.uint8))

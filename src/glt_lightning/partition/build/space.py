@@ -82,7 +82,11 @@ def bytes_to_write(
         width = id_dtype.itemsize + edge_id_dtype.itemsize
         width += sum(rows.bytes_per_row for rows in graph.storage.edges[stored_type.source].values())
         files.append(_EdgeFiles(count, nodes[stored_type.edge_type[2]], 0 if stored_type.both else width, record))
-    return max(worst, remaining + _worst_of(files, graph)[1])
+    kept, peak = _worst_of(files, graph)
+    gids = (
+        sum(graph.num_nodes.values()) * id_dtype.itemsize
+    )  # of all nodes, whichever parts are written: the last files
+    return max(worst, remaining + peak, remaining + kept + gids)
 
 
 def _reads(graph: StoredGraph, assigner: Assigner) -> str:

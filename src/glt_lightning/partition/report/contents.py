@@ -67,7 +67,7 @@ class Memory:
     """Bytes of files that a host with one part maps.
 
     topology: row pointers, sources and user ids.  edge_attrs: with the edge ids.  hot_lists: hotness of all rows, with rankings.
-    splits: those of all parts.
+    splits: those of all parts, and the gids of all nodes.
     """
 
     topology: int = 0

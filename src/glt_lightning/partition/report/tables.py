@@ -16,7 +16,7 @@ _NAMES = {
     "node_attrs": "node attributes",
     "edge_attrs": "edge attributes",
     "hot_lists": "hotness",
-    "splits": "splits",
+    "splits": "splits and gids",
     "total": "sum",
 }
 _PLACEMENTS = {
