@@ -1,0 +1,183 @@
+"""Negative edges: drawn among the user's ids by keyed trials, so that they are the same however the graph is cut and whoever
+draws them (docs/sampling.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.sampler.draws import draw64, role_key, streams
+
+TRIALS = 32
+_NONE = np.empty(0, dtype=np.int64)
+# Trials that are asked for at once: owners are asked once a round, and here each question costs the scan of a row.
+_ROUNDS_NEAR, _ROUNDS_FAR = ((0, 1), (1, 4), (4, TRIALS)), ((0, 4), (4, TRIALS))
+
+HasEdges = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (dst gids, src gids) -> bool [n]
+
+
+class NodeWeights:
+    """Nodes drawn as often as their weights say, exactly: by integer prefix sums.
+
+    weights: [N], numbers >= 0. Integers are taken as they are while their sum is below 2^62; other numbers are multiplied by
+    a power of two that makes it so, and rounded, but never to 0.
+    """
+
+    def __init__(self, weights: np.ndarray) -> None:
+        if weights.dtype.kind == "f" or int(weights.max()) > (1 << 62) // len(weights):
+            values = weights.astype(np.float64)
+            room = 61 - int(len(values) - 1).bit_length()  # of one weight, in bits
+            scaled = np.rint(np.ldexp(values, room - int(np.frexp(values.max())[1])))
+            weights = np.where(values > 0, np.maximum(scaled, 1), 0)
+        self.ends = np.cumsum(weights.astype(np.uint64), dtype=np.uint64)
+        self.total = int(self.ends[-1])
+
+    def nodes(self, drawn: np.ndarray) -> np.ndarray:
+        """int64: the nodes at numbers in [0, total), of any shape."""
+        return np.searchsorted(self.ends, drawn.astype(np.uint64), side="right")
+
+
+class Trials(Protocol):
+    """The pairs that are tried for negatives, in the user's ids."""
+
+    def dst(self, numbers: np.ndarray, begin: int, end: int) -> np.ndarray:
+        """int64 [n, end - begin]: destinations of some trials of the negatives with these numbers."""
+
+    def src(self, numbers: np.ndarray, begin: int, end: int) -> np.ndarray:
+        """The same of sources."""
+
+
+@dataclass(frozen=True)
+class DrawnTrials:
+    """Trial t of negative i: draws 2 t (destination) and 2 t + 1 (source) of stream i of the batch's role ``negative``.
+
+    src, dst: number of nodes, which are drawn alike, or their weights.
+    """
+
+    key: int
+    num_src: int | NodeWeights
+    num_dst: int | NodeWeights
+
+    def dst(self, numbers: np.ndarray, begin: int, end: int) -> np.ndarray:
+        return self._draw(self.num_dst, numbers, 2 * np.arange(begin, end))
+
+    def src(self, numbers: np.ndarray, begin: int, end: int) -> np.ndarray:
+        return self._draw(self.num_src, numbers, 2 * np.arange(begin, end) + 1)
+
+    def _draw(self, among: int | NodeWeights, numbers: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        each = streams(role_key(self.key, "negative"), numbers)[:, None]
+        if isinstance(among, NodeWeights):
+            return among.nodes(draw64(each, draws.astype(np.uint64), among.total))
+        return draw64(each, draws.astype(np.uint64), among)
+
+
+@dataclass(frozen=True)
+class GivenTrials:
+    """Trials that the trainer has drawn, because it has the weights of nodes: int64 [N, TRIALS]."""
+
+    all_src: np.ndarray
+    all_dst: np.ndarray
+
+    def dst(self, numbers: np.ndarray, begin: int, end: int) -> np.ndarray:
+        return self.all_dst[numbers, begin:end]
+
+    def src(self, numbers: np.ndarray, begin: int, end: int) -> np.ndarray:
+        return self.all_src[numbers, begin:end]
+
+
+@dataclass(frozen=True)
+class NegativeTest:
+    """What a strict negative must not be.
+
+    has_edges: asks the graph.  one_type: sources and destinations are of one node type, so a pair may be a loop.
+    near: all edges are on this host.  where: the loader, for errors.
+    """
+
+    has_edges: HasEdges
+    one_type: bool
+    self_loops: bool
+    near: bool
+    where: str
+
+    def rounds(self, strict: bool) -> Sequence[tuple[int, int]]:
+        if not strict:
+            return ((0, 1),)
+        return _ROUNDS_NEAR if self.near else _ROUNDS_FAR
+
+    def passed(self, dst: np.ndarray, src: np.ndarray, rejected: np.ndarray) -> np.ndarray:
+        """bool [n]. dst, src: int64 [n] gids.  rejected: bool [n], edges of the loader, which need not be in the graph."""
+        good = ~rejected
+        if self.one_type and not self.self_loops:
+            good &= dst != src
+        asked = np.flatnonzero(good)
+        good[asked] = ~self.has_edges(dst[asked], src[asked])
+        return good
+
+
+def draw_negatives(
+    trials: Trials,
+    numbers: np.ndarray,
+    test: NegativeTest,
+    *,
+    strict: bool,
+    src: np.ndarray | None,
+    gids: tuple[np.ndarray, np.ndarray],
+    rejected: np.ndarray = _NONE,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(src, dst): int64 [n] gids of the negatives with these ``numbers``, int64 [n]: of each the first trial that passes.
+
+    src: int64 [n], gids of their sources; None: sources are drawn, too.  gids: of all nodes by user id, of sources and of
+    destinations.  rejected: sorted numbers * TRIALS + trial, of trials that are edges of the loader.
+
+    Raises `DataError` for a strict negative that none of its trials gives.
+    """
+    found_src, found_dst = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
+    left = np.arange(len(numbers))
+    for begin, end in test.rounds(strict):
+        mine, width = numbers[left], end - begin
+        dst = gids[1][trials.dst(mine, begin, end)].astype(np.int64, copy=False)
+        if src is None:
+            some_src = gids[0][trials.src(mine, begin, end)].astype(np.int64, copy=False)
+        else:
+            some_src = np.repeat(src[left, None], width, axis=1)
+        first: np.ndarray = np.zeros(len(left), np.int64)
+        done: np.ndarray = np.ones(len(left), bool)
+        if strict:
+            bad = np.zeros(dst.size, bool)
+            if len(rejected):
+                bad = np.isin((mine[:, None] * TRIALS + np.arange(begin, end)).ravel(), rejected)
+            good = test.passed(dst.ravel(), some_src.ravel(), bad).reshape(dst.shape)
+            first = good.argmax(axis=1)
+            done = good[np.arange(len(first)), first]
+        rows = np.flatnonzero(done)
+        found_src[left[rows]], found_dst[left[rows]] = some_src[rows, first[rows]], dst[rows, first[rows]]
+        left = left[~done]
+        if not len(left):
+            return found_src, found_dst
+    raise _no_negative(test.where, None if src is None else int(np.flatnonzero(gids[0] == src[left[0]])[0]))
+
+
+def _no_negative(where: str, user_id: int | None) -> DataError:
+    among = "of the graph" if user_id is None else f"of the node {user_id}"
+    return DataError(
+        f"{where}: neg_sampling.strict: none of {TRIALS} drawn pairs {among} is a negative: all are edges or loops. Draw other "
+        "nodes (src_weight, dst_weight, self_loops), or set neg_sampling.strict to false."
+    )
+
+
+_MOST_PAIRS = 1 << 20  # of a mask that are asked for at once: 16 MiB of gids
+
+
+def negative_mask(src: np.ndarray, dst: np.ndarray, test: NegativeTest, rejected: np.ndarray = _NONE) -> np.ndarray:
+    """bool [P, K]: whether (src[i], dst[k]) may be a negative. src: int64 [P].  dst: int64 [K].  rejected: sorted i * K + k, of
+    edges of the loader."""
+    mask = np.ones(len(src) * len(dst), bool)
+    mask[rejected] = False
+    for begin in range(0, mask.size, _MOST_PAIRS):
+        some = np.arange(begin, min(mask.size, begin + _MOST_PAIRS))
+        mask[some] = test.passed(dst[some % len(dst)], src[some // len(dst)], ~mask[some])
+    return mask.reshape(len(src), len(dst))
