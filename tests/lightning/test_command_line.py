@@ -16,8 +16,9 @@ import torch
 import yaml
 
 import glt_lightning
-from glt_lightning.lightning.cli.command_line import GLTCLI, _cluster_of_data, main
+from glt_lightning.lightning.cli.command_line import GLTCLI, main
 from glt_lightning.lightning.cli.quiet import without_noise
+from glt_lightning.lightning.cli.strategy_options import cluster_of_data
 from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
@@ -298,7 +299,7 @@ def test_help_of_a_group_without_a_class_names_the_ready_ones(command: str, caps
 
 def test_errors_while_training_get_one_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "fit", "--config", config, "--data.splits", "{train: [9999]}")
-    assert said == "error: seeds: 9999 at position 0 is not a node of type 'node', whose ids are 0 to 239."
+    assert said == "error: splits.train: 9999 at position 0 is not a node of type 'node', whose ids are 0 to 239."
 
 
 def test_bugs_of_the_user_keep_their_traceback(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +441,7 @@ class OwnStrategy(glt_lightning.GLTServerClientStrategy):
 )
 def test_strategies_whose_servers_have_the_graph(strategy: Any, asks: bool) -> None:
     cluster = glt_lightning.ClusterOptions(servers=["127.0.0.1:7000"])
-    assert _cluster_of_data(cluster, strategy) is (cluster if asks else None)
+    assert cluster_of_data(cluster, strategy) is (cluster if asks else None)
 
 
 def test_own_module_resumes_and_predicts(config: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,13 +149,6 @@ def test_own_splits_name_their_node_type(make_data) -> None:
     data.teardown()
 
 
-def test_fan_outs_of_an_edge_type_that_is_not_there(make_data) -> None:
-    data = opened(make_data(num_neighbors={"a__to__b": [5, 5]}))
-    with pytest.raises(OptionError, match=r"for each edge type; missing \['node__to__node'\], unknown \['a__to__b'\]"):
-        data.train_dataloader()
-    data.teardown()
-
-
 def test_missing_split_names_those_that_exist(make_data, tmp_path: Path) -> None:
     data = opened(make_data(dataset=str(save_graph(tmp_path / "g.npz", drop=("test_idx",)))))
     with pytest.raises(DataError, match=r"split 'test': not in the data set, which has train, val\."):
@@ -201,7 +194,7 @@ def test_bad_options_are_refused_at_once(make_data, options: dict[str, Any], sai
     [
         (["a"], "expected node ids or a mask"),
         ([[1, 2]], "expected node ids or a mask in one dimension"),
-        ([NODES], f"seeds: {NODES} at position 0 is not a node"),
+        ([NODES], rf"splits\.train: {NODES} at position 0 is not a node"),
         ("none.npy", "there is no file .none.npy."),
         ("ids.mat", "expected an .npy file"),
         ([], "each rank needs a seed; there are 0 for world size 1"),

@@ -11,7 +11,7 @@ import torch
 from torch_geometric.nn import GraphSAGE as PygSAGE
 
 from glt_lightning import GLTDataModule, PartitionOptions
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, GLTError
 from glt_lightning.lightning.layers import layers_of, warn_of_hops
 from glt_lightning.lightning.own_splits import read_split
 from tests.lightning.tiny import learnable_graph, save_graph
@@ -29,6 +29,47 @@ def test_no_split_is_said_before_the_graph_is_partitioned(
     with pytest.raises(DataError, match=f"split '{split}': not in the data set, which has none. Give its node ids as"):
         getattr(make_trainer(), stage)(make_model(), data)
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"num_neighbors": {"a__to__b": [2]}},
+            r"^num_neighbors: expected a list of fan-outs for each edge type; missing",
+        ),
+        ({"eval_num_neighbors": {"a__to__b": [2]}}, r"^eval_num_neighbors: expected a list of fan-outs"),
+        ({"splits": {"train": "nothere.npy"}}, r"^splits\.train: there is no file 'nothere\.npy'"),
+        ({"splits": {"test": "nothere.npy"}}, r"^splits\.test: there is no file 'nothere\.npy'"),
+        (
+            {"splits": {"val": [3, 9999]}},
+            r"^splits\.val: 9999 at position 1 is not a node of type 'node', whose ids are 0 to",
+        ),
+        (
+            {"splits": {"val": [True, False]}},
+            r"^splits\.val: expected a mask \[\d+\] over the nodes of type 'node', got \[2\]",
+        ),
+    ],
+)
+def test_own_options_are_checked_before_the_graph_is_partitioned(
+    make_data, make_model, make_trainer, tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(GLTError, match=said):
+        make_trainer().fit(make_model(), make_data(**options))
+    assert not (tmp_path / "root").exists()
+
+
+def test_other_stages_read_their_own_split_alone(make_data, make_model, make_trainer) -> None:
+    data = make_data(splits={"train": "nothere.npy"})
+    assert make_trainer().test(make_model(), data, verbose=False)
+
+
+def test_seeds_of_an_open_partition_name_their_split(make_data, make_model, make_trainer) -> None:
+    data = make_data()
+    data.prepare_data()
+    opened = make_data(dataset=None, partition={"dir": data.partition_dir}, splits={"train": [9999]})
+    with pytest.raises(DataError, match=r"^splits\.train: 9999 at position 0"):
+        make_trainer().fit(make_model(), opened)
 
 
 def test_labels_that_are_no_classes_are_said_before_a_model_is_made(make_data, tmp_path: Path) -> None:

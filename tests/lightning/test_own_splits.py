@@ -62,8 +62,8 @@ def test_damaged_file(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([int(i < 50) for i in range(NODES)], "seeds: 0 or 1 for each node is a mask"),
-        ([True] * 50, rf"seeds: expected a mask \[{NODES}\] over the nodes of type 'node', got \[50\]"),
+        ([int(i < 50) for i in range(NODES)], "splits.train: 0 or 1 for each node is a mask"),
+        ([True] * 50, rf"splits.train: expected a mask \[{NODES}\] over the nodes of type 'node', got \[50\]"),
     ],
 )
 def test_masks_that_are_none(make_data, given: list[int], said: str) -> None:

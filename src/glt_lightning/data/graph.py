@@ -57,25 +57,29 @@ def choose(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.n
     """Seeds by the user's ids, from `data.user_ids.gids_by_user_id`. Raises `DataError` for an id out of range."""
     if user_ids is None:
         return Seeds(node_type, gids)
-    ids = np.asarray(user_ids)
+    return Seeds(node_type, gids[checked_ids("seeds", user_ids, len(gids), schema.node_types[node_type])])
+
+
+def checked_ids(name: str, given: np.ndarray, count: int, node_type: str) -> np.ndarray:
+    """User ids int [S] of seeds: those given, or those of a mask bool [count]. ``name``: what a `DataError` calls them."""
+    ids = np.asarray(given)
     if ids.dtype == np.bool_:
-        if ids.shape != gids.shape:
+        if ids.shape != (count,):
             raise DataError(
-                f"seeds: expected a mask [{len(gids)}] over the nodes of type {schema.node_types[node_type]!r}, got "
-                f"{list(ids.shape)}."
+                f"{name}: expected a mask [{count}] over the nodes of type {node_type!r}, got {list(ids.shape)}."
             )
         ids = np.flatnonzero(ids)
-    if is_integer_mask(ids, len(gids)):
-        raise DataError(f"seeds: {INTEGER_MASK}")
+    if is_integer_mask(ids, count):
+        raise DataError(f"{name}: {INTEGER_MASK}")
     if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
-        raise DataError(f"seeds: expected a one-dimensional array of node ids, got {ids.dtype} {list(ids.shape)}.")
-    bad = np.flatnonzero((ids < 0) | (ids >= len(gids)))
+        raise DataError(f"{name}: expected a one-dimensional array of node ids, got {ids.dtype} {list(ids.shape)}.")
+    bad = np.flatnonzero((ids < 0) | (ids >= count))
     if len(bad):
         raise DataError(
-            f"seeds: {ids[bad[0]]} at position {bad[0]} is not a node of type "
-            f"{schema.node_types[node_type]!r}, whose ids are 0 to {len(gids) - 1}."
+            f"{name}: {ids[bad[0]]} at position {bad[0]} is not a node of type {node_type!r}, whose ids are 0 to "
+            f"{count - 1}."
         )
-    return Seeds(node_type, gids[ids])
+    return ids
 
 
 INTEGER_MASK = (

@@ -16,12 +16,12 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.callbacks.added import add_callbacks
-from glt_lightning.lightning.eval_fanouts import eval_fanouts
+from glt_lightning.lightning.eval_fanouts import check_fanouts, eval_fanouts
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.layers import require_taken, warn_of_hops
 from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.own_ids import have_ids, own_ids
-from glt_lightning.lightning.own_splits import SPLIT_OF, read_split, require_split
+from glt_lightning.lightning.own_splits import read_fitting_split, require_split, split_of
 from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
@@ -168,7 +168,7 @@ class GLTDataModule(GraphDataModule):
                 raise OptionError(f"{name}: expected an integer >= 1, got {size!r}.")
         for name in ("num_neighbors", "eval_num_neighbors"):
             given = getattr(self, name)
-            if name == "eval_num_neighbors" and given is None:
+            if given is None and name == "eval_num_neighbors":
                 continue
             for key, fanouts in given.items() if isinstance(given, Mapping) else [(None, given)]:
                 parse_fanouts(fanouts, name if key is None else f"{name}[{key}]")
@@ -185,7 +185,7 @@ class GLTDataModule(GraphDataModule):
             check_ranks(self.trainer.world_size)
         if self.dataset is None or self._servers:
             return
-        self._require_split(None if self.trainer is None else self.trainer.state.fn, self._facts.splits)
+        self._check_before_partitioning(None if self.trainer is None else self.trainer.state.fn)
         self._partition_graph()
 
     def setup(self, stage: str | None = None) -> None:
@@ -194,7 +194,6 @@ class GLTDataModule(GraphDataModule):
         self._graph = host.open_graph(None if self._servers else self.partition_dir, self.sampling, self.cache)
         if self.trainer is not None:
             self._require_split(stage, self._graph.manifest.splits)
-        if self.trainer is not None:
             require_taken(self.sampling.aggregate_first, self.trainer.lightning_module)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if self.trainer is not None:
@@ -204,10 +203,16 @@ class GLTDataModule(GraphDataModule):
             for name in ("num_neighbors", "eval_num_neighbors"):
                 warn_of_hops(name, getattr(self, name), self.trainer.lightning_module)
 
+    def _check_before_partitioning(self, stage: str | None) -> None:
+        """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
+        self._require_split(stage, self._facts.splits)
+        check_fanouts(self._facts.schema, self.num_neighbors, self.eval_num_neighbors)
+        for name in self.splits if stage == "fit" else {split_of(stage, self.predict_split)} & {*self.splits}:
+            self._own_seeds(name)
+
     def _require_split(self, stage: str | None, stored: Collection[str]) -> None:
-        """Raises `DataError` unless there are seeds for a stage of the Trainer: before hours of partitioning, not after."""
-        wanted = self.predict_split if stage == "predict" else SPLIT_OF.get(stage or "", "all")
-        if wanted != "all":
+        """Raises `DataError` unless there are seeds for a stage of the Trainer."""
+        if (wanted := split_of(stage, self.predict_split)) != "all":
             require_split(wanted, {*stored, *self.splits})
 
     def train_dataloader(self) -> DistNeighborLoader:
@@ -328,9 +333,12 @@ class GLTDataModule(GraphDataModule):
         if split is None:
             return None, None
         if split in self.splits:
-            return read_split(split, self.splits[split]), None
+            return self._own_seeds(split), None
         require_split(split, self._split_names())
         return None, split
+
+    def _own_seeds(self, split: str) -> np.ndarray:
+        return read_fitting_split(split, self.splits[split], self._facts.num_nodes, self.target_type)
 
     def _check_own_overlap(self) -> None:
         """Splits that are stored were compared when they were; here those of ``splits`` with each other and with these."""
@@ -353,7 +361,7 @@ class GLTDataModule(GraphDataModule):
 
     def _has_seeds(self, split: str) -> bool:
         if split in self.splits:
-            seeds = read_split(split, self.splits[split])
+            seeds = self._own_seeds(split)
             return bool(seeds.any() if seeds.dtype == np.bool_ else len(seeds))
         stored = self._opened().manifest.splits.get(split)
         return stored is not None and stored.count > 0

@@ -1,15 +1,23 @@
-"""Fan-outs of evaluation where the user gives none."""
+"""Fan-outs of training and evaluation: whether they fit the graph, and those of evaluation where the user gives none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from glt_lightning.options import Fanouts
-from glt_lightning.types import MAX_FANOUT
+from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.types import MAX_FANOUT, GraphSchema
 
 # A batch holds each edge at most once, so this bounds any evaluation batch: about what [15, 10, 5] x 1024 draws. The mean
 # degree would allow all neighbours in some larger graphs, but it bounds nothing where a few nodes have a million neighbours.
 MOST_EDGES = 1_000_000
+
+
+def check_fanouts(schema: GraphSchema, num_neighbors: Fanouts, eval_num_neighbors: Fanouts | None) -> None:
+    """Raises `OptionError` for fan-outs that do not fit the edge types of the graph."""
+    fanout_table(num_neighbors, schema)
+    if eval_num_neighbors is not None:
+        fanout_table(eval_num_neighbors, schema, "eval_num_neighbors")
 
 
 def eval_fanouts(num_neighbors: Fanouts, num_edges: int) -> tuple[Fanouts, str]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from glt_lightning.data.graph import checked_ids
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 
-# The split that a stage of the Trainer takes its seeds from.
-SPLIT_OF = {"fit": "train", "validate": "val", "test": "test"}
+_SPLIT_OF = {"fit": "train", "validate": "val", "test": "test"}
 _SUFFIXES = (".npy", ".txt", ".csv", ".pt")
+
+
+def split_of(stage: str | None, predict_split: str) -> str:
+    """The split that a stage of the Trainer takes its seeds from, or ``all``."""
+    return predict_split if stage == "predict" else _SPLIT_OF.get(stage or "", "all")
 
 
 def require_split(name: str, known: Collection[str]) -> None:
@@ -24,6 +29,15 @@ def require_split(name: str, known: Collection[str]) -> None:
             f"split {name!r}: not in the data set, which has {', '.join(sorted(known)) or 'none'}. Give its node ids as "
             f"data.splits.{name}, or draw splits: data.transforms: [torch_geometric.transforms.RandomNodeSplit]."
         )
+
+
+def read_fitting_split(name: str, given: Any, num_nodes: Mapping[str, int], node_type: str | None) -> np.ndarray:
+    """As `read_split`. Raises `DataError`, too, for a node that the graph does not have. node_type: None if there is one."""
+    seeds = read_split(name, given)
+    known = [t for t in num_nodes if t == node_type or len(num_nodes) == 1]
+    for t in known:  # if none is, the loader says what input_type has to be
+        checked_ids(f"splits.{name}", seeds, num_nodes[t], t)
+    return seeds
 
 
 def read_split(name: str, given: Any) -> np.ndarray:
