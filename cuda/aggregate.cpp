@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aggregate_bodies.h"
+#include "aggregate_check.h"
 #include "guard.h"
 #include "threads.h"
 #include "wide.h"
@@ -90,7 +91,7 @@ void aggregate_grad(const glt_edges& e, int32_t kind, const void* grad, const vo
   const BySource by_source(e);
   const auto* from = static_cast<const T*>(grad);
   auto* to = static_cast<T*>(out);
-  if (kind == GLT_AGGREGATE_MAX || kind == GLT_AGGREGATE_MIN) {
+  if (is_extreme(kind)) {
     std::vector<Sum<T>> share(e.num_rows * e.width);
     const auto *values = static_cast<const T*>(x), *found = static_cast<const T*>(extremes);
     run<Sum<T>>(ShareRows<T>{by_destination(e), e.width, values, found, from, share.data()}, e.num_rows, e.width, e.threads);
@@ -101,8 +102,8 @@ void aggregate_grad(const glt_edges& e, int32_t kind, const void* grad, const vo
   std::vector<Sum<T>> scale;
   if (kind == GLT_AGGREGATE_MEAN) {
     scale.resize(e.num_rows);
-    for (int64_t i = 0; i < e.num_rows; ++i)
-      scale[i] = Sum<T>(1) / Sum<T>(std::max<int64_t>(1, e.indptr[i + 1] - e.indptr[i]));
+    const MeanShares<Sum<T>> shares{e.indptr, scale.data()};
+    for (int64_t i = 0; i < e.num_rows; ++i) shares(i);
   }
   run<Sum<T>>(SumRows<T>{by_source.lists(), e.width, e.heads, false, from, static_cast<const T*>(weights),
                          scale.empty() ? nullptr : scale.data(), to},
@@ -121,26 +122,12 @@ void weights_grad(const glt_edges& e, int32_t kind, const void* grad, const void
 
 // Before any loop: a bad id would read, or in a gradient write, outside of the rows. About 0.5 ms for a million edges.
 int32_t check(const glt_edges& e, int32_t kind, bool weighted, int64_t* detail) {
-  const bool extreme = kind == GLT_AGGREGATE_MAX || kind == GLT_AGGREGATE_MIN;
-  if (kind < GLT_AGGREGATE_SUM || kind > GLT_AGGREGATE_MIN || (weighted && extreme)) return fail(detail, GLT_BAD_ARG, 0, kind);
-  if (e.values < GLT_VALUES_FLOAT32 || e.values > GLT_VALUES_BFLOAT16) return fail(detail, GLT_BAD_ARG, 1, e.values);
-  if (e.num_rows < 0 || e.num_sources < 0 || e.num_edges < 0 || e.width < 0 || e.heads < 1 || e.width % e.heads)
-    return fail(detail, GLT_BAD_ARG, 2, e.width, e.heads);
-  if (!e.src && e.num_edges && e.num_sources != e.num_edges) return fail(detail, GLT_BAD_ARG, 3, e.num_sources, e.num_edges);
+  if (const int32_t status = check_call(e, kind, weighted, detail)) return status;
   for (int64_t i = 0; i < e.num_rows; ++i)
     if (!is_sound_row(e.indptr[i], e.indptr[i + 1], e.num_edges))
       return fail(detail, GLT_BAD_ROW, 0, i, e.indptr[i], e.indptr[i + 1]);
   for (int64_t p = e.indptr[0]; e.src && p < e.indptr[e.num_rows]; ++p)
     if (uint64_t(e.src[p]) >= uint64_t(e.num_sources)) return fail(detail, GLT_BAD_ID, p, e.src[p]);
-  return GLT_OK;
-}
-
-// Calls body(a value of the type that the edges' rows have).
-template <class Body>
-int32_t for_values(const glt_edges& e, const Body& body) {
-  if (e.values == GLT_VALUES_FLOAT32) body(float());
-  if (e.values == GLT_VALUES_FLOAT64) body(double());
-  if (e.values == GLT_VALUES_BFLOAT16) body(Brain());
   return GLT_OK;
 }
 
@@ -150,21 +137,24 @@ int32_t for_values(const glt_edges& e, const Body& body) {
 int32_t glt_aggregate(const glt_edges* edges, int32_t kind, const void* x, const void* weights, void* out,
                       int64_t* detail) try {
   if (const int32_t status = glt::check(*edges, kind, weights, detail)) return status;
-  return glt::for_values(*edges, [&](auto v) { glt::aggregate<decltype(v)>(*edges, kind, x, weights, out); });
+  glt::for_values(*edges, [&](auto v) { glt::aggregate<decltype(v)>(*edges, kind, x, weights, out); });
+  return GLT_OK;
 }
 GLT_CATCH(detail)
 
 int32_t glt_aggregate_grad(const glt_edges* edges, int32_t kind, const void* grad, const void* weights, const void* x,
                            const void* out, void* grad_x, int64_t* detail) try {
   if (const int32_t status = glt::check(*edges, kind, weights, detail)) return status;
-  return glt::for_values(
-      *edges, [&](auto v) { glt::aggregate_grad<decltype(v)>(*edges, kind, grad, weights, x, out, grad_x); });
+  glt::for_values(*edges,
+                  [&](auto v) { glt::aggregate_grad<decltype(v)>(*edges, kind, grad, weights, x, out, grad_x); });
+  return GLT_OK;
 }
 GLT_CATCH(detail)
 
 int32_t glt_aggregate_weights_grad(const glt_edges* edges, int32_t kind, const void* grad, const void* x,
                                    void* grad_weights, int64_t* detail) try {
   if (const int32_t status = glt::check(*edges, kind, true, detail)) return status;
-  return glt::for_values(*edges, [&](auto v) { glt::weights_grad<decltype(v)>(*edges, kind, grad, x, grad_weights); });
+  glt::for_values(*edges, [&](auto v) { glt::weights_grad<decltype(v)>(*edges, kind, grad, x, grad_weights); });
+  return GLT_OK;
 }
 GLT_CATCH(detail)

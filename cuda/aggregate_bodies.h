@@ -1,4 +1,5 @@
-// The loops of aggregation, plain for the compiler to vectorise. A body makes rows [begin, end) of its result.
+// The loops of aggregation, plain for the compiler to vectorise. A body makes rows [begin, end) of its result, whose values in
+// memory are `stride` apart from row to row: all of them, or on a device, where each value of the result has a thread, one column.
 #pragma once
 #include <cstdint>
 
@@ -25,6 +26,22 @@ GLT_HD_INLINE void put(Brain* at, float v) {  // to the nearest, of two to the e
 template <class T>
 using Sum = decltype(value_of(T()));
 
+// a * b, rounded before anything is added to it, on every device: those that could do both in one step would give other bits.
+GLT_HD_INLINE float times(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+GLT_HD_INLINE double times(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 // For each row of a result the rows that it is made of: those of a destination's edges or, transposed, of a source's.
 struct Lists {
   const int64_t* indptr;
@@ -36,6 +53,14 @@ struct Lists {
 };
 
 // Begins to load the row that will be read some KiB of rows later. Measured: 2 to 8 KiB are alike, rows of 200 to 1024 bytes.
+// Not on a device, whose other warps go on meanwhile.
+#ifdef __CUDA_ARCH__
+struct Ahead {
+  template <class T>
+  __device__ __forceinline__ Ahead(const Lists&, const T*, int64_t, int64_t) {}
+  __device__ __forceinline__ void operator()(int64_t) const {}
+};
+#else
 struct Ahead {
   const Lists& lists;
   const char* rows;
@@ -52,6 +77,7 @@ struct Ahead {
     for (int64_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(next + b, 0, 3);
   }
 };
+#endif
 
 template <class T>
 struct SumRows {
@@ -62,9 +88,18 @@ struct SumRows {
   const T* weights;     // [E, heads], or null
   const Sum<T>* scale;  // a factor for each row of x, or null
   T* out;
+  int64_t stride = width, edge_heads = heads;
 
-  GLT_HD_INLINE void add(int64_t p, Sum<T>* __restrict sum) const {
-    const T* __restrict row = x + lists.row_of(p) * width;
+  GLT_HD_INLINE SumRows column(int64_t k) const {
+    SumRows one = *this;
+    one.x += k, one.out += k;
+    if (weights) one.weights += k / (width / heads);
+    one.width = one.heads = 1;
+    return one;
+  }
+
+  GLT_HD_INLINE void add(int64_t p, Sum<T>* GLT_RESTRICT sum) const {
+    const T* GLT_RESTRICT row = x + lists.row_of(p) * stride;
     if (!weights && !scale) {
       for (int64_t k = 0; k < width; ++k) sum[k] += value_of(row[k]);
       return;
@@ -72,12 +107,12 @@ struct SumRows {
     const Sum<T> factor = scale ? scale[lists.row_of(p)] : Sum<T>(1);
     const int64_t part = width / heads;
     for (int64_t h = 0; h < heads; ++h) {
-      const Sum<T> weight = weights ? factor * value_of(weights[lists.edge_of(p) * heads + h]) : factor;
-      for (int64_t k = h * part; k < (h + 1) * part; ++k) sum[k] += weight * value_of(row[k]);
+      const Sum<T> weight = weights ? times(factor, value_of(weights[lists.edge_of(p) * edge_heads + h])) : factor;
+      for (int64_t k = h * part; k < (h + 1) * part; ++k) sum[k] += times(weight, value_of(row[k]));
     }
   }
 
-  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* __restrict sum) const {
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* GLT_RESTRICT sum) const {
     const Ahead ahead(lists, x, width, end);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = lists.indptr[i], behind = lists.indptr[i + 1];
@@ -87,7 +122,7 @@ struct SumRows {
         add(p, sum);
       }
       const Sum<T> count = mean && behind > first ? Sum<T>(behind - first) : Sum<T>(1);
-      for (int64_t k = 0; k < width; ++k) put(out + i * width + k, sum[k] / count);
+      for (int64_t k = 0; k < width; ++k) put(out + i * stride + k, sum[k] / count);
     }
   }
 };
@@ -98,23 +133,38 @@ struct ExtremeRows {
   int64_t width;
   const T* x;
   T* out;
+  int64_t stride = width;
 
-  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* __restrict found) const {
+  GLT_HD_INLINE ExtremeRows column(int64_t k) const { return {lists, 1, x + k, out + k, stride}; }
+
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* GLT_RESTRICT found) const {
     const Ahead ahead(lists, x, width, end);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = lists.indptr[i], behind = lists.indptr[i + 1];
       for (int64_t k = 0; k < width; ++k) found[k] = 0;
       for (int64_t p = first; p < behind; ++p) {
         ahead(p);
-        const T* __restrict row = x + lists.row_of(p) * width;
+        const T* GLT_RESTRICT row = x + lists.row_of(p) * stride;
         for (int64_t k = 0; k < width; ++k) {
           const Sum<T> v = value_of(row[k]);
           const bool further = kLeast ? v < found[k] : v > found[k];
           found[k] = (p == first) | further | (v != v) ? v : found[k];
         }
       }
-      for (int64_t k = 0; k < width; ++k) put(out + i * width + k, found[k]);
+      for (int64_t k = 0; k < width; ++k) put(out + i * stride + k, found[k]);
     }
+  }
+};
+
+// The share that each of a destination's edges has in a mean.
+template <class S>
+struct MeanShares {
+  const int64_t* indptr;
+  S* out;
+
+  GLT_HD_INLINE void operator()(int64_t i) const {
+    const int64_t count = indptr[i + 1] - indptr[i];
+    out[i] = S(1) / S(count > 1 ? count : 1);
   }
 };
 
@@ -125,18 +175,21 @@ struct ShareRows {
   int64_t width;
   const T *x, *extremes, *grad;
   Sum<T>* out;
+  int64_t stride = width;
 
-  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* __restrict equal) const {
+  GLT_HD_INLINE ShareRows column(int64_t k) const { return {lists, 1, x + k, extremes + k, grad + k, out + k, stride}; }
+
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* GLT_RESTRICT equal) const {
     const Ahead ahead(lists, x, width, end);
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t k = 0; k < width; ++k) equal[k] = 0;
       for (int64_t p = lists.indptr[i]; p < lists.indptr[i + 1]; ++p) {
         ahead(p);
-        const T* __restrict row = x + lists.row_of(p) * width;
+        const T* GLT_RESTRICT row = x + lists.row_of(p) * stride;
         for (int64_t k = 0; k < width; ++k)
-          equal[k] += value_of(row[k]) == value_of(extremes[i * width + k]) ? Sum<T>(1) : Sum<T>(0);
+          equal[k] += value_of(row[k]) == value_of(extremes[i * stride + k]) ? Sum<T>(1) : Sum<T>(0);
       }
-      for (int64_t k = 0; k < width; ++k) out[i * width + k] = value_of(grad[i * width + k]) / equal[k];
+      for (int64_t k = 0; k < width; ++k) out[i * stride + k] = value_of(grad[i * stride + k]) / equal[k];
     }
   }
 };
@@ -148,21 +201,36 @@ struct ExtremeGradRows {
   const T *x, *extremes;
   const Sum<T>* share;
   T* out;
+  int64_t stride = width;
 
-  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* __restrict sum) const {
+  GLT_HD_INLINE ExtremeGradRows column(int64_t k) const {
+    return {lists, 1, x + k, extremes + k, share + k, out + k, stride};
+  }
+
+  GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>* GLT_RESTRICT sum) const {
     const Ahead ahead(lists, extremes, width, end);
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t k = 0; k < width; ++k) sum[k] = 0;
       for (int64_t p = lists.indptr[i]; p < lists.indptr[i + 1]; ++p) {
         ahead(p);
-        const int64_t at = lists.row_of(p) * width;
+        const int64_t at = lists.row_of(p) * stride;
         for (int64_t k = 0; k < width; ++k)
-          sum[k] += value_of(x[i * width + k]) == value_of(extremes[at + k]) ? share[at + k] : Sum<T>(0);
+          sum[k] += value_of(x[i * stride + k]) == value_of(extremes[at + k]) ? share[at + k] : Sum<T>(0);
       }
-      for (int64_t k = 0; k < width; ++k) put(out + i * width + k, sum[k]);
+      for (int64_t k = 0; k < width; ++k) put(out + i * stride + k, sum[k]);
     }
   }
 };
+
+// A product of rows is made as so many sums, of every 16th product each: in an order of their own, which a compiler may not choose.
+constexpr int64_t kProductLanes = 16;
+
+template <class S>
+GLT_HD_INLINE S sum_of_lanes(const S* lane) {
+  S all = 0;
+  for (int64_t l = 0; l < kProductLanes; ++l) all += lane[l];
+  return all;
+}
 
 // Products of an edge's row of x and its destination's row of the gradient, for each head.
 template <class T>
@@ -173,16 +241,13 @@ struct WeightRows {
   const T *x, *grad;
   T* out;
 
-  GLT_HD_INLINE Sum<T> product(const T* __restrict a, const T* __restrict b, int64_t n) const {
-    constexpr int64_t kLanes = 16;  // sums in an order of their own, which a compiler may not choose
-    Sum<T> lane[kLanes] = {};
+  GLT_HD_INLINE Sum<T> product(const T* GLT_RESTRICT a, const T* GLT_RESTRICT b, int64_t n) const {
+    Sum<T> lane[kProductLanes] = {};
     int64_t k = 0;
-    for (; k + kLanes <= n; k += kLanes)
-      for (int64_t l = 0; l < kLanes; ++l) lane[l] += value_of(a[k + l]) * value_of(b[k + l]);
-    for (int64_t l = 0; k + l < n; ++l) lane[l] += value_of(a[k + l]) * value_of(b[k + l]);
-    Sum<T> all = 0;
-    for (int64_t l = 0; l < kLanes; ++l) all += lane[l];
-    return all;
+    for (; k + kProductLanes <= n; k += kProductLanes)
+      for (int64_t l = 0; l < kProductLanes; ++l) lane[l] += times(value_of(a[k + l]), value_of(b[k + l]));
+    for (int64_t l = 0; k + l < n; ++l) lane[l] += times(value_of(a[k + l]), value_of(b[k + l]));
+    return sum_of_lanes(lane);
   }
 
   GLT_HD_INLINE void operator()(int64_t begin, int64_t end, Sum<T>*) const {

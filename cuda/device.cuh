@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) run(Body body, int64_t n) {
 // item see in the next one.
 template <int kLanes, class Body>
 __global__ void __launch_bounds__(kThreads) run_lanes(Body body, int64_t n) {
-  __shared__ uint32_t memory[kThreads / kLanes][Body::kWords];
+  alignas(8) __shared__ uint32_t memory[kThreads / kLanes][Body::kWords];
   const auto lanes = cooperative_groups::tiled_partition<kLanes>(cooperative_groups::this_thread_block());
   const int64_t i = int64_t(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   if (i >= n) return;  // all lanes of an item together

@@ -1,5 +1,6 @@
 // Where a function runs. GLT_HD: on host and device. GLT_DEVICE: on the device, and on the host in tests that emulate it.
 // GLT_HD_INLINE: as GLT_HD, and on the host also into a function for a wider instruction set.
+// GLT_RESTRICT: on the host. A device would take such loads for those of memory that never changes, which the tests' device has not.
 #pragma once
 
 #ifdef __CUDACC__
@@ -10,4 +11,10 @@
 #define GLT_HD inline
 #define GLT_HD_INLINE __attribute__((always_inline)) inline
 #define GLT_DEVICE inline
+#endif
+
+#ifdef __CUDA_ARCH__
+#define GLT_RESTRICT
+#else
+#define GLT_RESTRICT __restrict
 #endif

@@ -158,6 +158,7 @@ int32_t scan_each(int64_t bound, const Body& body, uint64_t* state, void*, int64
 
 }  // namespace glt
 
+#include "aggregate.cu"
 #include "assign.cu"
 #include "decode.cu"
 #include "gather.cu"

@@ -125,6 +125,12 @@ def test_autocast_leaves_rows_as_they_are() -> None:
         assert aggregate(torch.randn(14, 6).bfloat16(), indptr, src, weights=torch.rand(60)).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("op", ["aggregate", "aggregate_grad", "aggregate_weights_grad"])
+@pytest.mark.parametrize("device", ["CPU", "CUDA", "Meta", "Autograd"])
+def test_each_op_is_there_for_each_device(op: str, device: str) -> None:
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"glt_lightning::{op}", device)
+
+
 def test_nothing_to_aggregate() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     assert torch.equal(aggregate(torch.ones(3, 2), torch.zeros(4, dtype=torch.int64), none), torch.zeros(3, 2))
@@ -145,6 +151,7 @@ def test_nothing_to_aggregate() -> None:
         ({"indptr": torch.tensor([0, 2, 1])}, "indptr: expected ascending positions up to 60; got 2, 1 for row 1"),
         ({"src": torch.full((60,), 14)}, "src: edge 0 comes from row 14; there are 14 rows"),
         ({"src": torch.full((60,), -1)}, "src: edge 0 comes from row -1; there are 14 rows"),
+        ({"x": torch.ones(14, 4, device="meta")}, "indptr: expected it on meta, as x; got cpu"),
         ({"weights": torch.ones(59)}, r"weights: expected \[60\] or \[60, H\], H a divisor of 4; got \[59\]"),
         ({"weights": torch.ones(60, 3)}, r"got \[60, 3\]"),
         ({"weights": torch.ones(60), "kind": "max"}, "weights: expected None where kind is max"),

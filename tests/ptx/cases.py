@@ -19,7 +19,7 @@ from glt_lightning.ops.khop import KHopOp
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.options import DrawOptions
-from tests.helpers import device_cases as cases
+from tests.helpers import aggregate_cases, device_cases as cases
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import SINGLE, TypedGraph, cut
 from tests.ptx.device import PtxKernels
@@ -145,6 +145,15 @@ def picks(kernels: PtxKernels, seed: int) -> None:
     cases.check_every_way_of_picking(kernels, degree, fanout, bool(rng.integers(2)))
 
 
+def aggregate(kernels: PtxKernels, seed: int) -> None:
+    aggregate_cases.check_aggregate(kernels, seed)
+
+
+def aggregate_special(kernels: PtxKernels, seed: int) -> None:
+    aggregate_cases.check_nan_and_no_values(kernels, aggregate_cases.DTYPES[seed % 3])
+    aggregate_cases.check_refused(kernels, seed)
+
+
 def scan(kernels: PtxKernels, seed: int) -> None:
     """Up to more tiles than a warp looks back at, with fewer items than the launch was for."""
     rng = np.random.default_rng(seed)
@@ -180,4 +189,6 @@ CASES: dict[str, tuple[Callable[[PtxKernels, int], None], int]] = {
     "rank": (rank, 48),
     "sums": (sums, 24),
     "scan": (scan, 58),
+    "aggregate": (aggregate, 72),
+    "aggregate_special": (aggregate_special, 24),
 }

@@ -56,6 +56,14 @@ FAULTS = [
         case="khop",
         findings=("race",),
     ),
+    Fault(
+        "the sums of lanes are added before all are written",
+        kernel=r"run_lanesILi16E.*EdgeProducts",
+        instruction=r"bar\.warp\.sync .*",
+        becomes="",
+        case="aggregate",
+        findings=("race",),
+    ),
 ]
 
 

@@ -16,6 +16,13 @@ _SPECIAL = {"%tid.x": "t.index", "%ctaid.x": "t.block", "%ntid.x": "t.num_thread
 _SPECIAL |= {"%laneid": "(t.index % 32)"}
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _COMPARE |= {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
+_COMPARE_INTEGERS = {name: f"({{a}} {sign} {{b}})" for name, sign in _COMPARE.items()}
+# Of numbers, of which NaN is none: the C++ of each comparison. With a "u", it also holds where one of them is NaN.
+_COMPARE_FLOATS = {name: f"({{a}} {_COMPARE[name]} {{b}})" for name in ("lt", "le", "gt", "ge", "eq")}
+_COMPARE_FLOATS |= {"ne": "({a} < {b} || {a} > {b})", "neu": "({a} != {b})", "equ": "!({a} < {b} || {a} > {b})"}
+_COMPARE_FLOATS |= {"ltu": "!({a} >= {b})", "leu": "!({a} > {b})", "gtu": "!({a} <= {b})", "geu": "!({a} < {b})"}
+_COMPARE_FLOATS |= {"num": "({a} == {a} && {b} == {b})", "nan": "({a} != {a} || {b} != {b})"}
+_FLOATS = {"f32": ("float", "0f"), "f64": ("double", "0d")}  # what they are in C++, and how a number begins
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
 _SPACES = {"global", "shared", "param"}
 _ATOMIC = {"cas", "add", "min", "max", "exch"}
@@ -28,8 +35,11 @@ _MODIFIERS: dict[str, set[str]] = {
     "sub": {"rn"},
     "mul": {"lo", "hi", "wide", "rn"},
     "mad": {"lo", "wide"},
-    "setp": {*_COMPARE, *_LOGIC},
-    "cvt": {"rn", "u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "f32"},
+    "div": {"rn"},
+    "rem": set(),
+    "rcp": {"rn"},
+    "setp": {*_COMPARE, *_COMPARE_FLOATS, *_LOGIC},
+    "cvt": {"rn", "u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "f32", "f64"},
     "cvta": {"to", "global", "shared", "param"},
     "bfind": {"shiftamt"},
     "ld": {"global", "shared", "param", "volatile", "relaxed", "gpu", "sys", "v2", "v4"},
@@ -47,15 +57,15 @@ def is_signed(type_: str) -> bool:
 
 
 def _c_type(type_: str) -> str:
-    if type_ in {"pred", "f32"}:
-        return {"pred": "bool", "f32": "float"}[type_]
+    if type_ == "pred" or type_ in _FLOATS:
+        return "bool" if type_ == "pred" else _FLOATS[type_][0]
     if not re.fullmatch(r"[bus](8|16|32|64)", type_):
         raise UnknownPtxError(f"type {type_!r}")
     return f"{'' if is_signed(type_) else 'u'}int{bits_of(type_)}_t"
 
 
 def _unsigned(type_: str) -> str:
-    return type_ if type_ in {"pred", "f32"} else f"u{bits_of(type_)}"
+    return type_ if type_ == "pred" or type_ in _FLOATS else f"u{bits_of(type_)}"
 
 
 def _wider(type_: str) -> str:
@@ -121,11 +131,12 @@ class Translator:
             return f"{_c_type(type_)}({_SPECIAL[text]})"
         if text.startswith("%"):
             name = self._name(text)
-            return f"as_float({name})" if type_ == "f32" else f"{_c_type(type_)}({name})"
-        if type_ == "f32":
-            if not text.startswith("0f"):
+            return f"as_{_c_type(type_)}({name})" if type_ in _FLOATS else f"{_c_type(type_)}({name})"
+        if type_ in _FLOATS:
+            number, begin = _FLOATS[type_]
+            if not text.startswith(begin):
                 raise UnknownPtxError(f"number {text!r}")
-            return f"as_float(0x{text[2:]}u)"
+            return f"as_{number}(0x{text[2:]}u)"
         for space in (self.kernel.shared, self.kernel.parameters):  # addresses there are offsets
             if text in space:
                 return f"{_c_type(type_)}({space[text][0]})"
@@ -136,7 +147,7 @@ class Translator:
         return f"uint64_t({self.value(text, type_)})"
 
     def _set(self, register: str, type_: str, value: str) -> str:
-        if type_ == "f32":
+        if type_ in _FLOATS:
             return f"{self._name(register)} = as_bits({value});"
         return f"{self._name(register)} = {_c_type(type_)}({value});"
 
@@ -167,13 +178,13 @@ class Translator:
             size = bits_of(type_) // len(parts)
             word = " | ".join(f"{self._wide(part, f'u{size}')} << {k * size}" for k, part in enumerate(parts))
             return self._set(to, _unsigned(type_), word)
-        if type_ == "f32" and source.startswith("%"):  # bits, also those of a NaN
+        if type_ in _FLOATS and source.startswith("%"):  # bits, also those of a NaN
             return f"{self._name(to)} = {self._name(source)};"
         return self._set(to, type_, self.value(source, type_))
 
     def _mul(self, modifiers: list[str], operands: list[str], type_: str, each: Instruction) -> str:
         to, a, b = operands
-        if type_ == "f32":
+        if type_ in _FLOATS:
             return self._set(to, type_, f"{self.value(a, type_)} * {self.value(b, type_)}")
         if modifiers == ["lo"]:
             return self._set(to, type_, f"{self._wide(a, type_)} * {self._wide(b, type_)}")
@@ -211,14 +222,15 @@ class Translator:
 
     def _setp(self, modifiers: list[str], operands: list[str], type_: str, each: Instruction) -> str:
         to, a, b = (operands[0], *(self.value(x, type_) for x in operands[1:3]))
-        found = f"({a} {_COMPARE[modifiers[0]]} {b})"
+        forms = _COMPARE_FLOATS if type_ in _FLOATS else _COMPARE_INTEGERS
+        found = forms[modifiers[0]].format(a=a, b=b)
         if len(modifiers) == 2:
             found = f"{found} {_LOGIC[modifiers[1]]} {self.value(operands[3], 'pred')}"
         return f"{self._name(to)} = {found};"
 
     def _cvt(self, modifiers: list[str], operands: list[str], type_: str, each: Instruction) -> str:
         to_type = modifiers[-1]
-        if "f32" in {to_type, type_} and not (to_type == "f32" and type_ in {"s16", "s32", "u16", "u32"}):
+        if {to_type, type_} & {*_FLOATS} and (type_ in _FLOATS or to_type not in _FLOATS or "rn" not in modifiers):
             raise UnknownPtxError("conversion")
         return self._set(operands[0], to_type, f"{_c_type(to_type)}({self.value(operands[1], type_)})")
 
@@ -251,7 +263,7 @@ class Translator:
         return f"{array} store(t, {address}, q, {_strong(modifiers)}, {self._site(each)});"
 
     def _bits(self, text: str, type_: str) -> str:
-        return f"{_c_type(type_)}(0x{text[2:]}u)" if text.startswith("0f") else self.value(text, type_)
+        return f"{_c_type(type_)}(0x{text[2:]}u)" if text.startswith(("0f", "0d")) else self.value(text, type_)
 
     def _atom(self, modifiers: list[str], operands: list[str], type_: str, each: Instruction) -> str:
         to, address, *values = operands
@@ -301,11 +313,28 @@ def _strong(modifiers: list[str]) -> str:
 
 def _arithmetic(sign: str):
     def one(tr: Translator, modifiers: list[str], o: list[str], type_: str) -> str:
-        if type_ == "f32":
+        if type_ in _FLOATS:
             return f"{tr.value(o[1], type_)} {sign} {tr.value(o[2], type_)}"
         return f"{tr._wide(o[1], type_)} {sign} {tr._wide(o[2], type_)}"
 
     return one
+
+
+def _quotient(sign: str):
+    """Of integers, where none is said to be 0, or of floats."""
+
+    def one(tr: Translator, modifiers: list[str], o: list[str], type_: str) -> str:
+        if (type_ in _FLOATS) != (modifiers == ["rn"]):
+            raise UnknownPtxError("quotient")
+        return f"{tr.value(o[1], type_)} {sign} {tr.value(o[2], type_)}"
+
+    return one
+
+
+def _reciprocal(tr: Translator, modifiers: list[str], o: list[str], type_: str) -> str:
+    if modifiers != ["rn"]:
+        raise UnknownPtxError("quotient")
+    return f"{_c_type(type_)}(1) / {tr.value(o[1], type_)}"
 
 
 def _bitwise(sign: str):
@@ -329,9 +358,12 @@ def _not(tr: Translator, modifiers: list[str], o: list[str], type_: str) -> str:
 
 
 def _choice(name: str):
-    return lambda tr, modifiers, o, type_: (
-        f"std::{name}<{_c_type(type_)}>({tr.value(o[1], type_)}, {tr.value(o[2], type_)})"
-    )
+    def one(tr: Translator, modifiers: list[str], o: list[str], type_: str) -> str:
+        if type_ in _FLOATS:  # NaN and the sign of 0 have rules of their own there
+            raise UnknownPtxError("choice")
+        return f"std::{name}<{_c_type(type_)}>({tr.value(o[1], type_)}, {tr.value(o[2], type_)})"
+
+    return one
 
 
 def _select(tr: Translator, modifiers: list[str], o: list[str], type_: str) -> str:
@@ -351,6 +383,9 @@ def _call(function: str, *types: str):
 _ONE = {
     "add": _arithmetic("+"),
     "sub": _arithmetic("-"),
+    "div": _quotient("/"),
+    "rem": _quotient("%"),
+    "rcp": _reciprocal,
     "neg": lambda tr, modifiers, o, type_: f"0 - {tr._wide(o[1], type_)}",
     "and": _bitwise("&"),
     "or": _bitwise("|"),

@@ -8,6 +8,7 @@
 // status and its detail, zeroed by the caller. The first to fail claims it; of several errors any one. Bad items are left
 // out and no memory outside the arrays is touched, so the caller may read `error` late, with the sizes.
 #pragma once
+#include <glt/aggregate.h>
 #include <glt/api.h>
 #include <glt/decode.h>
 
@@ -121,6 +122,23 @@ GLT_API int32_t glt_cuda_rank_find(const uint64_t* blocks, int64_t first, int64_
 GLT_API int32_t glt_cuda_spread_rows(const int64_t* indptr, const void* neighbors, int32_t id_bytes, int64_t num_rows,
                                      int64_t num_nodes, const int64_t* values, int32_t width, int64_t* out, int64_t* error,
                                      int64_t* detail, void* stream);
+
+// As in aggregate.h, with the same sums in the same order; `edges` is on the host, its arrays are the device's. error: GLT_BAD_ID
+// {edge, source}, GLT_BAD_ROW {0, row, begin, end}; then, and where `error` is not zero at first, nothing is written.
+GLT_API int32_t glt_cuda_aggregate(const glt_edges* edges, int32_t kind, const void* x, const void* weights, void* out,
+                                   int64_t* error, int64_t* detail, void* stream);
+
+// The edges in the order of their sources, those of one source in their own: indptr [S + 1], dst [E], edge [E] the position of
+// each. Workspace in the type of the sums (float32; float64 for float64): for means D, for extremes D * W, else none.
+GLT_API int32_t glt_cuda_aggregate_grad(const glt_edges* edges, const int64_t* indptr, const int64_t* dst,
+                                        const int64_t* edge, int32_t kind, const void* grad, const void* weights,
+                                        const void* x, const void* out, void* workspace, void* grad_x, int64_t* error,
+                                        int64_t* detail, void* stream);
+
+// dst [E]: the destination of each edge; those that are none's get 0.
+GLT_API int32_t glt_cuda_aggregate_weights_grad(const glt_edges* edges, const int64_t* dst, int32_t kind, const void* grad,
+                                                const void* x, void* grad_weights, int64_t* error, int64_t* detail,
+                                                void* stream);
 
 #ifdef __cplusplus
 }

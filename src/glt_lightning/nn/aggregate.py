@@ -1,19 +1,23 @@
 """Aggregation over sorted edges as torch ops: no row per edge is ever made, forward or backward.
 
-The ops run on the CPU. They have a fake implementation and a formula for autograd, so `torch.compile` takes them as they are.
+The ops run on the CPU and, where the CUDA kernels were built, on a GPU, with the same bits. They have a fake implementation and
+a formula for autograd, so `torch.compile` takes them as they are.
 Autocast leaves them alone: rows of bfloat16 are summed in float32 and rounded once, and casting the rows of a first layer
 would read more than it saves.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, NativeError
 from glt_lightning.ops.aggregate import KINDS, VALUES, Edges
+from glt_lightning.ops.cuda.aggregate import CudaEdges
+from glt_lightning.ops.cuda.kernels import Kernels
 
 _VALUES = {getattr(torch, name): name for name in VALUES}
 
@@ -29,7 +33,8 @@ def aggregate(
     kind: sum, mean, max or min.
     weights: float [E, H] or [E], factors of an edge's row, each for 1 / H of it; for sum and mean.
 
-    Returns [D, ...]. All lie on the CPU. The number of threads (`torch.get_num_threads`) changes no bit of the result.
+    Returns [D, ...]. All lie on the CPU or on one GPU. The number of threads (`torch.get_num_threads`) changes no bit of the
+    result. On a GPU nothing waits: as in torch, edges that contradict themselves stop the device by an assertion.
 
     Example:
         >>> import torch
@@ -53,7 +58,23 @@ def value_name(x: Tensor) -> str:
 
 def has_kernels(x: Tensor) -> bool:
     """Whether `aggregate` takes rows such as these."""
-    return x.device.type == "cpu" and x.dtype in _VALUES and x.layout == torch.strided and x.dim() > 0
+    here = x.device.type == "cpu" or (x.device.type == "cuda" and _are_built_for(x.device))
+    return here and x.dtype in _VALUES and x.layout == torch.strided and x.dim() > 0
+
+
+@cache
+def _are_built_for(device: torch.device) -> bool:
+    """Whether there are kernels for a GPU: those who only train there need none, as PyG's layers have torch's."""
+    try:
+        _gpu(device)
+    except NativeError:
+        return False
+    return True
+
+
+@cache
+def _gpu(device: torch.device) -> Kernels:
+    return Kernels.open(device)
 
 
 def _check(x: Tensor, indptr: Tensor, src: Tensor | None, kind: str, weights: Tensor | None) -> None:
@@ -66,6 +87,9 @@ def _check(x: Tensor, indptr: Tensor, src: Tensor | None, kind: str, weights: Te
             raise DataError(f"aggregate: {name}: expected int64 [n]; got {ids.dtype} {list(ids.shape)}.")
     if indptr.numel() < 1:
         raise DataError("aggregate: indptr: expected a position for each destination and one behind; got none.")
+    for name, other in (("indptr", indptr), ("src", src), ("weights", weights)):
+        if other is not None and other.device != x.device:
+            raise DataError(f"aggregate: {name}: expected it on {x.device}, as x; got {other.device}.")
     if weights is None:
         return
     if kind not in ("sum", "mean"):
@@ -79,7 +103,7 @@ def _check(x: Tensor, indptr: Tensor, src: Tensor | None, kind: str, weights: Te
         )
 
 
-def _edges(
+def edges_of(
     rows: Tensor, num_rows: int, num_sources: int, indptr: Tensor, src: Tensor | None, weights: Tensor | None
 ) -> Edges:
     width = rows[0].numel() if rows.size(0) else 0
@@ -97,26 +121,33 @@ def _edges(
     )
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+def _run(edges: Edges, name: str, kind: str, indptr: Tensor, src: Tensor | None, *tensors: Tensor | None) -> None:
+    if not indptr.is_cuda:
+        addresses = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+        getattr(edges, name)(kind, *addresses)
+        return
+    on_gpu = CudaEdges(_gpu(indptr.device), edges, indptr, src)
+    getattr(on_gpu, name)(kind, *tensors)
+    sound = on_gpu.error[:1] == 0
+    torch._assert_async(sound, "aggregate: indptr or src: an edge or a source is outside of its array")
 
 
 def _contiguous(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
-@torch.library.custom_op("glt_lightning::aggregate", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("glt_lightning::aggregate", mutates_args=(), device_types=("cpu", "cuda"))
 def _aggregate(x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor | None, kind: str) -> Tensor:
     x, indptr, src, weights = _contiguous(x, indptr, src, weights)
     out = x.new_empty((indptr.size(0) - 1, *x.shape[1:]))
-    edges = _edges(x, out.size(0), x.size(0), indptr, src, weights)
+    edges = edges_of(x, out.size(0), x.size(0), indptr, src, weights)
     if not edges.width:
         return out.zero_()
-    edges.aggregate(kind, x.data_ptr(), _address(weights), out.data_ptr())
+    _run(edges, "aggregate", kind, indptr, src, x, weights, out)
     return out
 
 
-@torch.library.custom_op("glt_lightning::aggregate_grad", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("glt_lightning::aggregate_grad", mutates_args=(), device_types=("cpu", "cuda"))
 def _aggregate_grad(
     grad: Tensor,
     num_sources: int,
@@ -129,23 +160,23 @@ def _aggregate_grad(
 ) -> Tensor:
     grad, indptr, src, weights, x, out = _contiguous(grad, indptr, src, weights, x, out)
     grad_x = grad.new_empty((num_sources, *grad.shape[1:]))
-    edges = _edges(grad, grad.size(0), num_sources, indptr, src, weights)
+    edges = edges_of(grad, grad.size(0), num_sources, indptr, src, weights)
     if not edges.width:
         return grad_x.zero_()
-    edges.grad(kind, grad.data_ptr(), _address(weights), _address(x), _address(out), grad_x.data_ptr())
+    _run(edges, "grad", kind, indptr, src, grad, weights, x, out, grad_x)
     return grad_x
 
 
-@torch.library.custom_op("glt_lightning::aggregate_weights_grad", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("glt_lightning::aggregate_weights_grad", mutates_args=(), device_types=("cpu", "cuda"))
 def _aggregate_weights_grad(
     grad: Tensor, x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor, kind: str
 ) -> Tensor:
     grad, x, indptr, src = _contiguous(grad, x, indptr, src)
     grad_weights = torch.empty_like(weights, memory_format=torch.contiguous_format)
-    edges = _edges(grad, grad.size(0), x.size(0), indptr, src, weights)
+    edges = edges_of(grad, grad.size(0), x.size(0), indptr, src, weights)
     if not edges.width:
         return grad_weights.zero_()
-    edges.weights_grad(kind, grad.data_ptr(), x.data_ptr(), grad_weights.data_ptr())
+    _run(edges, "weights_grad", kind, indptr, src, grad, x, grad_weights)
     return grad_weights
 
 

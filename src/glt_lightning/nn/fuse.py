@@ -68,9 +68,9 @@ _SORTED = {kind.__bases__[1]: kind for kind in (SortedSum, SortedMean, SortedMax
 def fuse_layers(module: Module) -> Module:
     """Lets the layers of PyG in a module aggregate over sorted edges without making a row for each edge.
 
-    Applies to calls on the CPU with an ``edge_index`` that is ascending in its destinations, as a batch's is; any other call
-    takes PyG's own path. Results differ by rounding alone; parameters and their names stay. PyG skips its hooks under
-    `torch.compile`: there the rows of edges are made.
+    Applies to calls on the CPU, or on a GPU for which the CUDA kernels were built, with an ``edge_index`` that is ascending in
+    its destinations, as a batch's is; any other call takes PyG's own path. Results differ by rounding alone; parameters and
+    their names stay. PyG skips its hooks under `torch.compile`: there the rows of edges are made.
 
     Returns the module, which is changed in place.
 

@@ -81,7 +81,10 @@ class Gathered:
         """Whether it has one number per edge, or per edge and head of [E, H, C], and the product the dtype of x."""
         if self.dim() not in (2, 3) or other.shape != (*self.shape[:-1], 1):
             return False
-        return torch.is_autocast_enabled("cpu") or torch.promote_types(other.dtype, self.x.dtype) == self.x.dtype
+        return (
+            torch.is_autocast_enabled(self.x.device.type)
+            or torch.promote_types(other.dtype, self.x.dtype) == self.x.dtype
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

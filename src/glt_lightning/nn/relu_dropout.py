@@ -24,7 +24,7 @@ def relu_dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
         >>> relu_dropout(torch.tensor([-1.0, 2.0]), 0.5, training=False)
         tensor([0., 2.])
     """
-    if not training or not 0 < p < 1 or not has_kernels(x):
+    if not training or not 0 < p < 1 or x.device.type != "cpu" or not has_kernels(x):
         return functional.dropout(x.relu(), p, training)
     seed = torch.randint(2**62, ())
     out: Tensor = torch.ops.glt_lightning.relu_dropout(x, seed, int(p * 2**32))

@@ -73,8 +73,9 @@ class Edges:
         """grad_weights [E, H] from grad [D, W], for sum and mean."""
         self._call("glt_aggregate_weights_grad", kind, grad, x, grad_weights)
 
-    def _call(self, name: str, kind: str, *arrays: int | None) -> None:
-        struct = EdgesStruct(
+    @property
+    def struct(self) -> EdgesStruct:
+        return EdgesStruct(
             self.num_rows,
             self.num_sources,
             self.num_edges,
@@ -85,9 +86,15 @@ class Edges:
             self.width,
             self.heads,
         )
-        detail = np.zeros(4, dtype=np.int64)
+
+    def _call(self, name: str, kind: str, *arrays: int | None) -> None:
+        struct, detail = self.struct, np.zeros(4, dtype=np.int64)
         function: Callable[..., int] = getattr(_library(), name)
         status = function(ctypes.addressof(struct), KINDS[kind], *arrays, detail.ctypes.data)
+        self.check(status, detail)
+
+    def check(self, status: int, detail: np.ndarray) -> None:
+        """Raises `DataError` for edges that contradict themselves."""
         if status == BAD_ID:
             raise DataError(
                 f"aggregate: src: edge {detail[0]} comes from row {detail[1]}; there are {self.num_sources} rows."

@@ -134,7 +134,7 @@ def library_path(name: str) -> Path:
     return Path(folder) / name if folder else Path(str(files("glt_lightning") / "lib" / name))
 
 
-def load(name: str, signatures: dict[str, list[Any]]) -> ctypes.CDLL:
+def load(name: str, signatures: Signatures) -> ctypes.CDLL:
     """Loads one native library and declares its functions. Raises `NativeError` with what to do."""
     path = library_path(name)
     try:
@@ -144,9 +144,7 @@ def load(name: str, signatures: dict[str, list[Any]]) -> ctypes.CDLL:
             f"cannot load the native library {path}: {error}. Install the package again (`pip install .` builds it; "
             "it needs a C++17 compiler)."
         ) from None
-    for function, arguments in signatures.items():
-        getattr(lib, function).argtypes = arguments
-        getattr(lib, function).restype = _STATUS
+    _declare(lib, name, signatures, {})
     if lib.glt_abi_version() != ABI_VERSION:
         raise NativeError(
             f"{path} has ABI version {lib.glt_abi_version()}, this package needs {ABI_VERSION}. "
@@ -170,17 +168,21 @@ def bind(signatures: Signatures, results: Mapping[str, Any] = MappingProxyType({
     @cache
     def bound() -> ctypes.CDLL:
         lib = library()
-        for name, arguments in signatures.items():
-            if not hasattr(lib, name):
-                raise NativeError(
-                    f"{library_path('libglt_kernels.so')}: this library has no function {name}, so it is from another build. "
-                    "Install the package again."
-                )
-            function = getattr(lib, name)
-            function.argtypes, function.restype = arguments, results.get(name, _STATUS)
+        _declare(lib, "libglt_kernels.so", signatures, results)
         return lib
 
     return bound
+
+
+def _declare(lib: ctypes.CDLL, name: str, signatures: Signatures, results: Mapping[str, Any]) -> None:
+    for function_name, arguments in signatures.items():
+        if not hasattr(lib, function_name):
+            raise NativeError(
+                f"{library_path(name)}: this library has no function {function_name}, so it is from another build. Install the "
+                "package again."
+            )
+        function = getattr(lib, function_name)
+        function.argtypes, function.restype = arguments, results.get(function_name, _STATUS)
 
 
 def pointer(array: np.ndarray | None) -> int | None:

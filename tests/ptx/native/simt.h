@@ -128,6 +128,18 @@ inline uint32_t as_bits(float value) {
   return bits;
 }
 
+inline double as_double(uint64_t bits) {
+  double value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline uint64_t as_bits(double value) {
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 inline uint32_t reversed_bits(uint32_t word) {
   uint32_t out = 0;
   for (int i = 0; i < 32; ++i) out |= (word >> i & 1) << (31 - i);

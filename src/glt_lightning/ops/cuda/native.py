@@ -35,6 +35,9 @@ SIGNATURES: Signatures = {
     "glt_cuda_gather_decode": [P, P, P, I32, I32, I64, P, I64, P, *_END],
     "glt_cuda_rank_find": [P, I64, I64, P, I64, P, P, P],
     "glt_cuda_spread_rows": [P, P, I32, I64, I64, P, I32, P, *_END],
+    "glt_cuda_aggregate": [P, I32, P, P, P, *_END],
+    "glt_cuda_aggregate_grad": [P, P, P, P, I32, P, P, P, P, P, P, *_END],
+    "glt_cuda_aggregate_weights_grad": [P, P, I32, P, P, P, *_END],
 }
 
 
