@@ -108,7 +108,7 @@ class RankOfPart:
         reads = np.zeros(self.here.manifest.total_nodes, dtype=np.int32)
         source = neighbor_source(self.here, self._config, remote=self.owners, attributes=False)
         for request in self.requests:
-            for gids in k_hop(source, request).gid:
+            for gids in k_hop(source, request.typed_seeds(source.config.seed_type), request.key).gid:
                 reads[gids] += 1
         reads[~self.foreign] = 0
         return reads
@@ -175,7 +175,7 @@ def gather(whole: LocalPartition, args: argparse.Namespace) -> None:
         table = sampler.source.nodes[0]  # what a sampler does for the nodes of a batch, no less
         assert kept_rows is not None
         for request in rank.requests:
-            found = k_hop(sampler.source, request)
+            found = k_hop(sampler.source, request.typed_seeds(0), request.key)
             gids, ends = found.gid[0].copy(), np.cumsum([0, *found.nodes_per_hop[0]])
             cached = kept_rows.find(gids) >= 0
             known = ~rank.foreign[gids] | cached

@@ -54,10 +54,10 @@ def sampling(
     op, cpu = CudaKHopOp(store.graph, fanouts), KHopOp(partition.view, fanouts)
     on_device = [torch.from_numpy(s).to(kernels.device) for s in drawn]
     for key in range(2):
-        _require_same_batch(op(on_device[key % batches], 0, key), cpu(drawn[key % batches], 0, key))
+        _require_same_batch(op({0: on_device[key % batches]}, key), cpu({0: drawn[key % batches]}, key))
 
     def work() -> float:
-        return sum(float(op(s, 0, key).edges_per_hop.sum()) for key, s in enumerate(on_device))
+        return sum(float(op({0: s}, key).edges_per_hop.sum()) for key, s in enumerate(on_device))
 
     return rounds.rate(clock, work)
 

@@ -32,7 +32,7 @@ def count(
     accesses = np.zeros(partition.manifest.total_nodes, np.int32)
     batches = range(0, len(order), size)
     for begin in batches:
-        for gid in sample(order[begin : begin + size], seed_type, (epoch << 32) + begin).gid:
+        for gid in sample({seed_type: order[begin : begin + size]}, (epoch << 32) + begin).gid:
             accesses[gid] += 1
     return accesses, len(batches)
 

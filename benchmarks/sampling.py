@@ -80,9 +80,9 @@ def tiny(calls: int = 5000) -> float:
     op = KHopOp(view, [[5], [5]])
     took = []
     for key in range(calls):
-        seeds = np.array([key * 37 % nodes])
+        seeds = {0: np.array([key * 37 % nodes])}
         begin = time.perf_counter()
-        op(seeds, 0, key)
+        op(seeds, key)
         took.append(time.perf_counter() - begin)
     return float(np.median(took) * 1e6)
 

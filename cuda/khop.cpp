@@ -41,9 +41,10 @@ class KHop {
         nodes(g.num_types, 0),
         edges(g.num_edge_types, 0) {}
 
-  int32_t run(const int64_t* seeds, int64_t num_seeds, int32_t seed_type) {
+  int32_t run(const int64_t* const* seeds, const int64_t* num_seeds) {
     table.clear();
-    int32_t status = add_seeds(seeds, num_seeds, seed_type);
+    int32_t status = GLT_OK;
+    for (int32_t t = 0; t < g.num_types && !status; ++t) status = add_seeds(seeds[t], num_seeds[t], t);
     if (!status) status = close_hop(0);
     for (int32_t h = 0; h < c.num_hops && !status; ++h) {
       for (int32_t r = 0; r < g.num_edge_types && !status; ++r) {
@@ -61,13 +62,14 @@ class KHop {
   int32_t add_seeds(const int64_t* seeds, int64_t n, int32_t type) {
     const TypeRange range(g, type);
     if (n > ws.node_cap[type]) return fail(c.detail, GLT_GROW, 2, type, n);
-    if (n > table.limit()) return fail(c.detail, GLT_GROW, 0, 0, 2 * n);
+    if (total + n > table.limit()) return fail(c.detail, GLT_GROW, 0, 0, 2 * (total + n));
     for (int64_t i = 0; i < n; ++i) {
       if (!range.has(seeds[i])) return fail(c.detail, GLT_BAD_ID, i, seeds[i]);
       table.enter(seeds[i], int32_t(i));
       ws.gid[type][i] = seeds[i];
     }
-    nodes[type] = total = n;
+    nodes[type] = n;
+    total += n;
     return GLT_OK;
   }
 
@@ -220,19 +222,18 @@ class KHop {
 }  // namespace
 }  // namespace glt
 
-int32_t glt_khop(const glt_graph* graph, const int64_t* seeds, int64_t num_seeds, int32_t seed_type, int32_t num_hops,
+int32_t glt_khop(const glt_graph* graph, const int64_t* const* seeds, const int64_t* num_seeds, int32_t num_hops,
                  const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads, const glt_workspace* ws,
                  int64_t* detail) try {
   using namespace glt;
-  if (seed_type < 0 || seed_type >= graph->num_types || num_hops < 0 || num_hops > GLT_MAX_HOPS || ws->table_cap < 2)
-    return fail(detail, GLT_BAD_ARG, seed_type, num_hops, ws->table_cap);
+  if (num_hops < 0 || num_hops > GLT_MAX_HOPS || ws->table_cap < 2) return fail(detail, GLT_BAD_ARG, num_hops, ws->table_cap);
   for (int32_t i = 0; i < num_hops * graph->num_edge_types; ++i)
     if (!is_fanout(fanouts[i])) return fail(detail, GLT_BAD_ARG, i, fanouts[i]);
   const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, detail};
   const int64_t base = *ws->table_base, ids = num_nodes(*graph);
   *ws->table_base = 0;  // unless the whole batch is entered
   const auto run = [&](auto id, const auto& lids) {
-    return KHop<decltype(id), std::decay_t<decltype(lids)>>(call, lids).run(seeds, num_seeds, seed_type);
+    return KHop<decltype(id), std::decay_t<decltype(lids)>>(call, lids).run(seeds, num_seeds);
   };
   const auto run_with = [&](const auto& lids) { return graph->id_bytes == 4 ? run(int32_t(), lids) : run(int64_t(), lids); };
   if (ws->table_cap >= ids) return run_with(DirectTable(ws->table, ids, base));

@@ -32,9 +32,9 @@ class KHopQueue {
     for (int32_t r = 0; r < g_.num_edge_types; ++r) num_edges_.push_back(edges_ + r);
   }
 
-  int32_t all(const int64_t* seeds, uint64_t batch_key) {
+  int32_t all(const int64_t* const* seeds, uint64_t batch_key) {
     int32_t status = empty();
-    if (!status) status = begin(seeds);
+    for (int32_t t = 0; t < g_.num_types && !status; ++t) status = begin(t, seeds[t], shape_.num_seeds[t]);
     for (size_t s = 0; s < room_.steps.size() && !status; ++s) {
       if (s && room_.steps[s].hop != room_.steps[s - 1].hop) lo_ = hi_, hi_ = now_;
       status = step(s, batch_key);
@@ -57,10 +57,9 @@ class KHopQueue {
     return status;
   }
 
-  int32_t begin(const int64_t* seeds) {
-    const int32_t t = shape_.seed_type;
-    const KHopSeeds<Id, Lids> body{g_, lids_, t, seeds, shape_.num_seeds, out_.gid[t], out_.uid[t], hi_[t], out_.sizes};
-    return for_each(shape_.num_seeds, body, stream_, detail_);
+  int32_t begin(int32_t t, const int64_t* seeds, int64_t n) {
+    const KHopSeeds<Id, Lids> body{g_, lids_, t, seeds, n, out_.gid[t], out_.uid[t], hi_[t], out_.sizes};
+    return for_each(n, body, stream_, detail_);
   }
 
   int32_t step(size_t s, uint64_t batch_key) {
@@ -119,9 +118,10 @@ class KHopQueue {
 };
 
 int32_t check_shape(const glt_graph& g, const glt_khop_shape& shape, int64_t* detail) {
-  const bool good = shape.num_hops >= 0 && shape.num_hops <= GLT_MAX_HOPS && shape.num_seeds >= 0 && shape.seed_type >= 0 &&
-                    shape.seed_type < g.num_types && (g.id_bytes == 4 || g.id_bytes == 8);
-  if (!good) return fail(detail, GLT_BAD_ARG, shape.num_hops, shape.seed_type, shape.num_seeds, g.id_bytes);
+  const bool good = shape.num_hops >= 0 && shape.num_hops <= GLT_MAX_HOPS && (g.id_bytes == 4 || g.id_bytes == 8);
+  if (!good) return fail(detail, GLT_BAD_ARG, shape.num_hops, g.id_bytes);
+  for (int32_t t = 0; t < g.num_types; ++t)
+    if (shape.num_seeds[t] < 0) return fail(detail, GLT_BAD_ARG, t, shape.num_seeds[t]);
   for (int32_t i = 0; i < shape.num_hops * g.num_edge_types; ++i)
     if (!is_fanout(shape.fanouts[i])) return fail(detail, GLT_BAD_ARG, i, shape.fanouts[i]);
   return GLT_OK;
@@ -143,7 +143,7 @@ int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape* shape, 
 }
 GLT_CATCH(detail)
 
-int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* seeds, uint64_t batch_key,
+int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* const* seeds, uint64_t batch_key,
                       void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
                       int64_t* const* edge_index, int64_t* const* edge_row, int64_t* sizes, int64_t* detail,
                       void* stream) try {

@@ -1,4 +1,4 @@
-// What a k-hop batch on the device can come to, and the memory for it: all from the number of seeds, the fan-outs and the
+// What a k-hop batch on the device can come to, and the memory for it: all from the numbers of seeds, the fan-outs and the
 // sizes of the types, before anything is sampled.
 #pragma once
 #include <glt/cuda.h>
@@ -49,8 +49,7 @@ struct KHopRoom {
 
 // The steps and what they can find. False where that is not bounded, or by more than `max_picks`.
 inline bool bound_steps(const glt_graph& g, const glt_khop_shape& shape, KHopRoom* room) {
-  std::vector<int64_t> frontier(g.num_types), found(g.num_types), all(g.num_types);
-  frontier[shape.seed_type] = shape.num_seeds;
+  std::vector<int64_t> frontier(shape.num_seeds, shape.num_seeds + g.num_types), found(g.num_types), all(g.num_types);
   room->edges.assign(g.num_edge_types, 0);
   int64_t picks = 0;
   for (int32_t hop = 0; hop < shape.num_hops; ++hop) {
@@ -77,7 +76,7 @@ inline bool bound_steps(const glt_graph& g, const glt_khop_shape& shape, KHopRoo
   }
   room->nodes.resize(g.num_types);
   for (int32_t t = 0; t < g.num_types; ++t)
-    room->nodes[t] = (t == shape.seed_type ? shape.num_seeds : 0) + std::min(all[t], shape.type_sizes[t]);
+    room->nodes[t] = shape.num_seeds[t] + std::min(all[t], shape.type_sizes[t]);
   return true;
 }
 

@@ -27,8 +27,8 @@ SCALE = 0.0004
 
 
 class OtherDraws(KHopOp):
-    def __call__(self, seeds, seed_type, batch_key):
-        return super().__call__(seeds, seed_type, batch_key + 1)
+    def __call__(self, seeds, batch_key):
+        return super().__call__(seeds, batch_key + 1)
 
 
 class Ticks:

@@ -284,7 +284,7 @@ def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make):
     counts = np.zeros(whole.manifest.total_nodes, dtype=np.int64)
     for number, first in enumerate(range(0, len(own), 8)):
         gids = np.ascontiguousarray(own[first : first + 8])
-        for found in k_hop(source, BatchRequest(number, batch_key(0, "presample", 0, number), gids, gids)).gid:
+        for found in k_hop(source, {seeds.node_type: gids}, batch_key(0, "presample", 0, number)).gid:
             counts[found] += 1
     for t, members in enumerate(maker._gids):
         begin, end = whole.manifest.offsets[t : t + 2]

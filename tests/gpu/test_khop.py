@@ -44,10 +44,10 @@ def test_a_side_stream_serves_as_well(kernels):
     stream = torch.cuda.Stream(kernels.device)
     stream.wait_stream(torch.cuda.current_stream(kernels.device))
     with torch.cuda.stream(stream):
-        kept = [op(on_device, 0, key) for key in range(20)]
+        kept = [op({0: on_device}, key) for key in range(20)]
     stream.synchronize()
     for key, batch in enumerate(kept):
-        cases.assert_same_batch(batch, cpu(seeds, 0, key))
+        cases.assert_same_batch(batch, cpu({0: seeds}, key))
 
 
 def test_the_host_waits_once_a_batch(kernels, monkeypatch):
@@ -56,13 +56,13 @@ def test_the_host_waits_once_a_batch(kernels, monkeypatch):
     pieces = cut(TypedGraph.random(rng), 2, rng)
     op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[3], [3]], DrawOptions(with_edge=True))
     seeds = cases.to(kernels, pieces.gid_of[0][:4])
-    op(seeds, 0, 0)
+    op({0: seeds}, 0)
     waits = []
     wait = cuda_khop_batch.HostCopy.wait
     monkeypatch.setattr(cuda_khop_batch.HostCopy, "wait", lambda self: waits.append(self) or wait(self))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        batches = [op.start(seeds, 0, key) for key in range(4)]
+        batches = [op.start({0: seeds}, key) for key in range(4)]
         assert waits == []
         for batch in batches:
             batch.result()
@@ -83,7 +83,7 @@ def test_a_batch_of_many_tiles(kernels):
     for key, max_picks in enumerate(cases.WAYS * 5):
         op = CudaKHopOp(device_graph, [[15], [10], [5]], DrawOptions(with_edge=True), max_picks=max_picks)
         seeds = pieces.gid_of[0][rng.integers(0, n, 1024)]
-        cases.assert_same_batch(op(cases.to(kernels, seeds), 0, key), cpu(seeds, 0, key))
+        cases.assert_same_batch(op({0: cases.to(kernels, seeds)}, key), cpu({0: seeds}, key))
 
 
 def test_batches_of_several_threads_and_streams(kernels):
@@ -103,7 +103,7 @@ def test_batches_of_several_threads_and_streams(kernels):
     def sample(first: int) -> list[DeviceSubgraph]:
         stream = torch.cuda.Stream(kernels.device)
         with torch.cuda.stream(stream):
-            pending = [op.start(on_device, 0, key) for key in range(first, first + 10)]
+            pending = [op.start({0: on_device}, key) for key in range(first, first + 10)]
             batches = [batch.result() for batch in pending]
         stream.synchronize()
         return batches
@@ -111,7 +111,7 @@ def test_batches_of_several_threads_and_streams(kernels):
     with ThreadPoolExecutor(4) as threads:
         found = [batch for batches in threads.map(sample, range(0, 40, 10)) for batch in batches]
     for key, batch in enumerate(found):
-        cases.assert_same_batch(batch, cpu(seeds, 0, key))
+        cases.assert_same_batch(batch, cpu({0: seeds}, key))
 
 
 def test_many_ids_in_a_hash_table(kernels):
@@ -124,7 +124,7 @@ def test_a_seed_outside_the_graph_is_refused(kernels, bad, max_picks):
     pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
     op = CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[2]], max_picks=max_picks)
     with pytest.raises(DataError, match=f"id {bad} at position 1"):
-        op(cases.to(kernels, np.array([0, bad])), 0, 0)
+        op({0: cases.to(kernels, np.array([0, bad]))}, 0)
 
 
 @pytest.mark.parametrize("max_picks", cases.WAYS)
@@ -136,8 +136,8 @@ def test_a_damaged_row_is_refused(kernels, max_picks):
     edge_type, seeds = pieces.view._keep[0][0], cases.to(kernels, np.arange(4))
     edge_type.indices[0] = 77
     with pytest.raises(PartitionError, match="names neighbour 77"):
-        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5], [2]], max_picks=max_picks)(seeds, 0, 0)
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5], [2]], max_picks=max_picks)({0: seeds}, 0)
     edge_type.indices[0] = 0
     edge_type.indptr[1] = 1000
     with pytest.raises(PartitionError, match="1000"):
-        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5]], max_picks=max_picks)(seeds, 0, 0)
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[5]], max_picks=max_picks)({0: seeds}, 0)

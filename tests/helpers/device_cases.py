@@ -30,7 +30,7 @@ from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.options import DrawOptions
 from tests.helpers.cuda_ranked_set import CudaRankedSet
-from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut
+from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut, random_seeds
 from tests.helpers.rows import sample_rows
 
 ROOT = Path(__file__).parents[2]
@@ -67,22 +67,20 @@ def check_khop(kernels: Kernels, seed: int) -> None:
     pieces = cut(graph, int(rng.choice([1, 2, 5])), rng, (np.int32, np.int64)[rng.integers(2)])
     bounded = FANOUTS[1:] if rng.integers(2) else FANOUTS  # without -1
     fanouts = rng.choice([0, *bounded], (int(rng.integers(0, 4)), len(edge_types))).tolist()
-    seed_type = int(rng.integers(len(graph.num_nodes)))
-    seeds = rng.integers(0, graph.num_nodes[seed_type], int(rng.integers(0, 12)))  # none, few, repeated
+    seeds = random_seeds(graph, rng)
     replace, with_edge = bool(rng.integers(2)), bool(rng.integers(2))
     key = int(rng.integers(0, 2**64, dtype=np.uint64))
-    gids = pieces.gid_of[seed_type][seeds]
-    want = KHopOp(pieces.view, fanouts, DrawOptions(replace=replace, with_edge=with_edge))(gids, seed_type, key)
+    gids = {t: pieces.gid_of[t][ids] for t, ids in seeds.items()}
+    want = KHopOp(pieces.view, fanouts, DrawOptions(replace=replace, with_edge=with_edge))(gids, key)
     device_graph = DeviceGraph.from_view(pieces.view, kernels)
     for max_picks in WAYS:
         op = CudaKHopOp(device_graph, fanouts, DrawOptions(replace=replace, with_edge=with_edge), max_picks=max_picks)
-        got = op(to(kernels, gids), seed_type, key)
+        got = op({t: to(kernels, ids) for t, ids in gids.items()}, key)
         assert_same_batch(got, want)
     oracle = reference.khop(
         graph.reference(),
         len(graph.num_nodes),
-        torch.from_numpy(seeds),
-        seed_type,
+        {t: torch.from_numpy(ids) for t, ids in seeds.items()},
         fanouts,
         batch_key=key,
         replace=replace,
@@ -108,7 +106,7 @@ def check_larger_khop(kernels: Kernels, replace: bool, fanouts: list[list[int]])
     for key, max_picks in enumerate(WAYS):
         op = CudaKHopOp(device_graph, fanouts, DrawOptions(replace=replace, with_edge=True), max_picks=max_picks)
         seeds = pieces.gid_of[0][rng.integers(0, n, 500)]
-        assert_same_batch(op(to(kernels, seeds), 0, key), cpu(seeds, 0, key))
+        assert_same_batch(op({0: to(kernels, seeds)}, key), cpu({0: seeds}, key))
 
 
 def far_graph(first: int, n: int) -> GraphView:
@@ -135,7 +133,7 @@ def check_far_ids(kernels: Kernels, first: int, *, n: int = 50, num_seeds: int =
     for key, max_picks in enumerate(WAYS):
         seeds = first + np.random.default_rng(key).integers(0, n, num_seeds)
         op = CudaKHopOp(device_graph, [[3], [3]], DrawOptions(with_edge=True), max_picks=max_picks)
-        assert_same_batch(op(to(kernels, seeds), 1, key), cpu(seeds, 1, key))
+        assert_same_batch(op({1: to(kernels, seeds)}, key), cpu({1: seeds}, key))
 
 
 def check_every_way_of_picking(kernels: Kernels, degree: int, fanout: int, replace: bool) -> None:
@@ -148,7 +146,7 @@ def check_every_way_of_picking(kernels: Kernels, degree: int, fanout: int, repla
     for key, max_picks in zip((0, 2**64 - 1), WAYS, strict=True):
         op = CudaKHopOp(device_graph, [[fanout]], DrawOptions(replace=replace, with_edge=True), max_picks=max_picks)
         seeds = pieces.gid_of[0][[degree]]
-        assert_same_batch(op(to(kernels, seeds), 0, key), cpu(seeds, 0, key))
+        assert_same_batch(op({0: to(kernels, seeds)}, key), cpu({0: seeds}, key))
 
 
 def sample_rows_on(

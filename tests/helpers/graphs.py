@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch_geometric.data import HeteroData
 
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.reference import ReferenceEdgeType
@@ -53,6 +54,28 @@ class TypedGraph:
                 )
             )
         return edge_types
+
+
+def random_seeds(graph: TypedGraph, rng: np.random.Generator) -> dict[int, np.ndarray]:
+    """User ids of some node types, of one or of several: none, few, repeated."""
+    types = rng.permutation(len(graph.num_nodes))[: int(rng.integers(1, len(graph.num_nodes) + 1))]
+    return {int(t): rng.integers(0, graph.num_nodes[t], int(rng.integers(0, 12))) for t in types}
+
+
+def random_data(rng: np.random.Generator, graph: TypedGraph) -> HeteroData:
+    """The graph with some attributes."""
+    data = HeteroData()
+    for t, name in enumerate(graph.schema.node_types):
+        n = data[name].num_nodes = graph.num_nodes[t]
+        if rng.integers(2):
+            data[name].x = torch.from_numpy(rng.random((n, int(rng.integers(1, 9))), dtype=np.float32))
+        if rng.integers(2):
+            data[name].tags = torch.from_numpy(rng.integers(0, 9, (n, 3)).astype(np.int8))
+    for edge_type, edges in zip(graph.schema.edge_types, graph.edges, strict=True):
+        data[edge_type].edge_index = torch.from_numpy(edges)
+        if rng.integers(2):
+            data[edge_type].edge_attr = torch.from_numpy(rng.random((edges.shape[1], 2), dtype=np.float32))
+    return data
 
 
 @dataclass

@@ -80,7 +80,7 @@ def check_batches(
         theirs = KHopOp(partition.view, hops, DrawOptions(replace=replace, with_edge=True))
         for t in range(len(partition.schema.node_types)):
             seeds = rng.choice(mapped_ids(partition, "nodes", t), 40)
-            assert_same_batch(mine(to(store.kernels, seeds), t, 7 + t), theirs(seeds, t, 7 + t))
+            assert_same_batch(mine({t: to(store.kernels, seeds)}, 7 + t), theirs({t: seeds}, 7 + t))
 
 
 def check_decoded(data: Data, kind: str, memory: str, kernels: Kernels, folder: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_sampler_of_ones_own_that_does_not_sort(tmp_path):
         neighbor_source(graph, config),
         BatchRequest(0, 9, graph.split("train").gids[:8], torch.arange(8).numpy()),
     )
-    found = k_hop(source, request)
+    found = k_hop(source, {0: request.seeds}, request.key)
     found.src[0][:], found.dst[0][:] = found.src[0][::-1].copy(), found.dst[0][::-1].copy()
     with pytest.raises(DataError, match="have to be sorted by destination"):
         assemble(source, request, found).values()

@@ -98,7 +98,7 @@ def test_a_seed_outside_the_graph_is_refused(kernels, bad, max_picks):
     graph = DeviceGraph.from_view(pieces.view, kernels)
     for fanouts in ([[2]], []):
         with pytest.raises(DataError, match=f"id {bad} at position 1"):
-            CudaKHopOp(graph, fanouts, max_picks=max_picks)(torch.tensor([0, bad]), 0, 0)
+            CudaKHopOp(graph, fanouts, max_picks=max_picks)({0: torch.tensor([0, bad])}, 0)
 
 
 @pytest.mark.parametrize("fanout", [-1, 5])  # hop by hop, at once
@@ -110,11 +110,11 @@ def test_a_damaged_row_is_refused(kernels, fanout):
     edge_type = pieces.view._keep[0][0]
     edge_type.indices[0] = 77
     with pytest.raises(PartitionError, match="names neighbour 77"):
-        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout], [2]])(torch.arange(4), 0, 0)
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout], [2]])({0: torch.arange(4)}, 0)
     edge_type.indices[0] = 0
     edge_type.indptr[1] = 1000
     with pytest.raises(PartitionError, match="1000"):
-        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout]])(torch.from_numpy(pieces.gid_of[0]), 0, 0)
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[fanout]])({0: torch.from_numpy(pieces.gid_of[0])}, 0)
 
 
 @pytest.mark.parametrize("fanout", [-1, 500])
@@ -128,7 +128,7 @@ def test_a_part_that_is_not_here_is_refused(kernels, fanout):
     op = CudaKHopOp(DeviceGraph.from_view(view, kernels), [[fanout]])
     for seeds, message in (([here, away], f"id {away} at position 1"), ([here], "part is not mapped by this process")):
         with pytest.raises(DataError, match=message):
-            op(torch.tensor(seeds), 0, 0)
+            op({0: torch.tensor(seeds)}, 0)
 
 
 @pytest.mark.parametrize(
@@ -137,24 +137,24 @@ def test_a_part_that_is_not_here_is_refused(kernels, fanout):
 def test_seeds_of_another_kind_are_refused(kernels, seeds):
     pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
     with pytest.raises(DataError, match=re.escape("seeds: expected int64 [n] on cpu, got")):
-        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[2]])(seeds, 0, 0)
+        CudaKHopOp(DeviceGraph.from_view(pieces.view, kernels), [[2]])({0: seeds}, 0)
 
 
-@pytest.mark.parametrize("wrong", [{"workspace": 0}, {"num_hops": 17}, {"seed_type": 1}])
+@pytest.mark.parametrize("wrong", [{"workspace": 0}, {"num_hops": 17}, {"max_picks": 2}])
 def test_a_call_that_cannot_be_is_refused(kernels, wrong):
     pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
     room = room_of(DeviceGraph.from_view(pieces.view, kernels), [[2]], 3)
     for name, value in wrong.items():
         setattr(room if name == "workspace" else room._shape, name, value)
     with pytest.raises(NativeError, match="glt_cuda_khop"):
-        NativeBatch(room, torch.arange(3), 0)
+        NativeBatch(room, [torch.arange(3)], 0)
 
 
 # --- room
 
 
-def room_of(graph: DeviceGraph, fanouts: list[list[int]], num_seeds: int, seed_type: int = 0, **options) -> KHopRoom:
-    return KHopRoom(graph, fanouts, num_seeds, seed_type, DrawOptions(), **{"max_picks": 1 << 24} | options)
+def room_of(graph: DeviceGraph, fanouts: list[list[int]], *num_seeds: int, **options) -> KHopRoom:
+    return KHopRoom(graph, fanouts, num_seeds, DrawOptions(), **{"max_picks": 1 << 24} | options)
 
 
 def sized(kernels, sizes: list[int], edge_types) -> DeviceGraph:
@@ -191,8 +191,8 @@ def test_memory_that_stays_empty_is_given_back(kernels, monkeypatch):
     seeds = pieces.gid_of[0][:4]
     for worth, bound in ((1 << 17, 4 * 10 + 4 * 10 * 10), (0, None)):
         monkeypatch.setattr(cuda_khop_batch, "_WORTH_A_COPY", worth)
-        found = op(torch.from_numpy(seeds), 0, 1)
-        cases.assert_same_batch(found, cpu(seeds, 0, 1))
+        found = op({0: torch.from_numpy(seeds)}, 1)
+        cases.assert_same_batch(found, cpu({0: seeds}, 1))
         memory = found.edge_index[0].untyped_storage().nbytes()
         assert memory == 16 * (bound or found.edge_index[0].shape[1])
 
@@ -213,7 +213,7 @@ def test_when_the_host_waits(kernels, monkeypatch, max_picks):
     seeds = torch.from_numpy(pieces.gid_of[1][:1])
     for fanouts, reads in (([[2, 2, 2]] * 3, 3), ([[2, 2, 2], [-1, -1, -1]], 3)):
         whole = max_picks and fanouts[-1][0] > 0
-        batch = CudaKHopOp(graph, fanouts, max_picks=max_picks).start(seeds, 1, 0)
+        batch = CudaKHopOp(graph, fanouts, max_picks=max_picks).start({1: seeds}, 0)
         assert isinstance(batch, NativeBatch if whole else DeviceHops)
         assert len(waits) == (0 if whole else reads)
         waits.clear()
@@ -237,9 +237,9 @@ def test_batches_do_not_share_memory(kernels, max_picks):
     op = CudaKHopOp(graph, [[3], [3]], max_picks=max_picks)
     seeds = torch.from_numpy(pieces.gid_of[0])
     with ThreadPoolExecutor(2) as threads:
-        kept = list(threads.map(lambda key: op.start(seeds[: 1 + key % 4], 0, key), range(16)))
+        kept = list(threads.map(lambda key: op.start({0: seeds[: 1 + key % 4]}, key), range(16)))
     for key, batch in enumerate(kept):
-        cases.assert_same_batch(batch.result(), cpu(seeds[: 1 + key % 4].numpy(), 0, key))
+        cases.assert_same_batch(batch.result(), cpu({0: seeds[: 1 + key % 4].numpy()}, key))
 
 
 def test_the_shape_is_that_of_the_header():

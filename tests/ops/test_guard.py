@@ -113,6 +113,6 @@ def test_fan_outs_are_bounded(fanout: int) -> None:
     with pytest.raises(OptionError, match=f"1 to {MAX_FANOUT}"):
         parse_fanouts([fanout])
     with pytest.raises(NativeError, match="status 4"):
-        KHopOp(pieces.view, [[fanout]], DrawOptions(replace=True))(pieces.gid_of[0][:1], 0, 0)
+        KHopOp(pieces.view, [[fanout]], DrawOptions(replace=True))({0: pieces.gid_of[0][:1]}, 0)
     with pytest.raises(NativeError, match="status 4"):
         sample_rows(pieces.view, 0, pieces.gid_of[0][:1], fanout, batch_key=0, hop=0, replace=True)

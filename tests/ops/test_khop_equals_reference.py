@@ -9,19 +9,18 @@ from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops import khop, reference
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import DrawOptions
-from tests.helpers.graphs import HETERO, SINGLE, CutGraph, TypedGraph, cut
+from tests.helpers.graphs import HETERO, SINGLE, CutGraph, TypedGraph, cut, random_seeds
 
 KEYS = st.integers(0, 2**64 - 1)
 FANOUT = st.sampled_from([-1, 1, 2, 3, 7, 100])
 
 
-def assert_equals_reference(graph: TypedGraph, parts: CutGraph, op: KHopOp, seeds, seed_type, fanouts, key, replace):
-    got = op(parts.gid_of[seed_type][seeds], seed_type, key)
+def assert_equals_reference(graph: TypedGraph, parts: CutGraph, op: KHopOp, seeds, fanouts, key, replace):
+    got = op({t: parts.gid_of[t][ids] for t, ids in seeds.items()}, key)
     want = reference.khop(
         graph.reference(),
         len(graph.num_nodes),
-        torch.from_numpy(seeds),
-        seed_type,
+        {t: torch.from_numpy(ids) for t, ids in seeds.items()},
         fanouts,
         batch_key=key,
         replace=replace,
@@ -54,10 +53,9 @@ def test_random_graphs(data, seed, edge_types, parts, replace, dtype, key):
     fanouts = data.draw(
         st.lists(st.lists(FANOUT, min_size=len(edge_types), max_size=len(edge_types)), min_size=1, max_size=3)
     )
-    seed_type = int(rng.integers(len(graph.num_nodes)))
-    seeds = rng.integers(0, graph.num_nodes[seed_type], int(rng.integers(0, 12)))  # none, few, repeated
+    seeds = random_seeds(graph, rng)
     op = KHopOp(pieces.view, fanouts, DrawOptions(replace=replace, with_edge=True))
-    assert_equals_reference(graph, pieces, op, seeds, seed_type, fanouts, key, replace)
+    assert_equals_reference(graph, pieces, op, seeds, fanouts, key, replace)
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -72,7 +70,7 @@ def test_every_way_of_picking(degree, fanout, replace):
     pieces = cut(graph, 1, np.random.default_rng(1))
     op = KHopOp(pieces.view, [[fanout]], DrawOptions(replace=replace, with_edge=True))
     for key in (0, 2**64 - 1):
-        assert_equals_reference(graph, pieces, op, np.array([degree]), 0, [[fanout]], key, replace)
+        assert_equals_reference(graph, pieces, op, {0: np.array([degree])}, [[fanout]], key, replace)
 
 
 @pytest.mark.parametrize("with_edge", [False, True])
@@ -88,7 +86,7 @@ def test_threads_do_not_matter(with_edge, replace):
     results = []
     for threads in (1, 2, 5):
         op = KHopOp(pieces.view, [[7], [3]], DrawOptions(replace=replace, with_edge=with_edge, threads=threads))
-        results.append(op(seeds, 0, 99))
+        results.append(op({0: seeds}, 99))
     for other in results[1:]:
         for name in ("gid", "uid", "src", "dst", "edge_row"):
             mine, theirs = getattr(results[0], name)[0], getattr(other, name)[0]
@@ -106,10 +104,10 @@ def test_workspace_grows_to_any_batch():
     op._scratch = op._scratch[:8]
     op._edge_array(0, 4)
     op._node_array(0, 1)
-    op._sized_for, op._settled = 3, True
+    op._sized_for, op._settled = [3], True
     op._table_slots(1)
     op._bind()
-    assert_equals_reference(graph, pieces, op, np.array([3, 4, 3]), 0, [[-1], [-1]], 11, False)
+    assert_equals_reference(graph, pieces, op, {0: np.array([3, 4, 3])}, [[-1], [-1]], 11, False)
 
 
 def test_one_op_serves_batches_of_any_size():
@@ -119,7 +117,7 @@ def test_one_op_serves_batches_of_any_size():
     op = KHopOp(pieces.view, [[2, 2, 2], [3, 3, 3]], DrawOptions(with_edge=True))
     for size in (1, 9, 0, 4, 30, 1):
         seeds = rng.integers(0, graph.num_nodes[1], size)
-        assert_equals_reference(graph, pieces, op, seeds, 1, [[2, 2, 2], [3, 3, 3]], size, False)
+        assert_equals_reference(graph, pieces, op, {1: seeds}, [[2, 2, 2], [3, 3, 3]], size, False)
 
 
 @pytest.mark.parametrize("nodes_per_slot", [0, 8], ids=["hashed", "one slot per node"])
@@ -137,9 +135,9 @@ def test_a_batch_does_not_see_what_others_left_in_the_table(nodes_per_slot, monk
             op._table_base[0] = base
         if key == 2:
             with pytest.raises(DataError):
-                op(np.append(pieces.gid_of[0][:4], -1), 0, key)
+                op({0: np.append(pieces.gid_of[0][:4], -1)}, key)
         seeds = rng.integers(0, 500, 5 + key % 2)
-        assert_equals_reference(graph, pieces, op, seeds, 0, [[3], [2]], key, False)
+        assert_equals_reference(graph, pieces, op, {0: seeds}, [[3], [2]], key, False)
         assert (op._table_base[0] > 0) == (nodes_per_slot > 0)
 
 
@@ -148,7 +146,7 @@ def test_a_seed_outside_the_graph_is_refused(bad):
     pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
     op = KHopOp(pieces.view, [[2]])
     with pytest.raises(DataError, match=f"id {bad} at position 1"):
-        op(np.array([0, bad]), 0, 0)
+        op({0: np.array([0, bad])}, 0)
 
 
 def test_a_damaged_row_is_refused():
@@ -159,8 +157,8 @@ def test_a_damaged_row_is_refused():
     edge_type = pieces.view._keep[0][0]
     edge_type.indices[0] = 77
     with pytest.raises(PartitionError, match="names neighbour 77"):
-        KHopOp(pieces.view, [[-1]])(np.arange(4), 0, 0)
+        KHopOp(pieces.view, [[-1]])({0: np.arange(4)}, 0)
     edge_type.indices[0] = 0
     edge_type.indptr[1] = 1000
     with pytest.raises(PartitionError, match="outside its array"):
-        KHopOp(pieces.view, [[-1]])(pieces.gid_of[0], 0, 0)
+        KHopOp(pieces.view, [[-1]])({0: pieces.gid_of[0]}, 0)

@@ -34,8 +34,8 @@ def test_a_batch_is_the_same_but_for_its_gids(start, fanouts):
     plain, far = shifted(start)
     seeds = np.array([0, 39, 17, 0, 20])
     a, b = (
-        KHopOp(plain, fanouts, DrawOptions(with_edge=True))(seeds, 0, 9),
-        KHopOp(far, fanouts, DrawOptions(with_edge=True))(seeds + start, 1, 9),
+        KHopOp(plain, fanouts, DrawOptions(with_edge=True))({0: seeds}, 9),
+        KHopOp(far, fanouts, DrawOptions(with_edge=True))({1: seeds + start}, 9),
     )
     assert (a.gid[0] + start).tolist() == b.gid[1].tolist()
     assert a.uid[0].tolist() == b.uid[1].tolist()
@@ -59,16 +59,16 @@ def test_a_node_whose_part_is_elsewhere_is_named():
     with pytest.raises(
         DataError, match="id 5 at position 0 is not in the graph, or its part is not mapped by this process"
     ):
-        KHopOp(far, [[2]])(np.array([5]), 0, 0)
+        KHopOp(far, [[2]])({0: np.array([5])}, 0)
 
 
 @pytest.mark.parametrize("start", [2**31 - NODES // 2, 2**32 - NODES // 2, 2**32 - NODES, 2**40])
 def test_a_batch_built_step_by_step_is_that_of_one_call(start):
     _, far = shifted(start)
     seeds = np.array([0, 39, 17, 0, 20]) + start
-    expected = KHopOp(far, [[3], [2]], DrawOptions(with_edge=True))(seeds, 1, 9)
+    expected = KHopOp(far, [[3], [2]], DrawOptions(with_edge=True))({1: seeds}, 9)
     builder = BatchBuilder(far, DrawOptions(with_edge=True))
-    builder.start(seeds, 1)
+    builder.start({1: seeds})
     for hop, fanout in enumerate((3, 2)):
         rows = builder.frontier[1]
         builder.merge(0, [Picks(*sample_rows(far, 0, rows, fanout, batch_key=9, hop=hop, with_edge=True))], None)

@@ -21,7 +21,7 @@ def inclusion_counts(degree: int, fanout: int, replace: bool) -> tuple[np.ndarra
     single, pair = np.zeros(degree), np.zeros(degree)
     seeds = pieces.gid_of[0][[degree]]
     for key in range(SAMPLES):
-        found = op(seeds, 0, key)
+        found = op({0: seeds}, key)
         picked = found.uid[0][found.src[0]]
         np.add.at(single, picked, 1)
         if 0 in picked:

@@ -82,7 +82,7 @@ def test_agrees_with_sampled_batches(tmp_path: Any) -> None:
     gids, draw = graph.seeds(0, seeds).gids, KHopOp(graph.view, ((2,), (2,)))
     counted = np.zeros(400)
     for batch in range(2000):
-        counted[draw(rng.permutation(gids)[:20], 0, batch).uid[0]] += 1 / 2000
+        counted[draw({0: rng.permutation(gids)[:20]}, batch).uid[0]] += 1 / 2000
     assert abs(counted - expected).max() < 0.12
     assert abs(counted - expected).mean() < 0.015
     along = sampler(edges, [2, 2], "out").sample_prob(torch.from_numpy(seeds), 400, batch_size=20).numpy()

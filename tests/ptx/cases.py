@@ -47,11 +47,11 @@ def khop(kernels: PtxKernels, seed: int) -> None:
         pieces = cut(graph, int(rng.choice([1, 3, 9])), rng, dtype)
         view, seed_type, gids = pieces.view, 0, pieces.gid_of[0][rng.integers(0, n, int(rng.choice(BORDERS[:14])))]
     options = {"replace": bool(rng.integers(2)), "with_edge": bool(rng.integers(2))}
-    want = KHopOp(view, [[fanout], [2]], DrawOptions(**options))(gids, seed_type, seed)
+    want = KHopOp(view, [[fanout], [2]], DrawOptions(**options))({seed_type: gids}, seed)
     device_graph = DeviceGraph.from_view(view, kernels)
     for max_picks in cases.WAYS:
         op = CudaKHopOp(device_graph, [[fanout], [2]], DrawOptions(**options), max_picks=max_picks)
-        cases.assert_same_batch(op(cases.to(kernels, gids), seed_type, seed), want)
+        cases.assert_same_batch(op({seed_type: cases.to(kernels, gids)}, seed), want)
 
 
 def _far_view(rng: np.random.Generator, n: int, dtype: type) -> GraphView:

@@ -8,8 +8,6 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
-import torch
-from torch_geometric.data import HeteroData
 
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.cuda import khop_steps
@@ -19,7 +17,7 @@ from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.store.host_tier import HostTier
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
-from tests.helpers.graphs import HETERO, SINGLE, TypedGraph
+from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, random_data, random_seeds
 from tests.helpers.owners import DirectRows, make_cache
 from tests.helpers.partitions import small_graph, small_hetero
 from tests.helpers.wide import wide_graph, wide_hetero
@@ -46,22 +44,6 @@ def test_same_batch(open_case, make, owners, features):
         case.check(case.config(*fanouts, replace=replace, with_edge=with_edge, **orders))
 
 
-def random_data(rng, edge_types):
-    """A random typed graph with some attributes."""
-    graph, data = TypedGraph.random(rng, edge_types), HeteroData()
-    for t, name in enumerate(graph.schema.node_types):
-        n = data[name].num_nodes = graph.num_nodes[t]
-        if rng.integers(2):
-            data[name].x = torch.from_numpy(rng.random((n, int(rng.integers(1, 9))), dtype=np.float32))
-        if rng.integers(2):
-            data[name].tags = torch.from_numpy(rng.integers(0, 9, (n, 3)).astype(np.int8))
-    for edge_type, edges in zip(graph.schema.edge_types, graph.edges, strict=True):
-        data[edge_type].edge_index = torch.from_numpy(edges)
-        if rng.integers(2):
-            data[edge_type].edge_attr = torch.from_numpy(rng.random((edges.shape[1], 2), dtype=np.float32))
-    return data
-
-
 @pytest.mark.parametrize("seed", range(16))
 def test_random_graphs(kernels, open_case, seed):
     """Cut into parts, any of which are here, the others with any number of owners; any seeds, some twice."""
@@ -71,20 +53,21 @@ def test_random_graphs(kernels, open_case, seed):
     order, here = rng.permutation(parts).tolist(), int(rng.integers(1, parts))
     others = np.array_split(order[here:], int(rng.integers(1, parts - here + 1)))
     memory = (["device", "uva", "hybrid"][rng.integers(3)], ["device", "uva", "hybrid", "cpu"][rng.integers(4)])
-    data = random_data(rng, (SINGLE, HETERO)[seed % 2])
+    graph = TypedGraph.random(rng, (SINGLE, HETERO)[seed % 2])
+    data = random_data(rng, graph)
     owners = [order[:here], *(list(map(int, each)) for each in others)]
     case = open_case(data, owners, memory, undirected=False)
     for number in range(4):
-        seed_type = int(rng.integers(len(case.whole.schema.node_types)))
         fanouts = rng.choice([0, 0, 1, 2, 5, 70, -1], (int(rng.integers(0, 4)), case.edge_types))
         options = {"replace": bool(rng.integers(2)), "with_edge": bool(rng.integers(2))}
+        seed_type = int(rng.integers(len(graph.num_nodes)))
         config = SamplerConfig(seed_type, tuple(map(tuple, fanouts.tolist())), **options)
-        begin, end = case.whole.view.type_offsets[seed_type : seed_type + 2]
         requests = []
         for _ in range(2):
-            seeds = rng.integers(begin, end, int(rng.integers(0, 9)))
+            more = {t: case.whole.view.type_offsets[t] + ids for t, ids in random_seeds(graph, rng).items()}
+            seeds = more.pop(seed_type, np.empty(0, dtype=np.int64))
             key = int(rng.integers(0, 2**64, dtype=np.uint64))
-            requests.append(BatchRequest(number, key, seeds, np.arange(len(seeds))))
+            requests.append(BatchRequest(number, key, seeds, np.arange(len(seeds)), more))
         case.check(config, requests)
 
 

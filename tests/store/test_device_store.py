@@ -102,7 +102,7 @@ def test_what_is_on_the_device_is_what_batches_want(kernels, partition_of):
         visits = on_device = 0
         for key in range(20):
             seeds = to(kernels, partition.split("train").gids[key * 5 : key * 5 + 5])
-            visited = CudaKHopOp(store.graph, [[3], [3]])(seeds, 0, key).gid[0].numpy()
+            visited = CudaKHopOp(store.graph, [[3], [3]])({0: seeds}, key).gid[0].numpy()
             visits += len(visited)
             on_device += int(((visited[:, None] >= first) & (visited[:, None] < end)).sum())
         assert on_device / visits > 1.2 * (end - first).sum() / 300
@@ -144,7 +144,7 @@ def test_parts_that_are_not_here(kernels, partition_of, name, memory):
     view = partition.view
     elsewhere = torch.tensor([int(view.bounds[1])])  # the first node of part 1
     with pytest.raises(DataError, match="not in the graph, or its part is not mapped by this process"):
-        CudaKHopOp(store.graph, [[2] * view.num_edge_types])(elsewhere, 0, 0)
+        CudaKHopOp(store.graph, [[2] * view.num_edge_types])({0: elsewhere}, 0)
     check_batches(store, partition, fanouts=[])
     store.close()
 
@@ -294,5 +294,5 @@ def test_a_damaged_row_is_an_error(kernels, tmp_path, row, memory):
     replace(whole.manifest, arrays={**whole.manifest.arrays, path: entry}).save(whole.directory)
     store = open_with(LocalPartition.open(whole.directory), kernels, memory, "cpu", 4000)
     with pytest.raises(PartitionError, match=f"node {row} points to"):
-        CudaKHopOp(store.graph, [[3]])(torch.tensor([row]), 0, 0)
+        CudaKHopOp(store.graph, [[3]])({0: torch.tensor([row])}, 0)
     store.close()

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 9
+#define GLT_ABI_VERSION 10
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -75,9 +75,10 @@ typedef struct {
 GLT_API int32_t glt_abi_version(void);
 
 // One whole batch: seeds, then H hops over all edge types; rows of every visited node must be local.
-// Local ids: seeds first (one row per seed, duplicates kept), then by first occurrence (hop, edge type, frontier lid, pick).
+// Local ids of a type: its seeds first (one row per seed, duplicates kept), then by first occurrence (hop, edge type, frontier
+// lid, pick). seeds: [T] -> gids [num_seeds[t]].
 // fanouts: [H * R], -1 = all. GLT_GROW detail[0]: 0 table, 1 scratch, 2 nodes of type detail[1], 3 edges of edge type detail[1].
-GLT_API int32_t glt_khop(const glt_graph* graph, const int64_t* seeds, int64_t num_seeds, int32_t seed_type, int32_t num_hops,
+GLT_API int32_t glt_khop(const glt_graph* graph, const int64_t* const* seeds, const int64_t* num_seeds, int32_t num_hops,
                          const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
                          const glt_workspace* ws, int64_t* detail);
 

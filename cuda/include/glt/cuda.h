@@ -75,9 +75,9 @@ GLT_API int32_t glt_cuda_relabel_number(const int64_t* ids, int64_t n, const int
 
 // A k-hop batch as one call. All of this is on the host. T node types, R edge types, H hops as in api.h.
 typedef struct {
-  int32_t num_hops, seed_type, replace, with_edge;
-  int64_t num_seeds;
+  int32_t num_hops, replace, with_edge, reserved;
   int64_t max_picks;               // of the whole batch: more are not promised room
+  const int64_t* num_seeds;        // [T]
   const int32_t* fanouts;          // [H * R]
   const int32_t *src_type, *dst_type;  // [R]
   const int64_t* type_sizes;       // [T]
@@ -88,13 +88,13 @@ typedef struct {
 GLT_API int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape* shape, int64_t* nodes, int64_t* edges,
                                    int64_t* workspace_bytes, int64_t* detail);
 
-// Queues the batch; results as glt_khop. Tables of pointers on the host: gid and uid [T] -> [nodes], edge_index [R] ->
+// Queues the batch; results as glt_khop. Tables of pointers on the host: seeds [T], gid and uid [T] -> [nodes], edge_index [R] ->
 // [2 * edges], edge_row [R] -> [edges], not read without with_edge. Of an edge type with E edges, all hops in order, the
 // first 2 * E of edge_index are written: source lids, then destination lids; -1 for a damaged source.
 // sizes: [5 + (H + 2) * T + (H + 1) * R] an error as above, the nodes by type (none, with the seeds, after each hop), the
 // edges by edge type (none, after each hop). A count that a hop did not change may be 0: take the highest before it.
 // workspace: aligned to 256 bytes, for this call alone.
-GLT_API int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* seeds, uint64_t batch_key,
+GLT_API int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* const* seeds, uint64_t batch_key,
                               void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
                               int64_t* const* edge_index, int64_t* const* edge_row, int64_t* sizes, int64_t* detail,
                               void* stream);

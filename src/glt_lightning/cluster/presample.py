@@ -13,7 +13,7 @@ from glt_lightning.options import Fanouts
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.khop import k_hop, neighbor_source
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
+from glt_lightning.sampler.request import SamplerConfig, batch_key
 from glt_lightning.sampler.source import RemoteRows
 
 _BATCHES = 64  # to count in
@@ -58,8 +58,7 @@ def presample(
     with Progress(progress).phase("presampling", batches, "batches") as done:
         for b in range(batches):
             chosen = np.ascontiguousarray(own[b * batch_size : (b + 1) * batch_size])
-            request = BatchRequest(b, batch_key(0, "presample", 0, b), chosen, np.arange(len(chosen)))
-            found = k_hop(source, request)
+            found = k_hop(source, {seeds.node_type: chosen}, batch_key(0, "presample", 0, b))
             for gids, per_hop in zip(found.gid, found.nodes_per_hop, strict=True):
                 in_batch[gids] += 1  # a node is in a batch once, except seeds that are listed twice
                 in_frontier[gids[: int(per_hop[:-1].sum())]] += 1

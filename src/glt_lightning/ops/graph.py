@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
+from glt_lightning.errors import DataError
 from glt_lightning.ops.native import GraphStruct, pointers
+
+_Ids = TypeVar("_Ids")
 
 _HINTS = 4096  # entries of the segment look-up: 16 KiB, half of a first-level cache
 
@@ -86,6 +90,14 @@ class GraphView:
 
     def arrays(self, edge_type: int, part: int) -> EdgeTypeArrays | None:
         return self._keep[0][edge_type * self.num_parts + part]
+
+
+def per_type(seeds: Mapping[int, _Ids], num_types: int, none: _Ids) -> list[_Ids]:
+    """The seeds of each node type, ``none`` for a type without. Raises `DataError` for a type that the graph does not have."""
+    unknown = [t for t in seeds if not 0 <= t < num_types]
+    if unknown:
+        raise DataError(f"seeds: expected node types 0 to {num_types - 1}, got {unknown[0]}.")
+    return [seeds.get(t, none) for t in range(num_types)]
 
 
 def segment_hints(bounds: np.ndarray) -> tuple[int, np.ndarray]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.graph import GraphView, per_type
 from glt_lightning.ops.native import GROW, WorkspaceStruct, check, library, pointers
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
@@ -102,27 +102,31 @@ class KHopOp:
         self._dst = list(self._src)
         self._edge_row: list[np.ndarray | None] = [None] * graph.num_edge_types
         self._e_id: list[np.ndarray | None] = [None] * graph.num_edge_types
-        self._sized_for = -1
+        self._sized_for = [-1] * graph.num_types
+        self._no_seeds, self._num_seeds = np.empty(0, dtype=np.int64), np.zeros(graph.num_types, dtype=np.int64)
         self._struct = WorkspaceStruct()
         self._address = ctypes.addressof(self._struct)
         self._fixed = (graph.address, self._fanouts.ctypes.data, self._detail.ctypes.data)
         if draw.threads > 1:
             self._scratch = np.empty(draw.threads << 17, dtype=np.uint64)
 
-    def __call__(self, seeds: np.ndarray, seed_type: int, batch_key: int) -> Subgraph:
-        """One batch. seeds: int64 [S] gids of type ``seed_type``; a seed that comes twice has two rows.
+    def __call__(self, seeds: Mapping[int, np.ndarray], batch_key: int) -> Subgraph:
+        """One batch. seeds: by node type int64 [S] gids of it; a seed that comes twice has two rows.
 
         The arrays of the result are valid until the next call.
-        Raises `DataError` for a seed outside the type, `PartitionError` for damaged rows.
+        Raises `DataError` for a seed outside its type, `PartitionError` for damaged rows.
         """
-        self._size_for(len(seeds), seed_type)
+        each = per_type(seeds, self._graph.num_types, self._no_seeds)
+        each = [np.ascontiguousarray(gids, dtype=np.int64) for gids in each]
+        self._num_seeds[:] = [len(gids) for gids in each]
+        self._size_for(self._num_seeds.tolist())
         graph, fanouts, detail = self._fixed
+        seed_pointers = pointers(each)
         while True:
             status = self._call(
                 graph,
-                seeds.ctypes.data,
-                len(seeds),
-                seed_type,
+                seed_pointers.ctypes.data,
+                self._num_seeds.ctypes.data,
                 self._hops,
                 fanouts,
                 batch_key,
@@ -153,13 +157,11 @@ class KHopOp:
             edges_per_hop=self._edges_per_hop,
         )
 
-    def _bounds(self, num_seeds: int, seed_type: int) -> tuple[list[int], list[int]]:
+    def _bounds(self, num_seeds: Sequence[int]) -> tuple[list[int], list[int]]:
         """Most nodes per type and edges per edge type that these fan-outs allow."""
         graph = self._graph
         sizes = self._type_sizes.tolist()
-        nodes = [0] * graph.num_types
-        frontier = [0] * graph.num_types
-        nodes[seed_type] = frontier[seed_type] = num_seeds
+        nodes, frontier = list(num_seeds), list(num_seeds)
         edges = [0] * graph.num_edge_types
         for hop in self._fanouts.tolist():
             new = [0] * graph.num_types
@@ -170,13 +172,15 @@ class KHopOp:
                 new[source] += found
             frontier = [min(n, s) for n, s in zip(new, sizes, strict=True)]
             nodes = [n + f for n, f in zip(nodes, frontier, strict=True)]
-        extra = [num_seeds if t == seed_type else 0 for t in range(graph.num_types)]  # seeds may repeat
-        return [min(n, s + x) for n, s, x in zip(nodes, sizes, extra, strict=True)], edges
+        # seeds may repeat
+        return [min(n, s + x) for n, s, x in zip(nodes, sizes, num_seeds, strict=True)], edges
 
-    def _size_for(self, num_seeds: int, seed_type: int) -> None:
-        if self._sized_for == num_seeds and self._settled:
+    def _size_for(self, num_seeds: list[int]) -> None:
+        """Room for up to so many seeds of each type. It never shrinks: batches of links have other numbers each time."""
+        most = [max(pair) for pair in zip(num_seeds, self._sized_for, strict=True)]
+        if self._sized_for == most and self._settled:
             return
-        nodes, edges = self._bounds(num_seeds, seed_type)
+        nodes, edges = self._bounds(most)
         for t, n in enumerate(nodes):
             if self._node_cap[t] < min(n, _FIRST_NODES):
                 self._node_array(t, min(n, _FIRST_NODES))
@@ -185,9 +189,9 @@ class KHopOp:
                 self._edge_array(r, min(n, 4 * _FIRST_NODES))
         bound = sum(nodes)
         guess = self._most_nodes + self._most_nodes // 2 if self._most_nodes else _FIRST_NODES
-        self._table_slots(min(bound, max(guess, 2 * num_seeds)))
-        # once the guess from earlier batches reaches the bound, the sizes for this number of seeds are final
-        self._sized_for, self._settled = num_seeds, bound <= guess or bool(self._most_nodes)
+        self._table_slots(min(bound, max(guess, 2 * sum(most))))
+        # once the guess from earlier batches reaches the bound, the sizes for these numbers of seeds are final
+        self._sized_for, self._settled = most, bound <= guess or bool(self._most_nodes)
         self._bind()
 
     _settled = False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.graph import GraphView, per_type
 from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.native import BAD_ARG, BAD_ID, GROW, MergeStruct, PicksStruct, check, library, pointer, pointers
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
@@ -79,18 +79,19 @@ class BatchBuilder:
         rows = np.empty(0, dtype=np.int64) if "edge_rows" in draw.columns else None
         self._edge_row = [rows for _ in range(graph.num_edge_types)]
 
-    def start(self, seeds: np.ndarray, seed_type: int) -> None:
-        """seeds: int64 [S] gids of one type; a seed that comes twice has two rows. Raises `DataError` for an id out of range."""
+    def start(self, seeds: Mapping[int, np.ndarray]) -> None:
+        """seeds: by node type int64 [S] gids; a seed that comes twice has two rows. Raises `DataError` as `require_seeds`."""
         graph = self._graph
-        require_seeds(graph, seeds, seed_type)
+        each = require_seeds(graph, seeds)
         self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_edge_types
         self._ends = [
             (list(self._nodes), list(self._edges))
         ]  # numbers of nodes and edges before the seeds, and behind each hop
-        self._reserve_nodes(seed_type, len(seeds))
-        self._gid[seed_type][: len(seeds)] = seeds
-        self._nodes[seed_type] = len(seeds)
-        self._reserve_table(len(seeds))
+        for t, gids in enumerate(each):
+            self._reserve_nodes(t, len(gids))
+            self._gid[t][: len(gids)] = gids
+            self._nodes[t] = len(gids)
+        self._reserve_table(sum(self._nodes))
         self._fill()
         self.end_hop()
 
@@ -205,12 +206,15 @@ class BatchBuilder:
         check(status, self._detail, "relabel")
 
 
-def require_seeds(graph: GraphView, seeds: np.ndarray, seed_type: int) -> None:
-    """Raises `DataError` where not all of ``seeds``, int64 [S] gids, are of this type."""
-    begin, end = graph.type_offsets[seed_type : seed_type + 2].tolist()
-    bad = np.flatnonzero((seeds < begin) | (seeds >= end))
-    if len(bad):
-        raise DataError(f"sample: id {seeds[bad[0]]} at position {bad[0]} is not a node of the seeds' type.")
+def require_seeds(graph: GraphView, seeds: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+    """The seeds of each node type, int64 [S] gids. Raises `DataError` where not all are of their type."""
+    each = per_type(seeds, graph.num_types, np.empty(0, dtype=np.int64))
+    for t, gids in enumerate(each):
+        begin, end = graph.type_offsets[t : t + 2].tolist()
+        bad = np.flatnonzero((gids < begin) | (gids >= end))
+        if len(bad):
+            raise DataError(f"sample: id {gids[bad[0]]} at position {bad[0]} is not a node of the seeds' type.")
+    return each
 
 
 def _grown(array: np.ndarray, n: int) -> np.ndarray:

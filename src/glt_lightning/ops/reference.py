@@ -6,6 +6,7 @@ every row in canonical order: ascending (user id of the source, edge id).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -179,18 +180,17 @@ class ReferenceBatch:
 def khop(
     edge_types: list[ReferenceEdgeType],
     num_types: int,
-    seeds: Tensor,
-    seed_type: int,
+    seeds: Mapping[int, Tensor],
     fanouts: list[list[int]],
     *,
     batch_key: int,
     replace: bool = False,
 ) -> ReferenceBatch:
-    """A whole batch in the user's ids. Local ids: seeds first (one row each, also when equal), then by first occurrence
-    in the order hop, edge type, frontier local id, pick. Each node is expanded in the hop after it was found."""
+    """A whole batch in the user's ids. seeds: by node type. Local ids of a type: its seeds first (one row each, also when
+    equal), then by first occurrence in the order hop, edge type, frontier local id, pick. Each node is expanded in the hop
+    after it was found."""
     empty = torch.empty(0, dtype=torch.int64)
-    nodes = [empty] * num_types
-    nodes[seed_type] = seeds
+    nodes = [seeds.get(t, empty) for t in range(num_types)]
     frontier = [(0, len(n)) for n in nodes]
     nodes_per_hop = [[len(n)] for n in nodes]
     edges: list[list[Tensor]] = [[] for _ in edge_types]

@@ -20,7 +20,7 @@ from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.merge import Drawn, require_seeds
 from glt_lightning.ops.route import Route
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
 from glt_lightning.sampler.table import MappedTables, RowTable
 from glt_lightning.store.device_store import DeviceStore
@@ -53,20 +53,13 @@ class DeviceNeighbors(MappedTables):
         self._error_before.copy_(self._error, non_blocking=True)
         self._n_id, self._places = [], {}  # else the device holds two batches while the next one is made
 
-    def khop(self, request: BatchRequest) -> DeviceSubgraph | None:
-        return self._khop(self._kernels.put(request.seeds), self.config.seed_type, request.key)
+    def khop(self, seeds: Mapping[int, np.ndarray], key: int) -> DeviceSubgraph | None:
+        return self._khop({t: self._kernels.put(gids) for t, gids in seeds.items()}, key)
 
-    def start(self, request: BatchRequest) -> DeviceHops:
-        seeds, config = request.seeds, self.config
-        require_seeds(self.view, seeds, config.seed_type)
-        return DeviceHops(
-            self._store.graph,
-            self._kernels.put(seeds),
-            config.seed_type,
-            config,
-            remote=self._remote,
-            host_seeds=seeds,
-        )
+    def start(self, seeds: Mapping[int, np.ndarray]) -> DeviceHops:
+        each = require_seeds(self.view, seeds)
+        put = [self._kernels.put(gids) for gids in each]
+        return DeviceHops(self._store.graph, put, self.config, remote=self._remote, host_seeds=each)
 
     def expand(
         self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Frontier], *, new: bool = True

@@ -14,7 +14,6 @@ from glt_lightning.ops.merge import BatchBuilder, Drawn, Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.ops.tiered import TieredShards
-from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import Field, copied
 from glt_lightning.sampler.table import MappedTables, RowTable
 
@@ -45,11 +44,11 @@ class HostSource(MappedTables):
     def _builder(self) -> BatchBuilder:
         return BatchBuilder(self.view, self.config)
 
-    def khop(self, request: BatchRequest) -> Subgraph | None:
-        return self._khop(request.seeds, self.config.seed_type, request.key)
+    def khop(self, seeds: Mapping[int, np.ndarray], key: int) -> Subgraph | None:
+        return self._khop(seeds, key)
 
-    def start(self, request: BatchRequest) -> BatchBuilder:
-        self._builder.start(request.seeds, self.config.seed_type)
+    def start(self, seeds: Mapping[int, np.ndarray]) -> BatchBuilder:
+        self._builder.start(seeds)
         return self._builder
 
     def expand(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
@@ -63,19 +66,20 @@ def neighbor_source(
     return local if remote is None else RoutedSource(local, partition, remote, cache, attributes=attributes)
 
 
-def k_hop(source: NeighborSource, request: BatchRequest) -> Found:
+def k_hop(source: NeighborSource, seeds: Mapping[int, np.ndarray], key: int) -> Found:
     """The nodes and edges of a batch. Its arrays in the host's memory are valid until the next batch.
 
-    Raises `DataError` for seeds of several types or outside their type, `PartitionError` for damaged rows, `PeerError`,
-    naming an owner that does not answer.
+    seeds: by node type int64 [S] gids, of any number of types; a seed that comes twice has two rows.  key: 64-bit key of all
+    draws.
+    Raises `DataError` for seeds outside their type, `PartitionError` for damaged rows, `PeerError`, naming an owner that does
+    not answer.
     """
-    request.require_one_type()
     begin = time.perf_counter()
     source.begin()
-    found = source.khop(request)
+    found = source.khop(seeds, key)
     if found is None:
-        batch = source.local.start(request)
-        run_hops(source, batch, request.key, source.config.fanouts)
+        batch = source.local.start(seeds)
+        run_hops(source, batch, key, source.config.fanouts)
         found = batch.result()
     counters = source.local.counters
     counters.sample_s = time.perf_counter() - begin - counters.remote_s
@@ -108,4 +112,5 @@ class KHopSampler:
         Raises as `k_hop`, and `DataError` for more than ``config.most_bytes``; on a device also in the batch after one
         whose edges lead out of the graph.
         """
-        return assemble(self.source, request, k_hop(self.source, request))
+        seeds = request.typed_seeds(self.source.config.seed_type)
+        return assemble(self.source, request, k_hop(self.source, seeds, request.key))

@@ -13,7 +13,7 @@ from glt_lightning.ops.hops import Expands
 from glt_lightning.ops.merge import Drawn
 from glt_lightning.ops.route import Route
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
 from glt_lightning.sampler.table import RowTable
 
@@ -44,8 +44,8 @@ class NeighborSource(Expands, Protocol):
     def begin(self) -> None:
         """Forgets the batch before."""
 
-    def khop(self, request: BatchRequest) -> Found | None:
-        """The nodes and edges of a whole batch in one native call; None where that cannot be."""
+    def khop(self, seeds: Mapping[int, np.ndarray], key: int) -> Found | None:
+        """The nodes and edges of a whole batch in one native call; None where that cannot be. seeds: as `khop.k_hop`."""
 
     def expand(
         self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any], *, new: bool = True
@@ -77,8 +77,8 @@ class LocalSource(NeighborSource, Protocol):
     @property
     def counters(self) -> Counters: ...
 
-    def start(self, request: BatchRequest) -> Any:
-        """A batch that has its seeds (`ops.hops.Growing`), whose ``result`` gives its nodes and edges."""
+    def start(self, seeds: Mapping[int, np.ndarray]) -> Any:
+        """A batch that has its seeds, by node type (`ops.hops.Growing`), whose ``result`` gives its nodes and edges."""
 
     def routed(self, frontier: Sequence[Any]) -> Sequence[np.ndarray]:
         """Per node type int64 [n]: the gids of a frontier that have to be routed to their owners."""

@@ -70,9 +70,6 @@ class BatchRequest:
         extras: Name -> array [S, ...] that no sampler reads (labels, times, ids of edges); it travels untouched to
             `loader.collate`.
 
-    Raises:
-        DataError: By a sampler that takes seeds of one node type, for ``more_seeds``.
-
     Example:
         >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
         >>> request.nbytes
@@ -91,13 +88,14 @@ class BatchRequest:
         """Of all its arrays."""
         return sum(a.nbytes for a in (self.seeds, self.input_id, *self.more_seeds.values(), *self.extras.values()))
 
-    def require_one_type(self) -> None:
-        """Raises `DataError` for seeds of several node types; to be asked by a sampler that takes one."""
-        if self.more_seeds:
+    def typed_seeds(self, seed_type: int) -> dict[int, np.ndarray]:
+        """All seeds by node type. seed_type: that of ``seeds``. Raises `DataError` where ``more_seeds`` has it, too."""
+        if seed_type in self.more_seeds:
             raise DataError(
-                f"batch {self.number} has seeds of node types {sorted(self.more_seeds)} beside those of the loader's own "
-                "node type; this sampler takes seeds of one node type. Make a loader for each node type."
+                f"batch {self.number}: more_seeds has seeds of node type {seed_type}, which those in seeds are of. Put all seeds "
+                "of this type into seeds."
             )
+        return {seed_type: self.seeds, **self.more_seeds}
 
 
 def batch_key(seed: int, loader: str, epoch: int, position: int) -> int:

@@ -13,7 +13,6 @@ from glt_lightning.ops.has_edges import require_pairs
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.neighbors import Found, LocalSource
-from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.source import AskedRows, Expand, Picked, RemoteRows, wire_dtype
 from glt_lightning.sampler.table import Answer, RowTable
 from glt_lightning.store.remote_cache import RemoteCache
@@ -55,7 +54,7 @@ class RoutedSource:
     def begin(self) -> None:
         self.local.begin()
 
-    def khop(self, request: BatchRequest) -> Found | None:
+    def khop(self, seeds: Mapping[int, np.ndarray], key: int) -> Found | None:
         return None
 
     def expand(

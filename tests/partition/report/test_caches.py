@@ -45,7 +45,7 @@ def test_stored_lists(tmp_path: Path, make: Callable[[], Any]) -> None:
         )
         remote, hits = 0, dict.fromkeys(RATIOS, 0)
         for request in list(plan.requests(0))[: OPTIONS.batches]:
-            found = sample(request.seeds, seeds.node_type, request.key)
+            found = sample({seeds.node_type: request.seeds}, request.key)
             for t, gids in enumerate(found.gid):
                 own = [manifest.offsets[t] + b for b in manifest.bounds[t][part.part : part.part + 2]]
                 others = set(gids[(gids < own[0]) | (gids >= own[1])].tolist())

@@ -11,11 +11,12 @@ from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
 from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, expand
 from glt_lightning.ops.cuda.sample import MODEST_ROOM
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph, PendingBatch
+from glt_lightning.ops.graph import per_type
 from glt_lightning.ops.hops import AllLocal, run_hops
 from glt_lightning.ops.merge import Drawn
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
-_CACHED_ROOMS = 64  # numbers of seeds whose bounds are cached; a loader has two, clients of a server have more
+_CACHED_ROOMS = 64  # numbers of seeds whose bounds are cached; a loader of nodes has two, clients of a server have more
 
 
 class CudaKHopOp(AllLocal):
@@ -37,22 +38,24 @@ class CudaKHopOp(AllLocal):
     ) -> None:
         self.graph, self.fanouts = graph, [list(hop) for hop in fanouts]
         self.draw, self.max_picks = draw, max_picks
-        self._rooms: dict[tuple[int, int], KHopRoom] = {}
+        self._rooms: dict[tuple[int, ...], KHopRoom] = {}
 
-    def __call__(self, seeds: Tensor, seed_type: int, batch_key: int) -> DeviceSubgraph:
-        """One batch. seeds: int64 [S] gids of type ``seed_type`` on the device; a seed that comes twice has two rows.
+    def __call__(self, seeds: Mapping[int, Tensor], batch_key: int) -> DeviceSubgraph:
+        """One batch. seeds: by node type int64 [S] gids on the device; a seed that comes twice has two rows.
 
-        Raises `DataError` for a seed outside the type, `PartitionError` for damaged rows.
+        Raises `DataError` for a seed outside its type, `PartitionError` for damaged rows.
         """
-        return self.start(seeds, seed_type, batch_key).result()
+        return self.start(seeds, batch_key).result()
 
-    def start(self, seeds: Tensor, seed_type: int, batch_key: int) -> PendingBatch:
+    def start(self, seeds: Mapping[int, Tensor], batch_key: int) -> PendingBatch:
         """Queues a batch on the current stream; its ``result`` is asked for later, with the same stream current."""
-        seeds = self.graph.kernels.require_ids(seeds, "seeds")
-        room = self._room(len(seeds), seed_type)
+        kernels = self.graph.kernels
+        ids = {t: kernels.require_ids(gids, "seeds") for t, gids in seeds.items()}
+        each = per_type(ids, self.graph.num_types, kernels.empty(0))
+        room = self._room(tuple(map(len, each)))
         if room.workspace >= 0:
-            return NativeBatch(room, seeds, batch_key)
-        batch = DeviceHops(self.graph, seeds, seed_type, self.draw)
+            return NativeBatch(room, each, batch_key)
+        batch = DeviceHops(self.graph, each, self.draw)
         run_hops(self, batch, batch_key, self.fanouts)
         return batch
 
@@ -60,10 +63,10 @@ class CudaKHopOp(AllLocal):
         """One hop, for `ops.hops.run_hops`."""
         return expand(self.graph, key, hop, fanouts, frontier, self.draw)
 
-    def _room(self, num_seeds: int, seed_type: int) -> KHopRoom:
-        room = self._rooms.get((num_seeds, seed_type))
+    def _room(self, num_seeds: tuple[int, ...]) -> KHopRoom:
+        room = self._rooms.get(num_seeds)
         if room is None:
-            room = KHopRoom(self.graph, self.fanouts, num_seeds, seed_type, self.draw, max_picks=self.max_picks)
+            room = KHopRoom(self.graph, self.fanouts, num_seeds, self.draw, max_picks=self.max_picks)
             if len(self._rooms) < _CACHED_ROOMS:
-                self._rooms[num_seeds, seed_type] = room
+                self._rooms[num_seeds] = room
         return room

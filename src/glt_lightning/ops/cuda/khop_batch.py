@@ -23,11 +23,11 @@ class _Shape(ctypes.Structure):
 
     _fields_ = [
         ("num_hops", c_int32),
-        ("seed_type", c_int32),
         ("replace", c_int32),
         ("with_edge", c_int32),
-        ("num_seeds", c_int64),
+        ("reserved", c_int32),
         ("max_picks", c_int64),
+        ("num_seeds", c_void_p),
         ("fanouts", c_void_p),
         ("src_type", c_void_p),
         ("dst_type", c_void_p),
@@ -36,7 +36,7 @@ class _Shape(ctypes.Structure):
 
 
 class KHopRoom:
-    """Upper bounds on the size of batches of a given number of seeds. Immutable, so batches may share it.
+    """Upper bounds on the size of batches with given numbers of seeds by node type. Immutable, so batches may share it.
 
     nodes, edges: at most, by type and by edge type.  workspace: bytes; -1 where that is not bounded by ``max_picks``.
     """
@@ -45,18 +45,17 @@ class KHopRoom:
         self,
         graph: DeviceGraph,
         fanouts: Sequence[Sequence[int]],
-        num_seeds: int,
-        seed_type: int,
+        num_seeds: Sequence[int],
         draw: DrawOptions,
         *,
         max_picks: int,
     ) -> None:
         self.graph, self.draw, self.num_hops = graph, draw, len(fanouts)
-        sizes = np.array(graph.type_sizes, dtype=np.int64)
+        num, sizes = (np.array(values, dtype=np.int64) for values in (num_seeds, graph.type_sizes))
         short = [np.array(values, dtype=np.int32) for values in (fanouts, graph.src_types, graph.dst_types)]
-        self._keep: list[np.ndarray] = [*short, sizes]
+        self._keep: list[np.ndarray] = [num, *short, sizes]
         addresses = [array.ctypes.data for array in self._keep]
-        self._shape = _Shape(self.num_hops, seed_type, draw.replace, draw.with_edge, num_seeds, max_picks, *addresses)
+        self._shape = _Shape(self.num_hops, draw.replace, draw.with_edge, 0, max_picks, *addresses)
         self.address = ctypes.addressof(self._shape)
         room = np.zeros(graph.num_types + graph.num_edge_types + 1, dtype=np.int64)
         parts = [room[: graph.num_types], room[graph.num_types : -1], room[-1:]]
@@ -67,25 +66,25 @@ class KHopRoom:
 class NativeBatch:
     """A batch that is queued whole on the current stream when this is made; the host waits in `result` alone."""
 
-    def __init__(self, room: KHopRoom, seeds: Tensor, batch_key: int) -> None:
+    def __init__(self, room: KHopRoom, seeds: Sequence[Tensor], batch_key: int) -> None:
         self._room, graph = room, room.graph
         kernels, empty = graph.kernels, graph.kernels.empty
         self._gid, self._uid = ([empty(n) for n in room.nodes] for _ in range(2))
         self._edge_index = [empty(2 * n) for n in room.edges]
         self._edge_row = [empty(n) for n in room.edges] if room.draw.with_edge else []
-        outputs = (self._gid, self._uid, self._edge_index, self._edge_row)
-        tables = [(c_void_p * len(tensors))(*[t.data_ptr() for t in tensors]) for tensors in outputs]
+        lists = (seeds, self._gid, self._uid, self._edge_index, self._edge_row)
+        at_seeds, *outputs = [(c_void_p * len(each))(*[t.data_ptr() for t in each]) for each in lists]
         sizes = empty(5 + (room.num_hops + 2) * graph.num_types + (room.num_hops + 1) * graph.num_edge_types)
         workspace = empty(room.workspace, dtype=torch.uint8)
         kernels.run(
             "glt_cuda_khop",
             graph.address,
             room.address,
-            seeds,
+            ctypes.addressof(at_seeds),
             batch_key,
             workspace,
             room.workspace,
-            *map(ctypes.addressof, tables),
+            *map(ctypes.addressof, outputs),
             sizes,
         )
         self._sizes = HostCopy(sizes, kernels)

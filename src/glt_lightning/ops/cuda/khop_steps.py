@@ -115,8 +115,8 @@ class DeviceHops:
     """`ops.merge.BatchBuilder` on a device: one batch, on the stream that is current. The host waits for the device once a
     hop, and once more in a hop that finds very many remote nodes.
 
-    seeds: int64 [S] gids, on the device.  remote: which parts are remote; None: none is.  host_seeds: the seeds on the
-    host, needed with ``remote``.
+    seeds: by node type, int64 [S] gids, on the device.  remote: which parts are remote; None: none is.  host_seeds: the
+    seeds on the host, needed with ``remote``.
 
     Attributes:
         frontier: Per node type, the nodes that the last hop found first.
@@ -125,19 +125,18 @@ class DeviceHops:
     def __init__(
         self,
         graph: DeviceGraph,
-        seeds: Tensor,
-        seed_type: int,
+        seeds: Sequence[Tensor],
         draw: DrawOptions,
         *,
         remote: RemoteParts | None = None,
-        host_seeds: np.ndarray = _NONE,
+        host_seeds: Sequence[np.ndarray] = (),
     ) -> None:
         kernels = graph.kernels
         self._graph, self._kernels, self._columns, self._remote = graph, kernels, draw.columns, remote
         types, edge_types = range(graph.num_types), range(graph.num_edge_types)
         self._error = kernels.new_error()
         self._lids = DeviceLids(kernels, self._error)
-        self._gid = [seeds.clone() if t == seed_type else kernels.empty(0) for t in types]
+        self._gid = [gids.clone() for gids in seeds]
         self._uid = [kernels.empty(len(gid)) for gid in self._gid]
         self._num_nodes = [len(gid) for gid in self._gid]
         # on the device: ahead of `_num_nodes` while a hop is made
@@ -149,11 +148,12 @@ class DeviceHops:
         self._edges_per_hop: list[list[int]] = []
         self.frontier: list[Frontier] = []
         split = {}
-        if remote is not None:
-            away = remote.find(seed_type, host_seeds)
-            split[seed_type] = kernels.put(np.argsort(~away, kind="stable")), host_seeds[away]
-        else:
+        if remote is None:
             self._look_up([0 for _ in types])
+        else:
+            for t, gids in enumerate(host_seeds):
+                away = remote.find(t, gids)
+                split[t] = kernels.put(np.argsort(~away, kind="stable")), gids[away]
         self._begin([0 for _ in types], split)
 
     def stitch(self, drawn: Mapping[int, Drawn]) -> dict[int, np.ndarray]:

@@ -100,7 +100,7 @@ def _count_accesses(
         for part, ((node_type, ids), batches) in enumerate(zip(seeds, numbers, strict=True)):
             gids = np.random.default_rng([options.seed, part]).permutation(ids) + topology.offset(node_type)
             for b in range(batches):
-                found = sample(gids[b * size : (b + 1) * size], schema.node_index(node_type), b)
+                found = sample({schema.node_index(node_type): gids[b * size : (b + 1) * size]}, b)
                 for gid in found.gid:
                     values[part][gid] += np.float32(1 / batches)
                 done(1)

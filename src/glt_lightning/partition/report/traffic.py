@@ -152,7 +152,7 @@ class _Prediction:
         for request in plan.requests(_MEASURED):
             if len(nodes) == self._options.batches:
                 break
-            found = self._sample(request.seeds, self._config.seed_type, request.key)
+            found = self._sample({self._seeds.node_type: request.seeds}, request.key)
             cached = [lists.cached(found.gid, ratio) for _, lists, ratio in caches]
             nodes.append(int(found.nodes_per_hop.sum()))
             asked.append(self._requests.of_batch(found, part, cached))
@@ -196,7 +196,7 @@ class _Prediction:
         for number, request in enumerate(plan.requests(_RANKED)):
             if number == self._options.batches:
                 break
-            found = self._sample(request.seeds, self._config.seed_type, request.key)
+            found = self._sample({self._seeds.node_type: request.seeds}, request.key)
             for t, gids in enumerate(found.gid):
                 counts[t][gids - manifest.offsets[t]] += 1
             self._done(1)

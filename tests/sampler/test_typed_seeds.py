@@ -1,0 +1,141 @@
+"""Seeds of several node types in one batch: every source gives the batch of the reference, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import DataError
+from glt_lightning.ops import reference
+from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, random_data, random_seeds
+from tests.helpers.owners import make_cache, split_up
+from tests.helpers.partitions import partitioned, small_hetero
+from tests.helpers.servers import open_farm
+
+
+def gids_of(whole: LocalPartition) -> list[np.ndarray]:
+    """Per node type int64 [N]: the gid of each user id."""
+    offsets, found = whole.view.type_offsets, []
+    for t, n in enumerate(whole.manifest.num_nodes):
+        found.append(offsets[t] + np.argsort(whole.node_shards(t, "n_id").gather(offsets[t] + np.arange(n))))
+    return found
+
+
+def request_of(number: int, key: int, seeds: dict[int, np.ndarray]) -> tuple[int, BatchRequest]:
+    """(seed type, request)"""
+    seed_type, *others = seeds
+    own = seeds[seed_type]
+    return seed_type, BatchRequest(number, key, own, np.arange(len(own)), {t: seeds[t] for t in others})
+
+
+def arrays_of(sampler: KHopSampler, request: BatchRequest) -> dict[str, np.ndarray]:
+    draft = sampler.draft(request)
+    return draft.write(np.empty(draft.nbytes, dtype=np.uint8))
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def assert_is_the_reference(graph: TypedGraph, found: dict[str, np.ndarray], seeds, fanouts, key, replace) -> None:
+    uids = {t: torch.from_numpy(ids) for t, ids in seeds.items()}
+    want = reference.khop(graph.reference(), len(graph.num_nodes), uids, fanouts, batch_key=key, replace=replace)
+    for t, n_id in enumerate(want.n_id):
+        assert found[f"node/{t}/n_id"].tolist() == n_id.tolist()
+    for r, edge_index in enumerate(want.edge_index):
+        assert found[f"edge/{r}/edge_index"].tolist() == edge_index.tolist()
+        assert found[f"edge/{r}/e_id"].tolist() == want.e_id[r].tolist()
+    assert found["num_sampled_nodes"].tolist() == want.nodes_per_hop
+    assert found["num_sampled_edges"].tolist() == want.edges_per_hop
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_every_source_gives_the_reference(tmp_path, seed, parts):
+    """Of random graphs: one native call, hop by hop, with owners, and with cached neighbour lists."""
+    rng = np.random.default_rng(seed)
+    graph = TypedGraph.random(rng, (SINGLE, HETERO, HETERO)[seed % 3])
+    whole = partitioned(random_data(rng, graph), tmp_path, parts)
+    here, remote = split_up(whole, [[p] for p in rng.permutation(parts).tolist()])
+    gid_of, cache = gids_of(whole), make_cache(here, remote, CacheOptions(bytes=1 << 25, topology=1 << 24))
+    with closing(cache):
+        for number in range(4):
+            seeds = random_seeds(graph, rng)
+            fanouts = rng.choice([0, 1, 2, 5, 70, -1], (int(rng.integers(1, 4)), len(graph.edges))).tolist()
+            key, replace = int(rng.integers(0, 2**64, dtype=np.uint64)), bool(rng.integers(2))
+            seed_type, request = request_of(number, key, {t: gid_of[t][ids] for t, ids in seeds.items()})
+            config = SamplerConfig(seed_type, tuple(map(tuple, fanouts)), replace=replace, with_edge=True)
+            expected = arrays_of(KHopSampler(whole, config), request)
+            assert_is_the_reference(graph, expected, seeds, fanouts, key, replace)
+            stepped = KHopSampler(whole, config)
+            stepped.source.khop = lambda *_: None
+            for sampler in (
+                stepped,
+                KHopSampler(here, config, remote=remote),
+                KHopSampler(here, config, remote=remote, cache=cache),
+            ):
+                assert_same(arrays_of(sampler, request), expected)
+
+
+def requests(whole: LocalPartition, count: int = 6) -> Iterator[BatchRequest]:
+    """Papers are the loader's own seeds; some batches have authors, too, and one has no paper."""
+    rng, gid_of = np.random.default_rng(0), gids_of(whole)
+    for number in range(count):
+        papers, authors = gid_of[1][rng.integers(0, 200, 9 * (number > 0))], gid_of[0][rng.integers(0, 80, number)]
+        yield BatchRequest(number, 99 + number, papers, np.arange(len(papers)), {0: authors} if number else {})
+
+
+@pytest.mark.parametrize("kind", ["processes", "flight", "handover"])
+def test_every_producer_gives_the_batches_of_one_that_samples_inline(tmp_path, kind):
+    whole = partitioned(small_hetero(), tmp_path, 2)
+    config = SamplerConfig(1, ((4, 3), (2, -1)), with_edge=True)
+    sampler = KHopSampler(whole, config)
+    expected = [arrays_of(sampler, request) for request in requests(whole)]
+    assert [each["num_sampled_nodes"][:, 0].tolist() for each in expected] == [[0, 0], *([n, 9] for n in range(1, 6))]
+
+    def check(producer):
+        for sample in producer.stream(config, requests(whole)):
+            assert_same({name: np.array(a) for name, a in sample.arrays.items()}, expected[sample.number])
+
+    if kind == "processes":
+        with closing(SubprocessProducer(whole, SamplingOptions(num_workers=2))) as producer:
+            check(producer)
+    else:
+        with open_farm(kind) as farm:
+            check(farm.producer(farm.peer(farm.serve(whole).address)))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ({0: [3, 90]}, "id 90 at position 1 is not"),
+        ({1: [80], 0: [80]}, "id 80 at position 0 is not"),
+        ({2: [1]}, "seeds: expected node types 0 to 1, got 2"),
+    ],
+)
+@pytest.mark.parametrize("parts_here", [[0, 1], [0]])
+def test_a_seed_of_another_type_is_refused(tmp_path, seeds, message, parts_here):
+    whole = partitioned(small_hetero(), tmp_path, 2)
+    here, remote = split_up(whole, [parts_here, *([p] for p in (0, 1) if p not in parts_here)])
+    source = neighbor_source(here, SamplerConfig(0, ((2, 2),)), remote=remote if len(parts_here) == 1 else None)
+    with pytest.raises(DataError, match=message):
+        k_hop(source, {t: np.array(gids) for t, gids in seeds.items()}, 1)
+
+
+def test_seeds_of_the_own_type_belong_together():
+    request = BatchRequest(7, 1, np.arange(2), np.arange(2), {0: np.arange(3)})
+    assert list(request.typed_seeds(1)) == [1, 0]
+    with pytest.raises(DataError, match="batch 7: more_seeds has seeds of node type 0"):
+        request.typed_seeds(0)
