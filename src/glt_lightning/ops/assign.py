@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import GROW, I32, I64, P, Signatures, bind, check
+from glt_lightning.ops.native import GROW, I32, I64, P, Signatures, bind, call, check
 
 _EMPTY = np.uint64(2**64 - 1)  # key of a free slot of `PairTable`
 
@@ -113,22 +113,22 @@ class Labels:
         Raghavan, Albert, Kumara (2007) with the size limit of Meyerhenke, Sanders, Schulz (2014).
         everywhere: a node of a label above its capacity may also take a label that none of its neighbours has.
         """
-        capacity, moved, detail = np.ascontiguousarray(capacity, np.int64), np.zeros(1, np.int64), np.zeros(4, np.int64)
+        capacity, moved = np.ascontiguousarray(capacity, np.int64), np.zeros(1, np.int64)
         assert capacity.shape == (self.loads.shape[1],)
         assert rows.num_nodes == len(self.labels)
         struct = rows.struct()
-        status = _library().glt_assign_rows(
+        status, detail = call(
+            _library().glt_assign_rows,
             ctypes.byref(struct),
-            self.labels.ctypes.data,
+            self.labels,
             len(self.loads),
-            self.weights.ctypes.data,
+            self.weights,
             self.weights.shape[1],
-            self.loads.ctypes.data,
-            capacity.ctypes.data,
+            self.loads,
+            capacity,
             everywhere,
-            self._counts.ctypes.data,
-            moved.ctypes.data,
-            detail.ctypes.data,
+            self._counts,
+            moved,
         )
         check(status, detail, "assign rows")
         return int(moved[0])
@@ -150,10 +150,10 @@ class PairTable:
 
     def add(self, rows: NeighborRows, labels: np.ndarray) -> None:
         """Counts the rows' edges between different labels (int32 [N], all >= 0). Each edge must be in the rows of both ends."""
-        struct, detail, begin = rows.struct(), np.zeros(4, np.int64), 0
+        struct, begin = rows.struct(), 0
         while True:
-            status = _library().glt_pairs_add_rows(
-                ctypes.byref(struct), begin, labels.ctypes.data, ctypes.byref(self._struct), detail.ctypes.data
+            status, detail = call(
+                _library().glt_pairs_add_rows, ctypes.byref(struct), begin, labels, ctypes.byref(self._struct)
             )
             if status != GROW:
                 return check(status, detail, "count pairs")
@@ -176,10 +176,7 @@ class PairTable:
         self.forgotten += int(weights[~heavy].sum())
         keys, weights = keys[heavy], weights[heavy]
         self._keys[:], self._weights[:], self._struct.used = _EMPTY, 0, 0
-        detail = np.zeros(4, np.int64)
-        status = _library().glt_pairs_add(
-            keys.ctypes.data, weights.ctypes.data, len(keys), ctypes.byref(self._struct), detail.ctypes.data
-        )
+        status, detail = call(_library().glt_pairs_add, keys, weights, len(keys), ctypes.byref(self._struct))
         check(status, detail, "count pairs")
 
 
@@ -222,8 +219,6 @@ def spread_rows(rows: NeighborRows, values: np.ndarray, out: np.ndarray) -> None
     assert out.flags.c_contiguous
     assert values.shape == (len(rows), out.shape[1])
     assert len(out) == rows.num_nodes
-    struct, detail = rows.struct(), np.zeros(4, np.int64)
-    status = _library().glt_spread_rows(
-        ctypes.byref(struct), values.ctypes.data, out.shape[1], out.ctypes.data, detail.ctypes.data
-    )
+    struct = rows.struct()
+    status, detail = call(_library().glt_spread_rows, ctypes.byref(struct), values, out.shape[1], out)
     check(status, detail, "spread rows")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ARG, BAD_ID, I32, I64, P, Signatures, bind, check
+from glt_lightning.ops.native import BAD_ARG, BAD_ID, I32, I64, P, Signatures, bind, call, check
 
 CHANGED = "the edges changed between two readings. Let no other process write to the data set while it is partitioned."
 
@@ -59,10 +59,8 @@ class Buckets:
 
     def sizes(self, dst: np.ndarray) -> np.ndarray:
         """int64 [B]: number of the destinations (int64 user ids) in each bucket."""
-        counts, detail = np.zeros(self.count, np.int64), _detail()
-        status = _library().glt_build_sizes(
-            ctypes.byref(self._struct), dst.ctypes.data, len(dst), counts.ctypes.data, detail.ctypes.data
-        )
+        counts = np.zeros(self.count, np.int64)
+        status, detail = call(_library().glt_build_sizes, ctypes.byref(self._struct), dst, len(dst), counts)
         _check_same(status, detail)
         return counts
 
@@ -80,18 +78,17 @@ class Buckets:
 
         Raises `DataError` if a bucket is full or an id is out of range: the edges are not those that were counted.
         """
-        detail = _detail()
-        status = _library().glt_build_deal(
+        status, detail = call(
+            _library().glt_build_deal,
             ctypes.byref(self._struct),
-            src.ctypes.data,
-            dst.ctypes.data,
+            src,
+            dst,
             len(src),
             num_sources,
             first_edge_id,
-            cursor.ctypes.data,
-            limit.ctypes.data,
-            records.ctypes.data,
-            detail.ctypes.data,
+            cursor,
+            limit,
+            records,
         )
         _check_same(status, detail)
 
@@ -119,8 +116,7 @@ class RowBuffers:
 
 def count_ids(ids: np.ndarray, counts: np.ndarray) -> int | None:
     """``counts[id] += 1`` for int64 ids; returns the position of the first id that is not in 0 .. len(counts) - 1."""
-    detail = _detail()
-    status = _library().glt_build_count(ids.ctypes.data, len(ids), len(counts), counts.ctypes.data, detail.ctypes.data)
+    status, detail = call(_library().glt_build_count, ids, len(ids), len(counts), counts)
     if status == BAD_ID:
         return int(detail[0])
     check(status, detail, "count ids")
@@ -142,23 +138,23 @@ def build_rows(
     numbers: new number by user id of the source type; a source's gid is ``offset`` + its number.
     Returns views of ``out``: indptr int64 [num_rows + 1] from 0, indices, edge_ids.
     """
-    count, detail = np.zeros(1, np.int64), _detail()
-    status = _library().glt_build_rows(
-        records.ctypes.data,
+    count = np.zeros(1, np.int64)
+    status, detail = call(
+        _library().glt_build_rows,
+        records,
         records.nbytes // record_bytes,
         record_bytes,
         num_rows,
         coalesce,
-        numbers.ctypes.data,
+        numbers,
         numbers.itemsize,
         offset,
         out.edge_ids.itemsize,
-        out.work.ctypes.data,
-        out.indptr.ctypes.data,
-        out.indices.ctypes.data,
-        out.edge_ids.ctypes.data,
-        count.ctypes.data,
-        detail.ctypes.data,
+        out.work,
+        out.indptr,
+        out.indices,
+        out.edge_ids,
+        count,
     )
     check(status, detail, "build rows")
     n = int(count[0])
@@ -170,7 +166,3 @@ def _check_same(status: int, detail: np.ndarray) -> None:
     if status == BAD_ARG:
         raise DataError(CHANGED)
     check(status, detail, "deal edges")
-
-
-def _detail() -> np.ndarray:
-    return np.zeros(4, np.int64)

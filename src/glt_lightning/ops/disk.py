@@ -18,7 +18,7 @@ import numpy as np
 
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.file_map import map_limit
-from glt_lightning.ops.native import I32, I64, P, Signatures, bind, check
+from glt_lightning.ops.native import I32, I64, P, Signatures, bind, call, check
 
 PAGE = 4096  # direct reads begin and end at one, in the file and in memory
 
@@ -169,16 +169,9 @@ class DiskRows:
         int64 [m], ascending, each once, and how many of the ids these are. Raises `DataError` for an id from ``end`` on.
         """
         places, wanted = np.empty_like(ids), np.empty_like(ids)
-        counts, detail = np.zeros(2, dtype=np.int64), np.zeros(4, dtype=np.int64)
-        status = _library().glt_disk_find(
-            ctypes.byref(self._struct),
-            ids.ctypes.data,
-            len(ids),
-            end,
-            places.ctypes.data,
-            wanted.ctypes.data,
-            counts.ctypes.data,
-            detail.ctypes.data,
+        counts = np.zeros(2, dtype=np.int64)
+        status, detail = call(
+            _library().glt_disk_find, ctypes.byref(self._struct), ids, len(ids), end, places, wanted, counts
         )
         check(status, detail, "gather")
         return places, wanted[: counts[0]], int(counts[1])
@@ -190,16 +183,10 @@ class DiskRows:
         """
         begin = time.perf_counter()
         rows = np.empty(len(wanted) * self.row_bytes, dtype=np.uint8)
-        nbytes, detail = np.zeros(1, dtype=np.int64), np.zeros(4, dtype=np.int64)
+        nbytes = np.zeros(1, dtype=np.int64)
         with self._slots.taken(len(wanted)) as threads:
-            status = _library().glt_disk_read(
-                ctypes.byref(self._struct),
-                wanted.ctypes.data,
-                len(wanted),
-                threads,
-                rows.ctypes.data,
-                nbytes.ctypes.data,
-                detail.ctypes.data,
+            status, detail = call(
+                _library().glt_disk_read, ctypes.byref(self._struct), wanted, len(wanted), threads, rows, nbytes
             )
         if status == _IO:
             raise self._failure(*detail.tolist())

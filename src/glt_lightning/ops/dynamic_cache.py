@@ -9,7 +9,7 @@ from ctypes import c_int32, c_int64, c_void_p
 import numpy as np
 
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.native import BAD_ID, I64, P, Signatures, bind, check, pointers
+from glt_lightning.ops.native import BAD_ID, I64, P, Signatures, bind, call, check, pointers
 from glt_lightning.ops.row_bytes import row_bytes
 
 MAX_SHARDS = 65536
@@ -77,17 +77,9 @@ class DynamicCache:
             out = [np.empty((len(ids), *shape), dtype=dtype) for dtype, shape in self._rows]
         self._check_arrays("out", out, len(ids), exact=False)
         place = np.empty(len(ids), dtype=np.int32)
-        found, detail = np.zeros(1, dtype=np.int64), np.zeros(4, dtype=np.int64)
+        found = np.zeros(1, dtype=np.int64)
         to = pointers(out)
-        status = _library().glt_cache_find(
-            self._cache,
-            ids.ctypes.data,
-            len(ids),
-            to.ctypes.data,
-            place.ctypes.data,
-            found.ctypes.data,
-            detail.ctypes.data,
-        )
+        status, detail = call(_library().glt_cache_find, self._cache, ids, len(ids), to, place, found)
         _check_status(status, detail)
         return place, [array[: int(found[0])] for array in out]
 
@@ -98,9 +90,8 @@ class DynamicCache:
         """
         ids = _checked_ids(ids)
         self._check_arrays("rows", rows, len(ids), exact=True)
-        detail = np.zeros(4, dtype=np.int64)
         of = pointers(rows)
-        status = _library().glt_cache_insert(self._cache, ids.ctypes.data, len(ids), of.ctypes.data, detail.ctypes.data)
+        status, detail = call(_library().glt_cache_insert, self._cache, ids, len(ids), of)
         _check_status(status, detail)
 
     @property

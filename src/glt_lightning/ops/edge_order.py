@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ARG, I32, I64, P, Signatures, bind, check
+from glt_lightning.ops.native import BAD_ARG, I32, I64, P, Signatures, bind, call, check
 
 _SIGNATURES: Signatures = {
     "glt_colptr": [P, I64, I64, P, P],
@@ -21,8 +21,8 @@ def column_pointers(dst: np.ndarray, out: np.ndarray) -> None:
 
     Raises `DataError` for destinations that are not ascending, or no nodes: only a sampler of the user's own gives such.
     """
-    detail, nodes = np.zeros(4, dtype=np.int64), len(out) - 1
-    status = _library().glt_colptr(dst.ctypes.data, len(dst), nodes, out.ctypes.data, detail.ctypes.data)
+    nodes = len(out) - 1
+    status, detail = call(_library().glt_colptr, dst, len(dst), nodes, out)
     if status == BAD_ARG:
         raise DataError(
             f"edge_format edge_index: the edges of a batch have to be sorted by destination, 0 to {nodes - 1}; edge {detail[0]} "
@@ -37,19 +37,8 @@ def by_source(src: np.ndarray, dst: np.ndarray, nodes: int, out: np.ndarray, *, 
     out: int64 [nodes + 1 + 2 E]: where the edges of each source begin, their destinations, their positions in ``src``.
     Raises `DataError` for a source that is no node.
     """
-    detail = np.zeros(4, dtype=np.int64)
     rowptr, col, perm = split_by_source(out, nodes)
-    status = _library().glt_by_source(
-        src.ctypes.data,
-        dst.ctypes.data,
-        len(src),
-        nodes,
-        threads,
-        rowptr.ctypes.data,
-        col.ctypes.data,
-        perm.ctypes.data,
-        detail.ctypes.data,
-    )
+    status, detail = call(_library().glt_by_source, src, dst, len(src), nodes, threads, rowptr, col, perm)
     if status == BAD_ARG:
         raise DataError(
             f"edge_format edge_index: edge {detail[0]} comes from {detail[1]}, and there are {nodes} nodes."

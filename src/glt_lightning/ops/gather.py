@@ -10,7 +10,7 @@ import numpy as np
 from glt_lightning.errors import DataError
 from glt_lightning.ops.disk import DiskRead
 from glt_lightning.ops.encoding import Encoding
-from glt_lightning.ops.native import I32, I64, P, Signatures, bind, check, library, pointers
+from glt_lightning.ops.native import I32, I64, P, Signatures, bind, call, check, library, pointers
 from glt_lightning.ops.row_bytes import row_bytes
 
 OnDisk = Callable[[DiskRead], object]
@@ -146,21 +146,20 @@ class Shards:
         if self.dtype != np.float32:
             raise DataError(f"gather_sum: expected float32 rows, got {self.dtype}.")
         shards, ids = self._in_memory(np.ascontiguousarray(ids, dtype=np.int64), on_disk)
-        detail = np.zeros(4, dtype=np.int64)
-        status = _library().glt_gather_sum(
+        status, detail = call(
+            _library().glt_gather_sum,
             *shards._table,
             FLOAT32 if self._encoding is None else self._encoding.number,
             int(np.prod(self.row_shape, dtype=np.int64)),
-            ids.ctypes.data,
+            ids,
             len(ids),
-            src.ctypes.data,
-            dst.ctypes.data,
+            src,
+            dst,
             len(src),
             len(out),
             mean,
-            out.ctypes.data,
+            out,
             threads,
-            detail.ctypes.data,
         )
         check(status, detail, "gather_sum")
         return out

@@ -6,7 +6,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView
-from glt_lightning.ops.native import I32, I64, P, Signatures, bind, check
+from glt_lightning.ops.native import I32, I64, P, Signatures, bind, call, check
 
 _SIGNATURES: Signatures = {
     "glt_has_edges": [P, I32, P, P, I64, I32, P, P],
@@ -24,17 +24,8 @@ def has_edges(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray
     """
     require_pairs(graph, edge_type, dst, src)
     dst, src = (np.ascontiguousarray(ids, dtype=np.int64) for ids in (dst, src))
-    found, detail = np.empty(len(dst), dtype=np.bool_), np.zeros(4, dtype=np.int64)
-    status = _library().glt_has_edges(
-        graph.address,
-        edge_type,
-        dst.ctypes.data,
-        src.ctypes.data,
-        len(dst),
-        threads,
-        found.ctypes.data,
-        detail.ctypes.data,
-    )
+    found = np.empty(len(dst), dtype=np.bool_)
+    status, detail = call(_library().glt_has_edges, graph.address, edge_type, dst, src, len(dst), threads, found)
     check(status, detail, "has_edges")
     return found
 

@@ -219,6 +219,15 @@ def view_of(address: int, nbytes: int, owner: object) -> np.ndarray:
     return np.asarray(_Memory(address, nbytes, owner))
 
 
+def call(function: Callable[..., int], *args: Any) -> tuple[int, np.ndarray]:
+    """Calls a native function with arrays by their addresses and, behind the other arguments, a new detail.
+
+    Returns the status and the detail (int64 [4]), for `check`.
+    """
+    detail = np.zeros(4, dtype=np.int64)
+    return function(*(a.ctypes.data if isinstance(a, np.ndarray) else a for a in args), detail.ctypes.data), detail
+
+
 def check(status: int, detail: np.ndarray, what: str) -> None:
     """Turns a status other than OK (and GROW, which callers handle) into an exception."""
     if status == OK:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ID, I64, P, Signatures, bind, check
+from glt_lightning.ops.native import BAD_ID, I64, P, Signatures, bind, call, check
 
 _SIGNATURES: Signatures = {
     "glt_rank_words": [I64],
@@ -31,11 +31,8 @@ class RankedSet:
     @classmethod
     def build(cls, members: np.ndarray, first: int, num_ids: int, words: np.ndarray) -> RankedSet:
         """Writes ``words``. members: int64 [n], ascending, each once. Raises `DataError` for others."""
-        detail = np.zeros(4, dtype=np.int64)
         members = np.ascontiguousarray(members, dtype=np.int64)
-        status = _library().glt_rank_build(
-            members.ctypes.data, len(members), first, num_ids, words.ctypes.data, detail.ctypes.data
-        )
+        status, detail = call(_library().glt_rank_build, members, len(members), first, num_ids, words)
         if status == BAD_ID:
             raise DataError(
                 f"members: expected ascending ids from {first} to {first + num_ids - 1}, each once; got {detail[1]} at "

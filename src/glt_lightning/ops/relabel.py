@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.native import GROW, check, library
+from glt_lightning.ops.native import GROW, call, check, library
 
 
 def relabel(
@@ -28,20 +28,7 @@ def relabel(
     table = np.empty(slots * (2 if wide else 1), dtype=np.int64)
     count = np.array([len(known)], dtype=np.int64)
     lids = np.empty(len(ids), dtype=np.int32)
-    detail = np.zeros(4, dtype=np.int64)
-    status = library().glt_relabel(
-        ids.ctypes.data,
-        len(ids),
-        table.ctypes.data,
-        slots,
-        wide,
-        1,
-        unique.ctypes.data,
-        count.ctypes.data,
-        cap,
-        lids.ctypes.data,
-        detail.ctypes.data,
-    )
+    status, detail = call(library().glt_relabel, ids, len(ids), table, slots, wide, 1, unique, count, cap, lids)
     assert status != GROW, detail
     check(status, detail, "relabel")
     return unique[: count[0]].copy(), lids

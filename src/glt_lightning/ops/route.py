@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.native import BAD_ID, check, library, pointer
+from glt_lightning.ops.native import BAD_ID, call, check, library
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,21 @@ class Router:
         n, owners = len(ids), self.num_owners + (cached is not None)
         owner, begin = np.empty(n, dtype=np.int32), np.empty(owners + 1, dtype=np.int64)
         grouped, place = np.empty(n, dtype=self._wire), np.empty(n, dtype=np.int64)
-        detail = np.zeros(4, dtype=np.int64)
-        status = library().glt_route(
-            ids.ctypes.data,
+        status, detail = call(
+            library().glt_route,
+            ids,
             n,
-            self.bounds.ctypes.data,
-            self._owner_of_part.ctypes.data,
+            self.bounds,
+            self._owner_of_part,
             len(self._owner_of_part),
             owners,
-            first.ctypes.data,
-            pointer(cached),
+            first,
+            cached,
             self._wire.itemsize,
-            owner.ctypes.data,
-            begin.ctypes.data,
-            grouped.ctypes.data,
-            place.ctypes.data,
-            detail.ctypes.data,
+            owner,
+            begin,
+            grouped,
+            place,
         )
         if status == BAD_ID:
             raise DataError(f"id {detail[1]} at position {detail[0]} is not in the graph.")

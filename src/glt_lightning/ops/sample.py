@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.ops.graph import GraphView
-from glt_lightning.ops.native import check, library, pointer
+from glt_lightning.ops.native import call, check, library
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 
@@ -45,9 +45,9 @@ class RowDraw:
 
     def count(self) -> np.ndarray:
         """int64 [F]: how many neighbours each row yields. Raises as `picks`."""
-        counts, detail = np.empty(len(self.gids), dtype=np.int64), np.zeros(4, dtype=np.int64)
+        counts = np.empty(len(self.gids), dtype=np.int64)
         rows = (self.graph.address, self.edge_type, self.gids.ctypes.data, len(self.gids), self.fanout)
-        status = library().glt_count_rows(*rows, self.draw.replace, counts.ctypes.data, detail.ctypes.data)
+        status, detail = call(library().glt_count_rows, *rows, self.draw.replace, counts)
         check(status, detail, "sample")
         return counts
 
@@ -64,22 +64,21 @@ class RowDraw:
 
         counts: of `count`.  No memory is taken but for them, however many picks a row has.
         """
-        detail = np.zeros(4, dtype=np.int64)
-        status = library().glt_pick_rows(
+        status, detail = call(
+            library().glt_pick_rows,
             self.graph.address,
             self.edge_type,
-            self.gids.ctypes.data,
+            self.gids,
             len(self.gids),
             self.fanout,
             self.batch_key,
             self.hop,
             self.draw.replace,
             threads,
-            counts.ctypes.data,
+            counts,
             first,
             len(neighbors),
-            neighbors.ctypes.data,
-            pointer(edge_rows),
-            detail.ctypes.data,
+            neighbors,
+            edge_rows,
         )
         check(status, detail, "sample")
