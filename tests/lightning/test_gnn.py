@@ -209,7 +209,7 @@ def test_convolutions_by_name_are_trimmed_where_that_is_right(
     ("options", "error", "said"),
     [
         ({"model": "SAGE"}, OptionError, "expected one of EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA; got 'SAGE'"),
-        ({"out_channels": None}, DataError, "no class labels"),
+        ({"out_channels": None}, DataError, r"no class labels.*dataset: \{matrix: a.npz, x: x.npy, y: y.npy\}"),
         ({"num_layers": 0}, OptionError, "num_layers: expected an integer >= 1"),
         (
             {"model": "GAT", "model_kwargs": {"heads": 3}},

@@ -174,6 +174,10 @@ def test_nodes_of_val_and_test_are_said(tmp_path: Path, caplog: pytest.LogCaptur
             {"test_idx": np.array([31])},
             "splits: test: position 0 has node 31, but node type 'node' has 31 nodes (0..30), the number of rows of x.",
         ),
+        (
+            {"test_idx": np.array([31]), "y": np.zeros(NODES, int)},
+            "g.npz: x of node type 'node' has 31 rows and y has 40, so that x has none for node 31. Give x a row for every",
+        ),
     ],
 )
 def test_x_that_is_too_short_is_named(tmp_path: Path, change: dict[str, np.ndarray], said: str) -> None:

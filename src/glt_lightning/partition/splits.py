@@ -12,7 +12,7 @@ from glt_lightning.data.graph import INTEGER_MASK, is_integer_mask
 from glt_lightning.errors import DataError
 from glt_lightning.page.numbers import counted
 from glt_lightning.partition.build.degrees import known_nodes
-from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of, name_of
+from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of, lacking_rows, name_of
 from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ def _split_ids(name: str, node_type: NodeType, ids: np.ndarray, source: GraphSou
     bad = (ids < 0) | (ids >= count)
     if bad.any():
         at = int(bad.argmax())
+        if (short := lacking_rows(source, node_type, int(ids[at]))) is not None:
+            raise DataError(f"{file_of(source)}{short}")
         raise DataError(
             f"{file_of(source)}splits: {name}: position {at} has node {ids[at]}, but "
             f"{known_nodes(node_type, count)}{counted_by(source, node_type)}."

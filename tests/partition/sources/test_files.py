@@ -134,6 +134,10 @@ def test_unreadable_npz(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(DataError, match=r"text.npz: expected an .npz file"):
         open_source(tmp_path / "text.npz", tmp_path)
+    save(tmp_path / "cut.npz", {"edge_index": EDGES})
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:100])
+    with pytest.raises(DataError, match=r"cut.npz: .*may be incomplete: fetch it again"):
+        open_source(tmp_path / "cut.npz", tmp_path)
     os.mkfifo(tmp_path / "pipe.npz")
     for dataset in (tmp_path / "pipe.npz", {"matrix": str(tmp_path / "pipe.npz")}):
         with pytest.raises(DataError, match=r"pipe.npz: expected .*it is not a regular file"):

@@ -73,7 +73,10 @@ class GraphSAGE(LightningModule):
         super().__init__()
         self.save_hyperparameters()
         if out_channels is None:
-            raise DataError("out_channels: the data set has no class labels, so its number of classes is not known.")
+            raise DataError(
+                "out_channels: the data set has no class labels, so its number of classes is not known. Give labels with it (y "
+                "of an .npz file; for a sparse matrix dataset: {matrix: a.npz, x: x.npy, y: y.npy}), or set model.out_channels."
+            )
         shape = {"hidden_channels": hidden_channels, "num_layers": num_layers, "out_channels": out_channels}
         for name, value in shape.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

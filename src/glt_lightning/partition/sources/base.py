@@ -234,11 +234,28 @@ def file_of(source: GraphSource) -> str:
 
 def counted_by(source: GraphSource, node_type: NodeType) -> str:
     """A clause for errors about ids out of range: the arrays whose rows give the number of nodes."""
-    attrs = source.node_attrs(node_type)
-    rows = {name: attrs[name].shape[0] for name in ("x", "y") if name in attrs and attrs[name].shape}
+    rows = _rows_of(source, node_type)
     same = [name for name, count in rows.items() if count == source.num_nodes[node_type]]
     different = "".join(f" ({name} has {count})" for name, count in rows.items() if name not in same)
     return f", the number of rows of {' and '.join(same)}{different}" if same else ""
+
+
+def lacking_rows(source: GraphSource, node_type: NodeType, node: int) -> str | None:
+    """That an array which gives the number of nodes has no row for one that another array has a row for; None if not so."""
+    rows, count = _rows_of(source, node_type), source.num_nodes[node_type]
+    short = [name for name in rows if rows[name] == count]
+    longer = [name for name in rows if rows[name] > node >= count]
+    if not short or not longer:
+        return None
+    return (
+        f"{short[0]} of node type {node_type!r} has {count} rows and {longer[0]} has {rows[longer[0]]}, so that "
+        f"{short[0]} has none for node {node}. Give {short[0]} a row for every node."
+    )
+
+
+def _rows_of(source: GraphSource, node_type: NodeType) -> dict[str, int]:
+    attrs = source.node_attrs(node_type)
+    return {name: attrs[name].shape[0] for name in ("x", "y") if name in attrs and attrs[name].shape}
 
 
 def width(shape: tuple[int, ...]) -> int:

@@ -231,7 +231,10 @@ def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     except FileNotFoundError:
         raise DataError(f"{path}: not found.") from None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: expected an .npz file of plain arrays ({error}).") from None
+        raise DataError(
+            f"{path}: expected an .npz file of plain arrays ({error}). If it was copied or downloaded, it may be incomplete: "
+            "fetch it again. Otherwise write it again with numpy.savez."
+        ) from None
     return headers
 
 
