@@ -25,6 +25,7 @@ from glt_lightning.lightning.models.gnn import (
     edge_type_conv,
     errors_of_pyg,
     find_forms,
+    num_seeds,
 )
 from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
 from glt_lightning.lightning.models.loops import edges_into, take_self_loops, with_self_loops
@@ -40,7 +41,7 @@ class EncoderShape:
     """The arguments that every encoder takes.
 
     in_channels: width of ``x``, None for nodes without it; per node type in a heterogeneous graph, as is ``num_nodes``.
-    metadata: node and edge types of a heterogeneous graph.
+    metadata: node and edge types of a heterogeneous graph.  target_type: node type of its seeds, or several.
     num_categories: number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
     """
 
@@ -50,7 +51,7 @@ class EncoderShape:
     dropout: float
     metadata: Metadata | None = None
     num_nodes: Any = None
-    target_type: str | None = None
+    target_type: str | tuple[str, ...] | None = None
     num_categories: NumCategories = None
 
     def __post_init__(self) -> None:
@@ -76,7 +77,8 @@ class EncoderShape:
                 f"in_channels, num_nodes: expected one entry per node type {self.metadata[0]}; got {self.in_channels}, "
                 f"{self.num_nodes}."
             )
-        if self.target_type not in self.metadata[0]:
+        targets = self.target_type if isinstance(self.target_type, tuple) else (self.target_type,)
+        if not set(targets) <= set(self.metadata[0]):
             raise OptionError(f"target_type: expected one of {', '.join(self.metadata[0])}; got {self.target_type!r}.")
 
 
@@ -199,4 +201,4 @@ class ConvStack(nn.Module):
                 needed = edges_into(edge_index, size.destinations) if self.loops else size.edges
                 x = run_layer(conv, self.forms[i], x, size, edge_index[:, :needed], *further)
             x = relu_dropout(x, self.dropout.p, self.training)
-        return x[: batch.batch_size]
+        return x[: num_seeds(batch)]

@@ -64,6 +64,11 @@ def gnn_class(name: str) -> type[Any]:
     return FAMILY[name]
 
 
+def num_seeds(store: Any) -> int:
+    """Seeds of one node type in a batch: in a batch of edges, which has no ``batch_size``, the ends of the edges."""
+    return int(store.batch_size if "batch_size" in store else store.num_sampled_nodes[0])
+
+
 class HomogeneousGNN(nn.Module):
     """Logits of a batch's seeds by a PyG model; nodes without features get a learned embedding.
 
@@ -108,7 +113,7 @@ class HomogeneousGNN(nn.Module):
         elif self.loops:
             edge_index = with_self_loops(edge_index, len(x))
         if self.forms is None:
-            return self.gnn(x, edge_index, **weights)[: batch.batch_size]
+            return self.gnn(x, edge_index, **weights)[: num_seeds(batch)]
         last = len(self.gnn.convs) - 1
         for i, (conv, form) in enumerate(zip(self.gnn.convs, self.forms, strict=True)):
             size = layer_size(last - i, batch.num_sampled_nodes, batch.num_sampled_edges)
@@ -118,7 +123,7 @@ class HomogeneousGNN(nn.Module):
                 x = run_layer(conv, form, x, size, *self._edges(edge_index, weights, size))
             if i < last:
                 x = self._activate(x)
-        return x[: batch.batch_size]
+        return x[: num_seeds(batch)]
 
     def _activate(self, x: Tensor) -> Tensor:
         act, dropout = self.gnn.act, self.gnn.dropout
@@ -138,6 +143,7 @@ class HeterogeneousEncoder(nn.Module):
     Each node type is projected to ``hidden_channels`` (or has a learned embedding). A layer is made for the edge types that
     can still reach the seeds alone, so that every parameter gets a gradient, as DDP wants it.
 
+    target_type: node type of the seeds, or several.
     make_layer: makes the layer of some edge types. A layer has ``edge_types``, those edge types, and ``activate``, whether
         its outputs pass a ReLU; it maps (x by node type, edge_index by edge type, number of destination nodes by node type: the
         first of x) to outputs of the types that edges lead to.
@@ -153,13 +159,13 @@ class HeterogeneousEncoder(nn.Module):
         dropout: float,
         metadata: Metadata,
         num_nodes: Mapping[NodeType, int],
-        target_type: NodeType,
+        target_type: NodeType | Sequence[NodeType],
         num_categories: NumCategories = None,
     ) -> None:
         super().__init__()
-        self.target_type = target_type
+        self.target_types = [target_type] if isinstance(target_type, str) else sorted(set(target_type))
         self.layers = nn.ModuleList()
-        needed = {target_type}
+        needed = set(self.target_types)
         for _ in range(num_layers):
             layer = make_layer([e for e in metadata[1] if e[2] in needed])
             self.layers.insert(0, layer)
@@ -179,7 +185,11 @@ class HeterogeneousEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: HeteroData) -> Tensor:
-        """Embeddings [S, hidden_channels] of the S seeds."""
+        """Embeddings [S, hidden_channels] of the S seeds of the first target type."""
+        return self.embed(batch)[self.target_types[0]]
+
+    def embed(self, batch: HeteroData) -> dict[NodeType, Tensor]:
+        """Embeddings [S, hidden_channels] of the seeds of each target type."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
         edges = {e: batch[e].edge_index for e in self.edge_types}
         nodes_per_hop = {t: batch[t].num_sampled_nodes for t in x}
@@ -196,7 +206,7 @@ class HeterogeneousEncoder(nn.Module):
             out = layer(x, needed, into)
             drop = partial(relu_dropout, p=self.dropout.p, training=self.training) if layer.activate else self.dropout
             x |= {t: drop(rows) for t, rows in out.items()}
-        return x[self.target_type][: batch[self.target_type].batch_size]
+        return {t: x[t][: num_seeds(batch[t])] for t in self.target_types}
 
 
 class HeterogeneousGNN(HeterogeneousEncoder):

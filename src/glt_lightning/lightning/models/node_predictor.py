@@ -14,6 +14,7 @@ from torchmetrics import MeanMetric
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.lightning.models.fits import require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata
 from glt_lightning.lightning.models.metrics import make_metrics, metric_names, monitor_of, update_metric
 from glt_lightning.lightning.models.tasks import make_task
@@ -196,14 +197,7 @@ class NodePredictor(LightningModule):
 
     def _check_fits(self, data: GLTDataModule) -> None:
         """Raises `DataError` if the model was built for a graph of other sizes than the one it is trained or evaluated on."""
-        if self.in_channels != data.num_features:
-            raise DataError(
-                f"the model was built for in_channels {self.in_channels}, but the graph has {data.num_features} features."
-            )
-        if (self.num_categories or None) != data.num_categories:
-            raise DataError(
-                f"the model was built for num_categories {self.num_categories}, but the graph has {data.num_categories}."
-            )
+        require_same_inputs(self.trainer, self.in_channels, self.num_categories)
         found = make_task(self.task.name, data.label_facts, None) if data.label_facts is not None else self.task
         exactly = self.task.name in (
             "multilabel",

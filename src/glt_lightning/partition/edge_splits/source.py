@@ -169,7 +169,7 @@ class _LinkTask:
             if not own.get(self.edge_type):
                 raise DataError(
                     f"{file_of(self.source)}edge_splits: the data set has none for edge type {self.name}. Give files as "
-                    "data.edge_splits: {train, val, test}, or draw them: {num_val: 0.1, num_test: 0.2}."
+                    "edge_splits: {train, val, test}, or draw them: {num_val: 0.1, num_test: 0.2}."
                 )
             given = own[self.edge_type]
         elif set(given) & set(_RANDOM):

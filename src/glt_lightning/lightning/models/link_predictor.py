@@ -1,0 +1,214 @@
+"""`LinkPredictor`: a ready LightningModule that predicts edges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torchmetrics import AUROC, AveragePrecision, MeanMetric
+
+from glt_lightning.errors import OptionError
+from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.lightning.models.fits import require_same_inputs
+from glt_lightning.lightning.models.gnn import Metadata, num_seeds
+from glt_lightning.lightning.models.link_decoders import make_decoder
+from glt_lightning.lightning.models.link_metrics import OGBMRR, HitsAtK
+from glt_lightning.lightning.models.link_scores import LOSSES, LinkScores, score_links
+from glt_lightning.lightning.models.metrics import monitor_of, update_metric
+from glt_lightning.options.checks import one_of
+from glt_lightning.types import EdgeType
+
+_HITS = re.compile(r"hits@([1-9]\d*)")
+
+
+class LinkPredictor(LightningModule):
+    """Predicts edges: a GNN of PyG embeds the two ends of each, a decoder scores the pair. Trained by Adam.
+
+    It takes batches of edges with PyG's fields: ``edge_label_index`` and ``edge_label``, or triplets ``src_index``,
+    ``dst_pos_index`` and ``dst_neg_index``. Logs ``train_loss``, ``val_loss`` and each metric for validation and test
+    (``val_auc``, ``test_auc``), exact over ranks. On the command line the arguments that describe the graph come from the data
+    module.
+
+    Args:
+        in_channels: Width of ``x``; per node type in a heterogeneous graph. ``None`` for nodes without features, which
+            get a learned embedding.
+        encoder: Which GNN: as for `NodePredictor`.
+        encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
+        decoder: ``dot``, ``bilinear`` or ``mlp``. The last two tell the directions of an edge apart.
+        loss: ``bce``: each pair is an edge or is none; ``bpr``: an edge scores above each of its negatives; ``softmax``: an
+            edge is chosen among its negatives. The last two need triplets (``data.neg_sampling: {mode: triplet}``), and
+            log ``val_loss`` where validation has them, too.
+        hidden_channels: Width of the layers and of the embeddings.
+        num_layers: Number of message-passing layers; best equal to the number of fan-outs.
+        dropout: Probability of dropping a hidden value while training.
+        lr: Learning rate.
+        weight_decay: Weight decay.
+        metrics: What is logged besides the loss: any of auc, ap, mrr (with ties counted as OGB does; needs triplets) and hits@K,
+            such as ``hits@50``. ``None``: auc.
+        val_metric: Which of them chooses the best checkpoint, such as ``val_mrr`` or ``val_loss``. ``None``: the first.
+        edge_type: Edge type of the edges, as ``src__rel__dst``; needed in a heterogeneous graph.
+        metadata: Node and edge types of a heterogeneous graph.
+        num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
+        num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
+
+    Raises:
+        OptionError: For an encoder, decoder, loss or metric that is not known or does not fit the graph.
+
+    Example:
+        >>> model = LinkPredictor(3, hidden_channels=8, num_layers=1, metrics=["auc", "hits@2"], val_metric="val_hits@2")
+        >>> from torch_geometric.data import Data
+        >>> batch = Data(x=torch.ones(3, 3), edge_index=torch.tensor([[2], [0]]), num_sampled_nodes=[2, 1], num_sampled_edges=[1])
+        >>> batch.edge_label_index, batch.edge_label = torch.tensor([[0, 1], [1, 1]]), torch.tensor([1.0, 0.0])
+        >>> scores = model(batch)
+        >>> scores.positive.shape, scores.negative.shape
+        (torch.Size([1]), torch.Size([1]))
+    """
+
+    def __init__(
+        self,
+        in_channels: int | dict[str, int | None] | None,
+        encoder: str = "GraphSAGE",
+        encoder_kwargs: dict[str, Any] | None = None,
+        decoder: str = "dot",
+        loss: str = "bce",
+        hidden_channels: int = 256,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        lr: float = 0.003,
+        weight_decay: float = 0.0,
+        metrics: list[str] | None = None,
+        val_metric: str | None = None,
+        edge_type: str | None = None,
+        metadata: Metadata | None = None,
+        num_nodes: int | dict[str, int] | None = None,
+        num_categories: list[int] | dict[str, list[int]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        one_of("loss", loss, tuple(LOSSES))
+        names = _metric_names(metrics)
+        self.checkpoint_monitor = monitor_of(val_metric, names)
+        self.edge_type = None if metadata is None else _edge_type(edge_type, metadata)
+        ends = None if self.edge_type is None else (self.edge_type[0], self.edge_type[2])
+        shape = EncoderShape(
+            in_channels=in_channels,
+            hidden_channels=hidden_channels,
+            num_layers=num_layers,
+            dropout=dropout,
+            metadata=metadata,
+            num_nodes=num_nodes,
+            target_type=ends,
+            num_categories=num_categories,
+        )
+        self.encoder: Any = make_encoder(encoder, encoder_kwargs or {}, shape)
+        # Encoders end in a ReLU; a product of embeddings that are not negative would never be.
+        self.heads = nn.ModuleDict(
+            {t: nn.Linear(hidden_channels, hidden_channels) for t in sorted({*(ends or ["node"])})}
+        )
+        self.decoder = make_decoder(decoder, hidden_channels, dropout)
+        self.in_channels, self.num_categories, self.loss = in_channels, num_categories, loss
+        self.hidden_channels, self.lr, self.weight_decay = hidden_channels, lr, weight_decay
+        self.val_loss = MeanMetric()  # exact over ranks with unequal batches
+        self.val_metrics, self.test_metrics = _make_metrics(names), _make_metrics(names)
+
+    def embed(self, batch: Data | HeteroData) -> tuple[Tensor, Tensor]:
+        """Embeddings [S, hidden_channels] of the seeds of the source and of the destination type."""
+        if self.edge_type is None:
+            found = {"node": self.encoder(batch) if num_seeds(batch) else self._none()}
+            ends = ("node", "node")
+        else:
+            ends = (self.edge_type[0], self.edge_type[2])
+            empty = not any(num_seeds(batch[t]) for t in ends)
+            found = dict.fromkeys(ends, self._none()) if empty else self.encoder.embed(batch)
+        embedded = {t: self.heads[t](found[t]) for t in ends}
+        return embedded[ends[0]], embedded[ends[1]]
+
+    def forward(self, batch: Data | HeteroData) -> LinkScores:
+        """Scores of the edges of a batch and of its negatives: logits."""
+        return score_links(batch, self.edge_type, *self.embed(batch), self.decoder)
+
+    def setup(self, stage: str) -> None:
+        require_same_inputs(self.trainer, self.in_channels, self.num_categories)
+
+    def training_step(self, batch: Data | HeteroData, batch_idx: int) -> Tensor:
+        scores = self(batch)
+        loss, _ = LOSSES[self.loss](scores)
+        self.log("train_loss", loss, prog_bar=True, batch_size=len(scores))
+        return loss
+
+    def validation_step(self, batch: Data | HeteroData, batch_idx: int) -> None:
+        scores = self(batch)
+        if self.loss == "bce" or scores.negative.dim() == 2:
+            loss, count = LOSSES[self.loss](scores)
+            if count:
+                self.val_loss(loss, count)
+            self.log("val_loss", self.val_loss, prog_bar=True, batch_size=max(1, len(scores)))
+        self._log_metrics("val", self.val_metrics, scores)
+
+    def test_step(self, batch: Data | HeteroData, batch_idx: int) -> None:
+        self._log_metrics("test", self.test_metrics, self(batch))
+
+    def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
+        """``input_id`` [S], the positions of edges in their split, and the ``score`` [S] of each."""
+        scores = self(batch)
+        store = batch if self.edge_type is None or "input_id" not in batch[self.edge_type] else batch[self.edge_type]
+        return {"input_id": store.input_id.clone(), "score": scores.positive}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+
+    def _none(self) -> Tensor:
+        """Embeddings of no node: of a rank without a share of a small evaluation split."""
+        return next(self.heads.parameters()).new_empty(0, self.hidden_channels)
+
+    def _log_metrics(self, stage: str, metrics: nn.ModuleDict, scores: LinkScores) -> None:
+        for name, module in metrics.items():
+            metric: Any = module
+            if name == "mrr":
+                metric.update(scores.positive, scores.own_negative("mrr"))
+            elif _HITS.fullmatch(name):
+                metric.update(scores.positive, scores.flat_negative)
+            else:
+                _update_curve(metric, scores)
+            self.log(f"{stage}_{name}", metric, prog_bar=True, batch_size=max(1, len(scores)))
+
+
+def _update_curve(metric: Any, scores: LinkScores) -> None:
+    """AUC and average precision are about the order of scores alone. torchmetrics wants them between 0 and 1, and would take a
+    sigmoid of those that are not, batch by batch, in float32, in which great scores are 1."""
+    both = torch.cat([scores.positive, scores.flat_negative]).detach().double()
+    targets = torch.zeros(len(both), dtype=torch.long, device=both.device)
+    targets[: len(scores)] = 1
+    update_metric(metric, 0.5 + 0.5 * both / (1 + both.abs()), targets)
+
+
+def _metric_names(given: Sequence[str] | None) -> list[str]:
+    names = ["auc"] if given is None else [given] if isinstance(given, str) else list(given)
+    for name in names:
+        if name not in ("auc", "ap", "mrr") and not _HITS.fullmatch(str(name)):
+            raise OptionError(f"metrics: expected any of auc, ap, mrr and hits@K (such as hits@50); got {name!r}.")
+    return list(dict.fromkeys(names))
+
+
+def _make_metrics(names: Sequence[str]) -> nn.ModuleDict:
+    return nn.ModuleDict({name: _make_metric(name) for name in names})
+
+
+def _make_metric(name: str) -> nn.Module:
+    if (hits := _HITS.fullmatch(name)) is not None:
+        return HitsAtK(int(hits[1]))
+    return OGBMRR() if name == "mrr" else AUROC(task="binary") if name == "auc" else AveragePrecision(task="binary")
+
+
+def _edge_type(given: str | None, metadata: Metadata) -> EdgeType:
+    """An edge type whose node types the graph has."""
+    parts = tuple(str(given).split("__"))
+    if given is None or len(parts) != 3 or not {parts[0], parts[2]} <= set(metadata[0]):
+        known = ", ".join("__".join(e) for e in metadata[1])
+        raise OptionError(f"edge_type: expected the edge type to predict, one of {known}; got {given!r}.")
+    return parts[0], parts[1], parts[2]
