@@ -124,6 +124,11 @@ def first_edges(edges: Tensor, number: int, sources: int, destinations: int) -> 
     return piece.sparse_resize_(sources, destinations) if isinstance(piece, EdgeIndex) else piece
 
 
+def traceable(edges: Tensor) -> Tensor:
+    """Edges as `torch.compile` can follow them: plain while it traces, as PyG's `EdgeIndex` breaks its graph."""
+    return plain(edges) if torch.compiler.is_compiling() else edges
+
+
 def plain(edges: Tensor) -> Tensor:
     """Edges as a plain tensor, for arithmetic that has no meaning for an `EdgeIndex`."""
     return edges.as_tensor() if isinstance(edges, EdgeIndex) else edges

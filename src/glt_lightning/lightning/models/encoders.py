@@ -28,8 +28,9 @@ from glt_lightning.lightning.models.gnn import (
     num_seeds,
 )
 from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
-from glt_lightning.lightning.models.loops import edges_into, take_self_loops, with_self_loops
+from glt_lightning.lightning.models.loops import only_kept, run_with_loops, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, layer_size, run_layer
+from glt_lightning.loader.edge_index import traceable
 from glt_lightning.nn import fuse_layers, relu_dropout
 
 _TYPED = ("HGT", "RGCN")
@@ -191,14 +192,16 @@ class ConvStack(nn.Module):
                     "encoder: RGCN: the edges have no attribute edge_type, from which RGCN reads their kinds."
                 )
             kinds = batch.edge_type.long()
-        edge_index = with_self_loops(batch.edge_index, len(x)) if self.loops else batch.edge_index
+        edge_index = traceable(batch.edge_index)
+        if self.loops and self.forms is None:
+            edge_index = only_kept(with_self_loops(edge_index, len(x)), len(x))
         for i, conv in enumerate(self.convs):
             if self.forms is None:
                 x = conv(x, edge_index)
             else:
                 size = layer_size(len(self.convs) - 1 - i, batch.num_sampled_nodes, batch.num_sampled_edges)
                 further = () if kinds is None else (kinds[: size.edges],)
-                needed = edges_into(edge_index, size.destinations) if self.loops else size.edges
-                x = run_layer(conv, self.forms[i], x, size, edge_index[:, :needed], *further)
+                run = run_with_loops if self.loops else run_layer
+                x = run(conv, self.forms[i], x, size, edge_index[:, : size.edges], *further)
             x = relu_dropout(x, self.dropout.p, self.training)
         return x[: num_seeds(batch)]

@@ -11,15 +11,20 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated, take_aggregate
-from glt_lightning.lightning.models.loops import edges_into, in_order, take_self_loops, with_self_loops
+from glt_lightning.lightning.models.loops import (
+    gcn_weights,
+    only_kept,
+    run_with_loops,
+    take_self_loops,
+    with_self_loops,
+)
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
-from glt_lightning.loader.edge_index import first_edges, plain
+from glt_lightning.loader.edge_index import first_edges, traceable
 from glt_lightning.nn import fuse_layers, relu_dropout
 from glt_lightning.types import EdgeType, NodeType
 
@@ -94,7 +99,7 @@ class HomogeneousGNN(nn.Module):
         self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), num_categories=codes)
         width = hidden_channels if in_channels is None or codes else in_channels
         options = family_options(name, options)
-        self.normalize = _take_normalization(options) if name == "GCN" else None
+        self.gcn_loops = _take_normalization(options) if name == "GCN" else None
         self.gnn = fuse_layers(
             gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
         )
@@ -105,13 +110,13 @@ class HomogeneousGNN(nn.Module):
 
     def forward(self, batch: Data) -> Tensor:
         """Logits [S, C] of the S seeds."""
-        x, edge_index = self.encoder("node", batch), batch.edge_index
+        x, edge_index = self.encoder("node", batch), traceable(batch.edge_index)
         aggregated = take_aggregate(batch, self.takes_aggregates, len(self.gnn.convs))
         weights: dict[str, Tensor] = {}
-        if self.normalize is not None:
-            edge_index, weights["edge_weight"] = self.normalize(edge_index, len(x), x.dtype)
-        elif self.loops:
-            edge_index = with_self_loops(edge_index, len(x))
+        if self.gcn_loops is not None:
+            edge_index, weights["edge_weight"] = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
+        elif self.loops and self.forms is None:
+            edge_index = only_kept(with_self_loops(edge_index, len(x)), len(x))
         if self.forms is None:
             return self.gnn(x, edge_index, **weights)[: num_seeds(batch)]
         last = len(self.gnn.convs) - 1
@@ -120,7 +125,8 @@ class HomogeneousGNN(nn.Module):
             if i == 0 and aggregated is not None:
                 x = run_aggregated(conv, x[: size.destinations], aggregated[: size.destinations].to(x.dtype))
             else:
-                x = run_layer(conv, form, x, size, *self._edges(edge_index, weights, size))
+                run = run_with_loops if self.loops else run_layer
+                x = run(conv, form, x, size, *self._edges(edge_index, weights, size))
             if i < last:
                 x = self._activate(x)
         return x[: num_seeds(batch)]
@@ -133,7 +139,7 @@ class HomogeneousGNN(nn.Module):
 
     def _edges(self, edge_index: Tensor, weights: dict[str, Tensor], size: LayerSize) -> tuple[Tensor, ...]:
         """The edges that lead to the destinations, and their weights."""
-        needed = edges_into(edge_index, size.destinations) if self.loops or weights else size.edges
+        needed = size.edges + (size.destinations if self.gcn_loops else 0)
         return edge_index[:, :needed], *(weight[:needed] for weight in weights.values())
 
 
@@ -191,7 +197,7 @@ class HeterogeneousEncoder(nn.Module):
     def embed(self, batch: HeteroData) -> dict[NodeType, Tensor]:
         """Embeddings [S, hidden_channels] of the seeds of each target type."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
-        edges = {e: batch[e].edge_index for e in self.edge_types}
+        edges = {e: traceable(batch[e].edge_index) for e in self.edge_types}
         nodes_per_hop = {t: batch[t].num_sampled_nodes for t in x}
         edges_per_hop = {e: batch[e].num_sampled_edges for e in edges}
         for i, module in enumerate(self.layers):
@@ -339,19 +345,14 @@ def find_forms(
     return None
 
 
-def _take_normalization(options: dict[str, Any]) -> Callable[..., list[Tensor]] | None:
+def _take_normalization(options: dict[str, Any]) -> bool | None:
     """Takes GCN's normalisation out of its layers' options, so that it is computed once, with the degrees in the whole batch.
 
-    None where it cannot be: the layers then do what they do.
+    Returns whether it adds self-loops; None where it cannot be taken: the layers then do what they do. To ``improved`` PyG pays
+    regard where edges have weights, which those of a batch have not.
     """
     if not options.get("normalize", True) or options.get("cached") or "flow" in options:
         return None
     options["normalize"] = False
-    loops = options.pop("add_self_loops", None) is not False
-    norm = partial(gcn_norm, improved=options.pop("improved", False), add_self_loops=loops)
-
-    def normalize(edge_index: Tensor, num_nodes: int, dtype: torch.dtype) -> list[Tensor]:
-        edges, weights = norm(plain(edge_index), None, num_nodes, dtype=dtype)
-        return in_order(edges, num_nodes, weights) if loops else [edges, weights]
-
-    return normalize
+    options.pop("improved", None)
+    return options.pop("add_self_loops", None) is not False

@@ -1,7 +1,7 @@
 """Self-loops in the order of the edges.
 
-PyG's layers append a loop for each node, after which edges are no longer in the order of their destinations. Made here once for
-a batch, each as the last edge into its node, they leave the batch sorted and let layers take a prefix of it.
+PyG's layers append a loop for each node, after which edges are no longer in the order of their destinations. Made here, each as
+the last edge into its node, they leave the batch sorted and let layers take a prefix of it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv
-from torch_geometric.utils import add_self_loops, remove_self_loops
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from glt_lightning.lightning.models.trim import Form, LayerSize, run_layer
 from glt_lightning.loader.edge_index import plain
 
 
@@ -28,23 +29,48 @@ def take_self_loops(convs: Iterable[nn.Module]) -> bool:
 
 
 def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """Edges [2, E] that are ascending in their destinations, with one loop for each node, ascending as well."""
-    edges, _ = remove_self_loops(plain(edge_index))
-    return in_order(add_self_loops(edges, num_nodes=num_nodes)[0], num_nodes)[0]
+    """Edges [2, E], ascending in their destinations, and one loop for each node: [2, E + num_nodes], ascending as well.
 
-
-def in_order(edge_index: Tensor, num_nodes: int, *values: Tensor) -> list[Tensor]:
-    """Sorted edges and the loops of all nodes behind them, each loop moved to the end of the edges into its node.
-
-    values: [E] each, moved with the edges.
+    The edges' own loops are last, as edges into one more node, whose output is dropped: to leave them out would make the number
+    of edges depend on their values, which `torch.compile` cannot follow, and which a read of each batch would have to wait for.
     """
-    loops = torch.arange(num_nodes, device=edge_index.device)
-    col = edge_index[1, : edge_index.size(1) - num_nodes].contiguous()
-    before = torch.arange(len(col), device=col.device) + col  # edges and loops of smaller nodes
-    place = torch.cat([before, torch.searchsorted(col, loops, right=True) + loops])
-    return [torch.empty_like(each).index_copy(-1, place, each) for each in (edge_index, *values)]
+    row, col = plain(edge_index)
+    kept = row != col
+    before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])  # of edges that are kept
+    loops = torch.arange(num_nodes, device=col.device)
+    loop_place = before[torch.searchsorted(col.contiguous(), loops, right=True)] + loops
+    place = torch.where(kept, before[:-1] + col, num_nodes + before[-1:] + (~kept).cumsum(0) - 1)
+    moved = torch.stack([torch.cat([row, loops]), torch.cat([torch.where(kept, col, num_nodes), loops])])
+    return torch.empty_like(moved).index_copy(1, torch.cat([place, loop_place]), moved)
 
 
-def edges_into(edge_index: Tensor, destinations: int) -> int:
-    """Number of sorted edges that lead to the first ``destinations`` nodes."""
-    return int(torch.searchsorted(edge_index[1].contiguous(), destinations))
+def only_kept(edges: Tensor, num_nodes: int) -> Tensor:
+    """What `with_self_loops` returned, without the edges into its one node more."""
+    return edges[:, : int((edges[1] < num_nodes).sum())]
+
+
+def run_with_loops(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_index: Tensor) -> Tensor:
+    """`run_layer` over the edges into the destinations, and a loop for each of them."""
+    edges = with_self_loops(edge_index[:, : size.edges], size.destinations)
+    rows = size.destinations + 1
+    if len(x) < rows:
+        x = torch.cat([x, x[-1:]])
+    larger = LayerSize(max(size.sources, rows), rows, edges.size(1))
+    return run_layer(conv, form, x, larger, edges)[: size.destinations]
+
+
+def gcn_weights(edge_index: Tensor, num_nodes: int, dtype: torch.dtype, *, loops: bool) -> tuple[Tensor, Tensor]:
+    """Edges [2, E], with ``loops`` a loop for each node as the last edge into it, and GCN's factors [E] of all.
+
+    A loop that is among the edges stays there, with the factor 0, as in `with_self_loops`.
+    """
+    edges, weights = plain(edge_index), None
+    if loops:
+        row, col = edges
+        nodes = torch.arange(num_nodes, device=col.device)
+        before = torch.arange(len(col), device=col.device) + col  # edges and loops of smaller nodes
+        place = torch.cat([before, torch.searchsorted(col.contiguous(), nodes, right=True) + nodes])
+        edges = torch.cat([edges, nodes.expand(2, -1)], dim=1)
+        edges = torch.empty_like(edges).index_copy(1, place, edges)
+        weights = torch.ones_like(place, dtype=dtype).index_copy(0, before, (row != col).to(dtype))
+    return gcn_norm(edges, weights, num_nodes, add_self_loops=False, dtype=dtype)
