@@ -14,7 +14,9 @@ import pytest
 
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.ops import child
-from glt_lightning.options import SamplingOptions
+from glt_lightning.options import ClusterOptions, SamplingOptions
+from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.process import ServerProcess
 from tests.helpers import started
 from tests.helpers.contents import contents
 from tests.helpers.family import settle
@@ -87,6 +89,39 @@ def test_thread_that_ends_after_it_opened_a_loader(partition) -> None:
         loader = context.make_loader(SPEC)
         assert [contents(batch) for batch in loader] == want
         assert loader.stats().restarts == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_to_all_processes_of_a_job_leave_samplers_to_the_trainer(partition, number: int) -> None:
+    """The trainer ends them with the run, in order; until then it needs their batches, and would start them again."""
+    with LoaderContext(partition, SamplingOptions(num_workers=2), seed=5) as context:
+        want = [contents(batch) for batch in context.make_loader(SPEC)]
+        for pid in context._producer.pids:
+            os.kill(pid, number)
+        loader = context.make_loader(SPEC)
+        assert [contents(batch) for batch in loader] == want
+        assert loader.stats().restarts == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_to_all_processes_of_a_job_leave_the_server_to_the_trainer(partition, capfd, number: int) -> None:
+    plan = ServerPlan(
+        directory=str(partition.directory),
+        cluster=ClusterOptions(num_workers=1),
+        address="127.0.0.1:0",
+        token="0123456789abcdef",
+    )
+    server = ServerProcess(plan, 1, pytest.fail)
+    process = psutil.Process(server.pid)
+    try:
+        for each in (process, *process.children(recursive=True)):
+            each.send_signal(number)
+        with pytest.raises(psutil.TimeoutExpired):
+            process.wait(0.5)
+    finally:
+        server.close()
+    assert not process.is_running()
+    assert "restarting" not in capfd.readouterr().err
 
 
 def test_stopped_samplers_are_killed_on_close(partition) -> None:

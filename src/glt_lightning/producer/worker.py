@@ -138,7 +138,8 @@ def _fault(error: BaseException) -> dict[str, Any]:
 def main(fd: int) -> None:
     """fd: descriptor of the socket to the trainer or server."""
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the trainer ends this one
+    for number in (signal.SIGINT, signal.SIGTERM):  # terminals and schedulers send them to all processes of a job
+        signal.signal(number, signal.SIG_IGN)  # the trainer ends this one, after the batches that it still needs
     worker = Worker(socket.socket(fileno=fd))
     try:
         worker.serve()

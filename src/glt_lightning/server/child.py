@@ -36,7 +36,8 @@ def serve(sock: socket.socket) -> None:
 def main(fd: int) -> None:
     """fd: descriptor of the socket to the trainer."""
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the trainer ends this one
+    for number in (signal.SIGINT, signal.SIGTERM):  # terminals and schedulers send them to all processes of a job
+        signal.signal(number, signal.SIG_IGN)  # the trainer ends this one, after the batches that it still needs
     sock = socket.socket(fileno=fd)
     with suppress(ClosedError):
         serve(sock)
