@@ -13,13 +13,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import docstring_parser
 import yaml  # type: ignore[import-untyped]
 
-from glt_lightning import GLTDataModule, GraphSAGE, NodePredictor
+from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor
 from glt_lightning.errors import OptionError
 from glt_lightning.options import (
     CacheOptions,
     ClusterOptions,
     DeadlineOptions,
     LimitOptions,
+    NegativeSampling,
     PartitionOptions,
     RetryOptions,
     SamplingOptions,
@@ -32,6 +33,7 @@ GROUPS: dict[str, type] = {
     "data.partition": PartitionOptions,
     "data.sampling": SamplingOptions,
     "data.cache": CacheOptions,
+    "data.neg_sampling": NegativeSampling,
     "cluster": ClusterOptions,
     "cluster.deadlines": DeadlineOptions,
     "cluster.retry": RetryOptions,
@@ -39,6 +41,7 @@ GROUPS: dict[str, type] = {
     "cluster.security": SecurityOptions,
     "model, GraphSAGE": GraphSAGE,
     "model, NodePredictor": NodePredictor,
+    "model, LinkPredictor": LinkPredictor,
 }
 HEAD = """# Options
 
