@@ -3,9 +3,11 @@
 import copy
 import io
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch_geometric.edge_index
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, HeteroData
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, HGTConv, PNAConv, RGCNConv, SAGEConv, to_hetero
@@ -101,6 +103,18 @@ def test_another_device(batch):
     assert type(edges) is BatchEdges
     made = [edges._indptr, edges._T_indptr, edges._T_index[1], edges._T_perm, edges.as_tensor()]
     assert {str(each.device) for each in made} == {"meta"}
+
+
+def test_pinned(batch, monkeypatch):
+    """Without a GPU torch locks no pages, so a copy stands in for that: all that the sampler made is pinned, and kept."""
+    copies = []
+    pin = SimpleNamespace(default=lambda each: copies.append(each.clone()) or copies[-1])
+    monkeypatch.setattr(torch_geometric.edge_index, "aten", SimpleNamespace(_pin_memory=pin))
+    edges = batch.edge_index
+    pinned = BatchEdges.__torch_dispatch__(torch.ops.aten._pin_memory.default, (BatchEdges,), (edges,))
+    check(pinned, batch.num_nodes, batch.num_nodes)
+    made = [pinned._data, pinned._indptr, pinned._T_indptr, pinned._T_index[1], pinned._T_perm]
+    assert {each.data_ptr() for each in made} <= {each.data_ptr() for each in copies}
 
 
 @pytest.mark.usefixtures("no_sorting")
