@@ -1,12 +1,13 @@
 """CPU seconds of a training step: the ready module, PyG's own model on the same batches, and the matrix products alone.
 
     python benchmarks/step.py PARTITION [--models GraphSAGE GAT GCN] [--rounds 5] [--batch_size 1024] [--hidden 256]
+        [--edge_format tensor edge_index edge_index_csr]
 
 PARTITION: a partition folder; all of its parts are mapped. Each round runs forward and backward of every system once, on the same
 batch, with --threads threads. ``ours bf16``: under autocast to bfloat16, all others in float32. ``stock``: PyG's class with
 ``trim_to_layer``. ``products``: the linear layers of GraphSAGE on the rows that they need, forward and backward, without reading
 or aggregating a single edge: what no aggregation can be faster than. The allocator keeps freed memory, as in training;
---return_memory: as ``sampling.keep_memory: false``.
+--return_memory: as ``sampling.keep_memory: false``. With several --edge_format each system runs on the same picks in each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import argparse
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, product
 
 import torch
 from measure import report
@@ -27,6 +29,7 @@ from glt_lightning import LoaderContext, LoaderSpec, LocalPartition
 from glt_lightning.lightning.models.gnn import HomogeneousGNN, gnn_class
 from glt_lightning.lightning.models.trim import layer_size
 from glt_lightning.ops.malloc import keep_freed_memory
+from glt_lightning.options import EDGE_FORMATS
 
 CLASSES, LAYERS = 47, 3
 
@@ -74,15 +77,17 @@ def step(model: nn.Module, batch: Data, labels: Tensor, bf16: bool) -> float:
     return time.process_time() - began
 
 
-def batches(args: argparse.Namespace) -> Iterator[Data]:
+def batches(args: argparse.Namespace) -> Iterator[dict[str, Data]]:
+    """Each batch in every format."""
     with closing(LocalPartition.open(args.partition)) as graph, LoaderContext(graph) as context:
         spec = LoaderSpec(
             name="train", num_neighbors=[15, 10, 5], batch_size=args.batch_size, shuffle=True, split="train"
         )
-        for number, batch in enumerate(context.make_loader(spec)):
+        loaders = [context.make_loader(replace(spec, edge_format=each)) for each in args.edge_format]
+        for number, formats in enumerate(zip(*loaders, strict=True)):
             if number > args.rounds:
                 return
-            yield batch.clone()
+            yield {name: batch.clone() for name, batch in zip(args.edge_format, formats, strict=True)}
 
 
 def systems_of(name: str, width: int, hidden: int) -> dict[str, nn.Module]:
@@ -99,26 +104,29 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--return_memory", action="store_true")
+    parser.add_argument("--edge_format", nargs="+", choices=EDGE_FORMATS, default=["tensor"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if not args.return_memory:
         keep_freed_memory()
     systems: dict[str, nn.Module] = {}
-    spent: dict[str, list[float]] = {}
-    for number, batch in enumerate(batches(args)):
+    spent: dict[tuple[str, str], list[float]] = {}
+    for number, formats in enumerate(batches(args)):
+        batch = formats[args.edge_format[0]]
         labels = torch.arange(batch.batch_size) % CLASSES
         if not systems:
             systems["products"] = Products(batch.x.size(1), args.hidden)
             for name in args.models:
                 systems |= systems_of(name, batch.x.size(1), args.hidden)
-        for name, model in systems.items():
-            cpu_s = step(model, batch, labels, "bf16" in name)
+        for (name, model), edge_format in product(systems.items(), args.edge_format):
+            cpu_s = step(model, formats[edge_format], labels, "bf16" in name)
             if number:  # the first step of each also loads code
-                spent.setdefault(name, []).append(cpu_s)
-    for name, seconds in spent.items():
+                spent.setdefault((name, edge_format), []).append(cpu_s)
+    for (name, edge_format), seconds in spent.items():
         report(
             bench="step",
             system=name,
+            edge_format=edge_format,
             threads=args.threads,
             keeps_memory=not args.return_memory,
             rounds=len(seconds),

@@ -36,7 +36,7 @@ COMMANDS = {
     "cache_fill.py": "fill {part2} --rounds 1",
     "cache_fill.py memory": "memory {part2}",
     "disk.py": "{part1} --rounds 1",
-    "step.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
+    "step.py": "{part1} --rounds 1 --batch_size 64 --hidden 8 --edge_format tensor edge_index_csr",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "first_step.py": "{graph} {tmp}/part --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
