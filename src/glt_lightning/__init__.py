@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         SamplingMonitor as SamplingMonitor,
     )
     from glt_lightning.loader import (
+        DistLinkNeighborLoader as DistLinkNeighborLoader,
         DistNeighborLoader as DistNeighborLoader,
+        LinkSpec as LinkSpec,
         LoaderContext as LoaderContext,
         LoaderSpec as LoaderSpec,
     )
@@ -42,6 +44,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CacheOptions": "glt_lightning.options",
     "ClusterOptions": "glt_lightning.options",
+    "DistLinkNeighborLoader": "glt_lightning.loader",
     "DistNeighborLoader": "glt_lightning.loader",
     "GLTDataModule": "glt_lightning.lightning",
     "GLTServerClientStrategy": "glt_lightning.lightning",
@@ -49,6 +52,7 @@ _HOMES = {
     "GraphSAGE": "glt_lightning.lightning",
     "HitsAtK": "glt_lightning.lightning",
     "LinkPredictor": "glt_lightning.lightning",
+    "LinkSpec": "glt_lightning.loader",
     "LoaderContext": "glt_lightning.loader",
     "LoaderSpec": "glt_lightning.loader",
     "LocalPartition": "glt_lightning.data",

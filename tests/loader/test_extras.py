@@ -88,14 +88,6 @@ def test_one_node_type(tmp_path):
         ]
 
 
-def test_seeds_of_several_node_types_are_refused(context):
-    """The sampler says so, wherever it runs."""
-    config = SamplerConfig(1, ((3, 2),))
-    request = BatchRequest(4, 0, np.arange(80, 84), np.arange(4), {0: np.arange(3)})
-    with pytest.raises(GLTError, match=r"batch 4 has seeds of node types \[0\] beside .* takes seeds of one node type"):
-        next(context._producer.stream(config, iter([request])))
-
-
 @pytest.mark.parametrize(
     ("extras", "message"),
     [

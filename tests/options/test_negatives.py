@@ -7,6 +7,7 @@ import pytest
 
 from glt_lightning.errors import OptionError
 from glt_lightning.options import NegativeSampling
+from glt_lightning.sampler.link_task import LinkTask
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_every_way_of_pyg(given, mode, amount):
     + [({"mode": "triplet", "sharing": s, "amount": n}, 5, c) for s, n, c in (("shared", 3, 3), ("in_batch", 1, 0))],
 )
 def test_number_of_negatives(given, positives, negatives):
-    assert NegativeSampling(**given).count(positives) == negatives
+    assert LinkTask.of(NegativeSampling(**given), loader="a", edge_type=0).count(positives) == negatives
 
 
 @pytest.mark.parametrize(

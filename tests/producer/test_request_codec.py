@@ -10,6 +10,7 @@ import pytest
 
 from glt_lightning.errors import DataError
 from glt_lightning.producer.request_codec import read_config, read_request, write_config, write_request
+from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server.question import Question
 from glt_lightning.transport.message import Message, pack
@@ -24,12 +25,13 @@ FULL = replace(
         "flags": np.array([True]),
         "half": np.array(1, dtype=np.float16),
     },
+    link={"dst": np.arange(3), "rejected": np.array([65])},
 )
 
 
 def arrays_of(request: BatchRequest) -> dict[str, np.ndarray]:
     more = {f"seeds/{t}": gids for t, gids in request.more_seeds.items()}
-    return {"seeds": request.seeds, "input_id": request.input_id, **more, **request.extras}
+    return {"seeds": request.seeds, "input_id": request.input_id, **more, **request.extras, **request.link}
 
 
 @pytest.mark.parametrize("request_", [PLAIN, FULL], ids=["plain", "full"])
@@ -50,6 +52,7 @@ def test_every_field_of_a_configuration_comes_back(field):
     """Also one that is added: it has to be sent, and only where it is not at its default."""
     plain = SamplerConfig(1, ((3, -1), (0, 2)))
     other = {"seed_type": 2, "fanouts": ((1,),), "threads": 4, "most_bytes": 10**12, "aggregate": "mean"}
+    other["link"] = LinkTask(loader="train", edge_type=3, mode="binary", amount=0.5, self_loops=True, reverse=0)
     changed = replace(plain, **{field.name: other.get(field.name, True)})
     for config in (plain, changed):
         assert read_config(json.loads(json.dumps(write_config(config)))) == config
@@ -84,12 +87,13 @@ IDS = np.arange(3)
     [
         (
             {"seeds": IDS},
-            r"arrays: expected the fields input_id, seeds \(optional: extra/<name>, seeds/<node type>\)",
+            r"arrays: expected the fields input_id, seeds \(optional: extra/<name>, link/<name>, seeds/<node type>\)",
         ),
         ({"seeds": IDS, "input_id": IDS, "time": IDS}, r"got \['input_id', 'seeds', 'time'\]"),
         ({"seeds": IDS, "input_id": IDS, "seeds/x": IDS}, "got .*'seeds/x'"),
         ({"seeds": IDS, "input_id": IDS, "seeds/01": IDS}, "got .*'seeds/01'"),
         ({"seeds": IDS, "input_id": IDS, "extra/a b": IDS}, "got .*'extra/a b'"),
+        ({"seeds": IDS, "input_id": IDS, "link/a b": IDS}, "got .*'link/a b'"),
         ({"seeds": IDS, "input_id": IDS[:2]}, "3 seeds, but 2 positions in input_id"),
         (
             {"seeds": IDS, "input_id": IDS, "seeds/1": IDS[:, None]},
@@ -102,3 +106,28 @@ def test_other_arrays_are_refused(arrays, message):
     entries, body = pack(arrays)
     with pytest.raises(DataError, match=message):
         read_request(Message({"number": 0, "key": 0, "arrays": entries}, body))
+
+
+LINK = {"loader": "train", "edge_type": 1}
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        (3, "link: expected an object with some of amount, edge_type"),
+        ({"loader": "train"}, "link: expected an object with some of"),
+        (LINK | {"weights": 1}, "link: expected an object with some of"),
+        (LINK | {"edge_type": 2}, "link: edge_type: expected 0 to 1, an edge type, got 2"),
+        (LINK | {"reverse": 2}, "link: reverse: expected 0 to 1"),
+        (LINK | {"edge_type": True}, "link: edge_type: True is not allowed"),
+        (LINK | {"mode": "pairs"}, "link: mode: 'pairs' is not allowed"),
+        (LINK | {"amount": 1 << 40}, "link: amount: 1099511627776 is not allowed"),
+        (LINK | {"amount": "1"}, "link: amount: '1' is not allowed"),
+        (LINK | {"strict": 1}, "link: strict: 1 is not allowed"),
+        (LINK | {"loader": "a" * 300}, "link: loader: 'aaa"),
+    ],
+)
+def test_other_tasks_of_loaders_of_edges_are_refused(link, message):
+    config = write_config(SamplerConfig(0, ((3, -1),))) | {"link": link}
+    with pytest.raises(DataError, match=message):
+        read_config(json.loads(json.dumps(config)), 2)

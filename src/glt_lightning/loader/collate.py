@@ -72,25 +72,22 @@ class Collate:
             data[name] = self._tensor(a, node_key(0, name))
         for kind in AGGREGATES:
             if (values := a.get(aggregate_key(kind))) is not None:
-                data[AGGREGATED], data[f"{AGGREGATED}_aggr"] = _on_its_device(values), kind
+                data[AGGREGATED], data[f"{AGGREGATED}_aggr"] = as_tensor(values), kind
         data.edge_index = self._edge_index(a, 0)
         for name, values in self._edge_values(a, 0):
             data[name] = values
         for name in after:
             data[name] = self._tensor(a, node_key(0, name))
-        data.n_id = _on_its_device(a[node_key(0, "n_id")])
+        data.n_id = as_tensor(a[node_key(0, "n_id")])
         if not self._node_attrs[0]:
             data.num_nodes = _num_nodes(a, 0)
         if (ids := a.get(edge_key(0, "e_id"))) is not None:
-            data.e_id = _on_its_device(ids)
+            data.e_id = as_tensor(ids)
         data.num_sampled_nodes = a["num_sampled_nodes"][0].tolist()
         data.num_sampled_edges = a["num_sampled_edges"][0].tolist()
-        data.input_id = _on_its_device(a["input_id"])
-        data.batch_size = len(a["input_id"])
-        for name, values in _extras(a):
-            data[name] = values
+        self._add_seeds(data, a)
         if (rows := a.get(node_key(0, DEVICE_ROWS))) is not None:
-            data[DEVICE_ROWS] = _on_its_device(rows)
+            data[DEVICE_ROWS] = as_tensor(rows)
         return data
 
     def _heterogeneous(self, sample: Sample) -> HeteroData:
@@ -100,30 +97,34 @@ class Collate:
             store = data[node_type]
             for name in self._node_attrs[t]:
                 store[name] = self._tensor(a, node_key(t, name))
-            store.n_id = _on_its_device(a[node_key(t, "n_id")])
+            store.n_id = as_tensor(a[node_key(t, "n_id")])
             if not self._node_attrs[t]:
                 store.num_nodes = _num_nodes(a, t)
             store.num_sampled_nodes = a["num_sampled_nodes"][t].tolist()
             if (rows := a.get(node_key(t, DEVICE_ROWS))) is not None:
-                store[DEVICE_ROWS] = _on_its_device(rows)
+                store[DEVICE_ROWS] = as_tensor(rows)
         for r, edge_type in enumerate(self._schema.edge_types):
             store = data[edge_type]
             store.edge_index = self._edge_index(a, r)
             for name, values in self._edge_values(a, r):
                 store[name] = values
             if (ids := a.get(edge_key(r, "e_id"))) is not None:
-                store.e_id = _on_its_device(ids)
+                store.e_id = as_tensor(ids)
             store.num_sampled_edges = a["num_sampled_edges"][r].tolist()
-        seeds = data[self._schema.node_types[self._seed_type]]
-        seeds.input_id = _on_its_device(a["input_id"])
-        seeds.batch_size = len(a["input_id"])
-        for name, values in _extras(a):
-            seeds[name] = values
+        self._add_seeds(data, a)
         return data
+
+    def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
+        """What a batch has of its seeds beside their rows."""
+        seeds = data if self._schema.homogeneous else data[self._schema.node_types[self._seed_type]]
+        seeds.input_id = as_tensor(arrays["input_id"])
+        seeds.batch_size = len(arrays["input_id"])
+        for name, values in starting_with(seed_key(""), arrays):
+            seeds[name] = values
 
     def _edge_index(self, arrays: Mapping[str, Any], edge_type: int) -> torch.Tensor:
         """With what the sampler made of the edges as an `EdgeIndex`, else as a tensor."""
-        edges = _on_its_device(arrays[edge_key(edge_type, "edge_index")])
+        edges = as_tensor(arrays[edge_key(edge_type, "edge_index")])
         if (colptr := arrays.get(edge_key(edge_type, COLUMN_POINTERS))) is None:
             return edges
         by_source = arrays.get(edge_key(edge_type, BY_SOURCE))
@@ -135,8 +136,8 @@ class Collate:
             edges,
             sources,
             destinations,
-            _on_its_device(colptr),
-            None if by_source is None else _on_its_device(by_source),
+            as_tensor(colptr),
+            None if by_source is None else as_tensor(by_source),
         )
         return made
 
@@ -161,16 +162,16 @@ def to_tensor(array: np.ndarray, bfloat16: bool) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _on_its_device(value: np.ndarray | torch.Tensor) -> torch.Tensor:
+def as_tensor(value: np.ndarray | torch.Tensor) -> torch.Tensor:
+    """On the device where the sample has it."""
     return value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
 
 
-def _extras(arrays: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """What travelled with the seeds."""
-    prefix = seed_key("")
+def starting_with(prefix: str, arrays: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The arrays of a sample whose names begin so, by the rest of their names."""
     for key in arrays:
         if key.startswith(prefix):
-            yield key.removeprefix(prefix), _on_its_device(arrays[key])
+            yield key.removeprefix(prefix), as_tensor(arrays[key])
 
 
 def _num_nodes(arrays: Mapping[str, Any], node_type: int) -> int:

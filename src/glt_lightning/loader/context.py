@@ -14,6 +14,7 @@ from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError, SamplerError
 from glt_lightning.loader.collate import Batch, Collate
+from glt_lightning.loader.link_loader import DistLinkNeighborLoader, LinkSpec, make_link_loader
 from glt_lightning.loader.mapped import MappedGraph
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
@@ -127,12 +128,18 @@ class LoaderContext:
         plan = make_plan(spec, seeds, manifest, sampling, self.seed, ranks)
         stored = manifest.as_stored if config.stored else manifest
         collate = Collate(stored, seeds.node_type)
-        if taken := set(plan.extras) & collate.names:
-            raise OptionError(
-                f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
-            )
+        _require_free(spec, collate)
         identity = plan_identity(spec, plan, seeds.node_type, manifest, ranks)
         loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
+        self._loaders.add(loader)
+        return loader
+
+    def make_link_loader(self, spec: LinkSpec) -> DistLinkNeighborLoader:
+        """A new loader of edges. Raises `OptionError` or `DataError` for a spec that does not fit the graph, `PartitionError` for
+        negatives of a partition folder of an earlier release."""
+        self._check_open()
+        loader, collate = make_link_loader(spec, self.graph, self.sampling, self.seed, self._ranks, self._producer)
+        _require_free(spec, collate)
         self._loaders.add(loader)
         return loader
 
@@ -188,6 +195,13 @@ class LoaderContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _require_free(spec: LoaderSpec | LinkSpec, collate: Collate) -> None:
+    if taken := set(spec.extras) & collate.names:
+        raise OptionError(
+            f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
+        )
 
 
 def _ranks_of(given: RankFields) -> Ranks:

@@ -40,8 +40,8 @@ class NegativeSampling:
         OptionError: For a value that is not allowed, or options that exclude each other.
 
     Example:
-        >>> NegativeSampling(mode="triplet", amount=5).count(64)
-        320
+        >>> NegativeSampling(mode="triplet", amount=5).strict
+        True
         >>> NegativeSampling(amount=0.5, sharing="shared")
         Traceback (most recent call last):
             ...
@@ -90,12 +90,6 @@ class NegativeSampling:
         if self.mode == "triplet" and amount != int(amount):
             raise OptionError(f"neg_sampling.amount: expected an integer with mode triplet, got {amount!r}.")
         object.__setattr__(self, "amount", int(amount) if amount == int(amount) else float(amount))
-
-    def count(self, positives: int) -> int:
-        """Number of negatives that a batch with so many edges draws."""
-        if self.sharing == "in_batch":
-            return 0
-        return int(self.amount) if self.sharing == "shared" else math.ceil(round(positives * self.amount, 9))
 
     @classmethod
     def of(cls, given: Any) -> NegativeSampling | None:

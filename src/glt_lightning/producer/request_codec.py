@@ -19,20 +19,24 @@ from glt_lightning.transport.message import Message, pack, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
 
 MOST_HOPS = 16  # GLT_MAX_HOPS of glt/api.h
-_SEEDS, _EXTRA = "seeds/", "extra/"  # followed by a node type or a name: arrays that few requests have
+# Followed by a node type or a name: arrays that few requests have.
+_SEEDS, _EXTRA, _LINK = "seeds/", "extra/", "link/"
+_PREFIXES = (_EXTRA, _SEEDS, _LINK)
 
 _FIELDS = {field.name: field for field in fields(SamplerConfig)}
 # Always sent. Other fields are sent only if they differ from their default: servers of older releases, which do not know
 # them, then serve every request that they can.
 _ALWAYS = {*DEFAULT_DRAW.to_wire(), "threads"} | {name for name, field in _FIELDS.items() if field.default is MISSING}
 _CHOICES = {name: field.metadata["choices"] for name, field in _FIELDS.items() if "choices" in field.metadata}
+_READS = {name: field.metadata["read"] for name, field in _FIELDS.items() if "read" in field.metadata}
 _RANGES = {name: field.metadata["range"] for name, field in _FIELDS.items() if "range" in field.metadata}
 
 
 def write_config(config: SamplerConfig) -> dict[str, Any]:
     """A configuration as JSON values, the inverse of `read_config`."""
     values = {name: getattr(config, name) for name in _FIELDS}
-    return {name: value for name, value in values.items() if name in _ALWAYS or value != _FIELDS[name].default}
+    sent = {name: value for name, value in values.items() if name in _ALWAYS or value != _FIELDS[name].default}
+    return sent | {name: sent[name].to_wire() for name in _READS if name in sent}
 
 
 def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:
@@ -46,6 +50,8 @@ def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:
     for name, value in given.items():
         if name == "fanouts":
             values[name] = _read_fanouts(value, num_edge_types)
+        elif name in _READS:
+            values[name] = _READS[name](value, num_edge_types)
         elif name in _RANGES:
             values[name] = read_integer(given, name, *_RANGES[name])
         elif name in _CHOICES:
@@ -62,8 +68,9 @@ def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:
 def write_request(request: BatchRequest) -> tuple[dict[str, Any], np.ndarray]:
     """(header, body uint8 [n]) of a request, the inverse of `read_request`."""
     further = {f"{_SEEDS}{node_type}": gids for node_type, gids in request.more_seeds.items()}
-    extras = {f"{_EXTRA}{name}": values for name, values in request.extras.items()}
-    arrays, body = pack({"seeds": request.seeds, "input_id": request.input_id, **further, **extras})
+    further |= {f"{_EXTRA}{name}": values for name, values in request.extras.items()}
+    further |= {f"{_LINK}{name}": values for name, values in request.link.items()}
+    arrays, body = pack({"seeds": request.seeds, "input_id": request.input_id, **further})
     return {"number": request.number, "key": request.key, "arrays": arrays}, body
 
 
@@ -71,14 +78,12 @@ def read_request(message: Message) -> BatchRequest:
     """A request from another process; its arrays are views of the body. Raises `DataError` or, for a
     damaged message, `WireError`."""
     arrays = unpack(message)
-    extras = {name.removeprefix(_EXTRA): arrays[name] for name in list(arrays) if name.startswith(_EXTRA)}
-    more = {name.removeprefix(_SEEDS): arrays[name] for name in arrays if name.startswith(_SEEDS)}
-    plain = {name for name in arrays if not name.startswith((_EXTRA, _SEEDS))}
-    named = all(name.isidentifier() for name in extras) and all(_is_number(name) for name in more)
+    extras, more, link = ({n.removeprefix(p): arrays[n] for n in arrays if n.startswith(p)} for p in _PREFIXES)
+    plain = {name for name in arrays if not name.startswith(_PREFIXES)}
+    named = all(name.isidentifier() for name in (*extras, *link)) and all(_is_number(name) for name in more)
     if plain != {"seeds", "input_id"} or not named:
-        raise wrong_fields(
-            "arrays", {"seeds", "input_id"}, arrays, optional={f"{_SEEDS}<node type>", f"{_EXTRA}<name>"}
-        )
+        further = {f"{_SEEDS}<node type>", f"{_EXTRA}<name>", f"{_LINK}<name>"}
+        raise wrong_fields("arrays", {"seeds", "input_id"}, arrays, optional=further)
     seeds, input_id = (_read_ids(name, arrays[name]) for name in ("seeds", "input_id"))
     if len(seeds) != len(input_id):
         raise DataError(f"make: {len(seeds)} seeds, but {len(input_id)} positions in input_id.")
@@ -89,6 +94,7 @@ def read_request(message: Message) -> BatchRequest:
         input_id,
         {int(name): _read_ids(f"{_SEEDS}{name}", gids) for name, gids in more.items()},
         extras,
+        link,
     )
 
 

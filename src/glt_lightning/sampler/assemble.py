@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
 
 from glt_lightning.sampler.aggregate import aggregate_neighbors
 from glt_lightning.sampler.counters import DiskUse
@@ -15,14 +19,20 @@ from glt_lightning.sampler.sample import (
     Field,
     copied,
     edge_key,
+    link_key,
     node_key,
     seed_key,
 )
 
+NO_ARRAYS: Mapping[str, np.ndarray] = MappingProxyType({})
 
-def assemble(source: NeighborSource, request: BatchRequest, found: Found) -> Draft:
+
+def assemble(
+    source: NeighborSource, request: BatchRequest, found: Found, link: Mapping[str, np.ndarray] = NO_ARRAYS
+) -> Draft:
     """The draft of a batch: ids, numbers per hop, edges, and the attributes of all nodes and edges of ``found``.
 
+    link: the arrays of a batch of edges (`sampler.link`), by name.
     Waits for the rows that owners were asked for. Raises `PeerError` for an owner that does not send them, and `DataError`
     for a batch of more than ``source.config.most_bytes``.
     """
@@ -38,6 +48,7 @@ def assemble(source: NeighborSource, request: BatchRequest, found: Found) -> Dra
         *aggregated,
         local.put("input_id", request.input_id),
         *(local.put(seed_key(name), values) for name, values in request.extras.items()),
+        *(local.put(link_key(name), values) for name, values in link.items()),
         copied("num_sampled_nodes", found.nodes_per_hop),
         copied("num_sampled_edges", found.edges_per_hop),
     ]

@@ -14,6 +14,7 @@ from glt_lightning.ops.hops import run_hops
 from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.assemble import assemble
 from glt_lightning.sampler.host_source import HostSource
+from glt_lightning.sampler.link import LinkSampler
 from glt_lightning.sampler.neighbors import Found, LocalSource, NeighborSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.routed_source import RoutedSource
@@ -105,6 +106,7 @@ class KHopSampler:
         on_device: DeviceIndex | None = None,
     ) -> None:
         self.source = neighbor_source(partition, config, store=store, remote=remote, cache=cache, on_device=on_device)
+        self._links = None if config.link is None else LinkSampler(self.source, partition, config.link)
 
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch. Attributes are copied when the draft is written, which has to be before the next batch.
@@ -112,5 +114,10 @@ class KHopSampler:
         Raises as `k_hop`, and `DataError` for more than ``config.most_bytes``; on a device also in the batch after one
         whose edges lead out of the graph.
         """
-        seeds = request.typed_seeds(self.source.config.seed_type)
-        return assemble(self.source, request, k_hop(self.source, seeds, request.key))
+        if self._links is None:
+            seeds = request.typed_seeds(self.source.config.seed_type)
+            return assemble(self.source, request, k_hop(self.source, seeds, request.key))
+        ends = self._links.find(request)
+        found = k_hop(self.source, ends.seeds, request.key)
+        self.source.local.counters.add(ends.counters)
+        return assemble(self.source, request, found, ends.arrays)

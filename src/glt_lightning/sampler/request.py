@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
 from glt_lightning.options import AGGREGATES, DrawOptions
+from glt_lightning.sampler.link_task import LinkTask
 
 
 def drawn_from(manifest: Manifest, draw: DrawOptions) -> DrawOptions:
@@ -28,6 +29,7 @@ class SamplerConfig(DrawOptions):
     aggregate: ``mean`` or ``sum``: batches have what the last hop brings as ``x_neighbors`` (`sampler.aggregate`) instead; None:
     they have its nodes and edges.
     pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
+    link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.link` finds.
     most_bytes: largest memory of one batch, or None for no limit.
 
     Raises:
@@ -45,6 +47,7 @@ class SamplerConfig(DrawOptions):
     aggregate: str | None = field(default=None, metadata={"choices": AGGREGATES})
     pointers: bool = False
     by_source: bool = False
+    link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
     def require_room(self, nbytes: int) -> None:
@@ -69,6 +72,10 @@ class BatchRequest:
         more_seeds: Node type -> int64 gids of seeds of further node types.
         extras: Name -> array [S, ...] that no sampler reads (labels, times, ids of edges); it travels untouched to
             `loader.collate`.
+        link: For a loader of edges, whose sources are ``seeds``: ``dst`` int64 [S], gids of their destinations; where the trainer
+            has them, ``negatives`` int64 [S, K] (destinations that are given, -1: to draw), ``trial_src`` and ``trial_dst``
+            int64 [N, T] (`sampler.negatives.GivenTrials`), in the user's ids, and ``rejected`` int64 [n] (trials, or positions of
+            the mask, that are edges of the loader).
 
     Example:
         >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
@@ -82,11 +89,13 @@ class BatchRequest:
     input_id: np.ndarray
     more_seeds: Mapping[int, np.ndarray] = field(default_factory=dict)
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+    link: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Of all its arrays."""
-        return sum(a.nbytes for a in (self.seeds, self.input_id, *self.more_seeds.values(), *self.extras.values()))
+        further = (self.more_seeds, self.extras, self.link)
+        return self.seeds.nbytes + self.input_id.nbytes + sum(a.nbytes for each in further for a in each.values())
 
     def typed_seeds(self, seed_type: int) -> dict[int, np.ndarray]:
         """All seeds by node type. seed_type: that of ``seeds``. Raises `DataError` where ``more_seeds`` has it, too."""

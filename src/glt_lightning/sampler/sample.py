@@ -40,15 +40,20 @@ def seed_key(name: str) -> str:
     return f"seed/{name}"
 
 
+def link_key(name: str) -> str:
+    """Name of an array of a batch of edges, such as ``edge_label_index``, in a Sample."""
+    return f"link/{name}"
+
+
 @dataclass(frozen=True)
 class Sample:
     """One batch between a producer and `loader.collate`.
 
     Attributes:
         number: Position in the rank's epoch, from 0.
-        arrays: By `node_key`, `edge_key`, `seed_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64 [T, H + 1],
-            ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its pool when
-            the last of them is gone; for a batch made on a GPU, all but these numbers are torch tensors on it.
+        arrays: By `node_key`, `edge_key`, `seed_key`, `link_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64
+            [T, H + 1], ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its
+            pool when the last of them is gone; for a batch made on a GPU, all but these numbers are torch tensors on it.
         counters: What it took to make them.
 
     Example:

@@ -61,6 +61,11 @@ def read_question(
     config = replace(config, most_bytes=most_bytes, threads=min(config.threads, most_threads))
     request = read_request(message)
     _check_seeds(request.seeds, config.seed_type, manifest)
+    if config.link is not None and config.link.count(len(request.seeds)) > _MOST_SEEDS:
+        raise DataError(
+            f"link: at most {_MOST_SEEDS} negatives per batch are allowed, got {config.link.amount} for each of "
+            f"{len(request.seeds)} edges. Use a smaller batch_size or neg_sampling.amount."
+        )
     for node_type, seeds in request.more_seeds.items():
         if node_type == config.seed_type or node_type >= len(schema.node_types):
             raise DataError(

@@ -1,0 +1,57 @@
+"""The loader of edges that a training loop iterates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from glt_lightning.data.graph import AnyGraph, Seeds
+from glt_lightning.loader.link_collate import LinkCollate
+from glt_lightning.loader.link_plan import LinkEdges, LinkPlan
+from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
+from glt_lightning.loader.neighbor_loader import DistNeighborLoader
+from glt_lightning.loader.plans import make_plan, plan_identity, sampler_config
+from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.base import Producer
+from glt_lightning.producer.ranks import Ranks
+
+
+class DistLinkNeighborLoader(DistNeighborLoader):
+    """Yields the batches of one rank around edges and their negatives, as PyG `Data` or `HeteroData` with the fields of PyG's
+    `LinkNeighborLoader`.
+
+    Made by `LoaderContext.make_link_loader`; it is a `DistNeighborLoader` whose seeds are edges. ``edge_label_index``,
+    ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` name nodes of the batch, and ``input_id`` the edges by their position
+    in the spec. ``neg_mask`` is true where a shared negative is one. There is no ``batch_size``.
+
+    Args:
+        plan: The edges of each batch.
+        config: How neighbours are drawn.
+        producer: Makes the batches.
+        collate: Turns a `Sample` into a PyG object.
+        identity: Facts that a checkpoint is compared with when it is loaded.
+
+    Example:
+        >>> edges = np.array([[0, 3, 4], [1, 4, 6]])
+        >>> spec = LinkSpec(
+        ...     name="train", edge_label_index=edges, num_neighbors=[2], batch_size=2, neg_sampling=("triplet", 2)
+        ... )
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     for batch in context.make_link_loader(spec):
+        ...         print(batch.n_id[batch.src_index], batch.n_id[batch.dst_pos_index], batch.dst_neg_index.shape)
+        tensor([0, 3]) tensor([1, 4]) torch.Size([2, 2])
+        tensor([4]) tensor([6]) torch.Size([1, 2])
+    """
+
+
+def make_link_loader(
+    spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed: int, ranks: Ranks, producer: Producer
+) -> tuple[DistLinkNeighborLoader, LinkCollate]:
+    """Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
+    manifest, task = graph.manifest, spec.task(graph.schema)
+    edges = LinkEdges.of(spec, task, graph)
+    nodes, seeds = spec.as_nodes(), Seeds(graph.schema.source_types()[task.edge_type], edges.gids[0])
+    config = replace(sampler_config(nodes, seeds, manifest, sampling), link=task)
+    plan = LinkPlan.over(make_plan(nodes, seeds, manifest, sampling, seed, ranks), edges)
+    collate = LinkCollate(manifest.as_stored if config.stored else manifest, task)
+    identity = plan_identity(nodes, plan, seeds.node_type, manifest, ranks) | plan.link_identity
+    return DistLinkNeighborLoader(plan, config, producer, collate, identity), collate

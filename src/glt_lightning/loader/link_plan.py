@@ -1,0 +1,138 @@
+"""The plan of a loader of edges: which edges each batch has, and what its sampler cannot know of their negatives."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.graph import AnyGraph
+from glt_lightning.errors import OptionError
+from glt_lightning.loader.link_spec import LinkSpec, require_ids
+from glt_lightning.loader.own_edges import OwnEdges
+from glt_lightning.sampler.link_task import LinkTask
+from glt_lightning.sampler.negatives import TRIALS, DrawnTrials, NodeWeights
+from glt_lightning.sampler.plan import EpochPlan
+from glt_lightning.sampler.request import BatchRequest
+
+
+@dataclass(frozen=True)
+class LinkEdges:
+    """The edges of a loader, and how their negatives are drawn.
+
+    src, dst: int64 [S] user ids.  gids: int64 [2, S].  num_nodes: of sources and destinations, alike or with weights.
+    own: the edges, where negatives must not be among them.  negatives: int64 [S, K], given ones.
+    """
+
+    task: LinkTask
+    src: np.ndarray
+    dst: np.ndarray
+    gids: tuple[np.ndarray, np.ndarray]
+    num_nodes: tuple[int | NodeWeights, int | NodeWeights]
+    own: OwnEdges | None
+    negatives: np.ndarray | None
+
+    @classmethod
+    def of(cls, spec: LinkSpec, task: LinkTask, graph: AnyGraph) -> LinkEdges:
+        """Raises `DataError` for ids that the graph does not have, `OptionError` for weights of another number of nodes."""
+        schema, where = graph.schema, f"loader {spec.name!r}"
+        types = schema.source_types()[task.edge_type], schema.destination_types()[task.edge_type]
+        counts = graph.manifest.num_nodes[types[0]], graph.manifest.num_nodes[types[1]]
+        src, dst = spec.edge_label_index
+        gids = []
+        for name, ids, node_type, count in zip(("sources", "destinations"), (src, dst), types, counts, strict=True):
+            require_ids(f"{where}: {name} of edge_label_index", ids, count, schema.node_types[node_type])
+            distinct, inverse = np.unique(ids, return_inverse=True)  # fewer ids to ask a server for
+            gids.append(graph.seeds(node_type, distinct).gids[inverse])
+        if spec.negatives is not None:
+            require_ids(f"{where}: negatives", spec.negatives, counts[1], schema.node_types[types[1]], least=-1)
+        options = spec.neg_sampling
+        num_nodes: list[int | NodeWeights] = list(counts)
+        for i, (name, ids) in enumerate((("src_weight", src), ("dst_weight", dst))):
+            given = None if options is None else getattr(options, name)
+            if given is not None:
+                num_nodes[i] = NodeWeights(_weights(f"{where}: neg_sampling.{name}", given, ids, counts[i]))
+        strict = task.mode is not None and task.strict
+        own = OwnEdges(src, dst, counts, where) if strict and len(src) else None
+        return cls(task, src, dst, (gids[0], gids[1]), (num_nodes[0], num_nodes[1]), own, spec.negatives)
+
+    @property
+    def digest(self) -> str:
+        """Of all but the sources, which `resume.seeds_identity` has a hash of."""
+        digest = hashlib.blake2b(digest_size=16)
+        weights = [each.ends if isinstance(each, NodeWeights) else np.array(each) for each in self.num_nodes]
+        for array in (self.dst, *weights, *([] if self.negatives is None else [self.negatives])):
+            digest.update(f"{array.dtype.str}:{array.shape}:".encode() + np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def arrays(self, key: int, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """`BatchRequest.link` of a batch with the edges at ``positions``. key: of its draws."""
+        task, count = self.task, self.task.count(len(positions))
+        found = {"dst": self.gids[1][positions]}
+        if self.negatives is not None:
+            found["negatives"] = self.negatives[positions]
+        if task.mode is None:
+            return found
+        numbers, trials = np.arange(count), DrawnTrials(key, *self.num_nodes)
+        tried = TRIALS if task.strict and task.sharing == "none" else 1
+        src = dst = np.empty((0, tried), dtype=np.int64)
+        weighted = any(isinstance(each, NodeWeights) for each in self.num_nodes)
+        if weighted or (self.own is not None and task.sharing != "in_batch"):
+            dst = trials.dst(numbers, 0, tried)
+            src = trials.src(numbers, 0, tried) if task.mode == "binary" else src
+        if weighted:
+            found["trial_dst"] = dst
+            if task.mode == "binary":
+                found["trial_src"] = src
+        if self.own is not None:
+            found["rejected"] = self._rejected(self.own, positions, numbers, src, dst)
+        return found
+
+    def _rejected(
+        self, own: OwnEdges, positions: np.ndarray, numbers: np.ndarray, src: np.ndarray, dst: np.ndarray
+    ) -> np.ndarray:
+        """Of the pairs that are tried, or of those of the mask, the positions of the loader's own edges."""
+        mine = self.src[positions]
+        if self.task.sharing == "none":
+            if self.task.mode == "triplet" and len(mine):
+                src = np.repeat(mine[numbers % len(mine), None], dst.shape[1], axis=1)
+            return own.contains(src.ravel(), dst.ravel())
+        others = self.dst[positions] if self.task.sharing == "in_batch" else dst[:, 0]
+        return own.contains(np.repeat(mine, len(others)), np.tile(others, len(mine)))
+
+
+def _weights(where: str, given: str | np.ndarray, ids: np.ndarray, count: int) -> np.ndarray:
+    """Of each node. ids: one end of the loader's edges, whose degrees are meant."""
+    if isinstance(given, str):
+        degree = np.bincount(ids, minlength=count)
+        if not len(ids):
+            raise OptionError(f"{where}: {given!r} of a loader without edges. Give weights, or edges.")
+        # two square roots, which every machine rounds alike, unlike its powers
+        return degree if given == "degree" else np.sqrt(degree) * np.sqrt(np.sqrt(degree))
+    if len(given) != count:
+        raise OptionError(f"{where}: expected {count} weights, one for each node of its type, got {len(given)}.")
+    return given
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkPlan(EpochPlan):
+    """An `EpochPlan` over positions of edges: its seeds are their sources."""
+
+    edges: LinkEdges
+
+    @classmethod
+    def over(cls, plan: EpochPlan, edges: LinkEdges) -> LinkPlan:
+        return cls(**vars(plan), edges=edges)
+
+    @property
+    def link_identity(self) -> dict[str, Any]:
+        """What a checkpoint in mid-epoch must find again, beside what it must of every loader."""
+        task = {name: value for name, value in self.edges.task.to_wire().items() if name != "loader"}
+        return {"links": task | {"edges": self.edges.digest}}
+
+    def requests(self, epoch: int, start: int = 0) -> Iterator[BatchRequest]:
+        for request in super().requests(epoch, start):
+            yield replace(request, link=self.edges.arrays(request.key, request.input_id))

@@ -1,0 +1,199 @@
+"""What a loader of edges is asked to yield."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, one_of
+from glt_lightning.sampler.link_task import EXCLUDE, LinkTask
+from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinkSpec:
+    """A loader of edges: which edges, their negatives, how many neighbours, in what order.
+
+    Attributes:
+        name: Part of the key of all draws, such as ``"train"``; two loaders of one name draw alike.
+        edge_label_index: The edges, int [2, S]: the user's ids of sources and destinations, the same on every rank. They need not
+            be stored in the graph.
+        num_neighbors: Fan-outs, first hop first, -1 for all; per edge type as ``{"src__rel__dst": [...]}``.
+        batch_size: Edges per batch and rank, without negatives.
+        edge_type: Edge type of the edges, as ``src__rel__dst``; not needed where the graph has one.
+        edge_label: Labels [S, ...] of the edges. With mode ``binary`` and labels from 0 on they are raised by 1, as in PyG, since
+            negatives have label 0.
+        neg_sampling: A `NegativeSampling`, or what PyG takes for it: ``"binary"``, ``("triplet", 2)``. None: no negatives.
+        negatives: Destinations of negatives that are given, int [S, K]: the user's ids, -1 for those to draw. These are triplets
+            with amount K.
+        exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``; ``self``, the edges themselves;
+            ``reverse``, also those of the other direction. All parallel edges are meant.
+        reverse_edge_types: The edge type of the other direction, by edge type, such as ``{"a__to__b": "b__from__a"}``. Without an
+            entry it is the same edge type where it has one node type, else the one named ``rev_...``.
+        shuffle: A new order in every epoch.
+        exact: For evaluation: every edge exactly once over all ranks, and the same draws in every epoch.
+        extras: Arrays [S, ...] in the order of the edges, by the name that they get in a batch.
+        edge_format: As in `LoaderSpec`.
+
+    Raises:
+        OptionError: For a spec that contradicts itself; by ``make_link_loader`` for one that does not fit the graph.
+
+    Example:
+        >>> edges = np.array([[0, 3, 4], [1, 4, 6]])
+        >>> spec = LinkSpec(name="train", edge_label_index=edges, num_neighbors=[2], batch_size=3, neg_sampling="binary")
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     batch = next(iter(context.make_link_loader(spec)))
+        >>> batch.n_id[batch.edge_label_index[:, :3]].tolist(), batch.edge_label.tolist()
+        ([[0, 3, 4], [1, 4, 6]], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    """
+
+    name: str
+    edge_label_index: Any
+    num_neighbors: Fanouts
+    batch_size: int
+    edge_type: str | None = None
+    edge_label: Any = None
+    neg_sampling: Any = None
+    negatives: Any = None
+    exclude_target_edges: str = "none"
+    reverse_edge_types: Mapping[str, str] | None = None
+    shuffle: bool = False
+    exact: bool = False
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+    edge_format: EdgeFormat = "tensor"
+
+    def __post_init__(self) -> None:
+        where = f"loader {self.name!r}:"
+        one_of(f"{where} exclude_target_edges", self.exclude_target_edges, EXCLUDE)
+        one_of(f"{where} edge_format", self.edge_format, EDGE_FORMATS)
+        edges = _ids(f"{where} edge_label_index", self.edge_label_index)
+        if edges.ndim != 2 or edges.shape[0] != 2:
+            raise OptionError(
+                f"{where} edge_label_index: expected ids [2, S], got {edges.dtype} {list(edges.shape)}."
+                + (" Give its transpose." if edges.ndim == 2 and edges.shape[1] == 2 else "")
+            )
+        if self.exclude_target_edges != "none":
+            raise OptionError(
+                f"{where} exclude_target_edges: this release passes messages over all stored edges; got "
+                f"{self.exclude_target_edges!r}, expected none."
+            )
+        options = NegativeSampling.of(self.neg_sampling)
+        if self.negatives is not None:
+            options = self._check_negatives(edges.shape[1], options)
+        if self.edge_label is not None and options is not None and options.mode == "triplet":
+            raise OptionError(
+                f"{where} edge_label: triplets have no labels. Remove it, give it as one of extras, or set neg_sampling.mode "
+                "to binary."
+            )
+        object.__setattr__(self, "edge_label_index", edges)
+        object.__setattr__(self, "neg_sampling", options)
+
+    def _check_negatives(self, count: int, options: NegativeSampling | None) -> NegativeSampling:
+        where = f"loader {self.name!r}: negatives:"
+        negatives = _ids(where.removesuffix(":"), self.negatives)
+        if negatives.ndim != 2 or len(negatives) != count or not negatives.shape[1]:
+            raise OptionError(
+                f"{where} expected ids [{count}, K], a row for each edge, got {negatives.dtype} {list(negatives.shape)}."
+            )
+        amount = negatives.shape[1]
+        options = options or NegativeSampling(mode="triplet", amount=amount)
+        if (options.mode, options.amount, options.sharing) != ("triplet", amount, "none"):
+            raise OptionError(
+                f"{where} {amount} for each edge need neg_sampling with mode triplet, amount {amount} and sharing none; got "
+                f"{options.mode}, {options.amount}, {options.sharing}."
+            )
+        object.__setattr__(self, "negatives", negatives)
+        return options
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Labels as batches have them, before those of negatives."""
+        if self.edge_label is None:
+            return None
+        labels = np.asarray(self.edge_label)
+        if labels.shape[:1] != self.edge_label_index.shape[1:]:
+            raise OptionError(
+                f"loader {self.name!r}: edge_label: expected one for each of the {self.edge_label_index.shape[1]} edges, got "
+                f"{list(labels.shape)}."
+            )
+        raised = self.neg_sampling is not None and labels.size and labels.min() == 0
+        if not raised:
+            return labels
+        return labels.astype(np.int64) + 1 if labels.dtype == np.bool_ else labels + labels.dtype.type(1)
+
+    def as_nodes(self) -> LoaderSpec:
+        """The loader of the edges' sources: with the same batches, and with labels among the extras."""
+        labels = self.labels
+        return LoaderSpec(
+            name=self.name,
+            num_neighbors=self.num_neighbors,
+            batch_size=self.batch_size,
+            seeds=self.edge_label_index[0],
+            shuffle=self.shuffle,
+            exact=self.exact,
+            extras=dict(self.extras) | ({} if labels is None else {"edge_label": labels}),
+            edge_format=self.edge_format,
+        )
+
+    def task(self, schema: GraphSchema) -> LinkTask:
+        """Raises `OptionError` for edge types that the graph does not have."""
+        edge_type = self._edge_type(schema)
+        reverse = self._reverse(schema, edge_type) if self.exclude_target_edges == "reverse" else None
+        return LinkTask.of(
+            self.neg_sampling,
+            loader=self.name,
+            edge_type=schema.edge_types.index(edge_type),
+            exclude=self.exclude_target_edges,
+            reverse=reverse,
+        )
+
+    def _edge_type(self, schema: GraphSchema) -> EdgeType:
+        if self.edge_type is None and len(schema.edge_types) == 1:
+            return schema.edge_types[0]
+        return self._known("edge_type", self.edge_type, schema)
+
+    def _known(self, name: str, given: object, schema: GraphSchema) -> EdgeType:
+        known = {edge_type_str(each): each for each in schema.edge_types}
+        if given not in known:
+            raise OptionError(f"loader {self.name!r}: {name}: expected one of {', '.join(known)}; got {given!r:.200}.")
+        return known[str(given)]
+
+    def _reverse(self, schema: GraphSchema, edge_type: EdgeType) -> int | None:
+        given = (self.reverse_edge_types or {}).get(edge_type_str(edge_type))
+        source, relation, destination = edge_type
+        if given is not None:
+            found = self._known("reverse_edge_types", given, schema)
+            if (found[0], found[2]) != (destination, source):
+                raise OptionError(
+                    f"loader {self.name!r}: reverse_edge_types: the reverse of {edge_type_str(edge_type)} leads from "
+                    f"{destination!r} to {source!r}; {given} does not."
+                )
+            return schema.edge_types.index(found)
+        names = (f"rev_{relation}", relation.removeprefix("rev_"))
+        likely = [(destination, name, source) for name in names if name != relation]
+        return next(
+            (schema.edge_types.index(each) for each in likely if each in schema.edge_types),
+            schema.edge_types.index(edge_type) if source == destination else None,
+        )
+
+
+def _ids(name: str, given: Any) -> np.ndarray:
+    ids = np.asarray(given)
+    if ids.dtype.kind not in "iu" or (ids.dtype == np.uint64 and ids.size and ids.max() >= 1 << 63):
+        raise OptionError(f"{name}: expected ids, integers, got {ids.dtype} {list(ids.shape)}.")
+    return np.ascontiguousarray(ids, dtype=np.int64)
+
+
+def require_ids(where: str, ids: np.ndarray, count: int, node_type: str, least: int = 0) -> None:
+    """Raises `DataError` that names the first of ``ids``, of any shape, that is no node of the type."""
+    bad = np.flatnonzero((ids.ravel() < least) | (ids.ravel() >= count))
+    if len(bad):
+        raise DataError(
+            f"{where}: {ids.ravel()[bad[0]]} at position {np.unravel_index(bad[0], ids.shape)[0]} is no node of type "
+            f"{node_type!r}, whose ids are 0 to {count - 1}."
+        )

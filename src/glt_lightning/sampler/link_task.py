@@ -1,0 +1,89 @@
+"""What a sampler has to know of the loader of edges whose batches it makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from glt_lightning.errors import DataError
+from glt_lightning.options import NEGATIVE_MODES, SHARINGS, NegativeSampling
+
+EXCLUDE = ("none", "self", "reverse")
+_MOST_AMOUNT = 1 << 20  # negatives for each edge that another process may ask for
+_MOST_NAME = 200  # characters of a loader's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkTask:
+    """Edges of one type, and their negatives. Plain values, so that it can be sent to another process.
+
+    loader: name of the loader, for errors.  edge_type: index of the edge type.  mode: of `NegativeSampling`, and so are amount,
+    strict, sharing and self_loops; None: no negatives.  exclude: whether messages are passed over the edges of the batch
+    (``none``), over those of the other direction alone (``self``), or over neither (``reverse``).  reverse: index of the edge
+    type of the other direction, which may be the same; None: there is none.
+
+    Raises `DataError` for values that no loader has.
+    """
+
+    loader: str
+    edge_type: int
+    mode: str | None = None
+    amount: int | float = 1
+    strict: bool = True
+    sharing: str = "none"
+    self_loops: bool = False
+    exclude: str = "none"
+    reverse: int | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {"mode": (None, *NEGATIVE_MODES), "sharing": SHARINGS, "exclude": EXCLUDE}
+        bad = [name for name, known in kinds.items() if getattr(self, name) not in known]
+        bad += [name for name in ("strict", "self_loops") if not isinstance(getattr(self, name), bool)]
+        if type(self.amount) not in (int, float) or not 0 < self.amount <= _MOST_AMOUNT:
+            bad.append("amount")
+        for name in ("edge_type", "reverse"):
+            value = getattr(self, name)
+            if (type(value) is not int or value < 0) and (value is not None or name == "edge_type"):
+                bad.append(name)
+        if not isinstance(self.loader, str) or len(self.loader) > _MOST_NAME:
+            bad.append("loader")
+        if bad:
+            raise DataError(f"link: {bad[0]}: {getattr(self, bad[0])!r:.80} is not allowed.")
+
+    @classmethod
+    def of(cls, options: NegativeSampling | None, **known: Any) -> LinkTask:
+        if options is None:
+            return cls(**known)
+        return cls(
+            mode=options.mode,
+            amount=options.amount,
+            strict=options.strict,
+            sharing=options.sharing,
+            self_loops=options.self_loops,
+            **known,
+        )
+
+    def count(self, positives: int) -> int:
+        """Number of negatives that a batch with so many edges draws."""
+        if self.mode is None or self.sharing == "in_batch":
+            return 0
+        return int(self.amount) if self.sharing == "shared" else math.ceil(round(positives * self.amount, 9))
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, given: Any, num_edge_types: int | None = None) -> LinkTask:
+        """Raises `DataError` for anything else than `to_wire` gives. num_edge_types: of the graph; None: not checked."""
+        known = {field.name for field in fields(cls)}
+        if not isinstance(given, Mapping) or not {"loader", "edge_type"} <= set(given) <= known:
+            raise DataError(f"link: expected an object with some of {', '.join(sorted(known))}; got {given!r:.200}.")
+        task = cls(**given)
+        for name in ("edge_type", "reverse"):
+            if num_edge_types is not None and (getattr(task, name) or 0) >= num_edge_types:
+                raise DataError(
+                    f"link: {name}: expected 0 to {num_edge_types - 1}, an edge type, got {getattr(task, name)}."
+                )
+        return task
