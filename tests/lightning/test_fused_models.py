@@ -12,7 +12,8 @@ from torch._dynamo.backends.debugging import aot_eager
 from glt_lightning import SamplingOptions
 from glt_lightning.lightning.models import encoders, gnn, layers
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.nn import gathered
+from glt_lightning.nn.gathered import Gathered
+from glt_lightning.nn.projected import GatheredProjection
 from tests.lightning.test_gnn import one_batch, with_loops
 from tests.lightning.tiny import WIDTH, learnable_hetero
 
@@ -46,8 +47,12 @@ def compare(name: str, options: dict[str, Any], shape: EncoderShape, batch: Any,
 def summed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by one for each aggregation that made no row of an edge."""
     kinds: list[str] = []
-    aggregate = gathered.Gathered.aggregate
-    monkeypatch.setattr(gathered.Gathered, "aggregate", lambda s, kind: (kinds.append(kind), aggregate(s, kind))[1])
+
+    def counted(aggregate: Any) -> Any:
+        return lambda rows, kind: (kinds.append(kind), aggregate(rows, kind))[1]
+
+    for kind in (Gathered, GatheredProjection):
+        monkeypatch.setattr(kind, "aggregate", counted(kind.aggregate))
     return kinds
 
 

@@ -26,6 +26,7 @@ from torch_geometric.nn import (
 )
 
 from glt_lightning.nn import fuse_layers, gathered
+from glt_lightning.nn.projected import Projection
 
 SOURCES, DESTINATIONS, WIDTH = 30, 20, 8
 NO_LOOPS = {"add_self_loops": False}
@@ -55,6 +56,9 @@ LAYERS: dict[str, tuple[Callable[[], MessagePassing], int]] = {
     "GraphConv": (lambda: GraphConv(WIDTH, WIDTH), 0),
     "GCN": (lambda: GCNConv(WIDTH, WIDTH, normalize=False), 0),
     "GAT": (lambda: GATConv(WIDTH, 4, heads=2, dropout=0.0, **NO_LOOPS), 0),
+    "GAT one head": (lambda: GATConv(WIDTH, 6, residual=True, **NO_LOOPS), 0),
+    "GAT from two sets": (lambda: GATConv((WIDTH, WIDTH), 16, heads=2, **NO_LOOPS), 0),
+    "GAT max": (lambda: GATConv(WIDTH, 4, aggr="max", **NO_LOOPS), 1),
     "GATv2": (lambda: GATv2Conv(WIDTH, 4, heads=2, **NO_LOOPS), 0),
     "GAT with loops": (lambda: GATConv(WIDTH, 4, heads=2), 0),  # unsorted: left to PyG
     "PNA": (pna, 1),
@@ -109,6 +113,43 @@ def test_what_reads_no_row_makes_none(named: bool, monkeypatch: pytest.MonkeyPat
     given = EdgeIndex(edges(), sort_order="col", sparse_size=(SOURCES, SOURCES)) if named else edges()
     shuffled = edges()[:, torch.randperm(120)]
     torch.testing.assert_close(layer(x, given), layer(x, shuffled))
+
+
+def test_gat_projects_the_rows_of_destinations_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shown by projections that refuse to be made."""
+    plain = GATConv(WIDTH, 16, heads=2, **NO_LOOPS)
+    x = torch.randn(SOURCES, WIDTH)
+    expected = plain((x, x[:DESTINATIONS]), edges())
+
+    def refuse(self: Projection) -> Tensor:
+        raise AssertionError("the rows of all sources were projected")
+
+    monkeypatch.setattr(Projection, "rows", refuse)
+    fused = fuse_layers(deepcopy(plain))
+    torch.testing.assert_close(fused((x, x[:DESTINATIONS]), edges()), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = fused((x, x[:DESTINATIONS]), edges())
+    torch.testing.assert_close(half.float(), expected, rtol=0.05, atol=0.05)
+
+
+def test_a_projection_does_for_a_tensor() -> None:
+    layer, x = GATConv(WIDTH, 4, heads=2), torch.randn(SOURCES, WIDTH)
+    expected, rows = layer.lin(x), fuse_layers(layer).lin(x)
+    assert isinstance(rows, Projection)
+    assert rows.size() == expected.size()
+    heads = rows.view(-1, 2, 4)
+    for ours, theirs in (
+        (rows + 1, expected + 1),
+        (rows[:3], expected[:3]),
+        (torch.cat([rows, rows]), torch.cat([expected, expected])),
+        (rows.relu(), expected.relu()),
+        (rows.view(-1, 4), expected.view(-1, 4)),
+        (heads * 2, expected.view(-1, 2, 4) * 2),
+        ((heads * layer.att_src).sum(1), (expected.view(-1, 2, 4) * layer.att_src).sum(1)),
+        ((layer.att_src * heads).sum(dim=-1), (expected.view(-1, 2, 4) * layer.att_src).sum(-1)),
+        ((heads * layer.att_src).exp(), (expected.view(-1, 2, 4) * layer.att_src).exp()),
+    ):
+        torch.testing.assert_close(ours, theirs)
 
 
 class Cubes(MessagePassing):

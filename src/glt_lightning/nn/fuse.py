@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
-from torch_geometric.nn import MessagePassing, aggr
+from torch_geometric.nn import GATConv, Linear, MessagePassing, aggr
 
 from glt_lightning.nn.aggregate import aggregate, has_kernels
-from glt_lightning.nn.gathered import Gathered, Sources
+from glt_lightning.nn.gathered import Gathered, Sources, made
+from glt_lightning.nn.projected import GatheredProjection, ProjectedLinear, Projection
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -88,6 +89,10 @@ def fuse_layers(module: Module) -> Module:
         if isinstance(part, MessagePassing) and not is_fused(part):
             part.register_propagate_forward_pre_hook(_before_propagate)
             part.SUPPORTS_FUSED_EDGE_INDEX = False  # PyG's path for `EdgeIndex`, by torch.sparse
+        if type(part) is GATConv:
+            for child in (part.lin, part.lin_src, part.lin_dst):
+                if type(child) is Linear:
+                    child.__class__ = ProjectedLinear
     return module
 
 
@@ -117,23 +122,38 @@ def _before_propagate(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]
     edge_index, size, kwargs = arguments
     lifted = [n for n in layer.inspector.get_param_names("message") if n[-2:] in ("_i", "_j") and n[:-2] in kwargs]
     pairs = {n[:-2]: pair for n in lifted if n.endswith("_j") and (pair := _pair(kwargs[n[:-2]]))}
+    edges = _edges_to_fuse(layer, edge_index, size, kwargs, lifted, pairs)
+    if edges is None:
+        return edge_index, size, {name: made(value) for name, value in kwargs.items()}
+    (indptr, src), _ = edges.get_csc()
+    marked = {}
+    for name, (x, other) in pairs.items():
+        both = f"{name}_i" in lifted
+        if not isinstance(kwargs[name], tuple | list):  # PyG takes both ends from it, where the layer lifts both
+            other = made(x)[: edges.num_cols] if both else None
+        if isinstance(other, Projection):
+            other = other.rows() if both else other.x  # of which PyG reads the number of rows alone
+        if isinstance(x, Projection) and x.is_narrow():
+            gathered: Gathered = GatheredProjection(x, indptr, src)
+        else:
+            gathered = Gathered(made(x), indptr, src)
+        marked[name] = (Sources.of(gathered), other)
+    return edges, size, {**kwargs, **marked}
+
+
+def _edges_to_fuse(
+    layer: Any, edge_index: Any, size: Any, kwargs: dict[str, Any], lifted: list[str], pairs: dict[str, Any]
+) -> EdgeIndex | None:
+    """The edges of a call of `propagate` that the kernels can aggregate over, else None."""
     if not pairs or layer.flow != "source_to_target" or layer.explain or layer.decomposed_layers > 1:
         return None
     if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided or edge_index.dtype != torch.int64:
         return None
-    if not all(has_kernels(x) and layer.node_dim % x.dim() == 0 for x, _ in pairs.values()):
-        return None
-    rows = next(iter(pairs.values()))[0]
-    edges = sorted_edges(edge_index, len(rows), _destinations(size, lifted, kwargs, len(rows)))
-    if edges is None:
-        return None
-    (indptr, src), _ = edges.get_csc()
-    marked = {}
-    for name, (x, other) in pairs.items():
-        if isinstance(kwargs[name], Tensor):  # PyG takes both ends from it, where the layer lifts both
-            other = x[: edges.num_cols] if f"{name}_i" in lifted else None
-        marked[name] = (Sources.of(x, indptr, src), other)
-    return edges, size, {**kwargs, **marked}
+    for x, _ in pairs.values():
+        if not has_kernels(x.x if isinstance(x, Projection) else x) or layer.node_dim % x.dim():
+            return None
+    rows = len(next(iter(pairs.values()))[0])
+    return sorted_edges(edge_index, rows, _destinations(size, lifted, kwargs, rows))
 
 
 def _destinations(size: Any, lifted: list[str], kwargs: dict[str, Any], sources: int) -> int:
@@ -142,15 +162,15 @@ def _destinations(size: Any, lifted: list[str], kwargs: dict[str, Any], sources:
         return int(size[1])
     for name in lifted:
         value = kwargs[name[:-2]]
-        if (pair := _pair(value)) and pair[1] is not None and (name.endswith("_i") or not isinstance(value, Tensor)):
+        if (pair := _pair(value)) and pair[1] is not None and (name.endswith("_i") or isinstance(value, tuple | list)):
             return len(pair[1])
     return sources
 
 
-def _pair(value: Any) -> tuple[Tensor, Tensor | None] | None:
+def _pair(value: Any) -> tuple[Any, Any] | None:
     """Rows of sources and of destinations, of what was given to `propagate`."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | Projection):
         return value, value
-    if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Tensor):
+    if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Tensor | Projection):
         return value[0], value[1]
     return None

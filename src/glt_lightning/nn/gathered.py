@@ -16,13 +16,12 @@ _PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
 class Sources(Tensor):
     """Rows [S, ...] of which `index_select` along the first dimension gives those of the edges [E], as a `Gathered`."""
 
-    edges: tuple[Tensor, Tensor]
+    gathered: Gathered
 
     @classmethod
-    def of(cls, x: Tensor, indptr: Tensor, src: Tensor) -> Sources:
-        """x: float [S, ...]. indptr: int64 [D + 1]. src: int64 [E]."""
-        marked = x.as_subclass(cls)
-        marked.edges = (indptr, src)
+    def of(cls, gathered: Gathered) -> Sources:
+        marked = gathered.x.as_subclass(cls)
+        marked.gathered = gathered
         return marked
 
     @classmethod
@@ -30,61 +29,36 @@ class Sources(Tensor):
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func is Tensor.index_select and isinstance(args[0], Sources):
-            with torch._C.DisableTorchFunctionSubclass():
-                return Gathered(args[0].as_subclass(Tensor), *args[0].edges)
+            return args[0].gathered
         plain = [a.as_subclass(Tensor) if isinstance(a, Sources) else a for a in args]
         with torch._C.DisableTorchFunctionSubclass():
             return func(*plain, **(kwargs or {}))
 
 
-class Gathered:
-    """Stands for x[src], each row times the weights of its edge. Whatever is done to it but a product with such weights and
-    an aggregation makes the rows first, as a tensor.
-
-    x: float [S, ...]. indptr, src: as `aggregate` takes them. weights: float [E, H].
-    """
-
-    def __init__(self, x: Tensor, indptr: Tensor, src: Tensor, weights: Tensor | None = None) -> None:
-        self.x, self.indptr, self.src, self.weights = x, indptr, src, weights
-        self._rows: Tensor | None = None
-
-    def aggregate(self, kind: str) -> Tensor:
-        """[D, ...]: the rows of each destination's edges as one. kind: sum or mean; without weights, max and min, too."""
-        return aggregate(self.x, self.indptr, self.src, kind=kind, weights=self.weights)
+class Deferred:
+    """Stands for a tensor, which is made when something is done to it that needs it."""
 
     def rows(self) -> Tensor:
-        """[E, ...]: the rows themselves."""
-        if self._rows is None:
-            self._rows = self.x.index_select(0, self.src)
-            if self.weights is not None:
-                self._rows = self._rows * self.weights.view(*self.weights.shape, *[1] * (self.x.dim() - 2))
-        return self._rows
+        raise NotImplementedError
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((self.src.size(0), *self.x.shape[1:]))
+        raise NotImplementedError
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
-        return self.x.dim()
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
     def __mul__(self, other: Any) -> Any:
-        if self.weights is None and isinstance(other, Tensor) and self._is_factor(other):
-            return Gathered(self.x, self.indptr, self.src, other.flatten(1))
-        return self.rows() * other
+        return self.rows() * made(other)
 
-    __rmul__ = __mul__
-
-    def _is_factor(self, other: Tensor) -> bool:
-        """Whether it has one number per edge, or per edge and head of [E, H, C], and the product the dtype of x."""
-        if self.dim() not in (2, 3) or other.shape != (*self.shape[:-1], 1):
-            return False
-        return (
-            torch.is_autocast_enabled(self.x.device.type)
-            or torch.promote_types(other.dtype, self.x.dtype) == self.x.dtype
-        )
+    def __rmul__(self, other: Any) -> Any:
+        return self * other
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -96,20 +70,21 @@ class Gathered:
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in _PRODUCTS and len(args) == 2 and not kwargs:
-            mine, other = args if isinstance(args[0], Gathered) else (args[1], args[0])
-            return mine * (other.rows() if isinstance(other, Gathered) else other)
-        return func(*(_made(a) for a in args), **{name: _made(a) for name, a in (kwargs or {}).items()})
+            mine, other = args if isinstance(args[0], Deferred) else (args[1], args[0])
+            return mine * made(other)
+        return func(*(made(a) for a in args), **{name: made(a) for name, a in (kwargs or {}).items()})
 
 
-def _made(value: Any) -> Any:
-    if isinstance(value, Gathered):
+def made(value: Any) -> Any:
+    """A tensor for each `Deferred` among values."""
+    if isinstance(value, Deferred):
         return value.rows()
-    return type(value)(_made(v) for v in value) if type(value) in (list, tuple) else value
+    return type(value)(made(v) for v in value) if type(value) in (list, tuple) else value
 
 
 def _on_rows(name: str) -> Callable[..., Any]:
-    def operate(self: Gathered, *others: Any) -> Any:
-        return getattr(self.rows(), name)(*(_made(other) for other in others))
+    def operate(self: Deferred, *others: Any) -> Any:
+        return getattr(self.rows(), name)(*(made(other) for other in others))
 
     return operate
 
@@ -127,6 +102,51 @@ for _name in (
     "neg",
     "getitem",
     "abs",
-    "len",
 ):
-    setattr(Gathered, f"__{_name}__", _on_rows(f"__{_name}__"))
+    setattr(Deferred, f"__{_name}__", _on_rows(f"__{_name}__"))
+
+
+class Gathered(Deferred):
+    """Stands for x[src], each row times the weights of its edge. Whatever is done to it but a product with such weights and
+    an aggregation makes the rows first, as a tensor.
+
+    x: float [S, ...]. indptr, src: as `aggregate` takes them. weights: float [E, H].
+    """
+
+    def __init__(self, x: Tensor, indptr: Tensor, src: Tensor, weights: Tensor | None = None) -> None:
+        self.x, self.indptr, self.src, self.weights = x, indptr, src, weights
+        self._rows: Tensor | None = None
+
+    def aggregate(self, kind: str) -> Tensor:
+        """[D, ...]: the rows of each destination's edges as one. kind: sum or mean; without weights, max and min, too."""
+        return aggregate(self.x, self.indptr, self.src, kind=kind, weights=self.weights)
+
+    def weighted(self, weights: Tensor) -> Gathered:
+        """The same rows times weights [E, H]."""
+        return Gathered(self.x, self.indptr, self.src, weights)
+
+    def rows(self) -> Tensor:
+        """[E, ...]: the rows themselves."""
+        if self._rows is None:
+            self._rows = self.x.index_select(0, self.src)
+            if self.weights is not None:
+                self._rows = self._rows * self.weights.view(*self.weights.shape, *[1] * (self.x.dim() - 2))
+        return self._rows
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.src.size(0), *self.x.shape[1:]))
+
+    def __mul__(self, other: Any) -> Any:
+        if self.weights is None and isinstance(other, Tensor) and self._is_factor(other):
+            return self.weighted(other.flatten(1))
+        return self.rows() * other
+
+    def _is_factor(self, other: Tensor) -> bool:
+        """Whether it has one number per edge, or per edge and head of [E, H, C], and the product the dtype of x."""
+        if self.dim() not in (2, 3) or other.shape != (*self.shape[:-1], 1):
+            return False
+        return (
+            torch.is_autocast_enabled(self.x.device.type)
+            or torch.promote_types(other.dtype, self.x.dtype) == self.x.dtype
+        )
