@@ -59,12 +59,12 @@ def main() -> None:
         dgl.dataloading.DataLoader(graph, data.train, sampler, batch_size=LOADER_SIZE, shuffle=True, num_workers=0)
     )
     model = SAGE(data.x.shape[1], args.hidden)
-    labels = torch.arange(LOADER_SIZE) % CLASSES
     steps, loads, edges = [], [], 0
     for number in range(args.rounds + 1):
         began = time.process_time()
         blocks = next(loader)[2]
         loaded = time.process_time()
+        labels = torch.arange(blocks[-1].num_dst_nodes()) % CLASSES
         model.zero_grad(set_to_none=True)
         functional.cross_entropy(model(blocks, blocks[0].srcdata["x"]), labels).backward()
         if number:  # the first also loads code

@@ -37,6 +37,7 @@ COMMANDS = {
     "cache_fill.py memory": "memory {part2}",
     "disk.py": "{part1} --rounds 1",
     "step.py": "{part1} --rounds 1 --batch_size 64 --hidden 8 --edge_format tensor edge_index_csr",
+    "epoch.py": "{graph} --rounds 1 --batch_size 64 --hidden 8",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "first_step.py": "{graph} {tmp}/part --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
@@ -44,7 +45,7 @@ COMMANDS = {
 }
 # what the scripts above start or import, and what tests/test_gpu_*.py run
 WITHIN = {"sampling", "loader", "startup", "memory", "train", "table", "measure", "cluster", "proxy", "make_graph"}
-WITHIN |= {"peer", "peer_dgl", "peer_pyg", "peer_glt", "cache_plot"}
+WITHIN |= {"peer", "peer_dgl", "peer_dgl_step", "peer_pyg", "peer_glt", "cache_plot"}
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +111,6 @@ def test_a_peer_runs(name: str, places: dict[str, str]) -> None:
     found = figures(run(f"peer_{name}.py", places["part1"], "--seconds", "0.05", "--batches", "1", python=python))
     assert {line["bench"] for line in found} == {"sampling", "loader", "tiny"}
     assert {line["system"] for line in found} == {name}
+    if name == "dgl":
+        found = figures(run("peer_dgl_step.py", places["part1"], "--rounds", "1", "--hidden", "8", python=python))
+        assert [line["bench"] for line in found] == ["step", "load"]

@@ -54,7 +54,7 @@ def test_it_goes_on_after_a_restart(place: Place, desk: Desk) -> None:
     other.release.set()
     threading.Timer(0.3, lambda: place.serve(other.service(), server.address)).start()
     assert [answer.result().header["n"] for answer in answers] == list(range(6))
-    assert peer.stats.retries == 6
+    assert peer.stats.retries >= 6  # each once, and once more where the server that closes took it again
     assert peer.stats.reconnects >= 1  # a server that is about to close may have taken one
     desk.release.set()
     closing.join(10)
