@@ -26,6 +26,7 @@ FORMAT = "glt_lightning.partition"
 VERSION = 3
 READABLE = (2, VERSION)  # folders of version 2 have no `gid_path`
 MANIFEST = "manifest.json"
+_CUM = ".cum"
 TABLE_ENCODING = "tables/encoding.npy"  # uint8 [bytes]: JSON, how columns of tables became features
 
 
@@ -80,6 +81,11 @@ def node_path(part: int, node_type: int, name: str) -> str:
 def edge_path(part: int, edge_type: int, name: str) -> str:
     """Relative path of an edge array; ``edge_type`` is the index in the schema."""
     return f"part{part}/edges/{edge_type}/{name}.npy"
+
+
+def cum_name(attribute: str) -> str:
+    """Name of the edge array with the prefix sums within each row, int32 [edges], of an attribute that edges are sampled by."""
+    return attribute + _CUM
 
 
 def attr_key(kind: str, index: int, name: str) -> str:
@@ -217,8 +223,15 @@ class Manifest:
         return self._names(node_path(0, node_type, ""), {"n_id", "hotness"})
 
     def edge_attrs(self, edge_type: int) -> tuple[str, ...]:
-        """Names of the edge attributes of a type, without the three structure arrays."""
-        return self._names(edge_path(0, edge_type, ""), {"indptr", "indices", "edge_ids"})
+        """Names of the edge attributes of a type, without the three structure arrays and the prefix sums of weights."""
+        names = self._names(edge_path(0, edge_type, ""), {"indptr", "indices", "edge_ids"})
+        return tuple(name for name in names if not name.endswith(_CUM))
+
+    def weights(self, edge_type: int) -> tuple[str, ...]:
+        """Names of the edge attributes of a type that edges can be sampled by: those with `cum_name`."""
+        return tuple(
+            name for name in self.edge_attrs(edge_type) if edge_path(0, edge_type, cum_name(name)) in self.arrays
+        )
 
     def decoded_by(self, kind: str, index: int, name: str) -> Encoding | None:
         """The encoding by which gathered rows of an attribute are decoded; None if batches have them as they are stored.

@@ -14,7 +14,7 @@ from glt_lightning.ops.encoding import ENCODINGS
 
 _ARRAY_PATH = re.compile(
     r"(splits|tables|nodes/[0-9]+|edge_splits/[0-9]+/(train|val|test)|part[0-9]+/(nodes|edges|hot/[a-z]+)/[0-9]+)"
-    r"/[A-Za-z_][A-Za-z0-9_]*\.npy"
+    r"/[A-Za-z_][A-Za-z0-9_]*(?P<sums>\.cum)?\.npy"
 )
 _Folders = dict[str, dict[str, Any]]
 _STRUCTURE = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
@@ -116,7 +116,9 @@ def _check_bounds(raw: Mapping[str, Any]) -> None:
 
 def _check_array_entries(raw: Mapping[str, Any]) -> None:
     for path, entry in raw["arrays"].items():
-        require(_ARRAY_PATH.fullmatch(path) is not None, f"arrays: {_short(path)} is not a path of this format")
+        found = _ARRAY_PATH.fullmatch(path)
+        known = found is not None and (not found["sums"] or "/edges/" in path)
+        require(known, f"arrays: {_short(path)} is not a path of this format")
         good = isinstance(entry, dict) and _list_of(_count)(entry.get("shape")) and len(entry["shape"]) > 0
         good = good and _count(entry.get("bytes")) and _count(entry.get("crc32")) and _is_dtype(entry.get("dtype"))
         require(good, f"arrays: the entry of {path} is damaged: {_short(entry)}")
@@ -158,6 +160,9 @@ def _check_edges(raw: Mapping[str, Any], arrays: _Folders) -> None:
             _check_vector(prefix + "indptr.npy", folder["indptr"], "<i8", bounds[p + 1] - bounds[p] + 1)
             _check_vector(prefix + "indices.npy", folder["indices"], _ID_DTYPES[raw["id_dtype"]], edges)
             _check_vector(prefix + "edge_ids.npy", folder["edge_ids"], _ID_DTYPES[raw["edge_id_dtype"]], edges)
+            for name in (name for name in folder if name.endswith(".cum")):
+                require(name.removesuffix(".cum") in folder, f"arrays: {prefix}{name}.npy are sums of no attribute")
+                _check_vector(f"{prefix}{name}.npy", folder[name], "<i4", edges)
         total = sum(folder["indices"]["shape"][0] for folder in folders)
         require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts have {total}")
 

@@ -49,6 +49,8 @@ class PartitionOptions:
         batch_size: Batch size that they assume. ``None``: as ``data.batch_size``; a partition that exists keeps its own.
         storage: Floating-point attributes of nodes and edges to store, cache and send in fewer bytes, ``{x: float16}``:
             ``float16``, ``bfloat16``, or ``int8`` with a scale per row. Batches have them as float32.
+        weights: Edge attributes by which edges may be sampled: numbers >= 0, one for each edge, or boolean masks. Their prefix
+            sums are stored, 4 bytes an edge; an edge of weight 0 is never sampled.
         device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that computes ``vip`` and ``frequency``: the same numbers,
             sooner.
         allow: Doubtful data to accept; else it is an error. ``nonfinite_labels``: NaN or infinite values in ``y``, where NaN
@@ -81,6 +83,7 @@ class PartitionOptions:
     num_neighbors: Fanouts | None = None
     batch_size: int | None = None
     storage: dict[str, str] = field(default_factory=dict)
+    weights: list[str] = field(default_factory=list)
     device: str = "cpu"
     allow: list[str] = field(default_factory=list)
 
@@ -95,6 +98,11 @@ class PartitionOptions:
         one_of("partition.hotness", self.hotness, HOTNESS)
         for name, kind in self.storage.items():
             one_of(f"partition.storage.{name}", kind, STORAGE)
+        weights: Any = self.weights
+        if isinstance(weights, str) or not all(isinstance(name, str) and name for name in weights):
+            raise OptionError(
+                f"partition.weights: expected a list of edge attributes such as [edge_weight], got {weights!r}."
+            )
         allow: Any = self.allow
         for name in [allow] if isinstance(allow, str) else allow:
             one_of("partition.allow", name, ALLOWED)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
-from glt_lightning.data.manifest import Manifest, edge_path, edge_split_path, gid_path, node_path, split_path
+from glt_lightning.data.manifest import Manifest, cum_name, edge_path, edge_split_path, gid_path, node_path, split_path
 from glt_lightning.errors import PartitionError
 from glt_lightning.page.numbers import counted
 from glt_lightning.progress import Progress
@@ -83,7 +83,7 @@ class _Check:
 
     def edges(self, done: Callable[[int], object]) -> None:
         """Requires that row pointers ascend from 0 to the number of edges, sources are nodes of the source type, and edge ids
-        are not negative."""
+        are not negative. Prefix sums of weights ascend within each row, from at least 0."""
         schema = self._manifest.schema
         for r, source in enumerate(schema.source_types()):
             first, end = self._manifest.offsets[source : source + 2]
@@ -96,6 +96,20 @@ class _Check:
                 path = edge_path(p, r, "edge_ids")
                 for _, ids in self._chunks(path):
                     self._in_range(path, ids, 0, np.iinfo(ids.dtype).max, "edge ids")
+                for name in self._manifest.weights(r):
+                    self._prefix_sums(edge_path(p, r, cum_name(name)), edge_path(p, r, "indptr"))
+
+    def _prefix_sums(self, path: str, indptr_path: str) -> None:
+        indptr = open_array(self._folder, indptr_path, self._manifest.arrays[indptr_path])
+        last = 0
+        for begin, sums in self._chunks(path):
+            before = np.concatenate([[last], sums[:-1]])
+            first, end = np.searchsorted(indptr, (begin, begin + len(sums)))
+            before[indptr[first:end] - begin] = 0  # a row begins
+            falls = np.flatnonzero(sums < before)
+            if len(falls):
+                self._damaged(path, f"prefix sums of a row descend at position {begin + falls[0]}")
+            last = int(sums[-1])
 
     def _row_pointers(self, path: str, edges: int) -> None:
         last = 0

@@ -54,6 +54,7 @@ def made_by(
         "wide_ids": wide_ids,
         **({"transforms": transforms} if (transforms := getattr(source, "transforms", None)) else {}),
         **({"storage": dict(sorted(options.storage.items()))} if options.storage else {}),
+        **({"weights": sorted(set(options.weights))} if options.weights else {}),
         **({"edge_splits": source.edge_splits_hash} if isinstance(source, LinkSource) else {}),
         "package_version": __version__,
     }

@@ -205,6 +205,7 @@ class Builder:
                     edge_id_dtype=self._edge_id_dtype,
                     parts=self._parts,
                     stored=self._graph.storage.edges[stored_type.source],
+                    weights=self._graph.storage.weights[stored_type.source],
                 )
                 self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
 

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.data.manifest import ArrayEntry, edge_path
+from glt_lightning.data.manifest import ArrayEntry, cum_name, edge_path
 from glt_lightning.errors import DataError
 from glt_lightning.ops.build import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.build.storage import StoredAs
+from glt_lightning.partition.build.weights import WeightSums
 from glt_lightning.partition.edge_splits.kept import user_columns
 from glt_lightning.partition.sources.base import EdgeList, Rows
 
@@ -45,6 +46,7 @@ class EdgeJob:
         offset: First gid of the source type.
         parts: The parts to write, ascending.
         stored: Dtype and encoding in which each attribute is stored.
+        weights: Attributes whose prefix sums are stored, too.
         structure_only: Leave out edge ids and attributes.
     """
 
@@ -60,6 +62,7 @@ class EdgeJob:
     edge_id_dtype: np.dtype
     parts: Sequence[int]
     stored: Mapping[str, StoredAs] = field(default_factory=dict)
+    weights: Mapping[str, WeightSums] = field(default_factory=dict)
     structure_only: bool = False
 
     @property
@@ -192,7 +195,7 @@ def _write_parts(
         with _PartWriter(folder, part, job) as writer:
             for b in range(int(low), int(high)):
                 bucket = records.read(int(first[b]) * job.record_bytes, int(first[b + 1]) * job.record_bytes)
-                writer.write(bucket, int(starts[b + 1] - starts[b]), buffers)
+                writer.write(bucket, job.destinations.user_ids[starts[b] : starts[b + 1]], buffers)
                 done(int(first[b + 1] - first[b]))
         entries |= writer.entries
     return entries
@@ -213,6 +216,7 @@ class _PartWriter:
         if not job.structure_only:
             kinds |= {"edge_ids": (job.edge_id_dtype, ())}
             kinds |= {name: (job.stored[name].dtype, job.stored[name].row_shape) for name in job.attrs}
+            kinds |= {cum_name(name): (np.dtype(np.int32), ()) for name in job.weights}
         with self._stack:  # closes the files opened so far if a later one cannot be opened
             self._writers = {
                 name: self._stack.enter_context(ArrayWriter(folder, edge_path(part, job.index, name), dtype, shape))
@@ -221,8 +225,9 @@ class _PartWriter:
             self._writers["indptr"].write(np.zeros(1, np.int64))
             self._stack = self._stack.pop_all()
 
-    def write(self, records: np.ndarray, num_rows: int, buffers: RowBuffers) -> None:
-        job = self._job
+    def write(self, records: np.ndarray, nodes: np.ndarray, buffers: RowBuffers) -> None:
+        """nodes: user ids of the rows of a bucket."""
+        job, num_rows = self._job, len(nodes)
         indptr, indices, edge_ids = build_rows(
             records, num_rows, job.stored_type.both, job.sources.new, job.offset, job.record_bytes, buffers
         )
@@ -235,7 +240,11 @@ class _PartWriter:
         if job.attrs and len(edge_ids):
             columns = edge_ids % job.edges.num_edges  # an added reverse edge has the attributes of its edge
             for name, rows in job.attrs.items():
-                self._writers[name].write(job.stored[name].encode(rows[columns], columns))
+                values = rows[columns]
+                if name in job.weights:
+                    sums = job.weights[name].prefix_sums(values, indptr, user_columns(job.edges, columns), nodes)
+                    self._writers[cum_name(name)].write(sums)
+                self._writers[name].write(job.stored[name].encode(values, columns))
 
     def __enter__(self) -> _PartWriter:
         return self

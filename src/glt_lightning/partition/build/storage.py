@@ -13,6 +13,7 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.partition.build.finite import first_nonfinite
+from glt_lightning.partition.build.weights import weights_by_type
 from glt_lightning.partition.sources.base import GraphSource, Rows
 from glt_lightning.types import edge_type_str
 
@@ -89,17 +90,24 @@ class StoredAs:
 class Storage:
     """How all attributes of a source are stored.
 
-    wanted: attribute -> name of an encoding (``partition.storage``); allow: ``partition.allow``.
+    wanted: attribute -> name of an encoding (``partition.storage``); allow: ``partition.allow``; weights: ``partition.weights``.
 
     Raises `OptionError` for an attribute that the graph does not have, or an encoding that does not fit it.
     """
 
-    def __init__(self, source: GraphSource, wanted: Mapping[str, str], allow: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        source: GraphSource,
+        wanted: Mapping[str, str],
+        allow: Collection[str] = (),
+        weights: Collection[str] = (),
+    ) -> None:
         self._wanted, self._allow = dict(wanted), allow
         self.nodes = {t: self._all(source.node_attrs(t), f"node type {t!r}") for t in source.schema.node_types}
         self.edges = {
             e: self._all(source.edge_attrs(e), f"edge type {edge_type_str(e)}") for e in source.schema.edge_types
         }
+        self.weights = weights_by_type(source, weights)
         known = sorted({name for attrs in (*self.nodes.values(), *self.edges.values()) for name in attrs})
         for name in self._wanted:
             if name not in known:

@@ -19,7 +19,7 @@ from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.build.storage import Storage
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.checks import check_graph
-from glt_lightning.partition.edge_splits.kept import num_columns
+from glt_lightning.partition.edge_splits.kept import num_columns, user_columns
 from glt_lightning.partition.edge_splits.source import StoredSplits, stored_splits
 from glt_lightning.partition.labels import check_seed_labels
 from glt_lightning.partition.sources.base import GraphSource, counted_by
@@ -72,8 +72,8 @@ class StoredGraph:
 
     @cached_property
     def storage(self) -> Storage:
-        """How attributes are stored. Raises `OptionError` if ``partition.storage`` does not fit them."""
-        return Storage(self.source, self.options.storage, self.options.allow)
+        """How attributes are stored. Raises `OptionError` if ``partition.storage`` or ``partition.weights`` does not fit them."""
+        return Storage(self.source, self.options.storage, self.options.allow, self.options.weights)
 
     def check(self, assigner: Assigner) -> None:
         """Raises `DataError` for attributes that cannot be stored, `OptionError` for too many nodes for the assigner."""
@@ -87,9 +87,13 @@ class StoredGraph:
         _ = self.storage
 
     def check_values(self) -> None:
-        """Raises `DataError` for NaN and infinite attributes that are not allowed. Reads all of them, once more than writing
-        does: that takes seconds, and assigning nodes may take hours."""
+        """Raises `DataError` for weights that are none, and for NaN and infinite attributes that are not allowed. Reads all of
+        them, once more than writing does: that takes seconds, and assigning nodes may take hours."""
         storage = self.storage
+        for edge_type, weights in storage.weights.items():
+            for name, sums in weights.items():
+                for ids, chunk in numbered_chunks(self.source.edge_attrs(edge_type)[name]):
+                    sums.require_weights(chunk, user_columns(self.edges[edge_type], ids))
         pairs = [(self.source.node_attrs(t), stored) for t, stored in storage.nodes.items()]
         pairs += [(self.source.edge_attrs(e), stored) for e, stored in storage.edges.items()]
         total = sum(len(rows) for attrs, stored in pairs for name, rows in attrs.items() if stored[name].allow)

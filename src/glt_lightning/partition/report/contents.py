@@ -18,7 +18,7 @@ from glt_lightning.types import edge_type_str
 _CHUNK = 1 << 22  # sources looked at together
 _MADE_BY_HASH = {"fingerprint", "package_version"}  # says nothing to people
 _HOT = re.compile(r"part(\d+)/(?:hot/\w+/\d+/\w+|nodes/\d+/hotness)\.npy")
-_FILE = re.compile(r"part(\d+)/(nodes|edges)/\d+/(\w+)\.npy")
+_FILE = re.compile(r"part(\d+)/(nodes|edges)/\d+/(\w+)(\.cum)?\.npy")
 _TOPOLOGY = {"indptr", "indices", "n_id"}
 
 
@@ -66,7 +66,8 @@ class Cut:
 class Memory:
     """Bytes of files that a host with one part maps.
 
-    topology: row pointers, sources and user ids.  edge_attrs: with the edge ids.  hot_lists: hotness of all rows, with rankings.
+    topology: row pointers, sources, prefix sums of weights and user ids.  edge_attrs: with the edge ids.
+    hot_lists: hotness of all rows, with rankings.
     splits: those of all parts, and the gids of all nodes.
     """
 
@@ -199,7 +200,7 @@ def _memory(manifest: Manifest) -> tuple[Memory, ...]:
         if (hot := _HOT.fullmatch(path)) is not None:
             sums[int(hot[1])]["hot_lists"] += entry.bytes
         elif (file := _FILE.fullmatch(path)) is not None:
-            what = "topology" if file[3] in _TOPOLOGY else f"{file[2].removesuffix('s')}_attrs"
+            what = "topology" if file[3] in _TOPOLOGY or file[4] else f"{file[2].removesuffix('s')}_attrs"
             sums[int(file[1])][what] += entry.bytes
         else:
             splits += entry.bytes
