@@ -35,7 +35,8 @@ from glt_lightning.ops.gather import Shards
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
+from glt_lightning.sampler.hops import k_hop
+from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.store.remote_cache import RemoteCache

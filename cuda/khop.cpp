@@ -25,6 +25,7 @@ struct Call {
   uint64_t batch_key;
   bool replace;
   int32_t threads;
+  const glt_excluded* excluded;
   int64_t* detail;
 };
 
@@ -39,7 +40,9 @@ class KHop {
         lo(g.num_types, 0),
         hi(g.num_types, 0),
         nodes(g.num_types, 0),
-        edges(g.num_edge_types, 0) {}
+        edges(g.num_edge_types, 0) {
+    for (int32_t r = 0; c.excluded && r < g.num_edge_types; ++r) excluded.emplace_back(c.excluded[r]);
+  }
 
   int32_t run(const int64_t* const* seeds, const int64_t* num_seeds) {
     table.clear();
@@ -110,6 +113,7 @@ class KHop {
     const int32_t fanout = c.fanouts[h * g.num_edge_types + r], type = g.dst_type[r];
     if (fanout == 0 || lo[type] == hi[type]) return GLT_OK;
     RowRequest q{&g, r, fanout, c.replace, hop_key(c.batch_key, h, g.key[r])};
+    if (c.excluded && c.excluded[r].num_rows) q.excluded = &excluded[r];
     if (ws.e_id[r]) q.edge_ids = ws.edge_ids, q.edge_id_bytes = ws.edge_id_bytes;
     // so many rows as the threads can share at once, whatever they yield: with few of them one thread is as good
     const int64_t room = fanout > 0 ? ws.scratch_cap / row_words(r, fanout) : 0;
@@ -215,6 +219,7 @@ class KHop {
   const glt_workspace& ws;
   Lids table;
   std::vector<int64_t> lo, hi, nodes, edges;  // frontier [lo, hi) and counts, per type; edges per edge type
+  std::vector<ExcludedRows> excluded;
   std::vector<uint32_t> spare;
   int64_t total = 0;
 };
@@ -223,13 +228,13 @@ class KHop {
 }  // namespace glt
 
 int32_t glt_khop(const glt_graph* graph, const int64_t* const* seeds, const int64_t* num_seeds, int32_t num_hops,
-                 const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads, const glt_workspace* ws,
-                 int64_t* detail) try {
+                 const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
+                 const glt_excluded* excluded, const glt_workspace* ws, int64_t* detail) try {
   using namespace glt;
   if (num_hops < 0 || num_hops > GLT_MAX_HOPS || ws->table_cap < 2) return fail(detail, GLT_BAD_ARG, num_hops, ws->table_cap);
   for (int32_t i = 0; i < num_hops * graph->num_edge_types; ++i)
     if (!is_fanout(fanouts[i])) return fail(detail, GLT_BAD_ARG, i, fanouts[i]);
-  const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, detail};
+  const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, excluded, detail};
   const int64_t base = *ws->table_base, ids = num_nodes(*graph);
   *ws->table_base = 0;  // unless the whole batch is entered
   const auto run = [&](auto id, const auto& lids) {

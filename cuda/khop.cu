@@ -32,12 +32,12 @@ class KHopQueue {
     for (int32_t r = 0; r < g_.num_edge_types; ++r) num_edges_.push_back(edges_ + r);
   }
 
-  int32_t all(const int64_t* const* seeds, uint64_t batch_key) {
+  int32_t all(const int64_t* const* seeds, uint64_t batch_key, const glt_excluded* excluded) {
     int32_t status = empty();
     for (int32_t t = 0; t < g_.num_types && !status; ++t) status = begin(t, seeds[t], shape_.num_seeds[t]);
     for (size_t s = 0; s < room_.steps.size() && !status; ++s) {
       if (s && room_.steps[s].hop != room_.steps[s - 1].hop) lo_ = hi_, hi_ = now_;
-      status = step(s, batch_key);
+      status = step(s, batch_key, excluded);
     }
     for (int32_t r = 0; r < g_.num_edge_types && !status; ++r) status = finish(r);
     return status;
@@ -62,7 +62,7 @@ class KHopQueue {
     return for_each(n, body, stream_, detail_);
   }
 
-  int32_t step(size_t s, uint64_t batch_key) {
+  int32_t step(size_t s, uint64_t batch_key, const glt_excluded* excluded) {
     const KHopStep& step = room_.steps[s];
     const int32_t r = step.edge_type, source = shape_.src_type[r], destination = shape_.dst_type[r];
     KHopContext c{};
@@ -70,6 +70,7 @@ class KHopQueue {
     c.edge_type = r, c.hop = step.hop, c.fanout = step.fanout;
     c.replace = shape_.replace != 0;
     c.batch_key = batch_key;
+    if (excluded) c.excluded = excluded[r];
     c.dst_gid = out_.gid[destination], c.dst_uid = out_.uid[destination];
     c.lo = lo_[destination], c.hi = hi_[destination];
     c.edges_before = num_edges_[r], c.edges_after = edges_ + (step.hop + 1) * g_.num_edge_types + r;
@@ -144,7 +145,7 @@ int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape* shape, 
 GLT_CATCH(detail)
 
 int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* const* seeds, uint64_t batch_key,
-                      void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
+                      const glt_excluded* excluded, void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
                       int64_t* const* edge_index, int64_t* const* edge_row, int64_t* sizes, int64_t* detail,
                       void* stream) try {
   if (const int32_t status = glt::check_shape(*graph, *shape, detail)) return status;
@@ -155,7 +156,7 @@ int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const
   const glt::KHopOut out{gid, uid, edge_index, edge_row, sizes};
   auto run = [&](auto id, const auto& lids) {
     using Queue = glt::KHopQueue<decltype(id), std::decay_t<decltype(lids)>>;
-    return Queue(*graph, *shape, room, lids, memory, out, stream, detail).all(seeds, batch_key);
+    return Queue(*graph, *shape, room, lids, memory, out, stream, detail).all(seeds, batch_key, excluded);
   };
   auto with_table = [&](auto id) {
     void* table = memory + room.table;

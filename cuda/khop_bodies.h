@@ -2,6 +2,7 @@
 // picks; pick, and enter what was picked into the table; number the new nodes. At the end the edges get their lids, which
 // the table has for every slot. How first occurrences come out the same for any order of threads: see lids.h.
 #pragma once
+#include "excluded.h"
 #include "khop_room.h"
 #include "lids.h"
 #include "locate.h"
@@ -17,6 +18,7 @@ struct KHopContext {
   int32_t edge_type, hop, fanout, src_type;
   bool replace;
   uint64_t batch_key;
+  glt_excluded excluded;              // of the edge type
   const int64_t *dst_gid, *dst_uid;   // of the destination type; its lids [*lo, *hi) are the frontier
   const int64_t *lo, *hi;
   const int64_t* edges_before;        // of the edge type
@@ -66,9 +68,10 @@ struct KHopCount {
     if (status == GLT_BAD_ROW) report(c.error, status, c.edge_type, gid, row.begin, row.end);
     if (status) row.part = 0, row.begin = row.end = 0;
     c.rows[i].neighbors = static_cast<const Id*>(c.g.indices[row.part]) + row.begin;
-    c.rows[i].degree = uint32_t(row.end - row.begin);
+    const int64_t degree = left_of(row.end - row.begin, excluded_of(c.excluded, gid));
+    c.rows[i].degree = uint32_t(degree);
     if (c.row_edges) c.row_edges[i] = c.g.edge_base[row.part] + row.begin;
-    return uint32_t(pick_count(row.end - row.begin, c.fanout, c.replace));
+    return uint32_t(pick_count(degree, c.fanout, c.replace));
   }
 
   GLT_DEVICE void place(int64_t i, int64_t before, uint32_t) const { c.rows[i].at = uint32_t(before); }
@@ -89,6 +92,7 @@ struct KHopPick {
     int64_t to;        // place of the first pick among the edge type's edges
     uint32_t order;    // of the first pick
     uint32_t lid;
+    ExcludedRow excluded;
   };
 
   GLT_DEVICE Item open(int64_t i, uint32_t* shared) const {
@@ -106,16 +110,17 @@ struct KHopPick {
     item.to = *c.edges_before + row.at;
     item.order = uint32_t(*c.nodes_before + row.at);
     item.lid = uint32_t(lo + i);
+    item.excluded = excluded_of(c.excluded, c.dst_gid[lo + i]);
     return item;
   }
 
   GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.first(lane, lanes); }
   GLT_DEVICE void second(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.second(lane, lanes); }
   GLT_DEVICE void third(const Item& row, uint32_t lane, uint32_t lanes) const {
-    row.picks.third(lane, lanes, [&](uint32_t position, uint32_t rank) { write(row, position, rank); });
+    row.picks.third(lane, lanes, [&](uint32_t pick, uint32_t rank) { write(row, row.excluded.past(pick), rank); });
   }
 
-  GLT_DEVICE void write(const Item& row, uint32_t position, uint32_t rank) const {
+  GLT_DEVICE void write(const Item& row, int64_t position, uint32_t rank) const {
     c.picked[row.to + rank] = {enter(int64_t(row.neighbors[position]), row.order + rank), row.lid};
     if (c.edge_row) c.edge_row[row.to + rank] = row.edge_row + position;
   }

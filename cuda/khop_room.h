@@ -14,7 +14,7 @@ namespace glt {
 // A row of the frontier as the picks need it.
 struct alignas(16) FoundRow {
   const void* neighbors;  // the first id of the row
-  uint32_t degree;
+  uint32_t degree;        // but for excluded entries
   uint32_t at;            // of its first pick, among the picks of the step
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "excluded.h"
 #include "graph.h"
 #include "pick.h"
 
@@ -16,14 +17,16 @@ struct RowRequest {
   uint64_t key;  // hop_key
   const void* const* edge_ids = nullptr;  // [R * P], where edge ids are wanted
   int32_t edge_id_bytes = 0;
+  const ExcludedRows* excluded = nullptr;  // where something is
 };
 
-// One row found: where its neighbours and their edge ids start, how many there are, how many are picked.
+// One row found: where its neighbours and their edge ids start, how many there are (but for excluded ones), how many are picked.
 struct Row {
   const void* first;
   const char* first_edge;
   int64_t edge_row, degree, count;
   uint64_t stream;
+  ExcludedRow excluded;
 };
 
 // Resolves up to kBlock rows. gids must be in the range of the edge type's destination type. uids may be null: then
@@ -52,7 +55,8 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     r.first = static_cast<const Id*>(g.indices[part[i]]) + begin;
     r.first_edge = q.edge_ids ? static_cast<const char*>(q.edge_ids[part[i]]) + begin * q.edge_id_bytes : nullptr;
     r.edge_row = g.edge_base[part[i]] + begin;
-    r.degree = end - begin;
+    r.excluded = q.excluded ? q.excluded->of(gids[i]) : ExcludedRow{nullptr, 0};
+    r.degree = left_of(end - begin, r.excluded);
     r.count = pick_count(r.degree, q.fanout, q.replace);
     r.stream = row_stream(q.key, uid[i]);
   }
@@ -70,6 +74,15 @@ struct Picks {
   }
 };
 
+// n picks, ascending, among the entries that are left of a row: where they lie in the whole row.
+inline void move_past(const ExcludedRow& excluded, uint32_t* picks, int64_t n) {
+  int64_t k = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    while (k < excluded.n && int64_t(excluded.positions[k]) - k <= int64_t(picks[i])) ++k;
+    picks[i] += uint32_t(k);
+  }
+}
+
 // Writes the picks [begin, end) of a row. `spare` grows to the positions of the longest row that is drawn from.
 template <class Id>
 void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, const Picks& out,
@@ -82,10 +95,14 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
     if (out.edge_rows)
       for (int64_t k = begin; k < end; ++k) out.edge_rows[k - begin] = r.edge_row + position(k);
   };
-  if (r.count == r.degree && !(q.replace && q.fanout >= 0)) return write([](int64_t k) { return k; });
+  if (r.count == r.degree && !(q.replace && q.fanout >= 0)) {
+    if (!r.excluded.n) return write([](int64_t k) { return k; });
+    return write([&](int64_t k) { return r.excluded.past(k); });  // from anywhere in a row of any length, without memory for it
+  }
   if (int64_t(spare.size()) < r.count) spare.resize(r.count);
   if (q.replace) pick_repeated(r.stream, uint32_t(r.degree), uint32_t(r.count), spare.data());
   else pick_distinct(r.stream, uint32_t(r.degree), uint32_t(r.count), spare.data());
+  if (r.excluded.n) move_past(r.excluded, spare.data(), r.count);
   write([&](int64_t k) { return int64_t(spare[k]); });
 }
 

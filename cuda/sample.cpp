@@ -92,21 +92,26 @@ bool is_known(const glt_graph& g, int32_t edge_type, int32_t fanout) {
 }  // namespace glt
 
 int32_t glt_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
-                       int32_t replace, int64_t* counts, int64_t* detail) try {
+                       int32_t replace, const glt_excluded* excluded, int64_t* counts, int64_t* detail) try {
   if (!glt::is_known(*graph, edge_type, fanout)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
-  const glt::RowRequest q{graph, edge_type, fanout, replace != 0, 0};
+  glt::RowRequest q{graph, edge_type, fanout, replace != 0, 0};
+  const glt::ExcludedRows rows(excluded ? *excluded : glt_excluded{});
+  if (excluded) q.excluded = &rows;
   return (graph->id_bytes == 4 ? glt::count_rows<int32_t> : glt::count_rows<int64_t>)(q, gids, num_rows, counts, detail);
 }
 GLT_CATCH(detail)
 
 int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
-                      uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const int64_t* counts,
-                      int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows, int64_t* detail) try {
+                      uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const glt_excluded* excluded,
+                      const int64_t* counts, int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows,
+                      int64_t* detail) try {
   if (!glt::is_known(*graph, edge_type, fanout)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
   const glt::Window window(counts, num_rows, first, n);
   if (first < 0 || n < 0 || window.last > window.offset.back()) return glt::fail(detail, GLT_BAD_ARG, first, n);
   if (n == 0) return GLT_OK;
-  const glt::RowRequest q{graph, edge_type, fanout, replace != 0, glt::hop_key(batch_key, hop, graph->key[edge_type])};
+  glt::RowRequest q{graph, edge_type, fanout, replace != 0, glt::hop_key(batch_key, hop, graph->key[edge_type])};
+  const glt::ExcludedRows rows(excluded ? *excluded : glt_excluded{});
+  if (excluded) q.excluded = &rows;
   const glt::Picks out{reinterpret_cast<uint64_t*>(neighbors), nullptr, edge_rows};
   return (graph->id_bytes == 4 ? glt::pick_rows<int32_t> : glt::pick_rows<int64_t>)(q, gids, window, threads, out, detail);
 }

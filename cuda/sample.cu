@@ -1,6 +1,7 @@
 // Sampling the rows of one edge type: counts first, then, with the offsets that the caller scans from them, the picks.
 #include <glt/cuda.h>
 
+#include "excluded.h"
 #include "guard.h"
 #include "locate.h"
 #include "pick.h"
@@ -14,13 +15,14 @@ struct CountRow {
   glt_graph g;
   int32_t edge_type, fanout;
   bool replace;
+  glt_excluded excluded;
   const int64_t* gids;
   int64_t *counts, *error;
 
   GLT_DEVICE void operator()(int64_t i) const {
     Located row;
     const int32_t status = locate_row(g, edge_type, gids[i], &row);
-    counts[i] = status ? 0 : pick_count(row.end - row.begin, fanout, replace);
+    counts[i] = status ? 0 : pick_count(left_of(row.end - row.begin, excluded_of(excluded, gids[i])), fanout, replace);
     if (status == GLT_BAD_ID) report(error, status, i, gids[i]);
     if (status == GLT_BAD_ROW) report(error, status, edge_type, gids[i], row.begin, row.end);
   }
@@ -34,6 +36,7 @@ struct PickRow {
   int32_t edge_type, fanout, hop;
   bool replace;
   uint64_t batch_key;
+  glt_excluded excluded;
   const int64_t *gids, *uids, *offsets;
   int64_t first_lid;
   int64_t *neighbors, *dst, *edge_rows;
@@ -44,6 +47,7 @@ struct PickRow {
     RowPicks picks;
     const Id* indices;  // of the row
     int64_t edge_row, at, lid;
+    ExcludedRow excluded;
   };
 
   // A row that counted 0 (also because it is damaged) is not looked at again.
@@ -56,7 +60,8 @@ struct PickRow {
     item.indices = static_cast<const Id*>(g.indices[row.part]) + row.begin;
     item.edge_row = g.edge_base[row.part] + row.begin;
     item.lid = first_lid + i;
-    item.picks = open_picks(uint32_t(row.end - row.begin), count, fanout, replace,
+    item.excluded = excluded_of(excluded, gids[i]);
+    item.picks = open_picks(uint32_t(left_of(row.end - row.begin, item.excluded)), count, fanout, replace,
                             row_stream(hop_key(batch_key, hop, g.key[edge_type]), uids[i]),
                             fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared);
     return item;
@@ -65,10 +70,10 @@ struct PickRow {
   GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.first(lane, lanes); }
   GLT_DEVICE void second(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.second(lane, lanes); }
   GLT_DEVICE void third(const Item& row, uint32_t lane, uint32_t lanes) const {
-    row.picks.third(lane, lanes, [&](uint32_t position, uint32_t rank) { write(row, position, rank); });
+    row.picks.third(lane, lanes, [&](uint32_t pick, uint32_t rank) { write(row, row.excluded.past(pick), rank); });
   }
 
-  GLT_DEVICE void write(const Item& row, uint32_t position, uint32_t rank) const {
+  GLT_DEVICE void write(const Item& row, int64_t position, uint32_t rank) const {
     const int64_t gid = int64_t(row.indices[position]), to = row.at + rank;
     const bool good = TypeRange(g, g.src_type[edge_type]).has(gid);
     if (!good) report(error, GLT_BAD_ROW, edge_type, -1, gid);
@@ -106,24 +111,27 @@ bool known_width(const glt_graph& g) { return g.id_bytes == 4 || g.id_bytes == 8
 }  // namespace glt
 
 int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
-                            int32_t fanout, int32_t replace, int64_t* counts, int64_t* error, int64_t* detail,
-                            void* stream) try {
+                            int32_t fanout, int32_t replace, const glt_excluded* excluded, int64_t* counts,
+                            int64_t* error, int64_t* detail, void* stream) try {
   if (edge_type < 0 || edge_type >= graph->num_edge_types || !glt::is_fanout(fanout))
     return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
-  return glt::for_each(num_rows, glt::CountRow{*graph, edge_type, fanout, replace != 0, gids, counts, error}, stream, detail);
+  const glt_excluded none{};
+  const glt::CountRow body{*graph, edge_type, fanout, replace != 0, excluded ? *excluded : none, gids, counts, error};
+  return glt::for_each(num_rows, body, stream, detail);
 }
 GLT_CATCH(detail)
 
 int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* uids,
                            int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
-                           const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
+                           const glt_excluded* excluded, const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
                            int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream) try {
   if (edge_type < 0 || edge_type >= graph->num_edge_types || !glt::known_width(*graph))
     return glt::fail(detail, GLT_BAD_ARG, edge_type, graph->id_bytes);
   if (!glt::is_fanout(fanout) || (fanout > GLT_SPARE_FANOUT && !spare)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
   auto run = [&](auto id) {
-    const glt::PickRow<decltype(id)> body{*graph,  edge_type,  fanout,    hop, replace != 0, batch_key, gids, uids,
-                                          offsets, first_lid, neighbors, dst, edge_rows,    spare,     error};
+    const glt_excluded some = excluded ? *excluded : glt_excluded{};
+    const glt::PickRow<decltype(id)> body{*graph, edge_type, fanout,    hop,       replace != 0, batch_key, some,  gids,
+                                          uids,   offsets,   first_lid, neighbors, dst,          edge_rows, spare, error};
     return glt::pick_rows(num_rows, body, stream, detail);
   };
   return graph->id_bytes == 4 ? run(int32_t()) : run(int64_t());

@@ -12,7 +12,8 @@ from glt_lightning.errors import DataError, OptionError, PeerError
 from glt_lightning.options import CacheOptions, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
+from glt_lightning.sampler.hops import k_hop
+from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
 from glt_lightning.store.hotness import remote_hotness
 from glt_lightning.store.remote_cache import RemoteCache

@@ -125,6 +125,27 @@ def test_neighbours_asked_with_one_wrong_field(peer, half, field, value, with_ro
 
 @many
 @given(
+    name=st.sampled_from(["0", "1", "2", "00", "x", "-1", "\u0661", "9" * 5000, ""]) | st.text(max_size=8),
+    pairs=st.lists(st.tuples(st.integers(80, 120), st.integers(0, 300) | st.integers(-(2**63), 2**63 - 1)), max_size=8),
+    dtype=st.sampled_from(["<i8", "<i8", "<i4", "<u8", "|b1", "<f4"]),
+    shape=st.sampled_from([(2, -1), (2, -1), (2, -1), (-1, 2), (-1,), (1, 2, -1)]),
+)
+def test_any_excluded_edges(peer, half, name, pairs, dtype, shape):
+    """Of other types, of nodes that are not here or not at all, in any order."""
+    array = np.array(sorted(pairs) if len(pairs) % 2 else pairs, dtype=np.int64).reshape(-1, 2).T.astype(dtype)
+    arrays, body = pack({"1": papers(half)[:20], f"excluded/{name}": np.ascontiguousarray(array).reshape(shape)})
+    assert refusal(peer, "expand", {**EXPAND, "arrays": arrays}, body)[0] in REFUSALS
+
+
+def test_no_request_has_an_owner_scan_any_number_of_rows(peer, half):
+    dst = np.repeat(papers(half)[0], 70_000)
+    arrays, body = pack({"1": papers(half)[:2], "excluded/1": np.stack([dst, np.arange(70_000, dtype=np.int32)])})
+    kind, text = refusal(peer, "expand", {**EXPAND, "arrays": arrays}, body)
+    assert (kind, "at most 65536 excluded edges, got 70000. Use a smaller batch_size." in text) == ("DataError", True)
+
+
+@many
+@given(
     question=st.lists(st.tuples(tables | values, ids), max_size=4),
     names=st.lists(
         st.sampled_from(["0", "1", "2", "00", "x", "-1", "\u0661"]) | st.text(max_size=8), max_size=4, unique=True

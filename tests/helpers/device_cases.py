@@ -14,6 +14,7 @@ from torch import Tensor
 from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.ops.cuda import relabel as cuda_relabel
+from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels, raise_if, read
@@ -30,7 +31,7 @@ from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.options import DrawOptions
 from tests.helpers.cuda_ranked_set import CudaRankedSet
-from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut, random_seeds
+from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut, excluded_edges, random_excluded, random_seeds
 from tests.helpers.rows import sample_rows
 
 ROOT = Path(__file__).parents[2]
@@ -71,11 +72,15 @@ def check_khop(kernels: Kernels, seed: int) -> None:
     replace, with_edge = bool(rng.integers(2)), bool(rng.integers(2))
     key = int(rng.integers(0, 2**64, dtype=np.uint64))
     gids = {t: pieces.gid_of[t][ids] for t, ids in seeds.items()}
-    want = KHopOp(pieces.view, fanouts, DrawOptions(replace=replace, with_edge=with_edge))(gids, key)
+    excluded = random_excluded(graph, rng) if rng.integers(2) else {}
+    gone = excluded_edges(graph, excluded, pieces.gid_of).find(pieces.view)
+    draw = DrawOptions(replace=replace, with_edge=with_edge)
+    want = KHopOp(pieces.view, fanouts, draw)(gids, key, gone)
     device_graph = DeviceGraph.from_view(pieces.view, kernels)
+    away = DeviceExcluded(gone, len(edge_types), kernels) if excluded else None
     for max_picks in WAYS:
-        op = CudaKHopOp(device_graph, fanouts, DrawOptions(replace=replace, with_edge=with_edge), max_picks=max_picks)
-        got = op({t: to(kernels, ids) for t, ids in gids.items()}, key)
+        op = CudaKHopOp(device_graph, fanouts, draw, max_picks=max_picks)
+        got = op({t: to(kernels, ids) for t, ids in gids.items()}, key, away)
         assert_same_batch(got, want)
     oracle = reference.khop(
         graph.reference(),
@@ -84,6 +89,7 @@ def check_khop(kernels: Kernels, seed: int) -> None:
         fanouts,
         batch_key=key,
         replace=replace,
+        excluded=excluded,
     )
     for t, n_id in enumerate(oracle.n_id):
         assert got.uid[t].tolist() == n_id.tolist()
@@ -137,7 +143,7 @@ def check_far_ids(kernels: Kernels, first: int, *, n: int = 50, num_seeds: int =
 
 
 def check_every_way_of_picking(kernels: Kernels, degree: int, fanout: int, replace: bool) -> None:
-    """One row of this degree."""
+    """One row of this degree, whole and without a third of its entries."""
     graph = TypedGraph.random(np.random.default_rng(0))
     graph.num_nodes, graph.edges = [degree + 1], [np.stack([np.arange(degree), np.full(degree, degree)])]
     pieces = cut(graph, 1, np.random.default_rng(1))
@@ -147,6 +153,10 @@ def check_every_way_of_picking(kernels: Kernels, degree: int, fanout: int, repla
         op = CudaKHopOp(device_graph, [[fanout]], DrawOptions(replace=replace, with_edge=True), max_picks=max_picks)
         seeds = pieces.gid_of[0][[degree]]
         assert_same_batch(op({0: to(kernels, seeds)}, key), cpu({0: seeds}, key))
+        some = np.random.default_rng(2).permutation(degree)[: degree // 3].tolist()
+        gone = excluded_edges(graph, {0: {(degree, src) for src in some}}, pieces.gid_of).find(pieces.view)
+        away = DeviceExcluded(gone, 1, kernels)
+        assert_same_batch(op({0: to(kernels, seeds)}, key, away), cpu({0: seeds}, key, gone))
 
 
 def sample_rows_on(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch_geometric.data import HeteroData
 
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.reference import ReferenceEdgeType
 from glt_lightning.types import EdgeType, GraphSchema, edge_type_key
@@ -60,6 +61,33 @@ def random_seeds(graph: TypedGraph, rng: np.random.Generator) -> dict[int, np.nd
     """User ids of some node types, of one or of several: none, few, repeated."""
     types = rng.permutation(len(graph.num_nodes))[: int(rng.integers(1, len(graph.num_nodes) + 1))]
     return {int(t): rng.integers(0, graph.num_nodes[t], int(rng.integers(0, 12))) for t in types}
+
+
+def random_excluded(graph: TypedGraph, rng: np.random.Generator) -> dict[int, set[tuple[int, int]]]:
+    """(destination, source) in user ids, by edge type, or nothing: some edges, of some nodes the whole row, and pairs that are
+    no edges."""
+    excluded = {}
+    types = list(zip(graph.schema.source_types(), graph.schema.destination_types(), strict=True))
+    for r in np.flatnonzero(rng.integers(0, 3, len(types))).tolist():
+        src, dst = graph.edges[r]
+        some = rng.random(len(src)) < rng.choice([0, 0.1, 0.5])
+        some |= np.isin(dst, rng.integers(0, graph.num_nodes[types[r][1]], 2))
+        others = [rng.integers(0, graph.num_nodes[t], 5) for t in types[r]]
+        pairs = np.concatenate([np.stack([dst[some], src[some]]), others[::-1]], axis=1)
+        excluded[r] = set(zip(*pairs.tolist(), strict=True))
+    return excluded
+
+
+def excluded_edges(
+    graph: TypedGraph, excluded: dict[int, set[tuple[int, int]]], gid_of: list[np.ndarray]
+) -> ExcludedEdges:
+    """Those of `random_excluded`, by gid. gid_of: by node type."""
+    sources, destinations = graph.schema.source_types(), graph.schema.destination_types()
+    pairs = {}
+    for r, some in excluded.items():
+        dst, src = np.array(sorted(some), dtype=np.int64).reshape(-1, 2).T
+        pairs[r] = gid_of[destinations[r]][dst], gid_of[sources[r]][src]
+    return ExcludedEdges.of(pairs)
 
 
 def random_data(rng: np.random.Generator, graph: TypedGraph) -> HeteroData:

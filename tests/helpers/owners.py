@@ -8,9 +8,9 @@ from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.sample import RowDraw
 from glt_lightning.options import CacheOptions
 from glt_lightning.store.remote_cache import RemoteCache
-from tests.helpers.rows import sample_rows
 
 
 class DirectRows:
@@ -26,13 +26,13 @@ class DirectRows:
     def expand(self, owner, request):
         self.asked.append(("expand", owner, request.hop))
         view, found = self._owners[owner - 1].view, {}
+        without = {} if request.excluded is None else request.excluded.find(view)
         for r, fanout in enumerate(request.fanouts):
             gids = request.rows.get(int(view.dst_types[r]))
             if fanout and gids is not None:
-                options = request.draw.values
-                arrays = sample_rows(
-                    view, r, gids.astype(np.int64), fanout, batch_key=request.key, hop=request.hop, **options
-                )
+                ids = gids.astype(np.int64)
+                draw = RowDraw(view, r, ids, fanout, request.key, request.hop, request.draw, without.get(r))
+                arrays = draw.picks()
                 found[r] = Picks(*(None if a is None else a.astype(self._wire) for a in arrays))
         return lambda: found
 

@@ -62,3 +62,11 @@ def partitioned(
     target = folder / f"parts{parts}"
     partition_graph(source, target, options, undirected=undirected, normalize="none", progress=False)
     return LocalPartition.open(target)
+
+
+def gids_of(whole: LocalPartition) -> list[np.ndarray]:
+    """Per node type int64 [N]: the gid of each user id."""
+    offsets, found = whole.view.type_offsets, []
+    for t, n in enumerate(whole.manifest.num_nodes):
+        found.append(offsets[t] + np.argsort(whole.node_shards(t, "n_id").gather(offsets[t] + np.arange(n))))
+    return found

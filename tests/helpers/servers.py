@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from glt_lightning.channel.slots import PinMemory
 from glt_lightning.cluster.graph import GraphService, RemoteGraph
@@ -27,6 +27,13 @@ from tests.helpers.contents import Contents, contents
 # Short, so that a failing test fails soon; nothing waits for them when all is well.
 DEADLINES = DeadlineOptions(connect_s=5, call_s=10, reconnect_s=20, lease_s=10, start_s=30)
 RETRY = RetryOptions(first_s=0.01, most_s=0.1)
+
+
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+_Closes = TypeVar("_Closes", bound=_Closeable)
 
 
 def cluster(**changes: Any) -> ClusterOptions:
@@ -103,6 +110,11 @@ class Farm:
         )
         self._stack.callback(context.close)
         return context
+
+    def open(self, thing: _Closes) -> _Closes:
+        """What is closed at the end."""
+        self._stack.callback(thing.close)
+        return thing
 
     @staticmethod
     def deadlines(**changes: Any) -> DeadlineOptions:

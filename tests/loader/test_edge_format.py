@@ -14,7 +14,8 @@ from glt_lightning.loader.edge_index import BatchEdges, plain
 from glt_lightning.ops import reference
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.assemble import assemble
-from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
+from glt_lightning.sampler.hops import k_hop
+from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 from tests.helpers.contents import contents

@@ -16,7 +16,18 @@ from typing import Any
 import pytest
 
 from glt_lightning import ops, types
-from glt_lightning.ops import aggregate, assign, build, disk, dynamic_cache, encoding, file_map, gather, native
+from glt_lightning.ops import (
+    aggregate,
+    assign,
+    build,
+    disk,
+    dynamic_cache,
+    encoding,
+    excluded,
+    file_map,
+    gather,
+    native,
+)
 from glt_lightning.ops.cuda import khop_batch, native as cuda_native
 from glt_lightning.producer import request_codec
 
@@ -36,6 +47,7 @@ STRUCTS = {
     "glt_edges": aggregate.EdgesStruct,
     "glt_disk": disk._DiskStruct,
     "glt_khop_shape": khop_batch._Shape,
+    "glt_excluded": excluded.ExcludedStruct,
 }
 CONSTANTS = {
     "GLT_ABI_VERSION": native.ABI_VERSION,

@@ -9,14 +9,26 @@ from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops import khop, reference
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import DrawOptions
-from tests.helpers.graphs import HETERO, SINGLE, CutGraph, TypedGraph, cut, random_seeds
+from tests.helpers.graphs import (
+    HETERO,
+    SINGLE,
+    CutGraph,
+    TypedGraph,
+    cut,
+    excluded_edges,
+    random_excluded,
+    random_seeds,
+)
 
 KEYS = st.integers(0, 2**64 - 1)
 FANOUT = st.sampled_from([-1, 1, 2, 3, 7, 100])
 
 
-def assert_equals_reference(graph: TypedGraph, parts: CutGraph, op: KHopOp, seeds, fanouts, key, replace):
-    got = op({t: parts.gid_of[t][ids] for t, ids in seeds.items()}, key)
+def assert_equals_reference(
+    graph: TypedGraph, parts: CutGraph, op: KHopOp, seeds, fanouts, key, replace, excluded=None
+):
+    gone = None if excluded is None else excluded_edges(graph, excluded, parts.gid_of).find(parts.view)
+    got = op({t: parts.gid_of[t][ids] for t, ids in seeds.items()}, key, gone)
     want = reference.khop(
         graph.reference(),
         len(graph.num_nodes),
@@ -24,6 +36,7 @@ def assert_equals_reference(graph: TypedGraph, parts: CutGraph, op: KHopOp, seed
         fanouts,
         batch_key=key,
         replace=replace,
+        excluded=excluded,
     )
     for t, n_id in enumerate(want.n_id):
         assert got.uid[t].tolist() == n_id.tolist()
@@ -56,6 +69,8 @@ def test_random_graphs(data, seed, edge_types, parts, replace, dtype, key):
     seeds = random_seeds(graph, rng)
     op = KHopOp(pieces.view, fanouts, DrawOptions(replace=replace, with_edge=True))
     assert_equals_reference(graph, pieces, op, seeds, fanouts, key, replace)
+    excluded = random_excluded(graph, rng)
+    assert_equals_reference(graph, pieces, op, seeds, fanouts, key, replace, excluded)
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -67,10 +82,11 @@ def test_every_way_of_picking(degree, fanout, replace):
     graph = TypedGraph.random(np.random.default_rng(0))
     graph.num_nodes = [degree + 1]
     graph.edges = [np.stack([sources, np.full(degree, degree)])]
-    pieces = cut(graph, 1, np.random.default_rng(1))
+    pieces, some = cut(graph, 1, np.random.default_rng(1)), np.random.default_rng(2).permutation(degree)[: degree // 3]
     op = KHopOp(pieces.view, [[fanout]], DrawOptions(replace=replace, with_edge=True))
     for key in (0, 2**64 - 1):
-        assert_equals_reference(graph, pieces, op, {0: np.array([degree])}, [[fanout]], key, replace)
+        for excluded in (None, {0: {(degree, src) for src in some.tolist()}}):
+            assert_equals_reference(graph, pieces, op, {0: np.array([degree])}, [[fanout]], key, replace, excluded)
 
 
 @pytest.mark.parametrize("with_edge", [False, True])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.producer.request_codec import read_config, read_request, write_config, write_request
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -26,11 +27,14 @@ FULL = replace(
         "half": np.array(1, dtype=np.float16),
     },
     link={"dst": np.arange(3), "rejected": np.array([65])},
+    excluded=ExcludedEdges({1: (np.array([4, 4, 9]), np.array([7, 8, 0])), 0: (np.array([3]), np.array([3]))}),
 )
 
 
 def arrays_of(request: BatchRequest) -> dict[str, np.ndarray]:
     more = {f"seeds/{t}": gids for t, gids in request.more_seeds.items()}
+    for r, pair in () if request.excluded is None else request.excluded.pairs.items():
+        more |= {f"excluded/{r}/{end}": ids for end, ids in zip(("dst", "src"), pair, strict=True)}
     return {"seeds": request.seeds, "input_id": request.input_id, **more, **request.extras, **request.link}
 
 
@@ -87,7 +91,8 @@ IDS = np.arange(3)
     [
         (
             {"seeds": IDS},
-            r"arrays: expected the fields input_id, seeds \(optional: extra/<name>, link/<name>, seeds/<node type>\)",
+            r"arrays: expected the fields input_id, seeds \(optional: excluded/<edge type>, extra/<name>, link/<name>, "
+            r"seeds/<node type>\)",
         ),
         ({"seeds": IDS, "input_id": IDS, "time": IDS}, r"got \['input_id', 'seeds', 'time'\]"),
         ({"seeds": IDS, "input_id": IDS, "seeds/x": IDS}, "got .*'seeds/x'"),
@@ -99,6 +104,15 @@ IDS = np.arange(3)
             {"seeds": IDS, "input_id": IDS, "seeds/1": IDS[:, None]},
             r"seeds/1: expected int64 \[S\], got int64 \[3, 1\]",
         ),
+        (
+            {"seeds": IDS, "input_id": IDS, "excluded/x": np.stack([IDS, IDS])},
+            r"excluded/x: expected excluded/<edge type>",
+        ),
+        (
+            {"seeds": IDS, "input_id": IDS, "excluded/0": IDS},
+            r"excluded/0: expected .* int32 or int64 \[2, X\], dst and src",
+        ),
+        ({"seeds": IDS, "input_id": IDS, "excluded/0": np.stack([IDS[::-1], IDS])}, r"ascending by \(dst, src\)"),
         ({"seeds": IDS.astype(np.int32), "input_id": IDS}, r"seeds: expected int64 \[S\], got int32 \[3\]"),
     ],
 )

@@ -17,9 +17,9 @@ from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.store.host_tier import HostTier
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
-from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, random_data, random_seeds
+from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds
 from tests.helpers.owners import DirectRows, make_cache
-from tests.helpers.partitions import small_graph, small_hetero
+from tests.helpers.partitions import gids_of, small_graph, small_hetero
 from tests.helpers.wide import wide_graph, wide_hetero
 from tests.loader.test_stored_attributes import every_dtype
 from tests.sampler.test_has_edges import questions
@@ -67,7 +67,8 @@ def test_random_graphs(kernels, open_case, seed):
             more = {t: case.whole.view.type_offsets[t] + ids for t, ids in random_seeds(graph, rng).items()}
             seeds = more.pop(seed_type, np.empty(0, dtype=np.int64))
             key = int(rng.integers(0, 2**64, dtype=np.uint64))
-            requests.append(BatchRequest(number, key, seeds, np.arange(len(seeds)), more))
+            excluded = excluded_edges(graph, random_excluded(graph, rng), gids_of(case.whole))
+            requests.append(BatchRequest(number, key, seeds, np.arange(len(seeds)), more, excluded=excluded))
         case.check(config, requests)
 
 

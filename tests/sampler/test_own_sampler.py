@@ -84,7 +84,7 @@ def test_the_loop_gives_what_one_native_call_gives(tmp_path):
     config = SamplerConfig(seeds.node_type, ((3, -1), (0, 2)), with_edge=True)
     request = BatchRequest(0, 7, seeds.gids[:9].copy(), np.arange(9))
     native, stepped = KHopSampler(whole, config), KHopSampler(whole, config)
-    stepped.source.khop = lambda seeds, key: None
+    stepped.source.khop = lambda *_: None
     expected, found = native.draft(request), stepped.draft(request)
     assert [f.name for f in expected.fields] == [f.name for f in found.fields]
     assert found.counters.rows == expected.counters.rows

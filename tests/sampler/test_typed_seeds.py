@@ -1,4 +1,5 @@
-"""Seeds of several node types in one batch: every source gives the batch of the reference, bit for bit."""
+"""Seeds of several node types in one batch, and edges that it is sampled without: every source gives the batch of the
+reference, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,32 +10,31 @@ import numpy as np
 import pytest
 import torch
 
+from glt_lightning.cluster.owner import Owner
+from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.ops import reference
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.subprocess import SubprocessProducer
-from glt_lightning.sampler.khop import KHopSampler, k_hop, neighbor_source
+from glt_lightning.sampler.hops import k_hop
+from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, random_data, random_seeds
-from tests.helpers.owners import make_cache, split_up
-from tests.helpers.partitions import partitioned, small_hetero
-from tests.helpers.servers import open_farm
+from glt_lightning.transport.base import Service
+from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds
+from tests.helpers.owners import DirectRows, make_cache, split_up
+from tests.helpers.partitions import gids_of, partitioned, small_hetero
+from tests.helpers.servers import Farm, open_farm
 
 
-def gids_of(whole: LocalPartition) -> list[np.ndarray]:
-    """Per node type int64 [N]: the gid of each user id."""
-    offsets, found = whole.view.type_offsets, []
-    for t, n in enumerate(whole.manifest.num_nodes):
-        found.append(offsets[t] + np.argsort(whole.node_shards(t, "n_id").gather(offsets[t] + np.arange(n))))
-    return found
-
-
-def request_of(number: int, key: int, seeds: dict[int, np.ndarray]) -> tuple[int, BatchRequest]:
+def request_of(
+    number: int, key: int, seeds: dict[int, np.ndarray], excluded: ExcludedEdges
+) -> tuple[int, BatchRequest]:
     """(seed type, request)"""
     seed_type, *others = seeds
-    own = seeds[seed_type]
-    return seed_type, BatchRequest(number, key, own, np.arange(len(own)), {t: seeds[t] for t in others})
+    own, more = seeds[seed_type], {t: seeds[t] for t in others}
+    return seed_type, BatchRequest(number, key, own, np.arange(len(own)), more, excluded=excluded)
 
 
 def arrays_of(sampler: KHopSampler, request: BatchRequest) -> dict[str, np.ndarray]:
@@ -49,9 +49,12 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-def assert_is_the_reference(graph: TypedGraph, found: dict[str, np.ndarray], seeds, fanouts, key, replace) -> None:
+def assert_is_the_reference(
+    graph: TypedGraph, found: dict[str, np.ndarray], seeds, fanouts, key, replace, excluded
+) -> None:
     uids = {t: torch.from_numpy(ids) for t, ids in seeds.items()}
-    want = reference.khop(graph.reference(), len(graph.num_nodes), uids, fanouts, batch_key=key, replace=replace)
+    options = {"batch_key": key, "replace": replace, "excluded": excluded}
+    want = reference.khop(graph.reference(), len(graph.num_nodes), uids, fanouts, **options)
     for t, n_id in enumerate(want.n_id):
         assert found[f"node/{t}/n_id"].tolist() == n_id.tolist()
     for r, edge_index in enumerate(want.edge_index):
@@ -61,32 +64,45 @@ def assert_is_the_reference(graph: TypedGraph, found: dict[str, np.ndarray], see
     assert found["num_sampled_edges"].tolist() == want.edges_per_hop
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_source_gives_the_reference(tmp_path, seed, parts):
-    """Of random graphs: one native call, hop by hop, with owners, and with cached neighbour lists."""
+    """Of random graphs: one native call, hop by hop, with owners here and over the wire, and with cached neighbour lists."""
     rng = np.random.default_rng(seed)
     graph = TypedGraph.random(rng, (SINGLE, HETERO, HETERO)[seed % 3])
     whole = partitioned(random_data(rng, graph), tmp_path, parts)
     here, remote = split_up(whole, [[p] for p in rng.permutation(parts).tolist()])
     gid_of, cache = gids_of(whole), make_cache(here, remote, CacheOptions(bytes=1 << 25, topology=1 << 24))
-    with closing(cache):
+    with closing(cache), open_farm("in process") as farm:
+        wire = over_the_wire(farm, remote)
         for number in range(4):
-            seeds = random_seeds(graph, rng)
+            seeds, excluded = random_seeds(graph, rng), random_excluded(graph, rng)
             fanouts = rng.choice([0, 1, 2, 5, 70, -1], (int(rng.integers(1, 4)), len(graph.edges))).tolist()
             key, replace = int(rng.integers(0, 2**64, dtype=np.uint64)), bool(rng.integers(2))
-            seed_type, request = request_of(number, key, {t: gid_of[t][ids] for t, ids in seeds.items()})
+            gids = {t: gid_of[t][ids] for t, ids in seeds.items()}
+            seed_type, request = request_of(number, key, gids, excluded_edges(graph, excluded, gid_of))
             config = SamplerConfig(seed_type, tuple(map(tuple, fanouts)), replace=replace, with_edge=True)
             expected = arrays_of(KHopSampler(whole, config), request)
-            assert_is_the_reference(graph, expected, seeds, fanouts, key, replace)
+            assert_is_the_reference(graph, expected, seeds, fanouts, key, replace, excluded)
             stepped = KHopSampler(whole, config)
             stepped.source.khop = lambda *_: None
             for sampler in (
                 stepped,
                 KHopSampler(here, config, remote=remote),
+                KHopSampler(here, config, remote=wire),
                 KHopSampler(here, config, remote=remote, cache=cache),
             ):
                 assert_same(arrays_of(sampler, request), expected)
+
+
+def over_the_wire(farm: Farm, remote: DirectRows) -> PeerRows:
+    """The same owners, each answering messages. Replies have room for few picks."""
+    peers = []
+    for number, partition in enumerate(remote._owners):
+        owner = farm.open(Owner(partition, 1 << 12))
+        service = Service(lambda hello: {}, owner.calls, {})
+        peers.append(farm.peer(farm.open(farm.transport.serve(f"owner:{number}", service)).address))
+    return PeerRows(remote.owner_of_part, peers)
 
 
 def requests(whole: LocalPartition, count: int = 6) -> Iterator[BatchRequest]:
@@ -94,7 +110,10 @@ def requests(whole: LocalPartition, count: int = 6) -> Iterator[BatchRequest]:
     rng, gid_of = np.random.default_rng(0), gids_of(whole)
     for number in range(count):
         papers, authors = gid_of[1][rng.integers(0, 200, 9 * (number > 0))], gid_of[0][rng.integers(0, 80, number)]
-        yield BatchRequest(number, 99 + number, papers, np.arange(len(papers)), {0: authors} if number else {})
+        writes = np.stack([gid_of[1][np.repeat(np.arange(200), 80)], gid_of[0][np.tile(np.arange(80), 200)]])
+        excluded = ExcludedEdges.of({0: tuple(writes[:, rng.random(writes.shape[1]) < 0.3])}) if number % 2 else None
+        more = {0: authors} if number else {}
+        yield BatchRequest(number, 99 + number, papers, np.arange(len(papers)), more, excluded=excluded)
 
 
 @pytest.mark.parametrize("kind", ["processes", "flight", "handover"])

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from glt_lightning.cluster.link import Link
-from glt_lightning.errors import PeerLostError, RefusedError, RemoteError, SamplerError
+from glt_lightning.errors import DataError, PeerLostError, RefusedError, RemoteError, SamplerError
 from glt_lightning.loader import LoaderSpec
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server.question import Question, read_question
@@ -311,3 +312,25 @@ def test_a_server_has_limits_of_its_own(whole):
         Message(json.loads(json.dumps(message.header)), message.body), whole.manifest, most_threads=2, most_bytes=123
     )
     assert (read.config.threads, read.config.most_bytes) == (2, 123)
+
+
+@pytest.mark.parametrize(
+    ("edge_type", "dst", "src", "reason"),
+    [
+        (1, 0, 0, "excluded: expected an integer from 0 to 0, got 1"),
+        (
+            0,
+            300,
+            0,
+            "excluded: 300 at position 0 is no node of type 'node', whose numbers in the partition are 0 to 299",
+        ),
+        (0, 0, -1, "excluded: -1 at position 0 is no node"),
+    ],
+)
+def test_excluded_edges_outside_the_graph_are_refused_before_a_sampler_has_them(whole, edge_type, dst, src, reason):
+    excluded = ExcludedEdges({edge_type: (np.array([dst]), np.array([src]))})
+    request = BatchRequest(0, 0, np.arange(2), np.arange(2), excluded=excluded)
+    message = Question(1, SamplerConfig(0, ((3,),)), request).to_message("session", 1)
+    sent = Message(json.loads(json.dumps(message.header)), message.body)
+    with pytest.raises(DataError, match=reason):
+        read_question(sent, whole.manifest, most_threads=2)

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 10
+#define GLT_ABI_VERSION 11
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -51,6 +51,14 @@ typedef struct {
   const int64_t* num_edges;        // [R * P]
 } glt_graph;
 
+// Entries of rows of one edge type that are sampled as if they were not there; glt_find_excluded finds them.
+typedef struct {
+  int64_t num_rows;                // that have some
+  const int64_t* gids;             // [num_rows] destination nodes, ascending, each once
+  const int64_t* begin;            // [num_rows + 1] where the positions of each row begin
+  const uint32_t* positions;       // [begin[num_rows]] in the row, ascending
+} glt_excluded;
+
 // Growable memory of the k-hop sampler. All lists are per type or per edge type; capacities are in entries.
 typedef struct {
   int64_t table_cap;               // slots of the relabel table
@@ -76,24 +84,32 @@ GLT_API int32_t glt_abi_version(void);
 
 // One whole batch: seeds, then H hops over all edge types; rows of every visited node must be local.
 // Local ids of a type: its seeds first (one row per seed, duplicates kept), then by first occurrence (hop, edge type, frontier
-// lid, pick). seeds: [T] -> gids [num_seeds[t]].
+// lid, pick). seeds: [T] -> gids [num_seeds[t]]. excluded: [R], null where nothing is.
 // fanouts: [H * R], -1 = all. GLT_GROW detail[0]: 0 table, 1 scratch, 2 nodes of type detail[1], 3 edges of edge type detail[1].
 GLT_API int32_t glt_khop(const glt_graph* graph, const int64_t* const* seeds, const int64_t* num_seeds, int32_t num_hops,
                          const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
-                         const glt_workspace* ws, int64_t* detail);
+                         const glt_excluded* excluded, const glt_workspace* ws, int64_t* detail);
 
 // One hop of one edge type for F rows, all local, in two steps: how many neighbours each row yields, counts [F]; then of
 // all picks in row order those from `first` on, n of them: neighbours (gids) [n] and edge rows [n] or null. Nothing is
-// allocated beyond the positions of one row, so that a caller can take a row of any length in pieces.
+// allocated beyond the positions of one row, so that a caller can take a row of any length in pieces. excluded: null where
+// nothing is; the same in both steps.
 GLT_API int32_t glt_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
-                               int32_t replace, int64_t* counts, int64_t* detail);
+                               int32_t replace, const glt_excluded* excluded, int64_t* counts, int64_t* detail);
 GLT_API int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
-                              uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const int64_t* counts,
-                              int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows, int64_t* detail);
+                              uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const glt_excluded* excluded,
+                              const int64_t* counts, int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows,
+                              int64_t* detail);
 
 // found [n]: 1 where the edge type has an edge from src[i] to dst[i], else 0. All dst are local nodes; src may be anywhere.
 GLT_API int32_t glt_has_edges(const glt_graph* graph, int32_t edge_type, const int64_t* dst, const int64_t* src, int64_t n,
                               int32_t threads, uint8_t* found, int64_t* detail);
+
+// What a glt_excluded is of: all positions of src[i] in the row of dst[i], for n pairs that ascend by (dst, src), each once. All
+// dst are local nodes; src may be anywhere. gids [n], begin [n + 1], positions [cap]; GLT_GROW detail[2]: the cap that is needed.
+GLT_API int32_t glt_find_excluded(const glt_graph* graph, int32_t edge_type, const int64_t* dst, const int64_t* src, int64_t n,
+                                  int64_t* gids, int64_t* begin, uint32_t* positions, int64_t cap, int64_t* num_rows,
+                                  int64_t* detail);
 
 // Gives ids [n] their local ids in first-occurrence order, continuing a list: unique holds *num_unique ids already and
 // room for cap. The table must hold >= 3/2 of the final unique count, rounded up to a power of two, and is rebuilt by

@@ -35,17 +35,18 @@ GLT_API const char* glt_cuda_error_text(int32_t error);
 GLT_API int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** device_address, int64_t* detail);
 GLT_API int32_t glt_cuda_host_unregister(void* address, int64_t* detail);
 
-// counts [F]: how many neighbours the rows of F nodes yield. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h.
+// counts [F]: how many neighbours the rows of F nodes yield. excluded: null where nothing is; a struct on the host, its arrays on
+// the device. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h.
 GLT_API int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
-                                    int32_t fanout, int32_t replace, int64_t* counts, int64_t* error, int64_t* detail,
-                                    void* stream);
+                                    int32_t fanout, int32_t replace, const glt_excluded* excluded, int64_t* counts,
+                                    int64_t* error, int64_t* detail, void* stream);
 
 // The picks of the same F rows. uids [F]: their user ids. offsets [F + 1]: exclusive scan of the counts.
 // Out, each [offsets[F]]: neighbors (gids; -1 for a damaged one), and unless null dst (first_lid + row), edge_rows.
 // spare: null, or for a fan-out above GLT_SPARE_FANOUT 2 * offsets[F] words. There a row takes fanout^2 steps.
 GLT_API int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* uids,
                                    int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
-                                   const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
+                                   const glt_excluded* excluded, const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
                                    int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream);
 
 // uids[i] = user id of gids[i], for i in [begin, end) below *count. error: GLT_BAD_ID {i, id}.
@@ -93,9 +94,9 @@ GLT_API int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape*
 // first 2 * E of edge_index are written: source lids, then destination lids; -1 for a damaged source.
 // sizes: [5 + (H + 2) * T + (H + 1) * R] an error as above, the nodes by type (none, with the seeds, after each hop), the
 // edges by edge type (none, after each hop). A count that a hop did not change may be 0: take the highest before it.
-// workspace: aligned to 256 bytes, for this call alone.
+// workspace: aligned to 256 bytes, for this call alone. excluded: [R] as above, null where nothing is.
 GLT_API int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* const* seeds, uint64_t batch_key,
-                              void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
+                              const glt_excluded* excluded, void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
                               int64_t* const* edge_index, int64_t* const* edge_row, int64_t* sizes, int64_t* detail,
                               void* stream);
 

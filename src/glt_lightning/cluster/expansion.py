@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.options import DrawOptions
@@ -22,7 +23,8 @@ _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, 
 
 @dataclass(frozen=True)
 class Expansion:
-    """A checked request. fanouts: [R].  rows: node type -> int64 [F].  first: number of picks that the caller has already."""
+    """A checked request. fanouts: [R].  rows: node type -> int64 [F].  first: number of picks that the caller has already.
+    excluded: edges that are not there."""
 
     key: int
     hop: int
@@ -30,6 +32,7 @@ class Expansion:
     draw: DrawOptions
     rows: Mapping[int, np.ndarray]
     first: int = 0
+    excluded: ExcludedEdges | None = None
 
     def answer(self, view: GraphView, wire: np.dtype, most_bytes: int) -> Message:
         """The reply, at most ``most_bytes``. Raises `DataError` if the counts alone take more, and as `RowDraw.picks`."""
@@ -44,7 +47,10 @@ class Expansion:
                 f"expand: the counts of {num_counts} rows take {num_counts * 8} bytes, more than a reply of this process may "
                 f"have ({most_bytes}). Use a smaller batch_size, or raise cluster.limits.reply_size here."
             )
-        draws = [RowDraw(view, r, gids, fanout, self.key, self.hop, self.draw) for r, fanout, gids in asked]
+        without = {} if self.excluded is None else self.excluded.find(view)
+        draws = [
+            RowDraw(view, r, gids, fanout, self.key, self.hop, self.draw, without.get(r)) for r, fanout, gids in asked
+        ]
         counts = [draw.count() for draw in draws]
         ends = np.cumsum([0, *(c.sum() for c in counts)])
         total = int(ends[-1])

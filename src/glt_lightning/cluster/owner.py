@@ -14,6 +14,7 @@ from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges, require_pairs
@@ -59,9 +60,16 @@ class Owner:
         ask, view = message.header, self._partition.view
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
-        rows = {_index(name, view.num_types): _ids(ids) for name, ids in unpack(message).items()}
+        arrays = unpack(message)
+        excluded = ExcludedEdges.from_arrays(arrays)
+        rows = {_index(name, view.num_types): _ids(ids) for name, ids in arrays.items() if not is_excluded(name)}
         first = read_integer({"first": 0} | dict(ask), "first", 0, 2**62)
-        question = Expansion(key, hop, fanouts, DrawOptions.from_wire(ask), rows, first)
+        if excluded is not None and excluded.num_pairs > MOST_PAIRS:  # each may scan the longest row
+            raise DataError(
+                f"expand: a request may have at most {MOST_PAIRS} excluded edges, got {excluded.num_pairs}. Use a smaller "
+                "batch_size."
+            )
+        question = Expansion(key, hop, fanouts, DrawOptions.from_wire(ask), rows, first, excluded)
         return question.answer(view, self._wire, self._reply_bytes)
 
     @guarded()

@@ -12,7 +12,8 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.options import Fanouts
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.sampler.khop import k_hop, neighbor_source
+from glt_lightning.sampler.hops import k_hop
+from glt_lightning.sampler.khop import neighbor_source
 from glt_lightning.sampler.request import SamplerConfig, batch_key
 from glt_lightning.sampler.source import RemoteRows
 

@@ -40,7 +40,8 @@ class PeerRows:
 
     def expand(self, owner: int, request: Expand) -> Picked:
         peer = self.peers[owner - 1]
-        arrays, body = pack({str(t): ids for t, ids in request.rows.items()})
+        excluded = {} if request.excluded is None else request.excluded.to_arrays()
+        arrays, body = pack({str(t): ids for t, ids in request.rows.items()} | excluded)
         header = {
             "key": request.key,
             "hop": request.hop,

@@ -30,23 +30,24 @@ def has_edges(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray
     return found
 
 
-def require_pairs(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray) -> None:
-    """Raises `DataError` unless these can be the ends of edges: two integer arrays [n] of gids of the edge type's node types."""
+def require_pairs(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray, what: str = "has_edges") -> None:
+    """Raises `DataError` unless these can be the ends of edges: two integer arrays [n] of gids of the edge type's node types.
+    what: begins the errors."""
     if not isinstance(edge_type, (int, np.integer)) or not 0 <= edge_type < graph.num_edge_types:
         raise DataError(
-            f"has_edges: expected the index of an edge type, 0 to {graph.num_edge_types - 1}, got {edge_type!r:.100}."
+            f"{what}: expected the index of an edge type, 0 to {graph.num_edge_types - 1}, got {edge_type!r:.100}."
         )
     for name, ids in (("dst", dst), ("src", src)):
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise DataError(f"has_edges: {name}: expected gids, integers [n], got {ids.dtype} {list(ids.shape)}.")
+            raise DataError(f"{what}: {name}: expected gids, integers [n], got {ids.dtype} {list(ids.shape)}.")
     if len(dst) != len(src):
-        raise DataError(f"has_edges: expected as many dst as src, got {len(dst)} and {len(src)}.")
+        raise DataError(f"{what}: expected as many dst as src, got {len(dst)} and {len(src)}.")
     types = (("dst", dst, graph.dst_types[edge_type]), ("src", src, graph.src_types[edge_type]))
     for name, ids, node_type in types:
         begin, end = graph.type_offsets[node_type], graph.bounds[(node_type + 1) * graph.num_parts]
         outside = np.flatnonzero((ids < begin) | (ids >= end))
         if len(outside):
             raise DataError(
-                f"has_edges: {name}: gid {ids[outside[0]]} at position {outside[0]} is no node of type {node_type}, whose gids "
+                f"{what}: {name}: gid {ids[outside[0]]} at position {outside[0]} is no node of type {node_type}, whose gids "
                 f"are {begin} to {end - 1}. dst are nodes of the edge type's destination type, src of its source type."
             )

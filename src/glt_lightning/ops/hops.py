@@ -29,8 +29,11 @@ class Growing(Protocol):
 class Expands(Protocol):
     """Draws neighbours, and is notified of the nodes and edges that a batch has reached."""
 
-    def expand(self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any]) -> Mapping[int, Drawn]:
-        """Neighbours of a frontier that is new in the batch, by edge type. fanouts: [R], -1 all, 0 none."""
+    def expand(
+        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any], *, excluded: Any = None
+    ) -> Mapping[int, Drawn]:
+        """Neighbours of a frontier that is new in the batch, by edge type. fanouts: [R], -1 all, 0 none.  excluded: edges that
+        are not there, as `run_hops` was given them."""
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
         """Called with the edge rows (int64) of new edges, by edge type, that `Growing.stitch` returned. Asks owners for their
@@ -53,10 +56,17 @@ class AllLocal:
     def reached_nodes(self, frontier: Sequence[Any]) -> None: ...
 
 
-def run_hops(source: Expands, batch: Growing, key: int, fanouts: Sequence[Sequence[int]]) -> None:
-    """Grows ``batch``, which has its seeds, by one hop per entry of ``fanouts``, [H][R]."""
+def run_hops(
+    source: Expands,
+    batch: Growing,
+    key: int,
+    fanouts: Sequence[Sequence[int]],
+    excluded: tuple[Any, Any] = (None, None),
+) -> None:
+    """Grows ``batch``, which has its seeds, by one hop per entry of ``fanouts``, [H][R]. excluded: edges that are not there, for
+    the first hop and for later ones."""
     for hop, each in enumerate(fanouts):
-        drawn = source.expand(key, hop, each, batch.frontier)
+        drawn = source.expand(key, hop, each, batch.frontier, excluded=excluded[hop > 0])
         source.reached_edges(batch.stitch(drawn))
         batch.end_hop()
     source.reached_nodes(batch.frontier)

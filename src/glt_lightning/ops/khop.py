@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEntries, excluded_structs
 from glt_lightning.ops.graph import GraphView, per_type
 from glt_lightning.ops.native import GROW, WorkspaceStruct, check, library, pointers
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
@@ -110,8 +111,11 @@ class KHopOp:
         if draw.threads > 1:
             self._scratch = np.empty(draw.threads << 17, dtype=np.uint64)
 
-    def __call__(self, seeds: Mapping[int, np.ndarray], batch_key: int) -> Subgraph:
-        """One batch. seeds: by node type int64 [S] gids of it; a seed that comes twice has two rows.
+    def __call__(
+        self, seeds: Mapping[int, np.ndarray], batch_key: int, excluded: Mapping[int, ExcludedEntries] | None = None
+    ) -> Subgraph:
+        """One batch. seeds: by node type int64 [S] gids of it; a seed that comes twice has two rows.  excluded: by edge type, the
+        entries of rows that are not there.
 
         The arrays of the result are valid until the next call.
         Raises `DataError` for a seed outside its type, `PartitionError` for damaged rows.
@@ -122,6 +126,7 @@ class KHopOp:
         self._size_for(self._num_seeds.tolist())
         graph, fanouts, detail = self._fixed
         seed_pointers = pointers(each)
+        without = excluded_structs(excluded, self._graph.num_edge_types)
         while True:
             status = self._call(
                 graph,
@@ -132,6 +137,7 @@ class KHopOp:
                 batch_key,
                 self._draw.replace,
                 self._draw.threads,
+                without,
                 self._address,
                 detail,
             )

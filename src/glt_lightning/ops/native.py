@@ -20,7 +20,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, NativeError, NativeMemoryError, PartitionError
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 # Arguments as the headers have them: a pointer, int32_t, int64_t, uint64_t.
@@ -30,9 +30,9 @@ Signatures = dict[str, list[Any]]
 _STATUS = c_int32
 _SIGNATURES: Signatures = {
     "glt_abi_version": [],
-    "glt_khop": [P, P, P, I32, P, U64, I32, I32, P, P],
-    "glt_count_rows": [P, I32, P, I64, I32, I32, P, P],
-    "glt_pick_rows": [P, I32, P, I64, I32, U64, I32, I32, I32, P, I64, I64, P, P, P],
+    "glt_khop": [P, P, P, I32, P, U64, I32, I32, P, P, P],
+    "glt_count_rows": [P, I32, P, I64, I32, I32, P, P, P],
+    "glt_pick_rows": [P, I32, P, I64, I32, U64, I32, I32, I32, P, P, I64, I64, P, P, P],
     "glt_relabel": [P, I64, P, I64, I32, I32, P, P, I64, P, P],
     "glt_gather": [P, P, I32, I64, P, I64, P, I32, P],
     "glt_route": [P, I64, P, P, I32, I32, P, P, I32, P, P, P, P, P],

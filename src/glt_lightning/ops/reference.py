@@ -6,7 +6,7 @@ every row in canonical order: ascending (user id of the source, edge id).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -82,18 +82,37 @@ def sample_rows(
     hop: int,
     edge_type_key: int,
     replace: bool,
+    left: list[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Positions in the edge arrays that the rows pick.
 
-    rows: int64 [F] into ``indptr``; user_ids: int64 [F], the nodes' user ids, which key the draws.
+    rows: int64 [F] into ``indptr``; user_ids: int64 [F], the nodes' user ids, which key the draws.  left: for each row the
+    positions that are not excluded, ascending; None: nothing is.
     Returns (counts int64 [F], positions int64 [sum of counts] in row order).
     """
     begin = indptr[rows]
     streams = row_streams(batch_key, hop, edge_type_key, user_ids)
-    picks = pick_positions(streams, indptr[rows + 1] - begin, fanout, replace)
+    degrees = (
+        indptr[rows + 1] - begin if left is None else torch.tensor([len(each) for each in left], dtype=torch.int64)
+    )
+    picks = pick_positions(streams, degrees, fanout, replace)
+    if left is not None:
+        picks = [each[p] for each, p in zip(left, picks, strict=True)]
     counts = torch.tensor([len(p) for p in picks], dtype=torch.int64)
     positions = [p + b for p, b in zip(picks, begin, strict=True)]
     return counts, torch.cat(positions) if positions else torch.empty(0, dtype=torch.int64)
+
+
+def left_of(
+    indptr: Tensor, neighbors: Tensor, rows: Tensor, user_ids: Tensor, excluded: Set[tuple[int, int]]
+) -> list[Tensor]:
+    """For each row the positions that are left. excluded: (destination, source) in user ids; all parallel copies go."""
+    left = []
+    for row, dst in zip(rows.tolist(), user_ids.tolist(), strict=True):
+        sources = neighbors[indptr[row] : indptr[row + 1]].tolist()
+        kept = [i for i, src in enumerate(sources) if (dst, src) not in excluded]
+        left.append(torch.tensor(kept, dtype=torch.int64))
+    return left
 
 
 def has_edges(indptr: Tensor, neighbors: Tensor, dst: Tensor, src: Tensor) -> Tensor:
@@ -185,10 +204,13 @@ def khop(
     *,
     batch_key: int,
     replace: bool = False,
+    excluded: Mapping[int, Set[tuple[int, int]]] | None = None,
 ) -> ReferenceBatch:
-    """A whole batch in the user's ids. seeds: by node type. Local ids of a type: its seeds first (one row each, also when
-    equal), then by first occurrence in the order hop, edge type, frontier local id, pick. Each node is expanded in the hop
-    after it was found."""
+    """A whole batch in the user's ids. seeds: by node type.  excluded: by edge type, as for `left_of`.
+
+    Local ids of a type: its seeds first (one row each, also when equal), then by first occurrence in the order hop, edge
+    type, frontier local id, pick. Each node is expanded in the hop after it was found.
+    """
     empty = torch.empty(0, dtype=torch.int64)
     nodes = [seeds.get(t, empty) for t in range(num_types)]
     frontier = [(0, len(n)) for n in nodes]
@@ -199,6 +221,7 @@ def khop(
         for r, (edge_type, fanout) in enumerate(zip(edge_types, per_edge_type, strict=True)):
             begin, end = frontier[edge_type.destination]
             rows = nodes[edge_type.destination][begin:end]
+            gone = None if excluded is None else excluded.get(r)
             counts, at = sample_rows(
                 edge_type.indptr,
                 rows,
@@ -208,6 +231,7 @@ def khop(
                 hop=hop,
                 edge_type_key=edge_type.key,
                 replace=replace,
+                left=None if gone is None else left_of(edge_type.indptr, edge_type.neighbors, rows, rows, gone),
             )
             nodes[edge_type.source], lids = relabel(edge_type.neighbors[at], nodes[edge_type.source])
             dst = torch.repeat_interleave(torch.arange(begin, end), counts)

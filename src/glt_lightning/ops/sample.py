@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from glt_lightning.ops.excluded import ExcludedEntries
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.native import call, check, library
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
@@ -16,7 +19,8 @@ from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 class RowDraw:
     """What is drawn for rows of one edge type.
 
-    gids: int64 [F], destination nodes, all local.  fanout: -1 (all), or 1 to `types.MAX_FANOUT`.
+    gids: int64 [F], destination nodes, all local.  fanout: -1 (all), or 1 to `types.MAX_FANOUT`.  excluded: entries of rows
+    that are not there.
     """
 
     graph: GraphView
@@ -26,6 +30,7 @@ class RowDraw:
     batch_key: int
     hop: int
     draw: DrawOptions = DEFAULT_DRAW
+    excluded: ExcludedEntries | None = None
 
     def picks(
         self, require_room: Callable[[int], None] = lambda nbytes: None
@@ -47,9 +52,13 @@ class RowDraw:
         """int64 [F]: how many neighbours each row yields. Raises as `picks`."""
         counts = np.empty(len(self.gids), dtype=np.int64)
         rows = (self.graph.address, self.edge_type, self.gids.ctypes.data, len(self.gids), self.fanout)
-        status, detail = call(library().glt_count_rows, *rows, self.draw.replace, counts)
+        status, detail = call(library().glt_count_rows, *rows, self.draw.replace, self._excluded, counts)
         check(status, detail, "sample")
         return counts
+
+    @property
+    def _excluded(self) -> Any:
+        return None if self.excluded is None else ctypes.byref(self.excluded.struct)
 
     def pick(
         self,
@@ -75,6 +84,7 @@ class RowDraw:
             self.hop,
             self.draw.replace,
             threads,
+            self._excluded,
             counts,
             first,
             len(neighbors),

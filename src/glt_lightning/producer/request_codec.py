@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.options import DEFAULT_DRAW
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.transport.message import Message, pack, read_integer, unpack
@@ -70,6 +71,7 @@ def write_request(request: BatchRequest) -> tuple[dict[str, Any], np.ndarray]:
     further = {f"{_SEEDS}{node_type}": gids for node_type, gids in request.more_seeds.items()}
     further |= {f"{_EXTRA}{name}": values for name, values in request.extras.items()}
     further |= {f"{_LINK}{name}": values for name, values in request.link.items()}
+    further |= {} if request.excluded is None else request.excluded.to_arrays()
     arrays, body = pack({"seeds": request.seeds, "input_id": request.input_id, **further})
     return {"number": request.number, "key": request.key, "arrays": arrays}, body
 
@@ -79,10 +81,10 @@ def read_request(message: Message) -> BatchRequest:
     damaged message, `WireError`."""
     arrays = unpack(message)
     extras, more, link = ({n.removeprefix(p): arrays[n] for n in arrays if n.startswith(p)} for p in _PREFIXES)
-    plain = {name for name in arrays if not name.startswith(_PREFIXES)}
+    plain = {name for name in arrays if not name.startswith(_PREFIXES) and not is_excluded(name)}
     named = all(name.isidentifier() for name in (*extras, *link)) and all(_is_number(name) for name in more)
     if plain != {"seeds", "input_id"} or not named:
-        further = {f"{_SEEDS}<node type>", f"{_EXTRA}<name>", f"{_LINK}<name>"}
+        further = {f"{_SEEDS}<node type>", f"{_EXTRA}<name>", f"{_LINK}<name>", "excluded/<edge type>"}
         raise wrong_fields("arrays", {"seeds", "input_id"}, arrays, optional=further)
     seeds, input_id = (_read_ids(name, arrays[name]) for name in ("seeds", "input_id"))
     if len(seeds) != len(input_id):
@@ -95,6 +97,7 @@ def read_request(message: Message) -> BatchRequest:
         {int(name): _read_ids(f"{_SEEDS}{name}", gids) for name, gids in more.items()},
         extras,
         link,
+        ExcludedEdges.from_arrays(arrays),
     )
 
 

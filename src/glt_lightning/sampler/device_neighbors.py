@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.kernels import raise_if
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.khop_batch import HostCopy
 from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, RemoteParts
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.merge import Drawn, require_seeds
 from glt_lightning.ops.route import Route
@@ -53,8 +55,16 @@ class DeviceNeighbors(MappedTables):
         self._error_before.copy_(self._error, non_blocking=True)
         self._n_id, self._places = [], {}  # else the device holds two batches while the next one is made
 
-    def khop(self, seeds: Mapping[int, np.ndarray], key: int) -> DeviceSubgraph | None:
-        return self._khop({t: self._kernels.put(gids) for t, gids in seeds.items()}, key)
+    def khop(
+        self, seeds: Mapping[int, np.ndarray], key: int, excluded: ExcludedEdges | None = None
+    ) -> DeviceSubgraph | None:
+        return self._khop({t: self._kernels.put(gids) for t, gids in seeds.items()}, key, self._put_excluded(excluded))
+
+    def _put_excluded(self, excluded: ExcludedEdges | None) -> DeviceExcluded | None:
+        """The CPU finds them in the mapped files: there are few, and how many it finds bounds the device's memory."""
+        if excluded is None:
+            return None
+        return DeviceExcluded(excluded.find(self.view), self.view.num_edge_types, self._kernels)
 
     def start(self, seeds: Mapping[int, np.ndarray]) -> DeviceHops:
         each = require_seeds(self.view, seeds)
@@ -62,9 +72,16 @@ class DeviceNeighbors(MappedTables):
         return DeviceHops(self._store.graph, put, self.config, remote=self._remote, host_seeds=each)
 
     def expand(
-        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Frontier], *, new: bool = True
+        self,
+        key: int,
+        hop: int,
+        fanouts: Sequence[int],
+        frontier: Sequence[Frontier],
+        *,
+        new: bool = True,
+        excluded: ExcludedEdges | None = None,
     ) -> Mapping[int, Drawn]:
-        return self._khop.expand(key, hop, fanouts, frontier)
+        return self._khop.expand(key, hop, fanouts, frontier, excluded=self._put_excluded(excluded))
 
     def routed(self, frontier: Sequence[Frontier]) -> Sequence[np.ndarray]:
         return [nodes.remote_gids for nodes in frontier]

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from glt_lightning.ops.edge_order import by_source, column_pointers
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.khop import KHopOp, Subgraph, widen
 from glt_lightning.ops.merge import BatchBuilder, Drawn, Picks
@@ -44,24 +45,31 @@ class HostSource(MappedTables):
     def _builder(self) -> BatchBuilder:
         return BatchBuilder(self.view, self.config)
 
-    def khop(self, seeds: Mapping[int, np.ndarray], key: int) -> Subgraph | None:
-        return self._khop(seeds, key)
+    def khop(self, seeds: Mapping[int, np.ndarray], key: int, excluded: ExcludedEdges | None = None) -> Subgraph | None:
+        return self._khop(seeds, key, None if excluded is None else excluded.find(self.view))
 
     def start(self, seeds: Mapping[int, np.ndarray]) -> BatchBuilder:
         self._builder.start(seeds)
         return self._builder
 
     def expand(
-        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[np.ndarray], *, new: bool = True
+        self,
+        key: int,
+        hop: int,
+        fanouts: Sequence[int],
+        frontier: Sequence[np.ndarray],
+        *,
+        new: bool = True,
+        excluded: ExcludedEdges | None = None,
     ) -> Mapping[int, Drawn]:
         gids = [frontier[t] for t in self.view.dst_types.tolist()]
-        return {
-            r: Drawn(
-                [Picks(*RowDraw(self.view, r, gids[r], fanout, key, hop, self.config).picks(self.config.require_room))]
-            )
-            for r, fanout in enumerate(fanouts)
-            if fanout
-        }
+        without = {} if excluded is None else excluded.find(self.view)
+        drawn = {}
+        for r, fanout in enumerate(fanouts):
+            if fanout:
+                rows = RowDraw(self.view, r, gids[r], fanout, key, hop, self.config, without.get(r))
+                drawn[r] = Drawn([Picks(*rows.picks(self.config.require_room))])
+        return drawn
 
     def routed(self, frontier: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         return frontier

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
-from glt_lightning.ops.hops import run_hops
 from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.assemble import assemble
+from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.host_source import HostSource
 from glt_lightning.sampler.link import LinkSampler
-from glt_lightning.sampler.neighbors import Found, LocalSource, NeighborSource
+from glt_lightning.sampler.neighbors import LocalSource, NeighborSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.routed_source import RoutedSource
 from glt_lightning.sampler.sample import Draft
@@ -67,26 +63,6 @@ def neighbor_source(
     return local if remote is None else RoutedSource(local, partition, remote, cache, attributes=attributes)
 
 
-def k_hop(source: NeighborSource, seeds: Mapping[int, np.ndarray], key: int) -> Found:
-    """The nodes and edges of a batch. Its arrays in the host's memory are valid until the next batch.
-
-    seeds: by node type int64 [S] gids, of any number of types; a seed that comes twice has two rows.  key: 64-bit key of all
-    draws.
-    Raises `DataError` for seeds outside their type, `PartitionError` for damaged rows, `PeerError`, naming an owner that does
-    not answer.
-    """
-    begin = time.perf_counter()
-    source.begin()
-    found = source.khop(seeds, key)
-    if found is None:
-        batch = source.local.start(seeds)
-        run_hops(source, batch, key, source.config.fanouts)
-        found = batch.result()
-    counters = source.local.counters
-    counters.sample_s = time.perf_counter() - begin - counters.remote_s
-    return found
-
-
 class KHopSampler:
     """Samples k-hop batches with all node and edge attributes; see `neighbor_source` for the arguments.
 
@@ -116,8 +92,8 @@ class KHopSampler:
         """
         if self._links is None:
             seeds = request.typed_seeds(self.source.config.seed_type)
-            return assemble(self.source, request, k_hop(self.source, seeds, request.key))
+            return assemble(self.source, request, k_hop(self.source, seeds, request.key, request.excluded))
         ends = self._links.find(request)
-        found = k_hop(self.source, ends.seeds, request.key)
+        found = k_hop(self.source, ends.seeds, request.key, request.excluded)
         self.source.local.counters.add(ends.counters)
         return assemble(self.source, request, found, ends.arrays)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.hops import Expands
@@ -44,15 +45,23 @@ class NeighborSource(Expands, Protocol):
     def begin(self) -> None:
         """Forgets the batch before."""
 
-    def khop(self, seeds: Mapping[int, np.ndarray], key: int) -> Found | None:
-        """The nodes and edges of a whole batch in one native call; None where that cannot be. seeds: as `khop.k_hop`."""
+    def khop(self, seeds: Mapping[int, np.ndarray], key: int, excluded: ExcludedEdges | None = None) -> Found | None:
+        """The nodes and edges of a whole batch in one native call; None where that cannot be. Arguments as for `hops.k_hop`."""
 
     def expand(
-        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any], *, new: bool = True
+        self,
+        key: int,
+        hop: int,
+        fanouts: Sequence[int],
+        frontier: Sequence[Any],
+        *,
+        new: bool = True,
+        excluded: ExcludedEdges | None = None,
     ) -> Mapping[int, Drawn]:
         """Draws neighbours of a frontier, by edge type; owners are asked while the local rows are drawn.
 
         fanouts: [R], -1 all, 0 none.  new: the nodes are new in the batch, so their attributes are asked for, too.
+        excluded: edges that are not there.
         """
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:

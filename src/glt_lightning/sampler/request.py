@@ -10,6 +10,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.options import AGGREGATES, DrawOptions
 from glt_lightning.sampler.link_task import LinkTask
 
@@ -76,6 +77,7 @@ class BatchRequest:
             has them, ``negatives`` int64 [S, K] (destinations that are given, -1: to draw), ``trial_src`` and ``trial_dst``
             int64 [N, T] (`sampler.negatives.GivenTrials`), in the user's ids, and ``rejected`` int64 [n] (trials, or positions of
             the mask, that are edges of the loader).
+        excluded: Edges that the batch is sampled without.
 
     Example:
         >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
@@ -90,12 +92,15 @@ class BatchRequest:
     more_seeds: Mapping[int, np.ndarray] = field(default_factory=dict)
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     link: Mapping[str, np.ndarray] = field(default_factory=dict)
+    excluded: ExcludedEdges | None = None
 
     @property
     def nbytes(self) -> int:
         """Of all its arrays."""
-        further = (self.more_seeds, self.extras, self.link)
-        return self.seeds.nbytes + self.input_id.nbytes + sum(a.nbytes for each in further for a in each.values())
+        arrays = [self.seeds, self.input_id]
+        for further in (self.more_seeds, self.extras, self.link):
+            arrays += further.values()
+        return sum(a.nbytes for a in arrays) + (0 if self.excluded is None else self.excluded.nbytes)
 
     def typed_seeds(self, seed_type: int) -> dict[int, np.ndarray]:
         """All seeds by node type. seed_type: that of ``seeds``. Raises `DataError` where ``more_seeds`` has it, too."""

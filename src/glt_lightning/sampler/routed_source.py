@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.ops.excluded import ExcludedEdges, Pairs
 from glt_lightning.ops.has_edges import require_pairs
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
@@ -54,26 +55,33 @@ class RoutedSource:
     def begin(self) -> None:
         self.local.begin()
 
-    def khop(self, seeds: Mapping[int, np.ndarray], key: int) -> Found | None:
+    def khop(self, seeds: Mapping[int, np.ndarray], key: int, excluded: ExcludedEdges | None = None) -> Found | None:
         return None
 
     def expand(
-        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any], *, new: bool = True
+        self,
+        key: int,
+        hop: int,
+        fanouts: Sequence[int],
+        frontier: Sequence[Any],
+        *,
+        new: bool = True,
+        excluded: ExcludedEdges | None = None,
     ) -> Mapping[int, Drawn]:
         ids = self.local.routed(frontier)
         attributes = [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)] if new else None
-        routes = self._route(ids, attributes)
-        asked = self._ask_picks(key, hop, fanouts, routes)
+        routes, without = self._route(ids, attributes), self._by_owner(excluded)
+        asked = self._ask_picks(key, hop, fanouts, routes, without)
         if attributes is not None:
             self._ask_rows(self.nodes, attributes)
-        own = self.local.expand(key, hop, fanouts, self.local.own(frontier, routes))
+        own = self.local.expand(key, hop, fanouts, self.local.own(frontier, routes), excluded=without[0])
         begin = time.perf_counter()
         answers = {owner: picked() for owner, picked in asked.items()}
         self.local.counters.remote_s += time.perf_counter() - begin
         drawn = {}
         for r, t in self._edge_types:
             if fanouts[r]:
-                picks = self._remote_picks(key, hop, r, fanouts[r], routes[t], answers)
+                picks = self._remote_picks(key, hop, r, fanouts[r], routes[t], answers, without[-1])
                 drawn[r] = Drawn([own[r].picks[0] if r in own else None, *picks], routes[t].owner)
         return drawn
 
@@ -98,14 +106,31 @@ class RoutedSource:
         found = None if members is None else members.find(gids)
         return router(gids, np.zeros(self._remote.num_owners + 1, dtype=np.int64), found)
 
-    def _ask_picks(self, key: int, hop: int, fanouts: Sequence[int], routes: Sequence[Route]) -> dict[int, Picked]:
+    def _by_owner(self, excluded: ExcludedEdges | None) -> list[ExcludedEdges | None]:
+        """The excluded edges in the rows of each owner, this process first; those in cached lists, with ranks for dst, last."""
+        shares: list[dict[int, Pairs]] = [{} for _ in range(self._remote.num_owners + 1)]
+        for r, (dst, src) in ({} if excluded is None else excluded.pairs).items():
+            require_pairs(self.view, r, dst, src, "excluded")
+            route = self._route_lists(int(self.view.dst_types[r]), np.ascontiguousarray(dst, dtype=np.int64))
+            for owner in np.unique(route.owner).tolist():
+                shares[owner][r] = route.of(owner), src[route.owner == owner].astype(self._wire)
+        return [ExcludedEdges(share) if share else None for share in shares]
+
+    def _ask_picks(
+        self,
+        key: int,
+        hop: int,
+        fanouts: Sequence[int],
+        routes: Sequence[Route],
+        without: Sequence[ExcludedEdges | None],
+    ) -> dict[int, Picked]:
         """Asks the owners for the neighbours of their rows: owner -> answer."""
         config, asked = self.config, {}
         wanted = {t for r, t in self._edge_types if fanouts[r]}
         for owner in range(1, self._remote.num_owners):
             rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
             if rows:
-                expand = Expand(key, hop, tuple(fanouts), config, rows, config.require_room)
+                expand = Expand(key, hop, tuple(fanouts), config, rows, config.require_room, without[owner])
                 asked[owner] = self._remote.expand(owner, expand)
         return asked
 
@@ -117,6 +142,7 @@ class RoutedSource:
         fanout: int,
         route: Route,
         answers: Mapping[int, Mapping[int, Picks]],
+        without: ExcludedEdges | None,
     ) -> list[Picks]:
         """Those of all owners, then those of cached neighbour lists, where the route tells of these."""
         none = Picks.none(self._wire, self.config)
@@ -125,7 +151,8 @@ class RoutedSource:
         if len(route.begin) > len(picks) + 2:
             assert self._topology is not None
             ranks = route.of(self._remote.num_owners)
-            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config))
+            pairs = None if without is None else without.pairs.get(edge_type)
+            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config, pairs))
         return picks
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import DrawOptions
 
@@ -22,6 +23,7 @@ class Expand:
     """Frontier rows of one hop, all of one owner.
 
     key: 64-bit key of the batch.  fanouts: [R], -1 all, 0 none.  rows: node type -> gids in frontier order.
+    excluded: edges of these rows that are not there.
     require_room: is asked, with the bytes of the answer, before memory is taken for more than one reply; it may raise.
     """
 
@@ -31,6 +33,7 @@ class Expand:
     draw: DrawOptions
     rows: Mapping[int, np.ndarray]
     require_room: Callable[[int], None] = lambda nbytes: None
+    excluded: ExcludedEdges | None = None
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def read_question(
     read_integer(header["config"], "seed_type", 0, len(schema.node_types) - 1)
     config = replace(config, most_bytes=most_bytes, threads=min(config.threads, most_threads))
     request = read_request(message)
-    _check_seeds(request.seeds, config.seed_type, manifest)
+    _check_ids("seeds", request.seeds, config.seed_type, manifest)
     if config.link is not None and config.link.count(len(request.seeds)) > _MOST_SEEDS:
         raise DataError(
             f"link: at most {_MOST_SEEDS} negatives per batch are allowed, got {config.link.amount} for each of "
@@ -72,20 +72,25 @@ def read_question(
                 f"seeds/{node_type}: expected a node type from 0 to {len(schema.node_types) - 1} other than seed_type "
                 f"({config.seed_type}), whose seeds are named seeds."
             )
-        _check_seeds(seeds, node_type, manifest)
+        _check_ids("seeds", seeds, node_type, manifest)
+    for edge_type, ends in () if request.excluded is None else request.excluded.pairs.items():
+        read_integer({"excluded": edge_type}, "excluded", 0, len(schema.edge_types) - 1)
+        types = schema.destination_types()[edge_type], schema.source_types()[edge_type]
+        for ids, node_type in zip(ends, types, strict=True):
+            _check_ids("excluded", ids, node_type, manifest)
     return Question(read_integer(header, "run", 0, 2**62), config, request)
 
 
-def _check_seeds(seeds: np.ndarray, seed_type: int, manifest: Manifest) -> None:
-    if len(seeds) > _MOST_SEEDS:
+def _check_ids(name: str, ids: np.ndarray, node_type: int, manifest: Manifest) -> None:
+    if len(ids) > _MOST_SEEDS:
         raise DataError(
-            f"seeds: at most {_MOST_SEEDS} per batch are allowed, got {len(seeds)}. Use a smaller batch_size."
+            f"{name}: at most {_MOST_SEEDS} per batch are allowed, got {len(ids)}. Use a smaller batch_size."
         )
-    begin = manifest.offsets[seed_type]
-    end = begin + manifest.num_nodes[seed_type]
-    bad = np.flatnonzero((seeds < begin) | (seeds >= end))
+    begin = manifest.offsets[node_type]
+    end = begin + manifest.num_nodes[node_type]
+    bad = np.flatnonzero((ids < begin) | (ids >= end))
     if len(bad):
         raise DataError(
-            f"seeds: {seeds[bad[0]]} at position {bad[0]} is no node of type {manifest.schema.node_types[seed_type]!r}, "
+            f"{name}: {ids[bad[0]]} at position {bad[0]} is no node of type {manifest.schema.node_types[node_type]!r}, "
             f"whose numbers in the partition are {begin} to {end - 1}."
         )

@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest, edge_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEntries, Pairs
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.merge import Picks
@@ -174,12 +175,23 @@ class TopologyCache:
         return cls(arrays, manifest)
 
     def sample(
-        self, edge_type: int, ranks: np.ndarray, fanout: int, batch_key: int, hop: int, draw: DrawOptions
+        self,
+        edge_type: int,
+        ranks: np.ndarray,
+        fanout: int,
+        batch_key: int,
+        hop: int,
+        draw: DrawOptions,
+        excluded: Pairs | None = None,
     ) -> Picks:
-        """The picks for cached nodes of the edge type's destination type, by rank (int [n])."""
-        ranks = ranks.astype(np.int64)
-        rows = ranks + self._first[self._dst[edge_type]]
-        counts, neighbors, edges = RowDraw(self._view, edge_type, rows, fanout, batch_key, hop, draw).picks()
+        """The picks for cached nodes of the edge type's destination type, by rank (int [n]). excluded: (ranks, sources) of edges
+        that are not there, ascending."""
+        ranks, first_row = ranks.astype(np.int64), self._first[self._dst[edge_type]]
+        without = None
+        if excluded is not None:
+            without = ExcludedEntries.find(self._view, edge_type, excluded[0].astype(np.int64) + first_row, excluded[1])
+        rows = RowDraw(self._view, edge_type, ranks + first_row, fanout, batch_key, hop, draw, without)
+        counts, neighbors, edges = rows.picks()
         if edges is not None:
             first = self._first_edge[edge_type]
             assert first is not None

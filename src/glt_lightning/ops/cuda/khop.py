@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
 from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, expand
@@ -40,28 +41,41 @@ class CudaKHopOp(AllLocal):
         self.draw, self.max_picks = draw, max_picks
         self._rooms: dict[tuple[int, ...], KHopRoom] = {}
 
-    def __call__(self, seeds: Mapping[int, Tensor], batch_key: int) -> DeviceSubgraph:
+    def __call__(
+        self, seeds: Mapping[int, Tensor], batch_key: int, excluded: DeviceExcluded | None = None
+    ) -> DeviceSubgraph:
         """One batch. seeds: by node type int64 [S] gids on the device; a seed that comes twice has two rows.
+        excluded: entries of rows that are not there.
 
         Raises `DataError` for a seed outside its type, `PartitionError` for damaged rows.
         """
-        return self.start(seeds, batch_key).result()
+        return self.start(seeds, batch_key, excluded).result()
 
-    def start(self, seeds: Mapping[int, Tensor], batch_key: int) -> PendingBatch:
+    def start(
+        self, seeds: Mapping[int, Tensor], batch_key: int, excluded: DeviceExcluded | None = None
+    ) -> PendingBatch:
         """Queues a batch on the current stream; its ``result`` is asked for later, with the same stream current."""
         kernels = self.graph.kernels
         ids = {t: kernels.require_ids(gids, "seeds") for t, gids in seeds.items()}
         each = per_type(ids, self.graph.num_types, kernels.empty(0))
         room = self._room(tuple(map(len, each)))
         if room.workspace >= 0:
-            return NativeBatch(room, each, batch_key)
+            return NativeBatch(room, each, batch_key, excluded)
         batch = DeviceHops(self.graph, each, self.draw)
-        run_hops(self, batch, batch_key, self.fanouts)
+        run_hops(self, batch, batch_key, self.fanouts, (excluded, excluded))
         return batch
 
-    def expand(self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Frontier]) -> Mapping[int, Drawn]:
+    def expand(
+        self,
+        key: int,
+        hop: int,
+        fanouts: Sequence[int],
+        frontier: Sequence[Frontier],
+        *,
+        excluded: DeviceExcluded | None = None,
+    ) -> Mapping[int, Drawn]:
         """One hop, for `ops.hops.run_hops`."""
-        return expand(self.graph, key, hop, fanouts, frontier, self.draw)
+        return expand(self.graph, key, hop, fanouts, frontier, self.draw, excluded)
 
     def _room(self, num_seeds: tuple[int, ...]) -> KHopRoom:
         room = self._rooms.get(num_seeds)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels, raise_if
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
@@ -66,7 +67,9 @@ class KHopRoom:
 class NativeBatch:
     """A batch that is queued whole on the current stream when this is made; the host waits in `result` alone."""
 
-    def __init__(self, room: KHopRoom, seeds: Sequence[Tensor], batch_key: int) -> None:
+    def __init__(
+        self, room: KHopRoom, seeds: Sequence[Tensor], batch_key: int, excluded: DeviceExcluded | None = None
+    ) -> None:
         self._room, graph = room, room.graph
         kernels, empty = graph.kernels, graph.kernels.empty
         self._gid, self._uid = ([empty(n) for n in room.nodes] for _ in range(2))
@@ -82,6 +85,7 @@ class NativeBatch:
             room.address,
             ctypes.addressof(at_seeds),
             batch_key,
+            None if excluded is None else excluded.address(),
             workspace,
             room.workspace,
             *map(ctypes.addressof, outputs),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels, raise_if
 from glt_lightning.ops.cuda.khop_batch import HostCopy
@@ -99,11 +100,15 @@ def expand(
     fanouts: Sequence[int],
     frontier: Sequence[Frontier],
     draw: DrawOptions,
+    excluded: DeviceExcluded | None = None,
 ) -> dict[int, Drawn]:
     """Draws for the local nodes of a frontier, by edge type. The host waits only where fan-outs do not bound the picks."""
     asked = [(frontier[graph.dst_types[r]], r, fanout) for r, fanout in enumerate(fanouts) if fanout]
     asked = [each for each in asked if len(each[0].gids)]
-    draws = [DeviceRowDraw(graph, r, fanout, draw, nodes.gids, nodes.uids, nodes.error) for nodes, r, fanout in asked]
+    draws = [
+        DeviceRowDraw(graph, r, fanout, draw, nodes.gids, nodes.uids, nodes.error, excluded)
+        for nodes, r, fanout in asked
+    ]
     drawn = {}
     for (nodes, r, _), rows, room in zip(asked, draws, rooms_of(draws), strict=True):
         neighbors, row, edges = rows.pick(room, key, hop)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import read
 from glt_lightning.ops.cuda.native import SPARE_FANOUT
@@ -21,6 +22,7 @@ class DeviceRowDraw:
     """Rows of one edge type: counted when made, then picked.
 
     gids, uids: int64 [F].  offsets: int64 [F + 1], exclusive scan of the counts; ``offsets[-1:]`` is their total.
+    excluded: entries of rows that are not there.
     """
 
     def __init__(
@@ -32,15 +34,20 @@ class DeviceRowDraw:
         gids: Tensor,
         uids: Tensor,
         error: Tensor,
+        excluded: DeviceExcluded | None = None,
     ):
         self._graph, self.edge_type, self.fanout, self._draw = graph, edge_type, fanout, draw
         self._gids, self._uids, self._error = gids, uids, error
+        self._excluded = excluded
         self.counts = graph.kernels.empty(len(gids))
-        graph.kernels.run(
-            "glt_cuda_count_rows", graph.address, edge_type, gids, len(gids), fanout, draw.replace, self.counts, error
-        )
+        rows = (edge_type, gids, len(gids), fanout, draw.replace, self._excluded_address)
+        graph.kernels.run("glt_cuda_count_rows", graph.address, *rows, self.counts, error)
         self.offsets = graph.kernels.zeros(len(gids) + 1)
         torch.cumsum(self.counts, 0, out=self.offsets[1:])
+
+    @property
+    def _excluded_address(self) -> int | None:
+        return None if self._excluded is None else self._excluded.address(self.edge_type)
 
     @property
     def total(self) -> Tensor:
@@ -69,6 +76,7 @@ class DeviceRowDraw:
             batch_key,
             hop,
             self._draw.replace,
+            self._excluded_address,
             self.offsets,
             0,  # number of the first row
             neighbors,
