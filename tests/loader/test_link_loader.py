@@ -37,6 +37,7 @@ KINDS = {
         "neg_sampling": {"mode": "triplet", "sharing": "in_batch"},
         "extras": {"time": np.arange(70) * 10**10},
     },
+    "self": {"exclude_target_edges": "self", "num_neighbors": [2, -1], "neg_sampling": "triplet"},
 }
 EDGE_TYPE = ("author", "writes", "paper")
 

@@ -34,6 +34,8 @@ class LinkCollate(Collate):
         edges, src, dst = (data if whole else data[each] for each in (self._edge_type, *self._edge_type[::2]))
         edges.input_id = as_tensor(arrays["input_id"])
         for name, values in starting_with(link_key(""), arrays):
+            if name not in _NAMES:  # what the loader alone has to know
+                continue
             owner = src if name == "src_index" else edges if name == "edge_label_index" else dst
             owner[name] = values
         for name, values in starting_with(seed_key(""), arrays):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from glt_lightning.data.graph import AnyGraph, Seeds
@@ -13,6 +14,9 @@ from glt_lightning.loader.plans import make_plan, plan_identity, sampler_config
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.sampler.sample import Sample, link_key
+
+_log = logging.getLogger(__name__)
 
 
 class DistLinkNeighborLoader(DistNeighborLoader):
@@ -41,6 +45,24 @@ class DistLinkNeighborLoader(DistNeighborLoader):
         tensor([0, 3]) tensor([1, 4]) torch.Size([2, 2])
         tensor([4]) tensor([6]) torch.Size([1, 2])
     """
+
+    _warned = False
+
+    def _count(self, sample: Sample) -> None:
+        super()._count(sample)
+        stored = sample.arrays.get(link_key("stored"))
+        if stored is None or self._warned or not int(stored[0]) or self._plan.rank:
+            return
+        self._warned = True
+        _log.warning(
+            "loader %r: exclude_target_edges is none, and %d of the %d edges of batch %d are stored in the graph: messages are "
+            "passed over the edges that are to be predicted, so a model can learn to look them up. Set exclude_target_edges to "
+            "reverse, or leave these edges out of the partition.",
+            self._plan.loader,
+            int(stored[0]),
+            len(sample.arrays["input_id"]),
+            sample.number,
+        )
 
 
 def make_link_loader(

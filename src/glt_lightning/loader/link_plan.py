@@ -18,6 +18,8 @@ from glt_lightning.sampler.negatives import TRIALS, DrawnTrials, NodeWeights
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import BatchRequest
 
+LOOKED_UP = 1024  # edges of an epoch of which the sampler says whether they are stored
+
 
 @dataclass(frozen=True)
 class LinkEdges:
@@ -135,4 +137,7 @@ class LinkPlan(EpochPlan):
 
     def requests(self, epoch: int, start: int = 0) -> Iterator[BatchRequest]:
         for request in super().requests(epoch, start):
-            yield replace(request, link=self.edges.arrays(request.key, request.input_id))
+            link = self.edges.arrays(request.key, request.input_id)
+            if self.edges.task.exclude == "none" and request.number * self.batch_size * self.world_size < LOOKED_UP:
+                link["look_up"] = np.zeros(1, dtype=np.int64)
+            yield replace(request, link=link)

@@ -32,7 +32,8 @@ class LinkSpec:
         negatives: Destinations of negatives that are given, int [S, K]: the user's ids, -1 for those to draw. These are triplets
             with amount K.
         exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``; ``self``, the edges themselves;
-            ``reverse``, also those of the other direction. All parallel edges are meant.
+            ``reverse``, also those of the other direction, if there are any. All parallel edges are meant, and neighbours are
+            drawn as if they were not stored. With ``none``, a warning says so where edges of the loader are stored.
         reverse_edge_types: The edge type of the other direction, by edge type, such as ``{"a__to__b": "b__from__a"}``. Without an
             entry it is the same edge type where it has one node type, else the one named ``rev_...``.
         shuffle: A new order in every epoch.
@@ -76,11 +77,6 @@ class LinkSpec:
             raise OptionError(
                 f"{where} edge_label_index: expected ids [2, S], got {edges.dtype} {list(edges.shape)}."
                 + (" Give its transpose." if edges.ndim == 2 and edges.shape[1] == 2 else "")
-            )
-        if self.exclude_target_edges != "none":
-            raise OptionError(
-                f"{where} exclude_target_edges: this release passes messages over all stored edges; got "
-                f"{self.exclude_target_edges!r}, expected none."
             )
         options = NegativeSampling.of(self.neg_sampling)
         if self.negatives is not None:

@@ -94,6 +94,6 @@ class KHopSampler:
             seeds = request.typed_seeds(self.source.config.seed_type)
             return assemble(self.source, request, k_hop(self.source, seeds, request.key, request.excluded))
         ends = self._links.find(request)
-        found = k_hop(self.source, ends.seeds, request.key, request.excluded)
+        found = k_hop(self.source, ends.seeds, request.key, ends.excluded)
         self.source.local.counters.add(ends.counters)
         return assemble(self.source, request, found, ends.arrays)

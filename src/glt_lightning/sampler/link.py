@@ -11,6 +11,7 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.negatives import (
@@ -33,10 +34,12 @@ class LinkEnds:
     """The ends of a batch's edges and negatives.
 
     seeds: node type -> int64 gids, each once, in first-occurrence order of the edges' sources, destinations, and those of
-    negatives.  arrays: by PyG's names, with positions among these seeds.  counters: what it took to find them.
+    negatives.  excluded: edges of the batch over which no messages are passed.  arrays: by PyG's names, with positions among
+    these seeds.  counters: what it took to find them.
     """
 
     seeds: dict[int, np.ndarray]
+    excluded: ExcludedEdges | None
     arrays: dict[str, np.ndarray]
     counters: Counters
 
@@ -65,13 +68,29 @@ class LinkSampler:
         self._source.begin()
         src, dst = request.seeds, _array(request.link, "dst", (len(request.seeds),))
         src_neg, dst_neg = self._negatives(request, src, dst)
+        excluded = self._excluded(request, src, dst)
+        stored = {}
+        if "look_up" in request.link:
+            found = self._source.has_edges(self._task.edge_type, dst, src)
+            stored["stored"] = np.array([np.count_nonzero(found)])
         seeds, (src, dst, src_neg, dst_neg_lids) = _first_occurrences(self._types, src, dst, src_neg, dst_neg)
-        arrays = self._fields(src, dst, src_neg, dst_neg_lids)
+        arrays = stored | self._fields(src, dst, src_neg, dst_neg_lids)
         if self._task.sharing != "none":
             arrays["neg_mask"] = self._mask(request, dst_neg)
         counters = Counters(remote_s=self._source.local.counters.remote_s)
         counters.sample_s = time.perf_counter() - begin - counters.remote_s
-        return LinkEnds(seeds, arrays, counters)
+        return LinkEnds(seeds, excluded, arrays, counters)
+
+    def _excluded(self, request: BatchRequest, src: np.ndarray, dst: np.ndarray) -> ExcludedEdges | None:
+        task = self._task
+        pairs = {} if request.excluded is None else dict(request.excluded.pairs)
+        wanted = [] if task.exclude == "none" else [(task.edge_type, dst, src)]
+        if task.exclude == "reverse" and task.reverse is not None:
+            wanted.append((task.reverse, src, dst))
+        for edge_type, to, of in wanted:
+            more_to, more_of = pairs.get(edge_type, (_EMPTY, _EMPTY))
+            pairs[edge_type] = np.concatenate([to, more_to]), np.concatenate([of, more_of])
+        return ExcludedEdges.of(pairs) if pairs else None
 
     def _negatives(self, request: BatchRequest, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(src, dst) int64 gids of the negatives; sources are none of their own where `LinkTask.mode` is triplet."""

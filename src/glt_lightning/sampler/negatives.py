@@ -13,6 +13,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.sampler.draws import draw64, role_key, streams
 
 TRIALS = 32
+_DRAWS = 8192  # made at once: 16,384 take 0.15 ms so and 0.33 ms in one piece, whose temporary arrays leave the caches
 _NONE = np.empty(0, dtype=np.int64)
 # Trials that are asked for at once: owners are asked once a round, and here each question costs the scan of a row.
 _ROUNDS_NEAR, _ROUNDS_FAR = ((0, 1), (1, 4), (4, TRIALS)), ((0, 4), (4, TRIALS))
@@ -69,10 +70,12 @@ class DrawnTrials:
         return self._draw(self.num_src, numbers, 2 * np.arange(begin, end) + 1)
 
     def _draw(self, among: int | NodeWeights, numbers: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        each = streams(role_key(self.key, "negative"), numbers)[:, None]
-        if isinstance(among, NodeWeights):
-            return among.nodes(draw64(each, draws.astype(np.uint64), among.total))
-        return draw64(each, draws.astype(np.uint64), among)
+        each, wide = streams(role_key(self.key, "negative"), numbers)[:, None], draws.astype(np.uint64)
+        total = among.total if isinstance(among, NodeWeights) else among
+        drawn, rows = np.empty((len(numbers), len(draws)), np.int64), max(1, _DRAWS // len(draws))
+        for begin in range(0, len(numbers), rows):
+            drawn[begin : begin + rows] = draw64(each[begin : begin + rows], wide, total)
+        return among.nodes(drawn) if isinstance(among, NodeWeights) else drawn
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,10 @@ class BatchRequest:
             `loader.collate`.
         link: For a loader of edges, whose sources are ``seeds``: ``dst`` int64 [S], gids of their destinations; where the trainer
             has them, ``negatives`` int64 [S, K] (destinations that are given, -1: to draw), ``trial_src`` and ``trial_dst``
-            int64 [N, T] (`sampler.negatives.GivenTrials`), in the user's ids, and ``rejected`` int64 [n] (trials, or positions of
-            the mask, that are edges of the loader).
-        excluded: Edges that the batch is sampled without.
+            int64 [N, T] (`sampler.negatives.GivenTrials`), in the user's ids, ``rejected`` int64 [n] (trials, or positions of
+            the mask, that are edges of the loader), and ``look_up``, of any content, which asks for ``stored``: int64 [1], how
+            many of the edges are stored.
+        excluded: Edges that the batch is sampled without, beside those of ``exclude_target_edges``.
 
     Example:
         >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
