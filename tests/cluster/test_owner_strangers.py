@@ -103,7 +103,7 @@ def refusal(peer: Peer, op: str, header: Mapping[str, Any], body: np.ndarray) ->
 
 @many
 @given(
-    op=st.sampled_from(["expand", "gather", "has_edges", "here", "info", "split", "seeds"]),
+    op=st.sampled_from(["expand", "gather", "has_edges", "here", "info", "split", "edge_split", "seeds"]),
     header=st.dictionaries(
         st.sampled_from(["key", "hop", "fanouts", "first", "tables", "arrays", "edge_type", "name", "node_type"])
         | st.text(max_size=8),

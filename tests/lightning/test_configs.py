@@ -26,7 +26,8 @@ def test_config_is_understood_and_nothing_is_done(
     assert end.value.code == 0
     printed = yaml.safe_load(capsys.readouterr().out)
     assert printed["data"]["class_path"] == "glt_lightning.GLTDataModule"
-    assert printed["model"]["class_path"] == "glt_lightning.GraphSAGE"
+    kind = "LinkPredictor" if printed["data"]["init_args"]["task"] == "link" else "GraphSAGE"
+    assert printed["model"]["class_path"] == f"glt_lightning.{kind}"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -35,7 +36,8 @@ def test_the_expected_configs_are_there() -> None:
     reference = {
         f"reference/{n}.yaml" for n in ("cora", "amazon_computers", "facebook_pages", "wordnet", "dblp_hetero")
     }
-    assert names >= {"demo.yaml", "products.yaml", "hetero.yaml", "server-client.yaml"} | reference
+    own = {"demo.yaml", "products.yaml", "hetero.yaml", "server-client.yaml", "link.yaml", "ogbl-collab.yaml"}
+    assert names >= own | reference
 
 
 def test_the_page_of_options_is_made_of_the_classes() -> None:

@@ -61,7 +61,14 @@ FORMS = ("binary", "one", "several", "shared", "in_batch")
 def batch_of(form: str, count: int = 40, seed: int = 1) -> Data:
     x, edges = graph()
     sampled = {"num_sampled_nodes": [NODES, 0, 0], "num_sampled_edges": [edges.size(1), 0]}
-    return Data(x=x, edge_index=edges, input_id=torch.arange(count), **sampled, **fields(form, *pairs(count, seed)))
+    return Data(
+        x=x,
+        edge_index=edges,
+        n_id=torch.arange(NODES),
+        input_id=torch.arange(count),
+        **sampled,
+        **fields(form, *pairs(count, seed)),
+    )
 
 
 def hetero_batch(form: str, count: int = 40, seed: int = 1) -> HeteroData:
@@ -222,8 +229,9 @@ def test_fit_and_checkpoint_monitor() -> None:
     assert {"train_loss", "val_loss", "val_hits@3", "val_auc"} <= set(logged)
     assert logged["val_auc"] > 0.95
     (first,) = trainer.predict(model, DataLoader(batches[:1], batch_size=None))  # type: ignore[misc]
-    assert first["input_id"].tolist() == list(range(40))
-    assert first["score"].shape == (40,)
+    src, dst, _ = pairs(40, 1)
+    assert (first["n_id"].tolist(), first["destination"].tolist()) == (src.tolist(), dst.tolist())
+    torch.testing.assert_close(first["score"], model.eval()(batches[0]).positive)
 
 
 @pytest.mark.parametrize("hetero", [False, True])

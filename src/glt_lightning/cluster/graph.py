@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
 from glt_lightning.data.graph import AnyGraph, Seeds, choose
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
@@ -37,6 +38,9 @@ class ClusterGraph:
     def split(self, name: str) -> Seeds:
         return self.partition.split(name)
 
+    def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
+        return self.partition.edge_split(edge_type, name)
+
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         parts = range(self.manifest.num_parts)
         mapped = self.partition.mapped_user_ids(node_type)
@@ -62,14 +66,14 @@ class ClusterGraph:
 
 
 class GraphService:
-    """A server's operations for clients without a graph: ``info`` (the manifest), ``split`` and ``seeds``."""
+    """A server's operations for clients without a graph: ``info`` (the manifest), ``split``, ``edge_split`` and ``seeds``."""
 
     def __init__(self, graph: AnyGraph, parts: tuple[int, ...]) -> None:
         self._graph, self._parts = graph, parts
 
     @property
     def calls(self) -> Mapping[str, CallHandler]:
-        return {"info": self._info, "split": self._split, "seeds": self._seeds}
+        return {"info": self._info, "split": self._split, "edge_split": self._edge_split, "seeds": self._seeds}
 
     def _info(self, _message: Message, _caller: Caller) -> Message:
         text = json.dumps(self._graph.manifest.to_json()).encode()
@@ -78,13 +82,22 @@ class GraphService:
     def _split(self, message: Message, _caller: Caller) -> Message:
         return _seeds_message(self._graph.split(str(message.header.get("name"))))
 
+    def _edge_split(self, message: Message, _caller: Caller) -> Message:
+        edge_type = _index("edge_type", message, len(self._graph.schema.edge_types))
+        arrays, body = pack(self._graph.edge_split(edge_type, str(message.header.get("name"))).arrays)
+        return Message({"arrays": arrays}, body)
+
     def _seeds(self, message: Message, _caller: Caller) -> Message:
-        node_type = message.header.get("node_type")
-        if type(node_type) is not int or not 0 <= node_type < len(self._graph.schema.node_types):
-            raise DataError(
-                f"node_type: expected 0 to {len(self._graph.schema.node_types) - 1}, got {node_type!r:.50}."
-            )
+        node_type = _index("node_type", message, len(self._graph.schema.node_types))
         return _seeds_message(self._graph.seeds(node_type, unpack(message).get("ids")))
+
+
+def _index(name: str, message: Message, count: int) -> int:
+    """The index of a type that a message names. Raises `DataError`."""
+    index = message.header.get(name)
+    if type(index) is not int or not 0 <= index < count:
+        raise DataError(f"{name}: expected 0 to {count - 1}, got {index!r:.50}.")
+    return index
 
 
 def _seeds_message(seeds: Seeds) -> Message:
@@ -113,6 +126,12 @@ class RemoteGraph:
 
     def split(self, name: str) -> Seeds:
         return self._seeds(self._ask("split", {"name": name}))
+
+    def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
+        found = unpack(self._ask("edge_split", {"edge_type": edge_type, "name": name}))
+        if "edge" not in found or not set(found) <= set(EDGE_SPLIT_ARRAYS):
+            raise PartitionError(f"{self._server.name}: its answer contains no edges of a split.")
+        return EdgeSplit(**found)
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         arrays, body = pack({} if user_ids is None else {"ids": np.ascontiguousarray(user_ids)})

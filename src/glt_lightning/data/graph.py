@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from glt_lightning.data.edge_split import EdgeSplit
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
 from glt_lightning.types import GraphSchema, edge_type_str
@@ -43,6 +44,9 @@ class AnyGraph(Protocol):
 
     def split(self, name: str) -> Seeds:
         """The seeds of a split. Raises `DataError` naming the splits there are."""
+
+    def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
+        """The edges to predict of an edge type, by its index. Raises `DataError` naming the splits there are."""
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +15,10 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.callbacks.added import add_callbacks
-from glt_lightning.lightning.eval_fanouts import check_fanouts, eval_fanouts
-from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.layers import require_taken, warn_of_hops
+from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.log import show_log
-from glt_lightning.lightning.own_ids import have_ids, own_ids
-from glt_lightning.lightning.own_splits import read_fitting_split, require_split, split_of
+from glt_lightning.lightning.seed_data_module import SeedDataModule
 from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
@@ -34,6 +31,7 @@ from glt_lightning.options import (
     ClusterOptions,
     EdgeFormat,
     Fanouts,
+    NegativeSampling,
     Normalize,
     PartitionOptions,
     SamplingOptions,
@@ -41,9 +39,9 @@ from glt_lightning.options import (
     one_of,
     parse_fanouts,
 )
-from glt_lightning.partition.splits import check_overlap
 
 PredictSplit = Literal["all", "train", "val", "test"]
+Task = Literal["node", "link"]
 
 _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
 _PARTITION = PartitionOptions()
@@ -55,8 +53,8 @@ _COMPILE = (
 )
 
 
-class GLTDataModule(GraphDataModule):
-    """Partitions a graph once, and makes loaders of its batches for node classification.
+class GLTDataModule(SeedDataModule):
+    """Partitions a graph once, and makes loaders of batches around nodes or edges.
 
     The data module says what is sampled, the Trainer's strategy where: with ``glt_worker`` each rank and its sampler
     processes, with ``glt_server_client`` the graph servers, with any other strategy this object. Batches are PyG ``Data``
@@ -87,14 +85,25 @@ class GLTDataModule(GraphDataModule):
         splits: Own seeds by name (``train``, ``val``, ``test``), in place of those of the data set: a path of an ``.npy``,
             ``.pt`` (a tensor) or ``.txt`` file, a list, an array, of node ids or a mask over all nodes.
         input_type: Node type of own splits and of ``predict_split: all`` in a heterogeneous graph. ``None``: the type that
-            has the labels.
+            has the labels. With ``task: link`` the edge type to predict, ``src__rel__dst``; not needed where there is one.
         seed_weights: How often the seeds of training are drawn: ``balanced``, all classes equally often, or the name of a node
             attribute that holds their weights. Each epoch then draws as many as there are, with replacement. ``None``: every seed
             once in each epoch. Evaluation sees every seed once.
         edge_format: ``edge_index``: the edges of batches are PyG's `EdgeIndex`, sorted by destination, with column pointers.
             ``edge_index_csr``: in training also with the order by source, which sparse products of PyG read in the backward
             pass. ``tensor``: the same edges as a tensor.
-        predict_split: Nodes to predict: all of ``input_type``, or those of a split.
+        predict_split: Nodes to predict: all of ``input_type``, or those of a split; with ``task: link`` the edges of a split.
+        task: ``node``: seeds are nodes. ``link``: seeds are edges, to be told from pairs of nodes without an edge.
+        edge_splits: The edges to predict: ``{train, val, test}``, each a path of node ids [2, S] or [S, 2], or
+            ``{edge, label, negatives}`` of such; or a random split, ``{num_val: 0.1, num_test: 0.2}``. ``None``: those of the
+            data set. Edges outside ``train`` carry no messages (docs/links.md).
+        neg_sampling: How negatives are drawn: ``binary``, ``triplet``, or the options of data.neg_sampling. ``None``: ``binary``,
+            unless the edges have labels.
+        eval_neg_sampling: The same for validation and test, where no negatives are given. ``None``: as in training, with each
+            edge's own.
+        exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``, ``self`` or ``reverse`` (also over
+            the other direction); or by split, ``{train: reverse}``. ``None``: ``reverse`` in training, else ``none``.
+        reverse_edge_types: Edge types of the other direction where they are not ``rev_REL``: ``{a__rel__b: b__back__a}``.
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
             ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
 
@@ -130,7 +139,22 @@ class GLTDataModule(GraphDataModule):
         seed_weights: str | None = None,
         transforms: list[str | dict[str, Any]] | None = None,
         edge_format: EdgeFormat = "tensor",
+        task: Task = "node",
+        edge_splits: dict[str, Any] | None = None,
+        neg_sampling: NegativeSampling | str | None = None,
+        eval_neg_sampling: NegativeSampling | str | None = None,
+        exclude_target_edges: str | dict[str, str] | None = None,
+        reverse_edge_types: dict[str, str] | None = None,
     ) -> None:
+        links = LinkSeeds.of(
+            task,
+            input_type=input_type,
+            edge_splits=edge_splits,
+            neg_sampling=neg_sampling,
+            eval_neg_sampling=eval_neg_sampling,
+            exclude_target_edges=exclude_target_edges,
+            reverse_edge_types=reverse_edge_types,
+        )
         super().__init__(
             dataset,
             root,
@@ -142,6 +166,7 @@ class GLTDataModule(GraphDataModule):
             num_neighbors=num_neighbors,
             batch_size=batch_size,
             cluster=cluster,
+            links=links,
         )
         show_log()
         self.sampling = as_options(SamplingOptions, "sampling", sampling)
@@ -176,6 +201,11 @@ class GLTDataModule(GraphDataModule):
             raise OptionError(f"splits: expected any of {', '.join(_SPLITS)}; got {', '.join(sorted(unknown))}.")
         if self.predict_split not in ("all", *_SPLITS):
             raise OptionError(f"predict_split: expected all, train, val or test; got {self.predict_split!r}.")
+        for name in ("splits", "seed_weights") if self.links is not None else ():
+            if getattr(self, name):
+                raise OptionError(
+                    f"{name}: is about nodes, and task: link predicts edges. Remove it, or give edge_splits."
+                )
 
     # Lightning's hooks
 
@@ -193,7 +223,7 @@ class GLTDataModule(GraphDataModule):
         host = self._host()
         self._graph = host.open_graph(None if self._servers else self.partition_dir, self.sampling, self.cache)
         if self.trainer is not None:
-            self._require_split(stage, self._graph.manifest.splits)
+            self._require_split(stage, self._split_names())
             require_taken(self.sampling.aggregate_first, self.trainer.lightning_module)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if self.trainer is not None:
@@ -202,18 +232,6 @@ class GLTDataModule(GraphDataModule):
             give_shapes_early(self.trainer)
             for name in ("num_neighbors", "eval_num_neighbors"):
                 warn_of_hops(name, getattr(self, name), self.trainer.lightning_module)
-
-    def _check_before_partitioning(self, stage: str | None) -> None:
-        """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
-        self._require_split(stage, self._facts.splits)
-        check_fanouts(self._facts.schema, self.num_neighbors, self.eval_num_neighbors)
-        for name in self.splits if stage == "fit" else {split_of(stage, self.predict_split)} & {*self.splits}:
-            self._own_seeds(name)
-
-    def _require_split(self, stage: str | None, stored: Collection[str]) -> None:
-        """Raises `DataError` unless there are seeds for a stage of the Trainer."""
-        if (wanted := split_of(stage, self.predict_split)) != "all":
-            require_split(wanted, {*stored, *self.splits})
 
     def train_dataloader(self) -> DistNeighborLoader:
         # Lightning says that it turns shuffling off when overfitting, but can only do so for torch's DataLoader.
@@ -272,29 +290,14 @@ class GLTDataModule(GraphDataModule):
         """A loader over a split, or over all nodes; the one it replaces is closed."""
         if (old := self._loaders.pop(name, None)) is not None:
             old.close()
-        host, spec = self._open_host(), self._spec(name, split, shuffle=shuffle)
-        if name == "train" and self.seed_weights is not None:
+        host, spec = self._open_host(), self._loader_spec(name, split, shuffle=shuffle)
+        if name == "train" and self.seed_weights is not None and isinstance(spec, LoaderSpec):
             spec = replace(spec, seed_weights=self._seed_weights(host, spec))
         loader = host.make_loader(spec)
         if not len(loader.plan.seeds):
             raise DataError(f"loader {name!r}: no seeds, so there is nothing to evaluate. Give some as data.splits.")
         self._loaders[name] = loader
         return loader
-
-    def _spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec:
-        train = name == "train"
-        seeds, split = self._find_seeds(split)
-        return LoaderSpec(
-            name=name,
-            split=split,
-            seeds=seeds,
-            node_type=None if split is not None else self._node_type(),
-            num_neighbors=self.num_neighbors if train else self._eval_num_neighbors,
-            batch_size=self.batch_size if train else self.eval_batch_size,
-            shuffle=shuffle,
-            exact=not train,
-            edge_format=self.edge_format,
-        )
 
     def _seed_weights(self, host: GraphHost, spec: LoaderSpec) -> np.ndarray:
         assert self.seed_weights is not None
@@ -305,73 +308,12 @@ class GLTDataModule(GraphDataModule):
         except DataError as error:
             raise DataError(f"seed_weights: {error}") from None
 
-    def user_ids(self, n_id: np.ndarray) -> np.ndarray | None:
-        """What the user's table calls the nodes that were predicted, int64 or text [K]; None where ``n_id`` is all there is."""
-        manifest = self._opened().manifest
-        split = manifest.splits.get(self.predict_split)
-        stored = split is not None and self.predict_split not in self.splits
-        node_type = (
-            split.node_type if stored and split is not None else self._node_type() or manifest.schema.node_types[0]
-        )
-        ids = own_ids(manifest, self.root, n_id, node_type)
-        if ids is None and have_ids(self.dataset, node_type):
-            rank_zero_info(
-                f"the converted tables are not below {self.root}: predictions name nodes by n_id, their row in the table. Set "
-                "data.root to where the graph was partitioned, or look up ids with glt_lightning.partition.sources.user_ids."
-            )
-        return ids
-
     def train_labels(self) -> np.ndarray:
         """Labels [S] or [S, D] of the training seeds, in the user's order; the same on every rank, whoever has the graph.
         A collective call before the first loader is made."""
         if self._train_labels is None:
-            self._train_labels = self._open_host().read_seeds(self._spec("train", "train"), "y")
+            self._train_labels = self._open_host().read_seeds(self._node_spec("train", "train"), "y")
         return self._train_labels
-
-    def _find_seeds(self, split: str | None) -> tuple[np.ndarray | None, str | None]:
-        """(the user's own seeds, name of a stored split); neither for all nodes."""
-        if split is None:
-            return None, None
-        if split in self.splits:
-            return self._own_seeds(split), None
-        require_split(split, self._split_names())
-        return None, split
-
-    def _own_seeds(self, split: str) -> np.ndarray:
-        return read_fitting_split(split, self.splits[split], self._facts.num_nodes, self.target_type)
-
-    def _check_own_overlap(self) -> None:
-        """Splits that are stored were compared when they were; here those of ``splits`` with each other and with these."""
-        graph = self._opened()
-        for other in ("val", "test"):
-            pair = ("train", other)
-            if other in self._split_names() and set(pair) & set(self.splits):
-                seeds = {name: self._spec(name, name).find_seeds(graph) for name in pair}
-                typed = {name: (graph.schema.node_types[s.node_type], s.gids) for name, s in seeds.items()}
-                check_overlap(typed, self.partition.allow)
-
-    @cached_property
-    def _eval_num_neighbors(self) -> Fanouts:
-        """Fan-outs of evaluation: those that were given, else by the number of edges. The same on all ranks."""
-        if self.eval_num_neighbors is not None:
-            return self.eval_num_neighbors
-        fanouts, why = eval_fanouts(self.num_neighbors, sum(self._opened().manifest.num_edges))
-        rank_zero_info(f"eval_num_neighbors: {fanouts}, {why}. Set data.eval_num_neighbors to choose it.")
-        return fanouts
-
-    def _has_seeds(self, split: str) -> bool:
-        if split in self.splits:
-            seeds = self._own_seeds(split)
-            return bool(seeds.any() if seeds.dtype == np.bool_ else len(seeds))
-        stored = self._opened().manifest.splits.get(split)
-        return stored is not None and stored.count > 0
-
-    def _split_names(self) -> set[str]:
-        return {*self._opened().manifest.splits, *self.splits}
-
-    def _node_type(self) -> str | None:
-        manifest = self._opened().manifest
-        return None if manifest.schema.homogeneous else self.input_type or manifest.target_type
 
     def _host(self) -> GraphHost:
         """Who opens the graph and makes loaders: the strategy if it is ours, else this object."""

@@ -17,6 +17,7 @@ from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.lightning.label_facts import LabelFacts, class_names_of
+from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.server_facts import ask_manifest
 from glt_lightning.options import ClusterOptions, Fanouts, Normalize, PartitionOptions, as_options
@@ -24,6 +25,7 @@ from glt_lightning.page.numbers import counted
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
 from glt_lightning.partition.follow import follow_batches
 from glt_lightning.producer.base import SampledGraph
+from glt_lightning.types import edge_type_str
 
 _NO_GRAPH = (
     "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."
@@ -33,7 +35,7 @@ _NO_GRAPH = (
 class GraphDataModule(LightningDataModule):
     """Knows its graph: where it comes from, its facts, its partition. `GLTDataModule` adds which seeds are drawn.
 
-    Args: as those of `GLTDataModule`.
+    Args: as those of `GLTDataModule`; links: the edges to predict.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class GraphDataModule(LightningDataModule):
         num_neighbors: Fanouts,
         batch_size: int,
         cluster: ClusterOptions | None,
+        links: LinkSeeds | None,
     ) -> None:
         super().__init__()
+        self.links = links  # None: seeds are nodes
         self.dataset, self.root, self.transforms = dataset, root, transforms or []
         self.undirected, self.normalize, self.input_type = undirected, normalize, input_type
         self.partition = as_options(PartitionOptions, "partition", partition)
@@ -112,7 +116,7 @@ class GraphDataModule(LightningDataModule):
         labels = self._facts.labels
         if labels is None or labels["class_names"] is not None or self.dataset is None or self._servers:
             return labels
-        return {**labels, "class_names": class_names_of(self._source)}  # a partition of an earlier release has no names
+        return {**labels, "class_names": class_names_of(self.source)}  # a partition of an earlier release has no names
 
     @property
     def class_names(self) -> list[str] | None:
@@ -134,7 +138,13 @@ class GraphDataModule(LightningDataModule):
     def target_type(self) -> str | None:
         """Node type of the seeds in a heterogeneous graph."""
         facts = self._facts
-        return None if facts.schema.homogeneous else self.input_type or facts.target_type
+        given = None if self.links is not None else self.input_type
+        return None if facts.schema.homogeneous else given or facts.target_type
+
+    @property
+    def link_type(self) -> str | None:
+        """The edge type that ``task: link`` predicts, as ``src__rel__dst``; None for seeds that are nodes."""
+        return None if self.links is None else edge_type_str(self.links.edge_type(self._facts.schema))
 
     @property
     def partition_dir(self) -> Path:
@@ -143,11 +153,13 @@ class GraphDataModule(LightningDataModule):
             if self.partition.dir is None:
                 raise OptionError(_NO_GRAPH)
             return Path(str(self.partition.dir))
-        return partition_dir(self.root, self._source, self.partition, self.undirected, self.normalize)
+        return partition_dir(self.root, self.source, self.partition, self.undirected, self.normalize)
 
     @cached_property
-    def _source(self) -> GraphSource:
-        return open_source(self.dataset, self.root, self.transforms, self.partition.seed)
+    def source(self) -> GraphSource:
+        """The data set, without the edges that are held out."""
+        source = open_source(self.dataset, self.root, self.transforms, self.partition.seed)
+        return source if self.links is None else self.links.hold_out(source, self.partition.allow)
 
     @property
     def _servers(self) -> list[str]:
@@ -170,7 +182,7 @@ class GraphDataModule(LightningDataModule):
             raise PartitionError(
                 f"{self.partition_dir}: no finished partition is there, and no dataset is given to make it."
             )
-        return GraphFacts.of_source(self._source, bool(self.undirected), self.partition.allow)
+        return GraphFacts.of_source(self.source, bool(self.undirected), self.partition.allow)
 
     @property
     def _cluster(self) -> ClusterOptions:
@@ -196,10 +208,10 @@ class GraphDataModule(LightningDataModule):
         if not self._is_partitioned():
             self._check_may_partition()
             rank_zero_info(
-                f"partitioning {self._source.name} into {counted(self.partition.num_parts, 'part')}: {self.partition_dir}"
+                f"partitioning {self.source.name} into {counted(self.partition.num_parts, 'part')}: {self.partition_dir}"
             )
         partition_graph(
-            self._source,
+            self.source,
             self.partition_dir,
             self.partition_options,
             undirected=self.undirected,

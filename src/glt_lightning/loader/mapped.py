@@ -28,7 +28,7 @@ class MappedGraph:
     def __init__(self, partition: LocalPartition) -> None:
         self._partition = partition
         self.manifest, self.schema = partition.manifest, partition.schema
-        self.split, self.seeds = partition.split, partition.seeds
+        self.split, self.edge_split, self.seeds = partition.split, partition.edge_split, partition.seeds
 
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
         if setup.cache.keeps_rows and setup.ranks.rank == 0:

@@ -103,7 +103,7 @@ class ProducedElsewhere:
     def __init__(self, graph: AnyGraph, make_producer: Callable[[PinMemory | None], Producer]) -> None:
         self._graph, self._make_producer = graph, make_producer
         self.manifest, self.schema = graph.manifest, graph.schema
-        self.split, self.seeds = graph.split, graph.seeds
+        self.split, self.edge_split, self.seeds = graph.split, graph.edge_split, graph.seeds
 
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
         """Raises `OptionError` for ``cache.device``; warns of other budgets of ``cache``, which no sampler of ours uses."""

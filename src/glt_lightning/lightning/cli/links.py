@@ -19,6 +19,7 @@ _LINKS = {
     "metadata": "metadata",
     "num_nodes": "num_nodes",
     "target_type": "target_type",
+    "link_type": "edge_type",
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
-from glt_lightning.partition import GraphSource, assign_graph, open_source, partition_dir, partition_parts
+from glt_lightning.partition import GraphSource, assign_graph, partition_dir, partition_parts
 from glt_lightning.partition.parts_folder import finished_parts
 
 
@@ -45,7 +45,7 @@ def write_parts(data: GLTDataModule, parts: list[int]) -> None:
 def _source(data: GLTDataModule) -> GraphSource:
     if data.dataset is None:
         raise OptionError("dataset: not given. Name the graph to partition: demo, graph.npz, ogbn-products.")
-    return open_source(data.dataset, data.root, data.transforms, data.partition.seed)
+    return data.source
 
 
 def _listed(parts: list[int]) -> str:

@@ -18,7 +18,7 @@ from glt_lightning.lightning.models.fits import require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata, num_seeds
 from glt_lightning.lightning.models.link_decoders import make_decoder
 from glt_lightning.lightning.models.link_metrics import OGBMRR, HitsAtK
-from glt_lightning.lightning.models.link_scores import LOSSES, LinkScores, score_links
+from glt_lightning.lightning.models.link_scores import LOSSES, LinkScores, edge_ends, score_links
 from glt_lightning.lightning.models.metrics import monitor_of, update_metric
 from glt_lightning.options.checks import one_of
 from glt_lightning.types import EdgeType
@@ -154,10 +154,12 @@ class LinkPredictor(LightningModule):
         self._log_metrics("test", self.test_metrics, self(batch))
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
-        """``input_id`` [S], the positions of edges in their split, and the ``score`` [S] of each."""
-        scores = self(batch)
-        store = batch if self.edge_type is None or "input_id" not in batch[self.edge_type] else batch[self.edge_type]
-        return {"input_id": store.input_id.clone(), "score": scores.positive}
+        """``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]."""
+        src, dst = edge_ends(batch, self.edge_type)
+        source, destination = self.embed(batch)
+        ends = (batch, batch) if self.edge_type is None else (batch[self.edge_type[0]], batch[self.edge_type[2]])
+        score = self.decoder(source[src], destination[dst])
+        return {"n_id": ends[0].n_id[src], "destination": ends[1].n_id[dst], "score": score}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)

@@ -51,6 +51,17 @@ class LinkScores:
         return self.negative if self.mask is None else self.negative.masked_fill(~self.mask, -torch.inf)
 
 
+def edge_ends(batch: Any, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
+    """Positions of both ends of a batch's edges, without negatives, among the seeds of their node types."""
+    pairs, sources, destinations = _stores(batch, edge_type)
+    if "edge_label_index" in pairs:
+        src, dst = pairs.edge_label_index[:, : len(pairs.input_id)]
+        return src, dst
+    if "src_index" not in sources or "dst_pos_index" not in destinations:
+        raise DataError(_NONE)
+    return sources.src_index, destinations.dst_pos_index
+
+
 def score_links(
     batch: Any, edge_type: EdgeType | None, source: Tensor, destination: Tensor, decoder: Any
 ) -> LinkScores:
@@ -60,14 +71,11 @@ def score_links(
 
     Raises `DataError` for a batch without edges.
     """
-    pairs, sources, destinations = (
-        (batch, batch, batch) if edge_type is None else (batch[edge_type], batch[edge_type[0]], batch[edge_type[2]])
-    )
+    pairs, sources, destinations = _stores(batch, edge_type)
     if "edge_label_index" in pairs:
         return _labelled(pairs, source, destination, decoder)
-    if "src_index" not in sources or "dst_pos_index" not in destinations:
-        raise DataError(_NONE)
-    u, v = source[sources.src_index], destination[destinations.dst_pos_index]
+    src, dst = edge_ends(batch, edge_type)
+    u, v = source[src], destination[dst]
     mask = next((store.neg_mask for store in (pairs, sources, destinations) if "neg_mask" in store), None)
     positive = decoder(u, v)
     if "dst_neg_index" not in destinations:  # the other edges of the batch are an edge's negatives
@@ -77,6 +85,13 @@ def score_links(
         return LinkScores(positive, decoder.all_pairs(u, destination[index]), mask)
     index = index[:, None] if index.dim() == 1 else index
     return LinkScores(positive, decoder(u[:, None], destination[index]), mask)
+
+
+def _stores(batch: Any, edge_type: EdgeType | None) -> tuple[Any, Any, Any]:
+    """What has the fields of the edges, of their sources and of their destinations."""
+    if edge_type is None:
+        return batch, batch, batch
+    return batch[edge_type], batch[edge_type[0]], batch[edge_type[2]]
 
 
 def _labelled(store: Any, source: Tensor, destination: Tensor, decoder: Any) -> LinkScores:

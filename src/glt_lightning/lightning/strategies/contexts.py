@@ -14,6 +14,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.collate import Batch
+from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.ops.malloc import keep_freed_memory
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
@@ -66,14 +67,15 @@ class ContextOwner:
         """Calls ``end`` when the context that is open now is closed."""
         self._ends.callback(end)
 
-    def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
-        return self._opened(spec).make_loader(spec)
+    def make_loader(self, spec: LoaderSpec | LinkSpec) -> DistNeighborLoader:
+        context = self._opened(spec)
+        return context.make_link_loader(spec) if isinstance(spec, LinkSpec) else context.make_loader(spec)
 
     def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:
         """As `LoaderContext.read_seeds`."""
         return self._opened(spec).read_seeds(spec, name)
 
-    def _opened(self, spec: LoaderSpec) -> LoaderContext:
+    def _opened(self, spec: LoaderSpec | LinkSpec) -> LoaderContext:
         if self._context is None:
             raise SamplerError(f"loader {spec.name!r}: no graph is open here; call setup() first.")
         return self._context

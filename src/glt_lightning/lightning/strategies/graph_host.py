@@ -16,6 +16,7 @@ from glt_lightning.lightning.strategies.contexts import ContextOwner
 from glt_lightning.lightning.strategies.torch_threads import share_cores
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
+from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.in_flight import with_channel_bytes
@@ -77,8 +78,8 @@ class GraphHost(ABC):
         if device.type == "cpu":
             self._contexts.until_closed(share_cores(on_host, self._samplers(sampling, on_host)))
 
-    def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
-        """A loader of this rank's batches; `open_context` comes first."""
+    def make_loader(self, spec: LoaderSpec | LinkSpec) -> DistNeighborLoader:
+        """A loader of this rank's batches, of nodes or of edges; `open_context` comes first."""
         return self._contexts.make_loader(spec)
 
     def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:

@@ -19,7 +19,7 @@ from glt_lightning.partition.sources.fingerprint import file_fingerprint
 from glt_lightning.partition.sources.ogb.binary import OgbBinary, read_split
 from glt_lightning.partition.sources.ogb.layout import OgbLayout, nan_to_unlabelled
 from glt_lightning.partition.sources.saved import UNREADABLE, known_classes, load_saved
-from glt_lightning.types import EDGE, NODE, EdgeType, NodeType
+from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,10 @@ class OgbSource(DelegatingSource):
     def fingerprint(self) -> str:
         """Of the release and its files; large ones count by size, since a release does not change."""
         return f"v{self._layout.meta['version']}-{file_fingerprint(*self._files, times=False)}"
+
+    @property
+    def schema(self) -> GraphSchema:
+        return super().schema if self._layout.hetero else GraphSchema.single()
 
     @property
     def edge_splits(self) -> dict[EdgeType, dict[str, dict[str, np.ndarray]]]:

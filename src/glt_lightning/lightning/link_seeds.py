@@ -1,0 +1,183 @@
+"""The edges that a data module with ``task: link`` predicts: held out when the graph is partitioned, and given to loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from glt_lightning.data.edge_split import EdgeSplit
+from glt_lightning.data.graph import AnyGraph
+from glt_lightning.data.manifest import Manifest, edge_split_key
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.loader.link_spec import LinkSpec
+from glt_lightning.options import NegativeSampling
+from glt_lightning.options.checks import one_of
+from glt_lightning.partition import GraphSource, hold_out_edges
+from glt_lightning.partition.link_pairs import Pairs, contains
+from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+
+_SPLITS = ("train", "val", "test")
+_EXCLUDE = ("none", "self", "reverse")
+_LOOKED_AT = 1024  # seeds of evaluation that are looked for among the training edges
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSeeds:
+    """What ``task: link`` adds to a data module. Its fields are the options of `GLTDataModule`.
+
+    Raises `OptionError` for options that exclude each other.
+    """
+
+    input_type: str | None = None
+    edge_splits: Mapping[str, Any] | None = None
+    neg_sampling: Any = None
+    eval_neg_sampling: Any = None
+    exclude_target_edges: Any = None
+    reverse_edge_types: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("neg_sampling", "eval_neg_sampling"):
+            object.__setattr__(self, name, NegativeSampling.of(getattr(self, name)))
+        self._check_excluded()
+        given = self.edge_splits
+        if given is not None and not isinstance(given, Mapping):
+            raise OptionError(f"edge_splits: expected a mapping such as {{train: train.npy}}, got {given!r:.80}.")
+        for split, each in (given or {}).items():
+            if isinstance(each, Mapping):
+                self._check_split(split, {key for key, value in each.items() if value is not None})
+
+    def _check_excluded(self) -> None:
+        given = self.exclude_target_edges
+        named = given if isinstance(given, Mapping) else {} if given is None else dict.fromkeys(_SPLITS, given)
+        for split, how in named.items():
+            one_of("exclude_target_edges", split, _SPLITS)
+            one_of(f"exclude_target_edges.{split}" if named is given else "exclude_target_edges", how, _EXCLUDE)
+        object.__setattr__(self, "exclude_target_edges", {"train": "reverse", "val": "none", "test": "none", **named})
+
+    def _check_split(self, split: str, keys: set[str]) -> None:
+        if "time" in keys:
+            raise OptionError(
+                f"edge_splits.{split}.time: the partition has no times by which neighbours are sampled, so nothing would read "
+                "these. Remove it."
+            )
+        options = self.neg_sampling if split == "train" else self.eval_neg_sampling
+        if "label" in keys and ("negatives" in keys or (options is not None and options.mode == "triplet")):
+            raise OptionError(
+                f"edge_splits.{split}.label: triplets (neg_sampling.mode triplet, or given negatives) have no labels. Remove the "
+                "labels, or set neg_sampling.mode to binary."
+            )
+
+    @classmethod
+    def of(cls, task: str, **options: Any) -> LinkSeeds | None:
+        """None for ``task: node``, which takes none of the options but ``input_type``."""
+        one_of("task", task, ("node", "link"))
+        if task == "link":
+            return cls(**options)
+        for name, value in options.items():
+            if value is not None and name != "input_type":
+                raise OptionError(f"{name}: has no effect with task: node. Remove it, or set task: link.")
+        return None
+
+    def hold_out(self, source: GraphSource, allow: Collection[str]) -> GraphSource:
+        """The graph without the edges to predict. Raises `DataError` for splits that do not fit. allow: ``partition.allow``."""
+        name = edge_type_str(self.edge_type(source.schema))
+        return hold_out_edges(source, {name: self.edge_splits}, self.reverse_edge_types, allow)
+
+    def edge_type(self, schema: GraphSchema) -> EdgeType:
+        """The edge type to predict."""
+        known = {edge_type_str(e): e for e in schema.edge_types}
+        if self.input_type is None and len(known) == 1:
+            return schema.edge_types[0]
+        if self.input_type not in known:
+            raise OptionError(
+                f"input_type: expected the edge type to predict, one of {', '.join(known)}; got {self.input_type!r}."
+            )
+        return known[self.input_type]
+
+    @property
+    def named_splits(self) -> set[str] | None:
+        """The splits that there will be; None where the data set knows them."""
+        if self.edge_splits is None:
+            return None
+        if not set(self.edge_splits) <= set(_SPLITS):  # a random split
+            return {"train", *(name for name in ("val", "test") if self.edge_splits.get(f"num_{name}"))}
+        return {"train", *self.edge_splits}
+
+    def stored_splits(self, manifest: Manifest) -> set[str]:
+        """The splits of the partition that have edges."""
+        index = manifest.schema.edge_index(self.edge_type(manifest.schema))
+        entries = {name: manifest.edge_splits.get(edge_split_key(index, name)) for name in _SPLITS}
+        return {name for name, entry in entries.items() if entry is not None and entry.count}
+
+    def require_split(self, name: str, known: Collection[str]) -> None:
+        """Raises `DataError` unless the split is one of those there are."""
+        if name == "all":
+            raise OptionError("predict_split: all: there are too many pairs of nodes. Choose train, val or test.")
+        if name not in known:
+            raise DataError(
+                f"split {name!r}: there are no edges of it; there are splits {', '.join(sorted(known)) or 'of no name'}. Give "
+                f"them as data.edge_splits.{name}, or draw splits: data.edge_splits: {{num_val: 0.1, num_test: 0.2}}."
+            )
+
+    def spec(self, graph: AnyGraph, split: str, name: str, **loader: Any) -> LinkSpec:
+        """The loader of a split. loader: further fields of `LinkSpec`."""
+        edge_type = self.edge_type(graph.schema)
+        index = graph.schema.edge_index(edge_type)
+        found = graph.edge_split(index, split)
+        excluded = self.exclude_target_edges[split]
+        if split != "train" and excluded == "none":
+            _warn_of_leak(split, found.edge, graph.edge_split(index, "train").edge, graph.manifest, edge_type)
+        return LinkSpec(
+            name=name,
+            edge_type=edge_type_str(edge_type),
+            exclude_target_edges=excluded,
+            reverse_edge_types=self._reverses(edge_type),
+            **self._edges(split, name, found),
+            **loader,
+        )
+
+    def _edges(self, split: str, name: str, found: EdgeSplit) -> dict[str, Any]:
+        """Edges, labels and negatives of a loader."""
+        if name == "predict":
+            return {"edge_label_index": found.edge}
+        if found.negative_edges is not None:
+            if found.label is not None and found.label.ndim > 1:
+                raise DataError(
+                    f"edge_splits.{split}: labels {list(found.label.shape)} do not go with pairs of label 0."
+                )
+            positive = np.ones(found.edge.shape[1], np.float32) if found.label is None else found.label
+            zeros = np.zeros(found.negative_edges.shape[1], positive.dtype)
+            both = np.concatenate([found.edge, found.negative_edges], axis=1)
+            return {"edge_label_index": both, "edge_label": np.concatenate([positive, zeros])}
+        options = self.neg_sampling if split == "train" else self._of_evaluation
+        edges = {"edge_label_index": found.edge, "edge_label": found.label, "negatives": found.negatives}
+        if found.negatives is not None:  # those that are given, in evaluation whatever training draws
+            return edges | {"neg_sampling": self.neg_sampling if split == "train" else self.eval_neg_sampling}
+        return edges | {"neg_sampling": options or (None if found.label is not None else "binary")}
+
+    @property
+    def _of_evaluation(self) -> NegativeSampling | None:
+        """As in training unless it is given, with negatives of each edge's own: those of a batch depend on its size."""
+        if self.eval_neg_sampling is not None or self.neg_sampling is None:
+            return self.eval_neg_sampling
+        return replace(self.neg_sampling, sharing="none")
+
+    def _reverses(self, edge_type: EdgeType) -> dict[str, str]:
+        given = dict(self.reverse_edge_types or {})
+        return {other: one for one, other in given.items()} | given
+
+
+def _warn_of_leak(split: str, edges: np.ndarray, trained: np.ndarray, manifest: Manifest, edge_type: EdgeType) -> None:
+    src, dst = (manifest.num_nodes[manifest.schema.node_index(t)] for t in edge_type[::2])
+    pairs = Pairs((src, dst), edge_type[0] == edge_type[2], seed=0)
+    shared = contains(np.sort(pairs.hashes(*trained)), pairs.hashes(*edges[:, :_LOOKED_AT]))
+    if shared.any():
+        rank_zero_warn(
+            f"split {split!r}: {np.count_nonzero(shared)} of its first {len(shared)} edges are training edges, too, and carry "
+            f"messages: the model sees what it is to predict. Set data.exclude_target_edges: {{{split}: reverse}}, or remove "
+            "them from one of the splits."
+        )

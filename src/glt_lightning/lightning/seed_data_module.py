@@ -1,0 +1,137 @@
+"""`SeedDataModule`: which nodes or edges the loaders of a data module are about."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from glt_lightning.lightning.eval_fanouts import check_fanouts, eval_fanouts
+from glt_lightning.lightning.graph_data_module import GraphDataModule
+from glt_lightning.lightning.own_ids import have_ids, own_ids
+from glt_lightning.lightning.own_splits import read_fitting_split, require_split, split_of
+from glt_lightning.loader import LoaderSpec
+from glt_lightning.loader.link_spec import LinkSpec
+from glt_lightning.options import EdgeFormat, Fanouts
+from glt_lightning.partition.splits import check_overlap
+
+
+class SeedDataModule(GraphDataModule):
+    """Knows its seeds: splits of nodes or of edges, stored or the user's own. `GLTDataModule` makes their loaders."""
+
+    splits: dict[str, Any]
+    predict_split: str
+    eval_num_neighbors: Fanouts | None
+    eval_batch_size: int
+    edge_format: EdgeFormat
+
+    def _check_before_partitioning(self, stage: str | None) -> None:
+        """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
+        known = self._facts.splits if self.links is None else self.links.named_splits
+        if known is not None:
+            self._require_split(stage, {*known})
+        check_fanouts(self._facts.schema, self.num_neighbors, self.eval_num_neighbors)
+        for name in self.splits if stage == "fit" else {split_of(stage, self.predict_split)} & {*self.splits}:
+            self._own_seeds(name)
+
+    def _require_split(self, stage: str | None, known: set[str]) -> None:
+        """Raises `DataError` unless there are seeds for a stage of the Trainer."""
+        wanted = split_of(stage, self.predict_split)
+        if self.links is not None and stage in ("fit", "validate", "test", "predict"):
+            self.links.require_split(wanted, known)
+        elif wanted != "all":
+            require_split(wanted, {*known, *self.splits})
+
+    def _loader_spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec | LinkSpec:
+        """split: None for all nodes."""
+        train = name == "train"
+        loader: dict[str, Any] = {
+            "name": name,
+            "num_neighbors": self.num_neighbors if train else self._eval_num_neighbors,
+            "batch_size": self.batch_size if train else self.eval_batch_size,
+            "shuffle": shuffle,
+            "exact": not train,
+            "edge_format": self.edge_format,
+        }
+        if self.links is None:
+            seeds, split = self._find_seeds(split)
+            return LoaderSpec(
+                split=split, seeds=seeds, node_type=None if split is not None else self._node_type(), **loader
+            )
+        self.links.require_split(split or "all", self._split_names())
+        return self.links.spec(self._opened(), split or "all", **loader)
+
+    def _node_spec(self, name: str, split: str) -> LoaderSpec:
+        spec = self._loader_spec(name, split)
+        assert isinstance(spec, LoaderSpec)
+        return spec
+
+    def user_ids(self, n_id: np.ndarray) -> np.ndarray | None:
+        """What the user's table calls the nodes that were predicted (of edges, the sources), int64 or text [K]; None where
+        ``n_id`` is all there is."""
+        manifest = self._opened().manifest
+        split = manifest.splits.get(self.predict_split)
+        stored = split is not None and self.predict_split not in self.splits
+        if self.links is not None:
+            node_type = self.links.edge_type(manifest.schema)[0]
+        elif stored and split is not None:
+            node_type = split.node_type
+        else:
+            node_type = self._node_type() or manifest.schema.node_types[0]
+        ids = own_ids(manifest, self.root, n_id, node_type)
+        if ids is None and have_ids(self.dataset, node_type):
+            rank_zero_info(
+                f"the converted tables are not below {self.root}: predictions name nodes by n_id, their row in the table. Set "
+                "data.root to where the graph was partitioned, or look up ids with glt_lightning.partition.sources.user_ids."
+            )
+        return ids
+
+    def _find_seeds(self, split: str | None) -> tuple[np.ndarray | None, str | None]:
+        """(the user's own seeds, name of a stored split); neither for all nodes."""
+        if split is None:
+            return None, None
+        if split in self.splits:
+            return self._own_seeds(split), None
+        require_split(split, self._split_names())
+        return None, split
+
+    def _own_seeds(self, split: str) -> np.ndarray:
+        return read_fitting_split(split, self.splits[split], self._facts.num_nodes, self.target_type)
+
+    def _check_own_overlap(self) -> None:
+        """Splits that are stored were compared when they were; here those of ``splits`` with each other and with these."""
+        graph = self._opened()
+        for other in ("val", "test"):
+            pair = ("train", other)
+            if other in self._split_names() and set(pair) & set(self.splits):
+                seeds = {name: self._node_spec(name, name).find_seeds(graph) for name in pair}
+                typed = {name: (graph.schema.node_types[s.node_type], s.gids) for name, s in seeds.items()}
+                check_overlap(typed, self.partition.allow)
+
+    @cached_property
+    def _eval_num_neighbors(self) -> Fanouts:
+        """Fan-outs of evaluation: those that were given, else by the number of edges. The same on all ranks."""
+        if self.eval_num_neighbors is not None:
+            return self.eval_num_neighbors
+        fanouts, why = eval_fanouts(self.num_neighbors, sum(self._opened().manifest.num_edges))
+        rank_zero_info(f"eval_num_neighbors: {fanouts}, {why}. Set data.eval_num_neighbors to choose it.")
+        return fanouts
+
+    def _has_seeds(self, split: str) -> bool:
+        if self.links is not None:
+            return split in self._split_names()
+        if split in self.splits:
+            seeds = self._own_seeds(split)
+            return bool(seeds.any() if seeds.dtype == np.bool_ else len(seeds))
+        stored = self._opened().manifest.splits.get(split)
+        return stored is not None and stored.count > 0
+
+    def _split_names(self) -> set[str]:
+        manifest = self._opened().manifest
+        return {*manifest.splits, *self.splits} if self.links is None else self.links.stored_splits(manifest)
+
+    def _node_type(self) -> str | None:
+        manifest = self._opened().manifest
+        return None if manifest.schema.homogeneous else self.input_type or manifest.target_type
