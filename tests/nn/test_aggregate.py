@@ -11,6 +11,7 @@ from torch.library import opcheck
 
 from glt_lightning.errors import DataError
 from glt_lightning.nn import aggregate
+from tests.helpers import run_script
 
 KINDS = ["sum", "mean", "max", "min"]
 TORCH = {"max": "amax", "min": "amin"}
@@ -129,6 +130,25 @@ def test_autocast_leaves_rows_as_they_are() -> None:
 @pytest.mark.parametrize("device", ["CPU", "CUDA", "Meta", "Autograd"])
 def test_each_op_is_there_for_each_device(op: str, device: str) -> None:
     assert torch._C._dispatch_has_kernel_for_dispatch_key(f"glt_lightning::{op}", device)
+
+
+LOOKED_AT = """
+import inspect, sys, torch, torch_geometric
+from types import ModuleType
+for k in range(300):
+    sys.modules[f"other{k}"] = ModuleType(f"other{k}")
+    sys.modules[f"other{k}"].__file__ = f"/other/{k}.py"
+asked, real = [], inspect.getabsfile
+inspect.getabsfile = lambda *given: asked.append(given) or real(*given)
+import glt_lightning.nn
+print("RESULT", len(asked))
+"""
+
+
+@pytest.mark.slow
+def test_making_the_ops_does_not_look_through_all_modules() -> None:
+    (line,) = [line for line in run_script(LOOKED_AT).stdout.splitlines() if line.startswith("RESULT ")]
+    assert int(line.split()[1]) < 100
 
 
 def test_nothing_to_aggregate() -> None:

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from glt_lightning.nn.aggregate import has_kernels, value_name
+from glt_lightning.nn.aggregate import has_kernels, know_source, value_name
 from glt_lightning.ops import relu_dropout as native
+
+know_source(__name__, __file__)
 
 
 def relu_dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
