@@ -68,10 +68,10 @@ struct KHopCount {
     if (status == GLT_BAD_ROW) report(c.error, status, c.edge_type, gid, row.begin, row.end);
     if (status) row.part = 0, row.begin = row.end = 0;
     c.rows[i].neighbors = static_cast<const Id*>(c.g.indices[row.part]) + row.begin;
-    const int64_t degree = left_of(row.end - row.begin, excluded_of(c.excluded, gid));
-    c.rows[i].degree = uint32_t(degree);
+    const ExcludedRow excluded = excluded_of(c.excluded, gid);
+    c.rows[i].degree = uint32_t(left_of(row.end - row.begin, excluded));
     if (c.row_edges) c.row_edges[i] = c.g.edge_base[row.part] + row.begin;
-    return uint32_t(pick_count(degree, c.fanout, c.replace));
+    return uint32_t(yields(c.g, row, excluded, c.fanout, c.replace));
   }
 
   GLT_DEVICE void place(int64_t i, int64_t before, uint32_t) const { c.rows[i].at = uint32_t(before); }
@@ -99,19 +99,28 @@ struct KHopPick {
     const int64_t lo = *c.lo;
     if (i >= *c.hi - lo) return Item{};
     const FoundRow row = c.rows[i];
-    const uint32_t count = uint32_t(pick_count(row.degree, c.fanout, c.replace));
+    const ExcludedRow excluded = excluded_of(c.excluded, c.dst_gid[lo + i]);
+    const WeightedRow weighted = find_weighted(c.dst_gid[lo + i], excluded);
+    const uint32_t count = uint32_t(weighted.sums ? weighted.count(c.fanout, c.replace) : pick_count(row.degree, c.fanout, c.replace));
     if (!count) return Item{};
     const uint64_t stream = row_stream(hop_key(c.batch_key, c.hop, c.g.key[c.edge_type]), c.dst_uid[lo + i]);
     uint32_t* memory = c.fanout > GLT_SPARE_FANOUT ? c.spare + 2 * int64_t(row.at) : shared;
     Item item{};
-    item.picks = open_picks(row.degree, count, c.fanout, c.replace, stream, memory);
+    item.picks = weighted.sums ? open_weighted(weighted, count, c.fanout, c.replace, stream, memory)
+                               : open_picks(row.degree, count, c.fanout, c.replace, stream, memory);
     item.neighbors = static_cast<const Id*>(row.neighbors);
     item.edge_row = c.row_edges ? c.row_edges[i] : 0;
     item.to = *c.edges_before + row.at;
     item.order = uint32_t(*c.nodes_before + row.at);
     item.lid = uint32_t(lo + i);
-    item.excluded = excluded_of(c.excluded, c.dst_gid[lo + i]);
+    if (!weighted.sums) item.excluded = excluded;  // picks by weight are positions in the whole row
     return item;
+  }
+
+  GLT_DEVICE WeightedRow find_weighted(int64_t gid, const ExcludedRow& excluded) const {
+    Located row;
+    if (!c.g.sums || locate_row(c.g, c.edge_type, gid, &row)) return {nullptr, 0, {nullptr, 0}};
+    return weighted_row(c.g, row, excluded);
   }
 
   GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.first(lane, lanes); }

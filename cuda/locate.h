@@ -1,6 +1,8 @@
 // Finding one node's row or user id, by one thread. (The host's loops resolve blocks of rows, see rows.h.)
 #pragma once
 #include "graph.h"
+#include "pick.h"
+#include "weighted.h"
 
 namespace glt {
 
@@ -20,6 +22,19 @@ GLT_HD int32_t locate_row(const glt_graph& g, int32_t edge_type, int64_t gid, Lo
   row->begin = at[0];
   row->end = at[1];
   return is_sound_row(row->begin, row->end, g.num_edges[row->part]) ? GLT_OK : GLT_BAD_ROW;
+}
+
+// The prefix sums of a row that was found, where it has some.
+GLT_HD WeightedRow weighted_row(const glt_graph& g, const Located& row, const ExcludedRow& excluded) {
+  const int32_t* sums = g.sums ? g.sums[row.part] : nullptr;
+  return {sums ? sums + row.begin : nullptr, row.end - row.begin, excluded};
+}
+
+// How many neighbours the row of a node yields, but for what is excluded.
+GLT_HD int64_t yields(const glt_graph& g, const Located& row, const ExcludedRow& excluded, int32_t fanout, bool replace) {
+  const WeightedRow weighted = weighted_row(g, row, excluded);
+  if (weighted.sums) return weighted.count(fanout, replace);
+  return pick_count(left_of(weighted.length, excluded), fanout, replace);
 }
 
 // The user id of a node of the type. Returns a glt_status.

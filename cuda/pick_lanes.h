@@ -5,6 +5,7 @@
 // earlier), and first + k of those k < i that found q[k] taken. So whether q[i] is taken follows from the draws alone.
 #pragma once
 #include "random.h"
+#include "weighted.h"
 
 namespace glt {
 
@@ -33,22 +34,38 @@ struct RowPicks {
   bool replace;
   uint64_t stream;
   uint32_t *drawn, *picks;  // [count] each, which all lanes see; the same with replacement
+  WeightedRow weighted;     // sums null: all entries weigh the same
 
   GLT_DEVICE void first(uint32_t lane, uint32_t lanes) const {
     if (all) return;
+    if (weighted.sums) return first_weighted(lane, lanes);
     for (uint32_t i = lane; i < count; i += lanes)
       drawn[i] = draw(stream, i, replace ? degree : degree - count + i + 1);
   }
 
   GLT_DEVICE void second(uint32_t lane, uint32_t lanes) const {
-    if (all || replace) return;
+    if (all || replace || weighted.sums) return;
     const uint32_t floor = degree - count;
     for (uint32_t i = lane; i < count; i += lanes) picks[i] = is_taken(drawn, i, floor) ? floor + i : drawn[i];
+  }
+
+  // Without replacement a draw needs the weights of all picks before it: one lane makes them.
+  GLT_DEVICE void first_weighted(uint32_t lane, uint32_t lanes) const {
+    if (!replace) {
+      if (lane == 0) pick_weighted(weighted, stream, count, picks);
+      return;
+    }
+    const uint32_t left = weighted.left();
+    for (uint32_t i = lane; i < count; i += lanes) picks[i] = pick_repeatedly(weighted, stream, i, left);
   }
 
   // write(position in the row, place among the picks) for each pick
   template <class Write>
   GLT_DEVICE void third(uint32_t lane, uint32_t lanes, const Write& write) const {
+    if (all && weighted.sums) {
+      if (lane == 0) weighted.each_positive(count, [&](int64_t position, int64_t rank) { write(uint32_t(position), uint32_t(rank)); });
+      return;
+    }
     for (uint32_t i = lane; i < count; i += lanes) write(all ? i : picks[i], all ? i : rank_of(picks, count, i));
   }
 };
@@ -57,7 +74,14 @@ struct RowPicks {
 GLT_DEVICE RowPicks open_picks(uint32_t degree, uint32_t count, int32_t fanout, bool replace, uint64_t stream,
                                uint32_t* memory) {
   const bool all = count == degree && !(replace && fanout >= 0);
-  return {degree, count, all, replace, stream, memory, replace ? memory : memory + count};
+  return {degree, count, all, replace, stream, memory, replace ? memory : memory + count, {}};
+}
+
+// The same for a row with prefix sums.
+GLT_DEVICE RowPicks open_weighted(const WeightedRow& row, uint32_t count, int32_t fanout, bool replace, uint64_t stream,
+                                  uint32_t* memory) {
+  const bool all = row.takes_all(count, fanout, replace);
+  return {uint32_t(row.length), count, all, replace, stream, memory, replace ? memory : memory + count, row};
 }
 
 }  // namespace glt

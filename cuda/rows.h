@@ -5,6 +5,7 @@
 #include "excluded.h"
 #include "graph.h"
 #include "pick.h"
+#include "weighted.h"
 
 namespace glt {
 
@@ -27,13 +28,31 @@ struct Row {
   int64_t edge_row, degree, count;
   uint64_t stream;
   ExcludedRow excluded;
+  const int32_t* sums;  // null: all entries weigh the same. Else `degree` counts the excluded entries, too
+
+  WeightedRow weighted() const { return {sums, degree, excluded}; }
 };
+
+// What a search among the sums of a row reads: of a short one all of it, of a long one where every search begins.
+inline void prefetch_sums(const int32_t* sums, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(int32_t), kShort = 8 * kLine;
+  const int64_t step = n <= kShort ? kLine : n / 8;
+  for (int64_t p = 0; p < n; p += step) prefetch(sums + p);
+  if (n) prefetch(sums + n - 1);
+}
+
+// How many entries of rows are picked by weight, whose sums find_rows has prefetched.
+inline void count_weighted(const RowRequest& q, int64_t n, Row* rows) {
+  for (int64_t i = 0; i < n; ++i)
+    if (rows[i].sums) rows[i].count = rows[i].weighted().count(q.fanout, q.replace);
+}
 
 // Resolves up to kBlock rows. gids must be in the range of the edge type's destination type. uids may be null: then
 // they are read from the graph. On failure fills detail and returns the status.
 template <class Id>
 int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids, int64_t n, Row* rows, int64_t* detail) {
   const glt_graph& g = *q.graph;
+  const int32_t* const* sums = g.sums;
   const int64_t* ptr[kBlock];
   int32_t part[kBlock];
   int64_t uid[kBlock];
@@ -56,10 +75,17 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     r.first_edge = q.edge_ids ? static_cast<const char*>(q.edge_ids[part[i]]) + begin * q.edge_id_bytes : nullptr;
     r.edge_row = g.edge_base[part[i]] + begin;
     r.excluded = q.excluded ? q.excluded->of(gids[i]) : ExcludedRow{nullptr, 0};
+    r.stream = row_stream(q.key, uid[i]);
+    r.sums = sums && sums[part[i]] ? sums[part[i]] + begin : nullptr;
+    if (r.sums) {
+      r.degree = end - begin;
+      prefetch_sums(r.sums, r.degree);
+      continue;
+    }
     r.degree = left_of(end - begin, r.excluded);
     r.count = pick_count(r.degree, q.fanout, q.replace);
-    r.stream = row_stream(q.key, uid[i]);
   }
+  if (sums) count_weighted(q, n, rows);
   return GLT_OK;
 }
 
@@ -83,6 +109,41 @@ inline void move_past(const ExcludedRow& excluded, uint32_t* picks, int64_t n) {
   }
 }
 
+constexpr int64_t kFewPicks = 64;
+
+// pick_weighted for few picks of a row without excluded entries, in half of the time: what is taken lies in arrays that are
+// compared, and moved, without a branch. Coordinates are those of the range that is left.
+inline void pick_few_weighted(const WeightedRow& row, uint64_t stream, uint32_t count, uint32_t* out) {
+  uint32_t begin[kFewPicks], taken[kFewPicks + 1] = {0};  // where each taken entry would begin; weight of those before it
+  uint32_t left = row.total();
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t mass = left ? draw(stream, i, left) : 0;
+    uint32_t place = 0;
+    for (uint32_t k = 0; k < i; ++k) place += begin[k] <= mass;
+    const uint32_t pick = uint32_t(row.find(mass + taken[place]));
+    const uint32_t low = row.before(pick), weight = row.through(pick) - low;
+    for (uint32_t k = i; k > place; --k) {
+      out[k] = out[k - 1];
+      begin[k] = begin[k - 1] - weight;
+      taken[k + 1] = taken[k] + weight;
+    }
+    out[place] = pick;
+    begin[place] = low - taken[place];
+    taken[place + 1] = taken[place] + weight;
+    left -= weight;
+  }
+}
+
+// The positions of a row that are picked by weight, ascending, all of them.
+inline void draw_weighted(const RowRequest& q, const Row& r, uint32_t* out) {
+  const WeightedRow row = r.weighted();
+  if (!q.replace && r.count <= kFewPicks && !row.excluded.n) return pick_few_weighted(row, r.stream, uint32_t(r.count), out);
+  if (!q.replace) return pick_weighted(row, r.stream, uint32_t(r.count), out);
+  const uint32_t left = row.left();
+  for (int64_t i = 0; i < r.count; ++i) out[i] = pick_repeatedly(row, r.stream, uint32_t(i), left);
+  std::sort(out, out + r.count);
+}
+
 // Writes the picks [begin, end) of a row. `spare` grows to the positions of the longest row that is drawn from.
 template <class Id>
 void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, const Picks& out,
@@ -95,11 +156,25 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
     if (out.edge_rows)
       for (int64_t k = begin; k < end; ++k) out.edge_rows[k - begin] = r.edge_row + position(k);
   };
-  if (r.count == r.degree && !(q.replace && q.fanout >= 0)) {
+  if (r.sums && r.weighted().takes_all(r.count, q.fanout, q.replace)) {  // without memory for a row of any length
+    r.weighted().each_positive(end, [&](int64_t position, int64_t rank) {
+      if (rank < begin) return;
+      const int64_t k = rank - begin;
+      out.neighbors[k] = uint64_t(static_cast<const Id*>(r.first) + position);
+      if (out.edge_ids) out.edge_ids[k] = uint64_t(r.first_edge + position * q.edge_id_bytes);
+      if (out.edge_rows) out.edge_rows[k] = r.edge_row + position;
+    });
+    return;
+  }
+  if (!r.sums && r.count == r.degree && !(q.replace && q.fanout >= 0)) {
     if (!r.excluded.n) return write([](int64_t k) { return k; });
     return write([&](int64_t k) { return r.excluded.past(k); });  // from anywhere in a row of any length, without memory for it
   }
   if (int64_t(spare.size()) < r.count) spare.resize(r.count);
+  if (r.sums) {
+    draw_weighted(q, r, spare.data());
+    return write([&](int64_t k) { return int64_t(spare[k]); });
+  }
   if (q.replace) pick_repeated(r.stream, uint32_t(r.degree), uint32_t(r.count), spare.data());
   else pick_distinct(r.stream, uint32_t(r.degree), uint32_t(r.count), spare.data());
   if (r.excluded.n) move_past(r.excluded, spare.data(), r.count);

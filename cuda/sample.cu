@@ -22,7 +22,7 @@ struct CountRow {
   GLT_DEVICE void operator()(int64_t i) const {
     Located row;
     const int32_t status = locate_row(g, edge_type, gids[i], &row);
-    counts[i] = status ? 0 : pick_count(left_of(row.end - row.begin, excluded_of(excluded, gids[i])), fanout, replace);
+    counts[i] = status ? 0 : yields(g, row, excluded_of(excluded, gids[i]), fanout, replace);
     if (status == GLT_BAD_ID) report(error, status, i, gids[i]);
     if (status == GLT_BAD_ROW) report(error, status, edge_type, gids[i], row.begin, row.end);
   }
@@ -61,9 +61,15 @@ struct PickRow {
     item.edge_row = g.edge_base[row.part] + row.begin;
     item.lid = first_lid + i;
     item.excluded = excluded_of(excluded, gids[i]);
-    item.picks = open_picks(uint32_t(left_of(row.end - row.begin, item.excluded)), count, fanout, replace,
-                            row_stream(hop_key(batch_key, hop, g.key[edge_type]), uids[i]),
-                            fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared);
+    const uint64_t stream = row_stream(hop_key(batch_key, hop, g.key[edge_type]), uids[i]);
+    uint32_t* memory = fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared;
+    const WeightedRow weighted = weighted_row(g, row, item.excluded);
+    if (weighted.sums) {
+      item.picks = open_weighted(weighted, count, fanout, replace, stream, memory);
+      item.excluded = {};  // such picks are positions in the whole row
+      return item;
+    }
+    item.picks = open_picks(uint32_t(left_of(row.end - row.begin, item.excluded)), count, fanout, replace, stream, memory);
     return item;
   }
 

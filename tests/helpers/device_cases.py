@@ -65,6 +65,8 @@ def check_khop(kernels: Kernels, seed: int) -> None:
     rng = np.random.default_rng(seed)
     edge_types = (SINGLE, HETERO)[rng.integers(2)]
     graph = TypedGraph.random(rng, edge_types)
+    if rng.integers(2):
+        graph.weigh(rng)
     pieces = cut(graph, int(rng.choice([1, 2, 5])), rng, (np.int32, np.int64)[rng.integers(2)])
     bounded = FANOUTS[1:] if rng.integers(2) else FANOUTS  # without -1
     fanouts = rng.choice([0, *bounded], (int(rng.integers(0, 4)), len(edge_types))).tolist()
@@ -177,7 +179,7 @@ def sample_rows_on(
 
 def check_sample_rows(kernels: Kernels, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    graph = TypedGraph.random(rng, HETERO)
+    graph = TypedGraph.random(rng, HETERO).weigh(rng)
     pieces = cut(graph, int(rng.choice([1, 4])), rng, (np.int32, np.int64)[rng.integers(2)])
     device_graph = DeviceGraph.from_view(pieces.view, kernels)
     options = {

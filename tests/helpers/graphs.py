@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,11 +19,28 @@ SINGLE = (("node", "to", "node"),)
 
 @dataclass
 class TypedGraph:
-    """num_nodes and edges (int64 [2, E], user ids) per type, by index in the schema."""
+    """num_nodes and edges (int64 [2, E], user ids) per type, by index in the schema. weights: edge type -> int64 [E]."""
 
     schema: GraphSchema
     num_nodes: list[int]
     edges: list[np.ndarray]
+    weights: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def weigh(self, rng: np.random.Generator) -> TypedGraph:
+        """Gives some edge types weights: few or many of 0, all alike, or of very different sizes."""
+        for r, edge_index in enumerate(self.edges):
+            positive = rng.random(edge_index.shape[1]) < rng.choice([0.0, 0.1, 0.5, 1.0])
+            if rng.integers(4):
+                self.weights[r] = positive * 2 ** rng.integers(0, int(rng.choice([1, 3, 20])), len(positive))
+        return self
+
+    def sums(self, edge_type: int, order: np.ndarray, rows: np.ndarray) -> np.ndarray | None:
+        """int32 [E]: prefix sums of the weights of edges in an order, within runs of equal ``rows`` [E]."""
+        if edge_type not in self.weights:
+            return None
+        ends = np.cumsum(self.weights[edge_type][order])
+        first = np.searchsorted(rows, rows)
+        return (ends - np.append(0, ends)[first]).astype(np.int32)
 
     @classmethod
     def random(cls, rng: np.random.Generator, edge_types: tuple[EdgeType, ...] = SINGLE, most: int = 40) -> TypedGraph:
@@ -44,6 +61,7 @@ class TypedGraph:
         for r, edge_index in enumerate(self.edges):
             order = np.lexsort((np.arange(edge_index.shape[1]), edge_index[0], edge_index[1]))
             degrees = np.bincount(edge_index[1], minlength=self.num_nodes[destinations[r]])
+            sums = self.sums(r, order, edge_index[1][order])
             edge_types.append(
                 ReferenceEdgeType(
                     source=sources[r],
@@ -52,6 +70,7 @@ class TypedGraph:
                     indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(degrees)])),
                     neighbors=torch.from_numpy(edge_index[0][order]),
                     edge_ids=torch.from_numpy(order),
+                    sums=None if sums is None else torch.from_numpy(sums),
                 )
             )
         return edge_types
@@ -99,10 +118,12 @@ def random_data(rng: np.random.Generator, graph: TypedGraph) -> HeteroData:
             data[name].x = torch.from_numpy(rng.random((n, int(rng.integers(1, 9))), dtype=np.float32))
         if rng.integers(2):
             data[name].tags = torch.from_numpy(rng.integers(0, 9, (n, 3)).astype(np.int8))
-    for edge_type, edges in zip(graph.schema.edge_types, graph.edges, strict=True):
+    for r, (edge_type, edges) in enumerate(zip(graph.schema.edge_types, graph.edges, strict=True)):
         data[edge_type].edge_index = torch.from_numpy(edges)
         if rng.integers(2):
             data[edge_type].edge_attr = torch.from_numpy(rng.random((edges.shape[1], 2), dtype=np.float32))
+        if r in graph.weights:
+            data[edge_type].weight = torch.from_numpy(graph.weights[r])
     return data
 
 
@@ -137,12 +158,14 @@ def cut(graph: TypedGraph, parts: int, rng: np.random.Generator, dtype: type = n
         rows = gid_of[destinations[r]][edge_index[1][order]]
         edge_ids.append(order)
         neighbors = gid_of[sources[r]][edge_index[0][order]].astype(dtype)
+        sums = graph.sums(r, order, rows)
         for p in range(parts):
             segment = destinations[r] * parts + p
             begin, end = bounds[segment], bounds[segment + 1]
             mine = (rows >= begin) & (rows < end)
             indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[mine] - begin, minlength=end - begin))])
-            edge_types.append(EdgeTypeArrays(indptr.astype(np.int64), np.ascontiguousarray(neighbors[mine])))
+            own = None if sums is None else np.ascontiguousarray(sums[mine])
+            edge_types.append(EdgeTypeArrays(indptr.astype(np.int64), np.ascontiguousarray(neighbors[mine]), own))
             counts.append(int(mine.sum()))
     view = GraphView(
         np.array(bounds, dtype=np.int64),

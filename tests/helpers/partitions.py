@@ -56,9 +56,10 @@ def partitioned(
     *,
     undirected: bool | None = None,
     storage: dict[str, str] | None = None,
+    weights: list[str] | None = None,
 ) -> LocalPartition:
     source = open_source(data, str(folder))
-    options = PartitionOptions(num_parts=parts, storage=storage or {})
+    options = PartitionOptions(num_parts=parts, storage=storage or {}, weights=weights or [])
     target = folder / f"parts{parts}"
     partition_graph(source, target, options, undirected=undirected, normalize="none", progress=False)
     return LocalPartition.open(target)

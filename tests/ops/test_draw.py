@@ -31,7 +31,8 @@ def test_every_option_of_the_sampler_reaches_the_draw():
     asked = SamplingOptions(replace=True, with_edge=True, num_threads=3)
     assert asked.draw == DrawOptions(replace=True, with_edge=True, threads=3)
     config = SamplerConfig(0, ((3,),), **asked.draw.values)
-    assert config.values == asked.draw.values == {"replace": True, "with_edge": True, "threads": 3}
+    values = {"replace": True, "with_edge": True, "threads": 3, "weights": ()}
+    assert config.values == asked.draw.values == values
     assert config.identity == {"replace": True}  # edges and threads change no draw, so a checkpoint resumes with others
 
 

@@ -25,7 +25,7 @@ from tests.helpers.rows import sample_rows
 )
 def test_sample_rows(seed, fanout, replace, parts, threads, key, hop):
     rng = np.random.default_rng(seed)
-    graph = TypedGraph.random(rng, HETERO)
+    graph = TypedGraph.random(rng, HETERO).weigh(rng)
     pieces = cut(graph, parts, rng)
     for r, edge_type in enumerate(graph.reference()):
         rows = rng.integers(0, graph.num_nodes[edge_type.destination], int(rng.integers(0, 90)))
@@ -42,7 +42,15 @@ def test_sample_rows(seed, fanout, replace, parts, threads, key, hop):
         )
         users = torch.from_numpy(rows)
         want_counts, at = reference.sample_rows(
-            edge_type.indptr, users, users, fanout, batch_key=key, hop=hop, edge_type_key=edge_type.key, replace=replace
+            edge_type.indptr,
+            users,
+            users,
+            fanout,
+            batch_key=key,
+            hop=hop,
+            edge_type_key=edge_type.key,
+            replace=replace,
+            sums=edge_type.sums,
         )
         assert counts.tolist() == want_counts.tolist()
         assert neighbors.tolist() == pieces.gid_of[edge_type.source][edge_type.neighbors[at].numpy()].tolist()

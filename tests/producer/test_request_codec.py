@@ -56,6 +56,7 @@ def test_every_field_of_a_configuration_comes_back(field):
     """Also one that is added: it has to be sent, and only where it is not at its default."""
     plain = SamplerConfig(1, ((3, -1), (0, 2)))
     other = {"seed_type": 2, "fanouts": ((1,),), "threads": 4, "most_bytes": 10**12, "aggregate": "mean"}
+    other["weights"] = (None, "edge_weight")
     other["link"] = LinkTask(loader="train", edge_type=3, mode="binary", amount=0.5, self_loops=True, reverse=0)
     changed = replace(plain, **{field.name: other.get(field.name, True)})
     for config in (plain, changed):

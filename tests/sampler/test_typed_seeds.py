@@ -67,10 +67,14 @@ def assert_is_the_reference(
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_source_gives_the_reference(tmp_path, seed, parts):
-    """Of random graphs: one native call, hop by hop, with owners here and over the wire, and with cached neighbour lists."""
+    """Of random graphs, some with weights: one native call, hop by hop, with owners here and over the wire, and with cached
+    neighbour lists."""
     rng = np.random.default_rng(seed)
     graph = TypedGraph.random(rng, (SINGLE, HETERO, HETERO)[seed % 3])
-    whole = partitioned(random_data(rng, graph), tmp_path, parts)
+    if seed % 2:
+        graph.weigh(rng)
+    weights = tuple("weight" if r in graph.weights else None for r in range(len(graph.edges)))
+    whole = partitioned(random_data(rng, graph), tmp_path, parts, weights=["weight"] if any(weights) else None)
     here, remote = split_up(whole, [[p] for p in rng.permutation(parts).tolist()])
     gid_of, cache = gids_of(whole), make_cache(here, remote, CacheOptions(bytes=1 << 25, topology=1 << 24))
     with closing(cache), open_farm("in process") as farm:
@@ -81,7 +85,8 @@ def test_every_source_gives_the_reference(tmp_path, seed, parts):
             key, replace = int(rng.integers(0, 2**64, dtype=np.uint64)), bool(rng.integers(2))
             gids = {t: gid_of[t][ids] for t, ids in seeds.items()}
             seed_type, request = request_of(number, key, gids, excluded_edges(graph, excluded, gid_of))
-            config = SamplerConfig(seed_type, tuple(map(tuple, fanouts)), replace=replace, with_edge=True)
+            draw = {"replace": replace, "with_edge": True, "weights": weights}
+            config = SamplerConfig(seed_type, tuple(map(tuple, fanouts)), **draw)
             expected = arrays_of(KHopSampler(whole, config), request)
             assert_is_the_reference(graph, expected, seeds, fanouts, key, replace, excluded)
             stepped = KHopSampler(whole, config)

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 11
+#define GLT_ABI_VERSION 12
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -49,6 +49,7 @@ typedef struct {
   const void* const* user_ids;     // [T * P] -> ids [rows]
   const int64_t* edge_base;        // [R * P] edge row of a part's first edge
   const int64_t* num_edges;        // [R * P]
+  const int32_t* const* sums;      // [R * P] prefix sums of weights within each row, or null where entries weigh the same; null: all do
 } glt_graph;
 
 // Entries of rows of one edge type that are sampled as if they were not there; glt_find_excluded finds them.

@@ -57,7 +57,8 @@ class Owner:
 
     @guarded()  # a truncated file becomes an error to the caller, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:
-        ask, view = message.header, self._partition.view
+        ask, draw = message.header, DrawOptions.from_wire(message.header)
+        view = self._partition.weighted(draw.weights)
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
         arrays = unpack(message)
@@ -69,7 +70,7 @@ class Owner:
                 f"expand: a request may have at most {MOST_PAIRS} excluded edges, got {excluded.num_pairs}. Use a smaller "
                 "batch_size."
             )
-        question = Expansion(key, hop, fanouts, DrawOptions.from_wire(ask), rows, first, excluded)
+        question = Expansion(key, hop, fanouts, draw, rows, first, excluded)
         return question.answer(view, self._wire, self._reply_bytes)
 
     @guarded()
@@ -122,9 +123,7 @@ def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:
         kind, index, names = given
         types = schema.node_types if kind == "node" else schema.edge_types
         if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(types):
-            known = (
-                ("n_id", *manifest.node_attrs(index)) if kind == "node" else ("edge_ids", *manifest.edge_attrs(index))
-            )
+            known = ("n_id", *manifest.node_attrs(index)) if kind == "node" else tuple(manifest.edge_rows(index))
             if all(name in known for name in names):
                 return kind, index, names
     raise DataError(f"gather: the graph has no table {json.dumps(given)[:200]}.")

@@ -14,6 +14,7 @@ from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
 from glt_lightning.data.graph import Seeds, choose, no_edge_split, no_split
 from glt_lightning.data.manifest import (
     Manifest,
+    cum_name,
     edge_path,
     edge_split_key,
     edge_split_path,
@@ -147,13 +148,20 @@ class LocalPartition:
     @property
     def view(self) -> GraphView:
         """The topology as native calls take it."""
-        view = self._maps.view
+        return self.weighted(())
+
+    def weighted(self, weights: tuple[str | None, ...]) -> GraphView:
+        """The same where neighbours are drawn by weight: for each edge type the name of an attribute of
+        ``Manifest.weights``, or None; empty: of no edge type. Raises `DataError` for weights that the folder does not have."""
+        weights = weights if any(weights) else ()
+        view = self._maps.views.get(weights)
         if view is None:
-            view = self._maps.view = self.view_of(self._open)
+            view = self._maps.views[weights] = self.view_of(self._open, weights)
         return view
 
-    def view_of(self, opened: Callable[[str], np.ndarray]) -> GraphView:
+    def view_of(self, opened: Callable[[str], np.ndarray], weights: tuple[str | None, ...] = ()) -> GraphView:
         """The same over other arrays: ``opened`` returns the array for a path in the folder."""
+        self.manifest.require_weights(weights)
         schema, manifest = self.schema, self.manifest
         edge_types: list[EdgeTypeArrays | None] = []
         for r in range(len(schema.edge_types)):
@@ -173,7 +181,9 @@ class LocalPartition:
                         )
                         + ". Delete the partition folder and partition again."
                     )
-                edge_types.append(EdgeTypeArrays(indptr, indices))
+                weight = weights[r] if weights else None
+                sums = None if weight is None else opened(edge_path(p, r, cum_name(weight)))
+                edge_types.append(EdgeTypeArrays(indptr, indices, sums))
         user_ids = [
             opened(node_path(p, t, "n_id")) if p in self.parts else None
             for t in range(len(schema.node_types))
@@ -278,7 +288,7 @@ class _Maps:
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory, self._manifest = directory, manifest
         self._arrays: dict[str, np.ndarray] = {}
-        self.view: GraphView | None = None
+        self.views: dict[tuple[str | None, ...], GraphView] = {}
 
     def open(self, path: str) -> np.ndarray:
         array = self._arrays.get(path)
@@ -292,7 +302,7 @@ class _Maps:
     def forget(self) -> None:
         for array in self._arrays.values():
             forget_losses(array)
-        self._arrays, self.view = {}, None
+        self._arrays, self.views = {}, {}
 
 
 def _checked(parts: Sequence[int] | None, directory: Path, num_parts: int) -> tuple[int, ...]:

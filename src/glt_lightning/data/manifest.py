@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,9 @@ import numpy as np
 
 from glt_lightning.data.manifest_checks import checked, require
 from glt_lightning.data.regular_file import open_regular, parse_json
-from glt_lightning.errors import PartitionError
+from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
-from glt_lightning.types import EdgeType, GraphSchema, NodeType
+from glt_lightning.types import EdgeType, GraphSchema, NodeType, edge_type_str
 
 FORMAT = "glt_lightning.partition"
 VERSION = 3
@@ -232,6 +232,22 @@ class Manifest:
         return tuple(
             name for name in self.edge_attrs(edge_type) if edge_path(0, edge_type, cum_name(name)) in self.arrays
         )
+
+    def edge_rows(self, edge_type: int) -> tuple[str, ...]:
+        """Names of all arrays with a row for each edge of a type that other processes may ask for."""
+        return ("edge_ids", *self.edge_attrs(edge_type), *map(cum_name, self.weights(edge_type)))
+
+    def require_weights(self, weights: Sequence[str | None]) -> None:
+        """Raises `DataError` unless ``weights`` are empty, or for each edge type None or one of its `weights`."""
+        edge_types = self.schema.edge_types
+        if weights and len(weights) != len(edge_types):
+            raise DataError(f"weights: expected one for each of {len(edge_types)} edge types, got {len(weights)}.")
+        for r, name in enumerate(weights):
+            if name is not None and name not in self.weights(r):
+                raise DataError(
+                    f"weights: edges of type {edge_type_str(edge_types[r])} have no prefix sums of {name!r:.50}; they have those "
+                    f"of: {', '.join(self.weights(r)) or 'no attribute'}. Name the attribute in partition.weights."
+                )
 
     def decoded_by(self, kind: str, index: int, name: str) -> Encoding | None:
         """The encoding by which gathered rows of an attribute are decoded; None if batches have them as they are stored.

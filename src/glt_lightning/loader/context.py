@@ -20,7 +20,7 @@ from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.stored import log_stored_dtypes
+from glt_lightning.loader.stored import log_ignored_weights, log_stored_dtypes
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import OpenedProducer, ProducedElsewhere, Producer, ProducerSetup, SampledGraph
@@ -99,6 +99,8 @@ class LoaderContext:
             sampled = ProducedElsewhere(graph, make_producer)
         if self.sampling.feature_dtype == "stored" and self._ranks.rank == 0:
             log_stored_dtypes(graph.manifest)
+        if self._ranks.rank == 0:
+            log_ignored_weights(graph.manifest, self.sampling)
         setup = ProducerSetup(
             ranks=self._ranks,
             sampling=self.sampling,

@@ -42,7 +42,7 @@ def sampler_config(spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling:
         aggregate=sampling.aggregate_first,
         pointers=spec.edge_format != "tensor",
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
-        **drawn_from(manifest, sampling.draw).values,
+        **drawn_from(manifest, sampling.draw, sampling.weight_attr).values,
     )
     require_aggregable(manifest, config)
     return config

@@ -1,12 +1,21 @@
-"""The log line about the effect of ``sampling.feature_dtype: stored``."""
+"""Log lines about what options of sampling do with what a partition stores."""
 
 from __future__ import annotations
 
 import logging
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.options import SamplingOptions
+from glt_lightning.sampler.weights import ignored_weights
 
 _log = logging.getLogger(__name__)
+
+
+def log_ignored_weights(manifest: Manifest, sampling: SamplingOptions) -> None:
+    """Says so where edges have weights that sampling ignores."""
+    line = ignored_weights(manifest, sampling.weight_attr)
+    if line is not None:
+        _log.info("%s", line)
 
 
 def log_stored_dtypes(manifest: Manifest) -> None:

@@ -21,11 +21,13 @@ _HINTS = 4096  # entries of the segment look-up: 16 KiB, half of a first-level c
 class EdgeTypeArrays:
     """The mapped arrays of one edge type in one part: CSC by destination row.
 
-    indptr: int64 [rows + 1]; indices: int32 or int64 [edges], gids of sources.
+    indptr: int64 [rows + 1]; indices: int32 or int64 [edges], gids of sources.  sums: int32 [edges], prefix sums within each row
+    of the weights that neighbours are drawn by; None: all weigh the same.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
+    sums: np.ndarray | None = None
 
 
 class GraphView:
@@ -67,6 +69,8 @@ class GraphView:
         self._indptr = pointers([r.indptr if r else None for r in arrays])
         self._indices = pointers([r.indices if r else None for r in arrays])
         self._user_ids = pointers(list(user_ids))
+        sums = [None if r is None else r.sums for r in arrays]
+        self._sums = None if all(each is None for each in sums) else pointers(sums)
         self._edge_base = np.ascontiguousarray(self.edge_bounds[:, :-1]).reshape(-1)
         self._num_edges = np.array([0 if r is None else len(r.indices) for r in arrays], dtype=np.int64)
         self.struct = GraphStruct(
@@ -85,6 +89,7 @@ class GraphView:
             user_ids=self._user_ids.ctypes.data,
             edge_base=self._edge_base.ctypes.data,
             num_edges=self._num_edges.ctypes.data,
+            sums=None if self._sums is None else self._sums.ctypes.data,
         )
         self.address = ctypes.addressof(self.struct)
 

@@ -72,6 +72,31 @@ def pick_positions(streams: Tensor, degrees: Tensor, fanout: int, replace: bool)
     return rows
 
 
+def pick_weighted(stream: Tensor, weights: list[int], fanout: int, replace: bool) -> Tensor:
+    """The picked positions of a row with integer weights, ascending. Draw i is uniform in [0, W), W the weight that is left, and
+    picks the entry into whose part of that range it falls; without replacement its weight is then gone."""
+    left = list(weights)
+    positive = [p for p, w in enumerate(left) if w]
+    if fanout < 0 or (not replace and len(positive) <= fanout):
+        return torch.tensor(positive, dtype=torch.int64)
+    picked: list[int] = []
+    for i in range(fanout if positive else 0):
+        q, p = int(draw(stream, i, torch.tensor(sum(left)))), 0
+        while q >= left[p]:
+            q -= left[p]
+            p += 1
+        picked.append(p)
+        left[p] = left[p] if replace else 0
+    return torch.tensor(sorted(picked), dtype=torch.int64)
+
+
+def row_weights(sums: Tensor, left: Tensor | None = None) -> list[int]:
+    """The weights of a row with these prefix sums; 0 for positions that are not ``left``."""
+    weights = torch.diff(sums.to(torch.int64), prepend=torch.zeros(1, dtype=torch.int64)).tolist()
+    kept = set(range(len(weights)) if left is None else left.tolist())
+    return [w if p in kept else 0 for p, w in enumerate(weights)]
+
+
 def sample_rows(
     indptr: Tensor,
     rows: Tensor,
@@ -83,11 +108,13 @@ def sample_rows(
     edge_type_key: int,
     replace: bool,
     left: list[Tensor] | None = None,
+    sums: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Positions in the edge arrays that the rows pick.
 
     rows: int64 [F] into ``indptr``; user_ids: int64 [F], the nodes' user ids, which key the draws.  left: for each row the
-    positions that are not excluded, ascending; None: nothing is.
+    positions that are not excluded, ascending; None: nothing is.  sums: int [E], prefix sums of weights within each row; None:
+    all neighbours weigh the same.
     Returns (counts int64 [F], positions int64 [sum of counts] in row order).
     """
     begin = indptr[rows]
@@ -95,9 +122,14 @@ def sample_rows(
     degrees = (
         indptr[rows + 1] - begin if left is None else torch.tensor([len(each) for each in left], dtype=torch.int64)
     )
-    picks = pick_positions(streams, degrees, fanout, replace)
-    if left is not None:
-        picks = [each[p] for each, p in zip(left, picks, strict=True)]
+    if sums is None:
+        picks = pick_positions(streams, degrees, fanout, replace)
+        if left is not None:
+            picks = [each[p] for each, p in zip(left, picks, strict=True)]
+    else:
+        each_row = [sums[b:e] for b, e in zip(begin.tolist(), indptr[rows + 1].tolist(), strict=True)]
+        weights = [row_weights(s, None if left is None else left[i]) for i, s in enumerate(each_row)]
+        picks = [pick_weighted(s, w, fanout, replace) for s, w in zip(streams, weights, strict=True)]
     counts = torch.tensor([len(p) for p in picks], dtype=torch.int64)
     positions = [p + b for p, b in zip(picks, begin, strict=True)]
     return counts, torch.cat(positions) if positions else torch.empty(0, dtype=torch.int64)
@@ -175,7 +207,8 @@ def gather_sum(rows: Tensor, src: Tensor, dst: Tensor, n: int, *, mean: bool = F
 
 @dataclass(frozen=True)
 class ReferenceEdgeType:
-    """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id."""
+    """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id. sums: as in
+    `sample_rows`."""
 
     source: int
     destination: int
@@ -183,6 +216,7 @@ class ReferenceEdgeType:
     indptr: Tensor
     neighbors: Tensor
     edge_ids: Tensor
+    sums: Tensor | None = None
 
 
 @dataclass
@@ -232,6 +266,7 @@ def khop(
                 edge_type_key=edge_type.key,
                 replace=replace,
                 left=None if gone is None else left_of(edge_type.indptr, edge_type.neighbors, rows, rows, gone),
+                sums=edge_type.sums,
             )
             nodes[edge_type.source], lids = relabel(edge_type.neighbors[at], nodes[edge_type.source])
             dst = torch.repeat_interleave(torch.arange(begin, end), counts)

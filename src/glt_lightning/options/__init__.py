@@ -36,6 +36,7 @@ from glt_lightning.options.sampling import (
     Memory,
     SamplingOptions,
     SeedPlacement,
+    WeightAttr,
 )
 from glt_lightning.options.security import SecurityOptions
 from glt_lightning.options.workers import WorkerOptions
@@ -77,6 +78,7 @@ __all__ = [
     "SecurityOptions",
     "SeedPlacement",
     "Sharing",
+    "WeightAttr",
     "WorkerOptions",
     "as_options",
     "one_of",

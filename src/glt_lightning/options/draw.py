@@ -9,21 +9,31 @@ from typing import Any
 from glt_lightning.errors import DataError
 
 
+def read_weights(given: Any, num_edge_types: int | None = None) -> tuple[str | None, ...]:
+    """`DrawOptions.weights` from another process. Raises `DataError`."""
+    named = isinstance(given, list) and all(name is None or (isinstance(name, str) and name) for name in given)
+    if not named or (given and num_edge_types not in (None, len(given))):
+        raise DataError(f"weights: expected the name of an attribute, or null, for each edge type; got {given!r:.100}.")
+    return tuple(given)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DrawOptions:
     """replace: draw with replacement.  with_edge: edge rows are wanted, too.  threads: that share one draw; owners choose
-    their own number.
+    their own number.  weights: for each edge type the attribute that neighbours are drawn by, None where all weigh the same;
+    empty: they do in all.
 
     Raises `DataError` for less than one thread.
 
     Example:
         >>> SamplingOptions(with_edge=True, num_threads=2).draw
-        DrawOptions(replace=False, with_edge=True, threads=2)
+        DrawOptions(replace=False, with_edge=True, threads=2, weights=())
     """
 
     replace: bool = False
     with_edge: bool = False
     threads: int = field(default=1, metadata={"range": (1, 1 << 16)})  # of what another process may ask for
+    weights: tuple[str | None, ...] = field(default=(), metadata={"read": read_weights})
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -42,20 +52,25 @@ class DrawOptions:
     @property
     def identity(self) -> dict[str, Any]:
         """The options that decide which neighbours are drawn: a checkpoint in mid-epoch resumes only with the same."""
-        return {"replace": self.replace}
+        return {"replace": self.replace} | ({"weights": list(self.weights)} if any(self.weights) else {})
 
     def to_wire(self) -> dict[str, Any]:
         """The options that an owner has to know, as fields of the message ``expand``.
 
-        These two are sent always. Send a further one only where it is not at its default: owners of older releases then
+        The first two are sent always. Send a further one only where it is not at its default: owners of older releases then
         answer every question that they can.
         """
-        return {"replace": self.replace, "with_edge": self.with_edge}
+        sent = {"replace": self.replace, "with_edge": self.with_edge}
+        return sent | ({"weights": list(self.weights)} if any(self.weights) else {})
 
     @classmethod
     def from_wire(cls, header: Mapping[str, Any]) -> DrawOptions:
         """Of a message ``expand``; fields that it lacks have their defaults."""
-        return cls(replace=bool(header.get("replace")), with_edge=bool(header.get("with_edge")))
+        return cls(
+            replace=bool(header.get("replace")),
+            with_edge=bool(header.get("with_edge")),
+            weights=read_weights(header.get("weights", [])),
+        )
 
 
 DEFAULT_DRAW = DrawOptions()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from glt_lightning.errors import OptionError
 from glt_lightning.options.checks import at_least, one_of
@@ -14,6 +14,7 @@ from glt_lightning.options.workers import WorkerOptions
 SeedPlacement = Literal["global", "owner"]
 FeatureDtype = Literal["float32", "stored"]
 Aggregate = Literal["mean", "sum"]
+WeightAttr = str | dict[str, str] | None
 AGGREGATES = ("mean", "sum")
 EdgeFormat = Literal["tensor", "edge_index", "edge_index_csr"]
 EDGE_FORMATS = ("tensor", "edge_index", "edge_index_csr")
@@ -35,6 +36,9 @@ class SamplingOptions(WorkerOptions):
             ``cluster.prefetch`` from a server.
         num_threads: Threads that share the work of one batch.
         replace: Draw neighbours with replacement.
+        weight_attr: Edge attribute by which neighbours are drawn, one of ``partition.weights``: for all edge types that have it,
+            or by edge type, ``{user__rates__item: rating}``. Edges of other types are drawn uniformly. An edge of weight 0 is
+            never drawn, whatever the fan-out. ``None``: all edges weigh the same.
         with_edge: Give each batch its ``e_id``. A graph with edge attributes gets ``e_id`` and ``edge_attr`` anyway.
         seed: Seed of all draws and shuffles. ``None``: Lightning's global seed, else one drawn on rank 0. Checkpoints have it.
         seed_placement: ``global`` shuffles all seeds over all ranks; ``owner`` gives rank r the seeds of the parts p with p mod
@@ -83,6 +87,7 @@ class SamplingOptions(WorkerOptions):
     prefetch: int = 2
     num_threads: int = 1
     replace: bool = False
+    weight_attr: WeightAttr = None
     with_edge: bool = False
     seed: int | None = None
     seed_placement: SeedPlacement = "global"
@@ -112,6 +117,7 @@ class SamplingOptions(WorkerOptions):
                     f"sampling.{name}: {kind!r} with num_workers {self.num_workers}: set sampling.worker_devices "
                     "for GPUs of the sampler processes, or num_workers 0 to sample on the GPU that trains."
                 )
+        self._check_weights()
         if self.aggregate_first is not None:
             one_of("sampling.aggregate_first", self.aggregate_first, AGGREGATES, "null")
             if self.worker_devices or self.topology not in ("auto", "cpu"):
@@ -133,6 +139,15 @@ class SamplingOptions(WorkerOptions):
         one_of("sampling.feature_dtype", self.feature_dtype, ("float32", "stored"))
         if not self.timeout_s > 0:
             raise OptionError(f"sampling.timeout_s: expected seconds > 0, got {self.timeout_s!r}.")
+
+    def _check_weights(self) -> None:
+        given: Any = self.weight_attr
+        names = [given] if not isinstance(given, dict) else [*given, *given.values()]
+        if given is not None and not (names and all(isinstance(name, str) and name for name in names)):
+            raise OptionError(
+                f"sampling.weight_attr: expected an edge attribute, or one for each edge type such as {{a__to__b: edge_weight}}; "
+                f"got {given!r}."
+            )
 
     @property
     def draw(self) -> DrawOptions:

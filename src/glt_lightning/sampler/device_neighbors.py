@@ -39,6 +39,8 @@ class DeviceNeighbors(MappedTables):
         self, store: DeviceStore, partition: LocalPartition, config: SamplerConfig, is_remote: np.ndarray | None = None
     ) -> None:
         super().__init__(partition, config)
+        if any(map(any, config.fanouts)):
+            store.require_weights(config.weights)
         kernels = store.kernels
         self._store, self._kernels = store, kernels
         self._manifest = (partition.as_stored if config.stored else partition).manifest

@@ -18,8 +18,8 @@ class DeviceSource:
     """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
 
     topology, features: as in `SamplingOptions`, without ``auto``.  feature_bytes, topology_bytes: the budgets
-    of ``hybrid``.  edges: batches may have ids and attributes of edges.  host: path of the arrays that GPUs read in the
-    host's memory; None where they read none.
+    of ``hybrid``.  edges: batches may have ids and attributes of edges.  weights: as in `DrawOptions`.
+    host: path of the arrays that GPUs read in the host's memory; None where they read none.
     """
 
     devices: tuple[str, ...]
@@ -29,10 +29,16 @@ class DeviceSource:
     topology_bytes: int | None = None
     edges: bool = True
     host: str | None = None
+    weights: tuple[str | None, ...] = ()
 
     @classmethod
     def of(
-        cls, devices: Sequence[str], sampling: SamplingOptions, cache: CacheOptions, edges: bool
+        cls,
+        devices: Sequence[str],
+        sampling: SamplingOptions,
+        cache: CacheOptions,
+        edges: bool,
+        weights: tuple[str | None, ...] = (),
     ) -> DeviceSource | None:
         """What the options say; None where no GPU is named. Raises `OptionError` for one that has nothing to do."""
         if not devices:
@@ -56,13 +62,14 @@ class DeviceSource:
             feature_bytes=budgets.features,
             topology_bytes=budgets.topology,
             edges=edges,
+            weights=weights,
         )
 
     @classmethod
     def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
         """For the sampler processes of a rank."""
-        edges = "edge_rows" in drawn_from(manifest, sampling.draw).columns
-        return cls.of(sampling.worker_devices, sampling, cache, edges)
+        draw = drawn_from(manifest, sampling.draw, sampling.weight_attr)
+        return cls.of(sampling.worker_devices, sampling, cache, "edge_rows" in draw.columns, draw.weights)
 
     @property
     def on_host(self) -> tuple[str, ...]:
@@ -83,4 +90,4 @@ class DeviceSource:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> DeviceSource:
-        return cls(**dict(raw) | {"devices": tuple(raw["devices"])})
+        return cls(**dict(raw) | {"devices": tuple(raw["devices"]), "weights": tuple(raw["weights"])})

@@ -11,14 +11,19 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.options import AGGREGATES, DrawOptions
+from glt_lightning.options import AGGREGATES, DrawOptions, WeightAttr
 from glt_lightning.sampler.link_task import LinkTask
+from glt_lightning.sampler.weights import weights_of
 
 
-def drawn_from(manifest: Manifest, draw: DrawOptions) -> DrawOptions:
-    """``draw`` for this graph: batches of a graph with attributes of edges have edge rows whether asked for or not."""
+def drawn_from(manifest: Manifest, draw: DrawOptions, weight_attr: WeightAttr = None) -> DrawOptions:
+    """``draw`` for this graph: batches of a graph with attributes of edges have edge rows whether asked for or not.
+
+    weight_attr: ``sampling.weight_attr``. Raises `OptionError` if it does not fit the graph.
+    """
     with_attributes = any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
-    return DrawOptions(**draw.values | {"with_edge": draw.with_edge or with_attributes})
+    weights = weights_of(manifest, weight_attr)
+    return DrawOptions(**draw.values | {"with_edge": draw.with_edge or with_attributes, "weights": weights})
 
 
 @dataclass(frozen=True)

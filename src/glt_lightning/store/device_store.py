@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import attr_key, edge_path, node_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import OptionError, SamplerError
@@ -45,7 +44,7 @@ class DeviceStore:
         self.graph_memory, self.feature_memory = placement.topology, placement.features
         self._memory = DeviceMemory(partition, kernels, shared, bool(placement.on_host))
         try:
-            self.lists = _lists_on_device(partition, placement)
+            self.lists = _lists_on_device(batch, placement)
             self._graph: DeviceGraph | None = self._lay_graph()
             self._graph_bytes = self._memory.nbytes["device"]
             self.attributes = _attributes_on_device(batch, placement)
@@ -66,6 +65,14 @@ class DeviceStore:
         if self._graph is None:
             raise SamplerError("the graph on the device is gone: its store is closed.")
         return self._graph
+
+    def require_weights(self, weights: tuple[str | None, ...]) -> None:
+        """Raises `OptionError` unless the graph on the device is drawn from by these weights (`DrawOptions.weights`)."""
+        if tuple(weights) != tuple(self._batch.weights) and (any(weights) or any(self._batch.weights)):
+            raise OptionError(
+                f"sampling.weight_attr: {list(weights)}: the GPU that samples has the graph with the weights "
+                f"{list(self._batch.weights)}. Graph servers whose GPUs sample have none: set worker_devices: [] there."
+            )
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -105,7 +112,8 @@ class DeviceStore:
 
     def _lay_graph(self) -> DeviceGraph:
         memory, kind = self._memory, self.graph_memory
-        view = self._partition.view if kind == "device" else self._partition.view_of(memory.array)
+        partition, weights = self._partition, self._batch.weights
+        view = partition.weighted(weights) if kind == "device" else partition.view_of(memory.array, weights)
         if kind == "hybrid":
             copy, lists = memory.address_of_copy, self.lists
             addresses = GraphAddresses.split(
@@ -174,9 +182,10 @@ def open_store(
     return DeviceStore(batch, kernels, placement, shared)
 
 
-def _lists_on_device(partition: LocalPartition, placement: Placement) -> DeviceLists:
+def _lists_on_device(batch: BatchArrays, placement: Placement) -> DeviceLists:
+    partition = batch.partition
     if placement.topology == "hybrid":
-        return choose_lists(partition, placement.topology_bytes)
+        return choose_lists(partition, placement.topology_bytes, batch.weights)
     return DeviceLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64))
 
 

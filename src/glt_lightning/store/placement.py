@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import edge_path, node_path
+from glt_lightning.data.manifest import cum_name, edge_path, node_path
 from glt_lightning.errors import OptionError
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import DrawOptions, GpuBudgets
@@ -45,15 +45,19 @@ class Need:
 
 @dataclass(frozen=True)
 class BatchArrays:
-    """The arrays of the mapped parts of ``partition`` that batches are made from. edges: ids and attributes of edges, too."""
+    """The arrays of the mapped parts of ``partition`` that batches are made from. edges: ids and attributes of edges, too.
+
+    weights: as in `DrawOptions`.
+    """
 
     partition: LocalPartition
     edges: bool = True
+    weights: tuple[str | None, ...] = ()
 
     @classmethod
     def of(cls, partition: LocalPartition, draw: DrawOptions) -> BatchArrays:
         """For batches that are drawn so (`sampler.request.drawn_from`)."""
-        return cls(partition, "edge_rows" in draw.columns)
+        return cls(partition, "edge_rows" in draw.columns, draw.weights)
 
     def edge_names(self, edge_type: int) -> tuple[str, ...]:
         """Arrays with a row for each edge of this type."""
@@ -68,6 +72,8 @@ class BatchArrays:
             for r in range(len(schema.edge_types)):
                 yield edge_path(p, r, "indptr")
                 yield edge_path(p, r, "indices")
+                if self.weights and (weight := self.weights[r]) is not None:
+                    yield edge_path(p, r, cum_name(weight))
 
     def feature_paths(self) -> Iterator[str]:
         """The arrays that batches take rows of."""

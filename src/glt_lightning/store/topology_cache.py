@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest, edge_path
+from glt_lightning.data.manifest import Manifest, cum_name, edge_path
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEntries, Pairs
@@ -87,15 +87,17 @@ class TopologyCache:
             else EdgeTypeArrays(np.zeros(1, dtype=np.int64), empty)
             for r in edge_types
         ]
-        self._view = GraphView(
-            np.array([*offsets[:-1], *self._first], dtype=np.int64),
-            lists,
-            [*(None for _ in types), *user_ids],
-            [edge_type_key(e) for e in schema.edge_types],
-            schema.source_types(),
-            [len(types) + t for t in dst],
-            np.array([[len(each.indices)] for each in lists], dtype=np.int64).reshape(len(lists), 1),
-        )
+        bounds = np.array([*offsets[:-1], *self._first], dtype=np.int64)
+        ends = schema.source_types(), [len(types) + t for t in dst]
+        keys = [edge_type_key(e) for e in schema.edge_types]
+        edge_counts = np.array([[len(each.indices)] for each in lists], dtype=np.int64).reshape(len(lists), 1)
+        ids = [*(None for _ in types), *user_ids]
+
+        def view_of(arrays: Sequence[EdgeTypeArrays]) -> GraphView:
+            return GraphView(bounds, arrays, ids, keys, *ends, edge_counts)
+
+        self._view_of, self._view = view_of, view_of(lists)
+        self._weighted: dict[tuple[str | None, ...], GraphView] = {}
         self._lists, self._first_edge = lists, [found.get(f"first_edge/{r}") for r in edge_types]
         self._dst = dst
         self.edges = [self._edges_of(r) for r in edge_types]
@@ -106,6 +108,26 @@ class TopologyCache:
         if not rows:
             return None
         return CachedEdges(found[f"indptr/{edge_type}"], found[f"first_edge/{edge_type}"], rows)
+
+    def _view_by(self, weights: tuple[str | None, ...]) -> GraphView:
+        """The lists, drawn from by the weights of `DrawOptions.weights`."""
+        if not any(weights):
+            return self._view
+        if weights not in self._weighted:
+            self._weighted[weights] = self._view_of(
+                [
+                    each if w is None else self._with_sums(r, w)
+                    for r, (each, w) in enumerate(zip(self._lists, weights, strict=True))
+                ]
+            )
+        return self._weighted[weights]
+
+    def _with_sums(self, edge_type: int, weight: str) -> EdgeTypeArrays:
+        lists, edges = self._lists[edge_type], self.edges[edge_type]
+        sums = np.empty(0, dtype=np.int32) if edges is None else edges.rows[cum_name(weight)]
+        if len(sums) != len(lists.indices):
+            raise DataError(f"cache.topology: too many edges of one type for weights ({len(lists.indices)}). Lower it.")
+        return replace(lists, sums=sums)
 
     @classmethod
     def create(
@@ -187,10 +209,11 @@ class TopologyCache:
         """The picks for cached nodes of the edge type's destination type, by rank (int [n]). excluded: (ranks, sources) of edges
         that are not there, ascending."""
         ranks, first_row = ranks.astype(np.int64), self._first[self._dst[edge_type]]
+        view = self._view_by(draw.weights)
         without = None
         if excluded is not None:
             without = ExcludedEntries.find(self._view, edge_type, excluded[0].astype(np.int64) + first_row, excluded[1])
-        rows = RowDraw(self._view, edge_type, ranks + first_row, fanout, batch_key, hop, draw, without)
+        rows = RowDraw(view, edge_type, ranks + first_row, fanout, batch_key, hop, draw, without)
         counts, neighbors, edges = rows.picks()
         if edges is not None:
             first = self._first_edge[edge_type]
@@ -216,6 +239,6 @@ class TopologyCache:
 
 def stored_edge_rows(manifest: Manifest, edge_type: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
     """``edge_ids`` and the attributes of an edge type -> dtype and shape of one row, as stored; empty without attributes."""
-    names = manifest.edge_attrs(edge_type)
-    entries = {name: manifest.arrays[edge_path(0, edge_type, name)] for name in ("edge_ids", *names)} if names else {}
+    names = manifest.edge_rows(edge_type) if manifest.edge_attrs(edge_type) else ()
+    entries = {name: manifest.arrays[edge_path(0, edge_type, name)] for name in names}
     return {name: (np.dtype(entry.dtype), tuple(entry.shape[1:])) for name, entry in entries.items()}

@@ -66,7 +66,9 @@ def open_uva(batch: BatchArrays, what: Collection[str], path: str | Path) -> Sha
 
 def _meta(batch: BatchArrays, what: Collection[str]) -> dict[str, object]:
     parts, made_by = list(batch.partition.parts), batch.partition.manifest.options_hash
-    return {"options_hash": made_by, "parts": parts, "what": sorted(what), "edges": batch.edges}
+    return {"options_hash": made_by, "parts": parts, "what": sorted(what), "edges": batch.edges} | (
+        {"weights": list(batch.weights)} if any(batch.weights) else {}
+    )
 
 
 def _strides(partition: LocalPartition, paths: Collection[str]) -> dict[str, int]:
