@@ -56,7 +56,6 @@ def make_links(tmp_path: Path) -> Callable[..., GLTDataModule]:
             "input_type": BUYS,
         }
         sampling = {
-            "exclude_target_edges": "none",
             "undirected": True,
             "num_neighbors": [10, 5],
             "batch_size": 64,
@@ -78,7 +77,7 @@ def opened(data: GLTDataModule) -> LocalPartition:
 
 
 def spec_of(graph: LocalPartition, split: str, name: str | None = None, **options: Any) -> LinkSpec:
-    links = LinkSeeds(**{"input_type": BUYS, "exclude_target_edges": "none"} | options)
+    links = LinkSeeds(**{"input_type": BUYS} | options)
     return links.spec(graph, split, name or split, num_neighbors=[2], batch_size=8)
 
 
@@ -205,7 +204,6 @@ def test_a_homogeneous_graph_needs_no_input_type(graph_npz: Path, tmp_path: Path
         task="link",
         edge_splits={"num_val": 0.1, "num_test": 0.1},
         num_neighbors=[5],
-        exclude_target_edges="none",
         batch_size=64,
     )
     assert data.link_type == "node__to__node"
