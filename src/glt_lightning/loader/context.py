@@ -99,8 +99,6 @@ class LoaderContext:
             sampled = ProducedElsewhere(graph, make_producer)
         if self.sampling.feature_dtype == "stored" and self._ranks.rank == 0:
             log_stored_dtypes(graph.manifest)
-        if self._ranks.rank == 0:
-            log_ignored_weights(graph.manifest, self.sampling)
         setup = ProducerSetup(
             ranks=self._ranks,
             sampling=self.sampling,
@@ -110,6 +108,8 @@ class LoaderContext:
         )
         self._opened: OpenedProducer | None = sampled.open_producer(setup)
         self._producer, self.device_rows = self._opened.producer, self._opened.device_rows
+        if self._ranks.rank == 0:
+            log_ignored_weights(graph.manifest, self.sampling)
 
     @property
     def rank(self) -> int:
