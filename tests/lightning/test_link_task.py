@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -280,6 +282,19 @@ def test_what_does_not_fit_the_data_is_found_before_partitioning(
     with pytest.raises(GLTError, match=re.escape(said)):
         make_trainer().test(LinkPredictor(None, num_nodes=3), data)
     assert not list((tmp_path / "root" / "partitions").glob("*/manifest.json"))
+
+
+def test_times_of_the_data_set_are_said_to_be_unread(make_links: Any) -> None:
+    graph = opened(make_links())
+    split = graph.edge_split(graph.schema.edge_index(("user", "buys", "item")), "train")
+    timed = SimpleNamespace(
+        schema=graph.schema,
+        manifest=graph.manifest,
+        edge_split=lambda *_: replace(split, time=np.zeros(len(split), np.int64)),
+    )
+    with pytest.warns(UserWarning, match="edge_splits: train has times, which nothing reads"):
+        LinkSeeds(input_type=BUYS).spec(timed, "train", "train", num_neighbors=[2], batch_size=8)
+    graph.close()
 
 
 def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

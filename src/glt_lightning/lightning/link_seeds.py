@@ -128,6 +128,8 @@ class LinkSeeds:
         edge_type = self.edge_type(graph.schema)
         index = graph.schema.edge_index(edge_type)
         found = graph.edge_split(index, split)
+        if found.time is not None:
+            rank_zero_warn(f"edge_splits: {split} has times, which nothing reads: neighbours of any time are sampled.")
         excluded = self.exclude_target_edges[split]
         if split != "train" and excluded == "none":
             _warn_of_leak(split, found.edge, graph.edge_split(index, "train").edge, graph.manifest, edge_type)

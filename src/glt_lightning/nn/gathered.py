@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,15 +36,17 @@ class Sources(Tensor):
             return func(*plain, **(kwargs or {}))
 
 
-class Deferred:
+class Deferred(ABC):
     """Stands for a tensor, which is made when something is done to it that needs it."""
 
+    @abstractmethod
     def rows(self) -> Tensor:
-        raise NotImplementedError
+        """The tensor itself."""
 
     @property
+    @abstractmethod
     def shape(self) -> torch.Size:
-        raise NotImplementedError
+        """Its sizes, which are known before it is made."""
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]

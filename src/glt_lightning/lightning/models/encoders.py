@@ -28,7 +28,7 @@ from glt_lightning.lightning.models.gnn import (
     num_seeds,
 )
 from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
-from glt_lightning.lightning.models.loops import only_kept, run_with_loops, take_self_loops, with_self_loops
+from glt_lightning.lightning.models.loops import run_with_loops, take_self_loops, with_self_loops, without_loop_sink
 from glt_lightning.lightning.models.trim import Form, layer_size, run_layer
 from glt_lightning.loader.edge_index import traceable
 from glt_lightning.nn import fuse_layers, relu_dropout
@@ -194,7 +194,7 @@ class ConvStack(nn.Module):
             kinds = batch.edge_type.long()
         edge_index = traceable(batch.edge_index)
         if self.loops and self.forms is None:
-            edge_index = only_kept(with_self_loops(edge_index, len(x)), len(x))
+            edge_index = without_loop_sink(with_self_loops(edge_index, len(x)), len(x))
         for i, conv in enumerate(self.convs):
             if self.forms is None:
                 x = conv(x, edge_index)

@@ -18,10 +18,10 @@ from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCate
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated, take_aggregate
 from glt_lightning.lightning.models.loops import (
     gcn_weights,
-    only_kept,
     run_with_loops,
     take_self_loops,
     with_self_loops,
+    without_loop_sink,
 )
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
 from glt_lightning.loader.edge_index import first_edges, traceable
@@ -116,7 +116,7 @@ class HomogeneousGNN(nn.Module):
         if self.gcn_loops is not None:
             edge_index, weights["edge_weight"] = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
         elif self.loops and self.forms is None:
-            edge_index = only_kept(with_self_loops(edge_index, len(x)), len(x))
+            edge_index = without_loop_sink(with_self_loops(edge_index, len(x)), len(x))
         if self.forms is None:
             return self.gnn(x, edge_index, **weights)[: num_seeds(batch)]
         last = len(self.gnn.convs) - 1

@@ -35,16 +35,16 @@ def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
     of edges depend on their values, which `torch.compile` cannot follow, and which a read of each batch would have to wait for.
     """
     row, col = plain(edge_index)
-    kept = row != col
-    before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])  # of edges that are kept
+    between = row != col
+    before = torch.cat([between.new_zeros(1, dtype=torch.int64), between.cumsum(0)])  # of edges between two nodes
     loops = torch.arange(num_nodes, device=col.device)
     loop_place = before[torch.searchsorted(col.contiguous(), loops, right=True)] + loops
-    place = torch.where(kept, before[:-1] + col, num_nodes + before[-1:] + (~kept).cumsum(0) - 1)
-    moved = torch.stack([torch.cat([row, loops]), torch.cat([torch.where(kept, col, num_nodes), loops])])
+    place = torch.where(between, before[:-1] + col, num_nodes + before[-1:] + (~between).cumsum(0) - 1)
+    moved = torch.stack([torch.cat([row, loops]), torch.cat([torch.where(between, col, num_nodes), loops])])
     return torch.empty_like(moved).index_copy(1, torch.cat([place, loop_place]), moved)
 
 
-def only_kept(edges: Tensor, num_nodes: int) -> Tensor:
+def without_loop_sink(edges: Tensor, num_nodes: int) -> Tensor:
     """What `with_self_loops` returned, without the edges into its one node more."""
     return edges[:, : int((edges[1] < num_nodes).sum())]
 
