@@ -34,7 +34,8 @@ def test_config_is_understood_and_nothing_is_done(
 def test_the_expected_configs_are_there() -> None:
     names = {path.relative_to(ROOT / "configs").as_posix() for path in CONFIGS}
     reference = {
-        f"reference/{n}.yaml" for n in ("cora", "amazon_computers", "facebook_pages", "wordnet", "dblp_hetero")
+        f"reference/{n}.yaml"
+        for n in ("cora", "amazon_computers", "facebook_pages", "wordnet", "dblp_hetero", "dblp_link", "wordnet_link")
     }
     own = {"demo.yaml", "products.yaml", "hetero.yaml", "server-client.yaml", "link.yaml", "ogbl-collab.yaml"}
     assert names >= own | reference
