@@ -22,6 +22,7 @@ from glt_lightning.ops import (
     build,
     disk,
     dynamic_cache,
+    embedding,
     encoding,
     excluded,
     file_map,
@@ -48,6 +49,7 @@ STRUCTS = {
     "glt_disk": disk._DiskStruct,
     "glt_khop_shape": khop_batch._Shape,
     "glt_excluded": excluded.ExcludedStruct,
+    "glt_row_gradients": embedding.RowGradientsStruct,
 }
 CONSTANTS = {
     "GLT_ABI_VERSION": native.ABI_VERSION,

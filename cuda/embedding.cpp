@@ -1,0 +1,256 @@
+// Rows that train: sums of the gradients of each row, and the steps of the sparse optimizers.
+#include <glt/embedding.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "graph.h"
+#include "guard.h"
+#include "threads.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define GLT_WIDE __attribute__((target("avx2")))
+#endif
+
+namespace glt {
+namespace {
+
+constexpr int64_t kValues = 1 << 15;  // values that are worth a thread
+constexpr int kDigit = 11;            // bits of a pass of the sort: its counts stay in the first cache
+
+int64_t grain(int64_t width) { return std::max<int64_t>(1, kValues / std::max<int64_t>(1, width)); }
+
+// Positions of rows [n] in the order of the rows; equal ones stay in their order.
+std::vector<int64_t> order_of(const int64_t* rows, int64_t n) {
+  struct Item {
+    uint64_t key;
+    int64_t position;
+  };
+  uint64_t all = 0;
+  bool sorted = true;
+  std::vector<Item> items(n), other(n);
+  for (int64_t i = 0; i < n; ++i) {
+    items[i] = {uint64_t(rows[i]) ^ (uint64_t(1) << 63), i};
+    all |= items[i].key ^ items[0].key;
+    sorted = sorted && (i == 0 || rows[i - 1] <= rows[i]);
+  }
+  for (int shift = 0; !sorted && shift < 64; shift += kDigit) {
+    constexpr uint64_t mask = (uint64_t(1) << kDigit) - 1;
+    if (!((all >> shift) & mask)) continue;  // the digit is the same in all
+    int64_t next[mask + 1] = {};
+    for (const Item& item : items) ++next[(item.key >> shift) & mask];
+    int64_t begin = 0;
+    for (int64_t& at : next) std::swap(begin, at), begin += at;
+    for (const Item& item : items) other[next[(item.key >> shift) & mask]++] = item;
+    items.swap(other);
+  }
+  std::vector<int64_t> order(n);
+  for (int64_t i = 0; i < n; ++i) order[i] = items[i].position;
+  return order;
+}
+
+// The sums of the rows [begin, end) of `merged`, whose occurrences begin at first[row] of `order`.
+void add_rows(const float* values, int64_t width, const int64_t* order, const int64_t* first, int64_t begin, int64_t end,
+              float* sums) {
+  for (int64_t row = begin; row < end; ++row) {
+    float* __restrict to = sums + row * width;
+    std::memcpy(to, values + order[first[row]] * width, width * sizeof(float));
+    for (int64_t i = first[row] + 1; i < first[row + 1]; ++i) {
+      const float* __restrict from = values + order[i] * width;
+      for (int64_t k = 0; k < width; ++k) to[k] += from[k];
+    }
+  }
+}
+
+struct Adjust {
+  float factor, clip_value;
+  double clip_norm;
+
+  // g [width] of a row, ready to use, into `out`.
+  void apply(const float* g, int64_t width, float* __restrict out) const {
+    for (int64_t k = 0; k < width; ++k) out[k] = g[k] * factor;
+    if (clip_value < INFINITY)
+      for (int64_t k = 0; k < width; ++k) out[k] = out[k] < -clip_value ? -clip_value : out[k] > clip_value ? clip_value : out[k];
+    if (!(clip_norm < double(INFINITY))) return;
+    double squares = 0;
+    for (int64_t k = 0; k < width; ++k) squares += double(out[k]) * double(out[k]);
+    const double norm = std::sqrt(squares);
+    if (!(norm > clip_norm)) return;
+    const float scale = float(clip_norm / norm);
+    for (int64_t k = 0; k < width; ++k) out[k] *= scale;
+  }
+};
+
+// base^n by repeated squaring: libm's pow differs between machines.
+double power(double base, int64_t n) {
+  double result = 1;
+  for (; n > 0; n >>= 1, base *= base)
+    if (n & 1) result *= base;
+  return result;
+}
+
+struct Sgd {
+  float* weight;
+  float lr;
+
+  inline void step(int64_t row, const float* __restrict g, int64_t width) const {
+    float* __restrict w = weight + row * width;
+    for (int64_t k = 0; k < width; ++k) w[k] -= lr * g[k];
+  }
+};
+
+struct Adagrad {
+  float *weight, *sums;
+  float lr, eps;
+
+  inline void step(int64_t row, const float* __restrict g, int64_t width) const {
+    float* __restrict w = weight + row * width;
+    float* __restrict s = sums + row * width;
+    for (int64_t k = 0; k < width; ++k) {
+      s[k] += g[k] * g[k];
+      w[k] -= lr * (g[k] / (std::sqrt(s[k]) + eps));
+    }
+  }
+};
+
+struct RowwiseAdagrad {
+  float *weight, *sums;
+  float lr, eps;
+
+  inline void step(int64_t row, const float* __restrict g, int64_t width) const {
+    float* __restrict w = weight + row * width;
+    double squares = 0;
+    for (int64_t k = 0; k < width; ++k) squares += double(g[k]) * double(g[k]);
+    sums[row] += float(squares / double(width));
+    const float under = std::sqrt(sums[row]) + eps;
+    for (int64_t k = 0; k < width; ++k) w[k] -= lr * (g[k] / under);
+  }
+};
+
+struct Adam {
+  float *weight, *first, *second;
+  int32_t* steps;
+  double beta1, beta2, rate;
+  float lr, eps, left1, left2;  // lr: of a step by the global count, with its corrections
+
+  inline void step(int64_t row, const float* __restrict g, int64_t width) const {
+    float* __restrict w = weight + row * width;
+    float* __restrict m = first + row * width;
+    float* __restrict v = second + row * width;
+    float size = lr, by1 = 1, by2 = 1;
+    if (steps) {
+      const int64_t t = ++steps[row];
+      by1 = float(1 - power(beta1, t)), by2 = float(1 - power(beta2, t)), size = float(rate);
+    }
+    for (int64_t k = 0; k < width; ++k) {
+      m[k] += (g[k] - m[k]) * left1;
+      v[k] += (g[k] * g[k] - v[k]) * left2;
+      w[k] -= size * ((m[k] / by1) / (std::sqrt(v[k] / by2) + eps));  // a division by 1 changes nothing
+    }
+  }
+};
+
+// The step of the rows [begin, end) of the gradients.
+template <class Rule>
+inline void run(const Rule& rule, const glt_row_gradients& all, const Adjust& adjust, int64_t begin, int64_t end) {
+  std::vector<float> room(all.width);
+  const float* values = static_cast<const float*>(all.values);
+  for (int64_t i = begin; i < end; ++i) {
+    adjust.apply(values + i * all.width, all.width, room.data());
+    rule.step(all.rows[i], room.data(), all.width);
+  }
+}
+
+#ifdef GLT_WIDE
+template <class Rule>
+GLT_WIDE __attribute__((flatten)) void run_wide(const Rule& rule, const glt_row_gradients& all, const Adjust& adjust,
+                                                int64_t begin, int64_t end) {
+  run(rule, all, adjust, begin, end);
+}
+#endif
+
+int32_t bad_rows(const glt_row_gradients& all, int64_t* detail) {
+  for (int64_t i = 0; i < all.n; ++i) {
+    if (uint64_t(all.rows[i]) >= uint64_t(all.num_rows)) return fail(detail, GLT_BAD_ID, i, all.rows[i]);
+    if (i && all.rows[i] <= all.rows[i - 1]) return fail(detail, GLT_BAD_ARG, i, all.rows[i]);
+  }
+  return GLT_OK;
+}
+
+template <class Rule>
+int32_t step_rows(const Rule& rule, const glt_row_gradients& all, int32_t threads, int64_t* detail) {
+  if (const int32_t status = bad_rows(all, detail)) return status;
+  const double* given = static_cast<const double*>(all.adjust);
+  const Adjust adjust{float(given[0]), float(given[1]), given[2]};
+  auto* body = run<Rule>;
+#ifdef GLT_WIDE
+  static const bool wide = (__builtin_cpu_init(), __builtin_cpu_supports("avx2"));
+  if (wide) body = run_wide<Rule>;
+#endif
+  parallel(all.n, threads, grain(all.width), [&](int64_t begin, int64_t end, int) { body(rule, all, adjust, begin, end); });
+  return GLT_OK;
+}
+
+}  // namespace
+}  // namespace glt
+
+int32_t glt_merge_rows(const int64_t* rows, const void* values, const int64_t* counts, int64_t n, int64_t width,
+                       int64_t* merged, void* sums, int64_t* merged_counts, int64_t* num, int32_t threads,
+                       int64_t* detail) try {
+  const std::vector<int64_t> order = glt::order_of(rows, n);
+  std::vector<int64_t> first;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t row = rows[order[i]], count = counts ? counts[order[i]] : 1;
+    if (first.empty() || merged[first.size() - 1] != row) {
+      merged[first.size()] = row;
+      merged_counts[first.size()] = 0;
+      first.push_back(i);
+    }
+    merged_counts[first.size() - 1] += count;
+  }
+  *num = int64_t(first.size());
+  first.push_back(n);
+  glt::parallel(*num, threads, glt::grain(width), [&](int64_t begin, int64_t end, int) {
+    glt::add_rows(static_cast<const float*>(values), width, order.data(), first.data(), begin, end, static_cast<float*>(sums));
+  });
+  return GLT_OK;
+}
+GLT_CATCH(detail)
+
+int32_t glt_sgd_rows(const glt_row_gradients* gradients, void* weight, const void* rule, int32_t threads,
+                     int64_t* detail) try {
+  const double* r = static_cast<const double*>(rule);
+  return glt::step_rows(glt::Sgd{static_cast<float*>(weight), float(r[0])}, *gradients, threads, detail);
+}
+GLT_CATCH(detail)
+
+int32_t glt_adagrad_rows(const glt_row_gradients* gradients, void* weight, void* sums, int32_t rowwise, const void* rule,
+                         int32_t threads, int64_t* detail) try {
+  const double* r = static_cast<const double*>(rule);
+  float *w = static_cast<float*>(weight), *s = static_cast<float*>(sums);
+  if (rowwise) return glt::step_rows(glt::RowwiseAdagrad{w, s, float(r[0]), float(r[1])}, *gradients, threads, detail);
+  return glt::step_rows(glt::Adagrad{w, s, float(r[0]), float(r[1])}, *gradients, threads, detail);
+}
+GLT_CATCH(detail)
+
+int32_t glt_adam_rows(const glt_row_gradients* gradients, void* weight, void* first, void* second, void* steps, int64_t step,
+                      const void* rule, int32_t threads, int64_t* detail) try {
+  const double* r = static_cast<const double*>(rule);
+  const double corrected = r[0] * std::sqrt(1 - glt::power(r[2], step)) / (1 - glt::power(r[1], step));
+  const glt::Adam adam{static_cast<float*>(weight),
+                       static_cast<float*>(first),
+                       static_cast<float*>(second),
+                       step > 0 ? nullptr : static_cast<int32_t*>(steps),
+                       r[1],
+                       r[2],
+                       r[0],
+                       float(corrected),
+                       float(r[3]),
+                       float(1 - r[1]),
+                       float(1 - r[2])};
+  return glt::step_rows(adam, *gradients, threads, detail);
+}
+GLT_CATCH(detail)
