@@ -24,6 +24,7 @@ from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
 from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
+from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import (
     EDGE_FORMATS,
@@ -72,6 +73,7 @@ class GLTDataModule(SeedDataModule):
         transforms: Transforms of PyG that change the graph before it is partitioned, in this order: class paths, such as
             ``torch_geometric.transforms.RandomNodeSplit``, or ``{class_path: ..., init_args: {...}}``. They see the whole
             graph in memory; random ones draw by ``partition.seed``.
+            What changes every batch is ``transform``.
         normalize: ``rows`` makes each row of ``x`` sum to 1, as PyG does; ``standardize`` gives each column mean 0 and
             deviation 1.
         num_neighbors: Fan-outs, first hop first, -1 for all neighbours; or a list per edge type, ``{src__rel__dst: [...]}``.
@@ -92,6 +94,9 @@ class GLTDataModule(SeedDataModule):
         edge_format: ``edge_index``: the edges of batches are PyG's `EdgeIndex`, sorted by destination, with column pointers.
             ``edge_index_csr``: in training also with the order by source, which sparse products of PyG read in the backward
             pass. ``tensor``: the same edges as a tensor.
+        transform: What changes every batch, before it is moved to the device: the class path of a transform, of PyG or your own,
+            the path of a function, ``{class_path: ..., init_args: {...}}``, in a script also a callable. It takes a batch and
+            returns one. What changes the graph before it is partitioned is ``transforms``.
         predict_split: Nodes to predict: all of ``input_type``, or those of a split; with ``task: link`` the edges of a split.
         task: ``node``: seeds are nodes. ``link``: seeds are edges, to be told from pairs of nodes without an edge.
         edge_splits: The edges to predict: ``{train, val, test}``, each a path of node ids [2, S] or [S, 2], or
@@ -145,6 +150,8 @@ class GLTDataModule(SeedDataModule):
         eval_neg_sampling: NegativeSampling | str | None = None,
         exclude_target_edges: str | dict[str, str] | None = None,
         reverse_edge_types: dict[str, str] | None = None,
+        # as for dataset
+        transform: str | dict[str, Any] | Any = None,
     ) -> None:
         links = LinkSeeds.of(
             task,
@@ -175,6 +182,7 @@ class GLTDataModule(SeedDataModule):
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.splits, self.predict_split = splits or {}, predict_split
         self.seed_weights, self.edge_format = seed_weights, edge_format
+        self.transform = BatchTransform.of("transform", transform)
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed

@@ -66,6 +66,11 @@ class GraphDataModule(LightningDataModule):
         """Raises `OptionError` unless the options name a graph."""
         if self.dataset is None and self.partition.dir is None and not self._servers:
             raise OptionError(_NO_GRAPH)
+        if not isinstance(self.transforms, (list, tuple)):
+            raise OptionError(
+                f"transforms: expected a list of class paths, got {self.transforms!r:.200}. They change the graph before it is "
+                "partitioned; what changes every batch is transform."
+            )
         if self.normalize not in ("none", "rows", "standardize"):
             raise OptionError(f"normalize: expected none, rows or standardize; got {self.normalize!r}.")
 

@@ -13,6 +13,7 @@ from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.own_ids import have_ids, own_ids
 from glt_lightning.lightning.own_splits import read_fitting_split, require_split, split_of
 from glt_lightning.loader import LoaderSpec
+from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.options import EdgeFormat, Fanouts
 from glt_lightning.partition.splits import check_overlap
@@ -26,6 +27,7 @@ class SeedDataModule(GraphDataModule):
     eval_num_neighbors: Fanouts | None
     eval_batch_size: int
     edge_format: EdgeFormat
+    transform: BatchTransform | None
 
     def _check_before_partitioning(self, stage: str | None) -> None:
         """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
@@ -54,6 +56,7 @@ class SeedDataModule(GraphDataModule):
             "shuffle": shuffle,
             "exact": not train,
             "edge_format": self.edge_format,
+            "transform": self.transform,
         }
         if self.links is None:
             seeds, split = self._find_seeds(split)

@@ -130,9 +130,9 @@ class LoaderContext:
         plan = make_plan(spec, seeds, manifest, sampling, self.seed, ranks)
         stored = manifest.as_stored if config.stored else manifest
         collate = Collate(stored, seeds.node_type)
-        _require_free(spec, collate)
+        self._require_possible(spec, collate)
         identity = plan_identity(spec, plan, seeds.node_type, manifest, ranks)
-        loader = DistNeighborLoader(plan, config, self._producer, collate, identity)
+        loader = DistNeighborLoader(plan, config, self._producer, collate, identity, spec.transform)
         self._loaders.add(loader)
         return loader
 
@@ -141,7 +141,7 @@ class LoaderContext:
         negatives of a partition folder of an earlier release."""
         self._check_open()
         loader, collate = make_link_loader(spec, self.graph, self.sampling, self.seed, self._ranks, self._producer)
-        _require_free(spec, collate)
+        self._require_possible(spec, collate)
         self._loaders.add(loader)
         return loader
 
@@ -166,6 +166,17 @@ class LoaderContext:
             found.append((rows.float() if rows.dtype == torch.bfloat16 else rows).cpu().numpy().copy())
         loader.close()
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    def _require_possible(self, spec: LoaderSpec | LinkSpec, collate: Collate) -> None:
+        if taken := set(spec.extras) & collate.names:
+            raise OptionError(
+                f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
+            )
+        if spec.transform is not None and self.device_rows is not None:
+            raise OptionError(
+                f"loader {spec.name!r}: transform: with cache.device batches get their rows on {self._device}, after the "
+                "transform would have run. Remove cache.device, or change batches in on_after_batch_transfer of the module."
+            )
 
     def _check_open(self) -> None:
         if self._opened is None:
@@ -197,13 +208,6 @@ class LoaderContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _require_free(spec: LoaderSpec | LinkSpec, collate: Collate) -> None:
-    if taken := set(spec.extras) & collate.names:
-        raise OptionError(
-            f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
-        )
 
 
 def _ranks_of(given: RankFields) -> Ranks:

@@ -33,6 +33,7 @@ class DistLinkNeighborLoader(DistNeighborLoader):
         producer: Makes the batches.
         collate: Turns a `Sample` into a PyG object.
         identity: Facts that a checkpoint is compared with when it is loaded.
+        transform: What every batch goes through before it is given out, or None.
 
     Example:
         >>> edges = np.array([[0, 3, 4], [1, 4, 6]])
@@ -76,4 +77,4 @@ def make_link_loader(
     plan = LinkPlan.over(make_plan(nodes, seeds, manifest, sampling, seed, ranks), edges)
     collate = LinkCollate(manifest.as_stored if config.stored else manifest, task)
     identity = plan_identity(nodes, plan, seeds.node_type, manifest, ranks) | plan.link_identity
-    return DistLinkNeighborLoader(plan, config, producer, collate, identity), collate
+    return DistLinkNeighborLoader(plan, config, producer, collate, identity, spec.transform), collate

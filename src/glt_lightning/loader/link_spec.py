@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError, OptionError
+from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, one_of
 from glt_lightning.sampler.link_task import EXCLUDE, LinkTask
@@ -39,7 +40,7 @@ class LinkSpec:
         shuffle: A new order in every epoch.
         exact: For evaluation: every edge exactly once over all ranks, and the same draws in every epoch.
         extras: Arrays [S, ...] in the order of the edges, by the name that they get in a batch.
-        edge_format: As in `LoaderSpec`.
+        edge_format, transform: As in `LoaderSpec`.
 
     Raises:
         OptionError: For a spec that contradicts itself; by ``make_link_loader`` for one that does not fit the graph.
@@ -67,11 +68,13 @@ class LinkSpec:
     exact: bool = False
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     edge_format: EdgeFormat = "tensor"
+    transform: Any = None
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
         one_of(f"{where} exclude_target_edges", self.exclude_target_edges, EXCLUDE)
         one_of(f"{where} edge_format", self.edge_format, EDGE_FORMATS)
+        object.__setattr__(self, "transform", BatchTransform.of(f"{where} transform", self.transform))
         edges = _ids(f"{where} edge_label_index", self.edge_label_index)
         if edges.ndim != 2 or edges.shape[0] != 2:
             raise OptionError(

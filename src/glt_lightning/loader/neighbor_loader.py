@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glt_lightning.errors import OptionError
+from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.resume import read_state
 from glt_lightning.producer.base import Producer
@@ -67,6 +68,7 @@ class DistNeighborLoader:
         producer: Makes the batches.
         collate: Turns a `Sample` into a PyG object.
         identity: Facts that a checkpoint is compared with when it is loaded.
+        transform: What every batch goes through before it is given out, or None.
 
     Raises:
         SamplerError: While iterating, if a batch cannot be made; the message has the sampler's traceback.
@@ -86,8 +88,10 @@ class DistNeighborLoader:
         producer: Producer,
         collate: Collate,
         identity: dict[str, Any],
+        transform: BatchTransform | None = None,
     ) -> None:
         self._plan, self._config, self._producer, self._collate = plan, config, producer, collate
+        self._transform = transform
         self._identity = identity | {
             "seed": plan.seed,
             "batch_size": plan.batch_size,
@@ -139,12 +143,16 @@ class DistNeighborLoader:
             sample = next(stream, None)
             if sample is None:
                 return
-            box = [self._collate(sample)]
+            box = [self._batch(sample)]
             self._stats.wait_s += time.perf_counter() - begin
             self._count(sample)
             self._delivered = sample.number + 1
             del sample  # the batch alone holds the memory from here on,
             yield box.pop()  # and only the consumer holds the batch
+
+    def _batch(self, sample: Sample) -> Batch:
+        batch = self._collate(sample)
+        return batch if self._transform is None else self._transform(batch, self._plan.loader, sample.number)
 
     def _count(self, sample: Sample) -> None:
         arrays = sample.arrays

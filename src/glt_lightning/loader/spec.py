@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.errors import OptionError
+from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, one_of
 from glt_lightning.transport.message import DTYPES
 from glt_lightning.types import GraphSchema
@@ -36,6 +38,8 @@ class LoaderSpec:
         edge_format: ``edge_index``: the edges are PyG's `EdgeIndex`, sorted by destination, with column pointers.
             ``edge_index_csr``: unless ``exact``, also with the order by source, which sparse products of PyG read backward.
             ``tensor``: the same edges as a tensor.
+        transform: A function from batch to batch, which every batch goes through before it is given out: a callable, an import
+            path, or ``{class_path, init_args}``. It runs in the training process.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
 
@@ -69,10 +73,12 @@ class LoaderSpec:
     exact: bool = False
     edge_format: EdgeFormat = "tensor"
     seed_weights: np.ndarray | None = None
+    transform: Any = None
 
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
+        object.__setattr__(self, "transform", BatchTransform.of(f"loader {self.name!r}: transform", self.transform))
         one_of(f"loader {self.name!r}: edge_format", self.edge_format, EDGE_FORMATS)
         if self.per_rank and self.seeds is None:
             raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids of this rank alone.")

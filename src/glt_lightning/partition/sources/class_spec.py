@@ -8,10 +8,10 @@ import inspect
 import json
 import random
 from argparse import Namespace
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -53,17 +53,42 @@ class ClassSpec:
             ) from None
 
     def load(self) -> type:
+        kind = self._import()
+        if not inspect.isclass(kind):
+            raise DataError(f"{self.option}: {self.path} is not a class.")
+        return kind
+
+    def make(self) -> Callable[..., Any]:
+        """A function, or a callable object of a class. Raises `DataError` for what cannot be made or called."""
+        found = self._import()
+        if not inspect.isclass(found):
+            if not callable(found):
+                raise DataError(f"{self.option}: {self.path} is not callable, but {type(found).__name__}.")
+            if self.arguments:
+                raise DataError(
+                    f"{self.option}: {self.path} is a function and takes no init_args. Remove them, or give a class."
+                )
+            return cast("Callable[..., Any]", found)
+        self.check(found)
+        try:
+            made = found(**self.arguments)
+        except Exception as error:  # a third-party class may raise anything
+            raise DataError(f"{self.option}: {self.text} cannot be made ({type(error).__name__}: {error}).") from error
+        if not callable(made):
+            raise DataError(
+                f"{self.option}: {self.path} is not callable; expected a transform such as those of torch_geometric.transforms."
+            )
+        return cast("Callable[..., Any]", made)
+
+    def _import(self) -> Any:
         module, _, name = self.path.rpartition(".")
         try:
-            kind = getattr(importlib.import_module(module), name)
+            return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise DataError(
                 f"{self.option}: cannot import {self.path!r} ({error}). Give the import path of a class, such as "
                 "package.module.Class, of a package that is installed or in the working directory."
             ) from None
-        if not inspect.isclass(kind):
-            raise DataError(f"{self.option}: {self.path} is not a class.")
-        return kind
 
     def check(self, kind: type, given: Collection[str] = ()) -> None:
         """Raises `DataError`, with the names, for arguments that the class lacks or has no use for.

@@ -31,7 +31,7 @@ class TransformedSource(DelegatingSource):
         self.inner, self.name, self._seed = source, source.name, seed
         self._specs = [ClassSpec.parse("transforms", given) for given in transforms]
         self.transforms = [spec.text for spec in self._specs]
-        self._made = [_make(spec) for spec in self._specs]
+        self._made = [spec.make() for spec in self._specs]
 
     @property
     def fingerprint(self) -> str:
@@ -81,20 +81,6 @@ class TransformedSource(DelegatingSource):
                 f"transforms: {', '.join(self.transforms)} made nodes of type {node_type!r} that were not there."
             )
         return dict(attrs)
-
-
-def _make(spec: ClassSpec) -> Any:
-    kind = spec.load()
-    spec.check(kind)
-    try:
-        made = kind(**spec.arguments)
-    except Exception as error:  # a third-party class may raise anything
-        raise DataError(f"transforms: {spec.text} cannot be made ({type(error).__name__}: {error}).") from error
-    if not callable(made):
-        raise DataError(
-            f"transforms: {spec.path} is not callable; expected a transform such as torch_geometric.transforms."
-        )
-    return made
 
 
 def _apply(spec: ClassSpec, transform: Any, data: Data | HeteroData) -> Data | HeteroData:
