@@ -22,6 +22,7 @@ from glt_lightning.data.manifest import (
     node_path,
     split_path,
 )
+from glt_lightning.data.row_order import TIMES
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
@@ -153,14 +154,25 @@ class LocalPartition:
     def weighted(self, weights: tuple[str | None, ...]) -> GraphView:
         """The same where neighbours are drawn by weight: for each edge type the name of an attribute of
         ``Manifest.weights``, or None; empty: of no edge type. Raises `DataError` for weights that the folder does not have."""
+        return self._drawn_by(weights, False)
+
+    def timed(self, weights: tuple[str | None, ...] = ()) -> GraphView:
+        """As `weighted`, with the times of the edge types that have some. Raises `DataError` where none has."""
+        return self._drawn_by(weights, True)
+
+    def _drawn_by(self, weights: tuple[str | None, ...], timed: bool) -> GraphView:
         weights = weights if any(weights) else ()
-        view = self._maps.views.get(weights)
+        view = self._maps.views.get((weights, timed))
         if view is None:
-            view = self._maps.views[weights] = self.view_of(self._open, weights)
+            view = self._maps.views[weights, timed] = self.view_of(self._open, weights, timed)
         return view
 
-    def view_of(self, opened: Callable[[str], np.ndarray], weights: tuple[str | None, ...] = ()) -> GraphView:
+    def view_of(
+        self, opened: Callable[[str], np.ndarray], weights: tuple[str | None, ...] = (), timed: bool = False
+    ) -> GraphView:
         """The same over other arrays: ``opened`` returns the array for a path in the folder."""
+        if timed:
+            self.manifest.require_times()
         self.manifest.require_weights(weights)
         schema, manifest = self.schema, self.manifest
         edge_types: list[EdgeTypeArrays | None] = []
@@ -183,7 +195,8 @@ class LocalPartition:
                     )
                 weight = weights[r] if weights else None
                 sums = None if weight is None else opened(edge_path(p, r, cum_name(weight)))
-                edge_types.append(EdgeTypeArrays(indptr, indices, sums))
+                times = opened(edge_path(p, r, TIMES)) if timed and manifest.is_timed(r) else None
+                edge_types.append(EdgeTypeArrays(indptr, indices, sums, times))
         user_ids = [
             opened(node_path(p, t, "n_id")) if p in self.parts else None
             for t in range(len(schema.node_types))
@@ -288,7 +301,7 @@ class _Maps:
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory, self._manifest = directory, manifest
         self._arrays: dict[str, np.ndarray] = {}
-        self.views: dict[tuple[str | None, ...], GraphView] = {}
+        self.views: dict[tuple[tuple[str | None, ...], bool], GraphView] = {}
 
     def open(self, path: str) -> np.ndarray:
         array = self._arrays.get(path)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.manifest_checks import checked, require
-from glt_lightning.data.regular_file import open_regular, parse_json
+from glt_lightning.data.manifest_checks import checked, read_json, require
+from glt_lightning.data.row_order import TIMES, RowOrder
 from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.types import EdgeType, GraphSchema, NodeType, edge_type_str
@@ -157,6 +157,7 @@ class Manifest:
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
         class_names: Names of the classes, ``None`` where the data has none.
         edge_splits: `edge_split_key` -> the edges to predict.
+        row_order: How rows are ordered by time; None: by the user id of the source.
 
     Raises:
         PartitionError: By `load`, for a manifest that is missing, damaged or of another version.
@@ -188,6 +189,7 @@ class Manifest:
     num_categories: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
     class_names: tuple[str, ...] | None = None
     edge_splits: Mapping[str, EdgeSplitEntry] = field(default_factory=dict)
+    row_order: RowOrder | None = None
 
     @property
     def options_hash(self) -> str:
@@ -223,9 +225,21 @@ class Manifest:
         return self._names(node_path(0, node_type, ""), {"n_id", "hotness"})
 
     def edge_attrs(self, edge_type: int) -> tuple[str, ...]:
-        """Names of the edge attributes of a type, without the three structure arrays and the prefix sums of weights."""
-        names = self._names(edge_path(0, edge_type, ""), {"indptr", "indices", "edge_ids"})
+        """Names of the edge attributes of a type, without the structure arrays and the prefix sums of weights."""
+        structure = {"indptr", "indices", "edge_ids"} | ({TIMES} if self.is_timed(edge_type) else set())
+        names = self._names(edge_path(0, edge_type, ""), structure)
         return tuple(name for name in names if not name.endswith(_CUM))
+
+    def is_timed(self, edge_type: int) -> bool:
+        """Whether the edges of a type have times, by which their rows are ordered."""
+        return self.row_order is not None and edge_type in self.row_order.edge_types
+
+    def require_times(self) -> None:
+        """Raises `DataError` unless some edge type `is_timed`."""
+        if self.row_order is None or not self.row_order.edge_types:
+            raise DataError(
+                "times: no edge type of this partition has times. Set partition.time_attr and partition again."
+            )
 
     def weights(self, edge_type: int) -> tuple[str, ...]:
         """Names of the edge attributes of a type that edges can be sampled by: those with `cum_name`."""
@@ -235,7 +249,8 @@ class Manifest:
 
     def edge_rows(self, edge_type: int) -> tuple[str, ...]:
         """Names of all arrays with a row for each edge of a type that other processes may ask for."""
-        return ("edge_ids", *self.edge_attrs(edge_type), *map(cum_name, self.weights(edge_type)))
+        times = (TIMES,) if self.is_timed(edge_type) else ()
+        return ("edge_ids", *self.edge_attrs(edge_type), *map(cum_name, self.weights(edge_type)), *times)
 
     def require_weights(self, weights: Sequence[str | None]) -> None:
         """Raises `DataError` unless ``weights`` are empty, or for each edge type None or one of its `weights`."""
@@ -317,6 +332,7 @@ class Manifest:
             **(
                 {"edge_splits": {k: asdict(e) for k, e in sorted(self.edge_splits.items())}} if self.edge_splits else {}
             ),
+            **({} if self.row_order is None else {"row_order": self.row_order.to_json()}),
             "options_hash": self.options_hash,
         }
 
@@ -331,7 +347,7 @@ class Manifest:
     def load(cls, folder: str | Path) -> Manifest:
         """Reads and checks ``folder/manifest.json``; raises `PartitionError` naming the file and what is wrong."""
         path = Path(folder) / MANIFEST
-        return cls.parse(_read_json(path), str(path))
+        return cls.parse(read_json(path), str(path))
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], where: str) -> Manifest:
@@ -374,22 +390,5 @@ class Manifest:
             num_categories={t: tuple(counts) for t, counts in raw.get("num_categories", {}).items()},
             class_names=None if raw.get("class_names") is None else tuple(raw["class_names"]),
             edge_splits={k: EdgeSplitEntry(e["count"], e["digest"]) for k, e in raw.get("edge_splits", {}).items()},
+            row_order=RowOrder.from_json(raw.get("row_order")),
         )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        with open_regular(path) as stream:
-            raw = parse_json(stream.read())
-    except FileNotFoundError:
-        reason = "the folder is not a partition" if path.parent.is_dir() else "there is no such folder"
-        raise PartitionError(f"{path}: not found; {reason}. Check the path, or run the partition command.") from None
-    except (OSError, ValueError) as error:
-        raise PartitionError(
-            f"{path}: cannot be read as JSON ({error}). Delete the folder and partition again."
-        ) from None
-    if not isinstance(raw, dict):
-        raise PartitionError(
-            f"{path}: expected a JSON object, found {type(raw).__name__}. Delete the folder and partition again."
-        )
-    return raw

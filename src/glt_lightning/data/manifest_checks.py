@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular, parse_json
+from glt_lightning.data.row_order import TIMES
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import ENCODINGS
 
@@ -53,6 +56,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_encodings(raw, folders)
     _check_categories(raw, folders)
     _check_class_names(raw)
+    _check_row_order(raw, folders)
     _check_tables(folders.get("tables", {}))
 
 
@@ -165,6 +169,26 @@ def _check_edges(raw: Mapping[str, Any], arrays: _Folders) -> None:
                 _check_vector(f"{prefix}{name}.npy", folder[name], "<i4", edges)
         total = sum(folder["indices"]["shape"][0] for folder in folders)
         require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts have {total}")
+
+
+def _check_row_order(raw: Mapping[str, Any], folders: _Folders) -> None:
+    order = raw.get("row_order")
+    if order is None:
+        return
+    good = isinstance(order, dict) and _text(order.get("time_attr")) and order.get("of") in ("nodes", "edges")
+    good = good and _list_of(_count)(types := order.get("edge_types")) and types == sorted(set(types))
+    require(good and all(r < len(raw["edge_types"]) for r in types), f"row_order: it is damaged: {_short(order)}")
+    for r in types:
+        source = raw["node_types"].index(raw["edge_types"][r][0])
+        owner = f"edges/{r}" if order["of"] == "edges" else f"nodes/{source}"
+        require(
+            order["time_attr"] in folders[f"part0/{owner}"],
+            f"row_order: {owner} has no attribute {_short(order['time_attr'])}",
+        )
+        for p in range(raw["num_parts"]):
+            path, folder = f"part{p}/edges/{r}/{TIMES}.npy", folders[f"part{p}/edges/{r}"]
+            require(TIMES in folder, f"arrays: {path} is missing")
+            _check_vector(path, folder[TIMES], "<i8", folder["indices"]["shape"][0])
 
 
 def _check_splits(raw: Mapping[str, Any], arrays: dict[str, Any]) -> None:
@@ -310,3 +334,22 @@ def _check_class_names(raw: Mapping[str, Any]) -> None:
         names is None or len(names) == raw["num_classes"],
         f"class_names: {0 if names is None else len(names)} names for {raw['num_classes']} classes",
     )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; raises `PartitionError`, naming the file, unless it is one."""
+    try:
+        with open_regular(path) as stream:
+            raw = parse_json(stream.read())
+    except FileNotFoundError:
+        reason = "the folder is not a partition" if path.parent.is_dir() else "there is no such folder"
+        raise PartitionError(f"{path}: not found; {reason}. Check the path, or run the partition command.") from None
+    except (OSError, ValueError) as error:
+        raise PartitionError(
+            f"{path}: cannot be read as JSON ({error}). Delete the folder and partition again."
+        ) from None
+    if not isinstance(raw, dict):
+        raise PartitionError(
+            f"{path}: expected a JSON object, found {type(raw).__name__}. Delete the folder and partition again."
+        )
+    return raw

@@ -22,12 +22,14 @@ class EdgeTypeArrays:
     """The mapped arrays of one edge type in one part: CSC by destination row.
 
     indptr: int64 [rows + 1]; indices: int32 or int64 [edges], gids of sources.  sums: int32 [edges], prefix sums within each row
-    of the weights that neighbours are drawn by; None: all weigh the same.
+    of the weights that neighbours are drawn by; None: all weigh the same.  times: int64 [edges], ascending within each row; None:
+    the edges have none.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
     sums: np.ndarray | None = None
+    times: np.ndarray | None = None
 
 
 class GraphView:

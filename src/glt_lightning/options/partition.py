@@ -51,6 +51,9 @@ class PartitionOptions:
             ``float16``, ``bfloat16``, or ``int8`` with a scale per row. Batches have them as float32.
         weights: Edge attributes by which edges may be sampled: numbers >= 0, one for each edge, or boolean masks. Their prefix
             sums are stored, 4 bytes an edge; an edge of weight 0 is never sampled.
+        time_attr: Attribute of nodes or of edges with times, integers (columns of dates in tables become microseconds since
+            1970): neighbours can then be drawn from those up to a seed's time alone. An edge has its own time, or that of its
+            source. Rows are stored in the order of time, and times of edges with them, 8 bytes an edge.
         device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that computes ``vip`` and ``frequency``: the same numbers,
             sooner.
         allow: Doubtful data to accept; else it is an error. ``nonfinite_labels``: NaN or infinite values in ``y``, where NaN
@@ -84,6 +87,7 @@ class PartitionOptions:
     batch_size: int | None = None
     storage: dict[str, str] = field(default_factory=dict)
     weights: list[str] = field(default_factory=list)
+    time_attr: str | None = None
     device: str = "cpu"
     allow: list[str] = field(default_factory=list)
 
@@ -102,6 +106,10 @@ class PartitionOptions:
         if isinstance(weights, str) or not all(isinstance(name, str) and name for name in weights):
             raise OptionError(
                 f"partition.weights: expected a list of edge attributes such as [edge_weight], got {weights!r}."
+            )
+        if self.time_attr is not None and (not isinstance(self.time_attr, str) or not self.time_attr):
+            raise OptionError(
+                f"partition.time_attr: expected the name of an attribute of nodes or edges, got {self.time_attr!r}."
             )
         allow: Any = self.allow
         for name in [allow] if isinstance(allow, str) else allow:

@@ -10,10 +10,12 @@ import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
 from glt_lightning.data.manifest import Manifest, cum_name, edge_path, edge_split_path, gid_path, node_path, split_path
+from glt_lightning.data.row_order import TIMES
 from glt_lightning.errors import PartitionError
 from glt_lightning.page.numbers import counted
 from glt_lightning.progress import Progress
 
+_LEAST_TIME = -(2**63)
 _CHUNK = 1 << 22  # entries checked at once: 32 MiB of 64-bit ids
 
 
@@ -83,7 +85,7 @@ class _Check:
 
     def edges(self, done: Callable[[int], object]) -> None:
         """Requires that row pointers ascend from 0 to the number of edges, sources are nodes of the source type, and edge ids
-        are not negative. Prefix sums of weights ascend within each row, from at least 0."""
+        are not negative. Prefix sums of weights ascend within each row, from at least 0, and so do times, from any."""
         schema = self._manifest.schema
         for r, source in enumerate(schema.source_types()):
             first, end = self._manifest.offsets[source : source + 2]
@@ -97,19 +99,23 @@ class _Check:
                 for _, ids in self._chunks(path):
                     self._in_range(path, ids, 0, np.iinfo(ids.dtype).max, "edge ids")
                 for name in self._manifest.weights(r):
-                    self._prefix_sums(edge_path(p, r, cum_name(name)), edge_path(p, r, "indptr"))
+                    path = edge_path(p, r, cum_name(name))
+                    self._ascends(path, edge_path(p, r, "indptr"), 0, "prefix sums")
+                if self._manifest.is_timed(r):
+                    self._ascends(edge_path(p, r, TIMES), edge_path(p, r, "indptr"), _LEAST_TIME, "times")
 
-    def _prefix_sums(self, path: str, indptr_path: str) -> None:
+    def _ascends(self, path: str, indptr_path: str, least: int, what: str) -> None:
+        """Requires that the values of a row ascend, from at least ``least``."""
         indptr = open_array(self._folder, indptr_path, self._manifest.arrays[indptr_path])
-        last = 0
-        for begin, sums in self._chunks(path):
-            before = np.concatenate([[last], sums[:-1]])
-            first, end = np.searchsorted(indptr, (begin, begin + len(sums)))
-            before[indptr[first:end] - begin] = 0  # a row begins
-            falls = np.flatnonzero(sums < before)
+        last = least
+        for begin, values in self._chunks(path):
+            before = np.concatenate([[last], values[:-1]])
+            first, end = np.searchsorted(indptr, (begin, begin + len(values)))
+            before[indptr[first:end] - begin] = least  # a row begins
+            falls = np.flatnonzero(values < before)
             if len(falls):
-                self._damaged(path, f"prefix sums of a row descend at position {begin + falls[0]}")
-            last = int(sums[-1])
+                self._damaged(path, f"{what} of a row descend at position {begin + falls[0]}")
+            last = int(values[-1])
 
     def _row_pointers(self, path: str, edges: int) -> None:
         last = 0

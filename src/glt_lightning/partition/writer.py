@@ -55,6 +55,7 @@ def made_by(
         **({"transforms": transforms} if (transforms := getattr(source, "transforms", None)) else {}),
         **({"storage": dict(sorted(options.storage.items()))} if options.storage else {}),
         **({"weights": sorted(set(options.weights))} if options.weights else {}),
+        **({} if options.time_attr is None else {"time_attr": options.time_attr}),
         **({"edge_splits": source.edge_splits_hash} if isinstance(source, LinkSource) else {}),
         "package_version": __version__,
     }

@@ -238,7 +238,8 @@ class TopologyCache:
 
 
 def stored_edge_rows(manifest: Manifest, edge_type: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """``edge_ids`` and the attributes of an edge type -> dtype and shape of one row, as stored; empty without attributes."""
-    names = manifest.edge_rows(edge_type) if manifest.edge_attrs(edge_type) else ()
+    """``edge_ids``, attributes and times of an edge type -> dtype and shape of one row, as stored; empty with ids alone."""
+    wanted = manifest.edge_attrs(edge_type) or manifest.is_timed(edge_type)
+    names = manifest.edge_rows(edge_type) if wanted else ()
     entries = {name: manifest.arrays[edge_path(0, edge_type, name)] for name in names}
     return {name: (np.dtype(entry.dtype), tuple(entry.shape[1:])) for name, entry in entries.items()}

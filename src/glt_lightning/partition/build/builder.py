@@ -206,6 +206,9 @@ class Builder:
                     parts=self._parts,
                     stored=self._graph.storage.edges[stored_type.source],
                     weights=self._graph.storage.weights[stored_type.source],
+                    times=None
+                    if self._graph.storage.time_attr is None
+                    else self._graph.storage.time_attr.times(stored_type),
                 )
                 self._arrays |= write_edges(self._folder, job, self._options.memory_bytes, done)
 

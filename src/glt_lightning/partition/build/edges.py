@@ -16,12 +16,14 @@ import numpy as np
 
 from glt_lightning.data.arrays import ArrayWriter
 from glt_lightning.data.manifest import ArrayEntry, cum_name, edge_path
+from glt_lightning.data.row_order import TIMES
 from glt_lightning.errors import DataError
 from glt_lightning.ops.build import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.build.storage import StoredAs
+from glt_lightning.partition.build.times import EdgeTimes, by_time
 from glt_lightning.partition.build.weights import WeightSums
 from glt_lightning.partition.edge_splits.kept import user_columns
 from glt_lightning.partition.sources.base import EdgeList, Rows
@@ -47,6 +49,7 @@ class EdgeJob:
         parts: The parts to write, ascending.
         stored: Dtype and encoding in which each attribute is stored.
         weights: Attributes whose prefix sums are stored, too.
+        times: Those that rows are ordered by; None: the usual order. Parallel edges of different times are then not merged.
         structure_only: Leave out edge ids and attributes.
     """
 
@@ -63,6 +66,7 @@ class EdgeJob:
     parts: Sequence[int]
     stored: Mapping[str, StoredAs] = field(default_factory=dict)
     weights: Mapping[str, WeightSums] = field(default_factory=dict)
+    times: EdgeTimes | None = None
     structure_only: bool = False
 
     @property
@@ -217,6 +221,7 @@ class _PartWriter:
             kinds |= {"edge_ids": (job.edge_id_dtype, ())}
             kinds |= {name: (job.stored[name].dtype, job.stored[name].row_shape) for name in job.attrs}
             kinds |= {cum_name(name): (np.dtype(np.int32), ()) for name in job.weights}
+            kinds |= {} if job.times is None else {TIMES: (np.dtype(np.int64), ())}
         with self._stack:  # closes the files opened so far if a later one cannot be opened
             self._writers = {
                 name: self._stack.enter_context(ArrayWriter(folder, edge_path(part, job.index, name), dtype, shape))
@@ -228,9 +233,12 @@ class _PartWriter:
     def write(self, records: np.ndarray, nodes: np.ndarray, buffers: RowBuffers) -> None:
         """nodes: user ids of the rows of a bucket."""
         job, num_rows = self._job, len(nodes)
+        coalesce = job.stored_type.both and job.times is None
         indptr, indices, edge_ids = build_rows(
-            records, num_rows, job.stored_type.both, job.sources.new, job.offset, job.record_bytes, buffers
+            records, num_rows, coalesce, job.sources.new, job.offset, job.record_bytes, buffers
         )
+        if job.times is not None:
+            indptr, indices, edge_ids = self._order(job.times, indptr, indices, edge_ids)
         self._writers["indptr"].write(indptr[1:] + self._num_edges)
         self._writers["indices"].write(indices)
         self._num_edges += len(indices)
@@ -245,6 +253,17 @@ class _PartWriter:
                     sums = job.weights[name].prefix_sums(values, indptr, user_columns(job.edges, columns), nodes)
                     self._writers[cum_name(name)].write(sums)
                 self._writers[name].write(job.stored[name].encode(values, columns))
+
+    def _order(
+        self, times: EdgeTimes, indptr: np.ndarray, indices: np.ndarray, edge_ids: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The rows in the order of their times, which are written."""
+        job = self._job
+        columns = edge_ids % max(1, job.edges.num_edges)
+        found = times(columns, user_columns(job.edges, columns), job.sources.user_ids[indices - job.offset])
+        order, indptr = by_time(found, indptr, indices, job.stored_type.both)
+        self._writers[TIMES].write(found[order])
+        return indptr, indices[order], edge_ids[order]
 
     def __enter__(self) -> _PartWriter:
         return self

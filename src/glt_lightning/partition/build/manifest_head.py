@@ -59,6 +59,7 @@ def manifest_head(
         encodings=_encodings(graph),
         num_categories=categories_of(source),
         class_names=_class_names(source),
+        row_order=None if graph.storage.time_attr is None else graph.storage.time_attr.row_order(graph.stored_types),
     )
 
 

@@ -82,6 +82,7 @@ def bytes_to_write(
         width = id_dtype.itemsize + edge_id_dtype.itemsize
         width += sum(rows.bytes_per_row for rows in graph.storage.edges[stored_type.source].values())
         width += 4 * len(graph.storage.weights[stored_type.source])
+        width += 8 if graph.storage.time_attr is not None and graph.storage.time_attr.orders(stored_type) else 0
         files.append(_EdgeFiles(count, nodes[stored_type.edge_type[2]], 0 if stored_type.both else width, record))
     kept, peak = _worst_of(files, graph)
     gids = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,9 @@ from glt_lightning.data.manifest import EncodingEntry
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16
 from glt_lightning.ops.row_bytes import row_bytes
+from glt_lightning.options import PartitionOptions
 from glt_lightning.partition.build.finite import first_nonfinite
+from glt_lightning.partition.build.times import TimeAttr
 from glt_lightning.partition.build.weights import weights_by_type
 from glt_lightning.partition.sources.base import GraphSource, Rows
 from glt_lightning.types import edge_type_str
@@ -90,24 +92,23 @@ class StoredAs:
 class Storage:
     """How all attributes of a source are stored.
 
-    wanted: attribute -> name of an encoding (``partition.storage``); allow: ``partition.allow``; weights: ``partition.weights``.
+    Attributes:
+        nodes, edges: The encoding of each attribute by type.
+        weights: The attributes of each edge type whose prefix sums are stored.
+        time_attr: The times that rows are ordered by, or None.
 
-    Raises `OptionError` for an attribute that the graph does not have, or an encoding that does not fit it.
+    Raises `OptionError` where ``storage``, ``weights`` or ``time_attr`` of the options name an attribute that the graph does not
+    have, or that does not fit.
     """
 
-    def __init__(
-        self,
-        source: GraphSource,
-        wanted: Mapping[str, str],
-        allow: Collection[str] = (),
-        weights: Collection[str] = (),
-    ) -> None:
-        self._wanted, self._allow = dict(wanted), allow
+    def __init__(self, source: GraphSource, options: PartitionOptions) -> None:
+        self._wanted, self._allow = dict(options.storage), options.allow
         self.nodes = {t: self._all(source.node_attrs(t), f"node type {t!r}") for t in source.schema.node_types}
         self.edges = {
             e: self._all(source.edge_attrs(e), f"edge type {edge_type_str(e)}") for e in source.schema.edge_types
         }
-        self.weights = weights_by_type(source, weights)
+        self.weights = weights_by_type(source, options.weights)
+        self.time_attr = None if options.time_attr is None else TimeAttr(source, options.time_attr)
         known = sorted({name for attrs in (*self.nodes.values(), *self.edges.values()) for name in attrs})
         for name in self._wanted:
             if name not in known:

@@ -72,8 +72,8 @@ class StoredGraph:
 
     @cached_property
     def storage(self) -> Storage:
-        """How attributes are stored. Raises `OptionError` if ``partition.storage`` or ``partition.weights`` does not fit them."""
-        return Storage(self.source, self.options.storage, self.options.allow, self.options.weights)
+        """How attributes are stored. Raises `OptionError` if the options that name attributes do not fit them."""
+        return Storage(self.source, self.options)
 
     def check(self, assigner: Assigner) -> None:
         """Raises `DataError` for attributes that cannot be stored, `OptionError` for too many nodes for the assigner."""
@@ -87,9 +87,11 @@ class StoredGraph:
         _ = self.storage
 
     def check_values(self) -> None:
-        """Raises `DataError` for weights that are none, and for NaN and infinite attributes that are not allowed. Reads all of
-        them, once more than writing does: that takes seconds, and assigning nodes may take hours."""
+        """Raises `DataError` for weights and times that are none, and for NaN and infinite attributes that are not allowed.
+        Reads all of them, once more than writing does: that takes seconds, and assigning nodes may take hours."""
         storage = self.storage
+        if storage.time_attr is not None:
+            storage.time_attr.check_values(self.edges)
         for edge_type, weights in storage.weights.items():
             for name, sums in weights.items():
                 for ids, chunk in numbered_chunks(self.source.edge_attrs(edge_type)[name]):

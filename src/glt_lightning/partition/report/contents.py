@@ -13,12 +13,13 @@ import numpy as np
 from glt_lightning.data.arrays import open_array
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest, edge_path
+from glt_lightning.data.row_order import TIMES
 from glt_lightning.types import edge_type_str
 
 _CHUNK = 1 << 22  # sources looked at together
 _MADE_BY_HASH = {"fingerprint", "package_version"}  # says nothing to people
 _HOT = re.compile(r"part(\d+)/(?:hot/\w+/\d+/\w+|nodes/\d+/hotness)\.npy")
-_FILE = re.compile(r"part(\d+)/(nodes|edges)/\d+/(\w+)(\.cum)?\.npy")
+_FILE = re.compile(r"part(\d+)/(nodes|edges)/(\d+)/(\w+)(\.cum)?\.npy")
 _TOPOLOGY = {"indptr", "indices", "n_id"}
 
 
@@ -66,7 +67,7 @@ class Cut:
 class Memory:
     """Bytes of files that a host with one part maps.
 
-    topology: row pointers, sources, prefix sums of weights and user ids.  edge_attrs: with the edge ids.
+    topology: row pointers, sources, prefix sums of weights, times and user ids.  edge_attrs: with the edge ids.
     hot_lists: hotness of all rows, with rankings.
     splits: those of all parts, and the gids of all nodes.
     """
@@ -200,7 +201,8 @@ def _memory(manifest: Manifest) -> tuple[Memory, ...]:
         if (hot := _HOT.fullmatch(path)) is not None:
             sums[int(hot[1])]["hot_lists"] += entry.bytes
         elif (file := _FILE.fullmatch(path)) is not None:
-            what = "topology" if file[3] in _TOPOLOGY or file[4] else f"{file[2].removesuffix('s')}_attrs"
+            times = file[2] == "edges" and file[4] == TIMES and manifest.is_timed(int(file[3]))
+            what = "topology" if file[4] in _TOPOLOGY or file[5] or times else f"{file[2].removesuffix('s')}_attrs"
             sums[int(file[1])][what] += entry.bytes
         else:
             splits += entry.bytes
