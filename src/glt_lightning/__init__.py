@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from glt_lightning.loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
         DistNeighborLoader as DistNeighborLoader,
+        Layer as Layer,
         LinkSpec as LinkSpec,
         LoaderContext as LoaderContext,
         LoaderSpec as LoaderSpec,
+        as_blocks as as_blocks,
+        layers as layers,
     )
     from glt_lightning.options import (
         CacheOptions as CacheOptions,
@@ -51,6 +54,7 @@ _HOMES = {
     "GLTWorkerStrategy": "glt_lightning.lightning",
     "GraphSAGE": "glt_lightning.lightning",
     "HitsAtK": "glt_lightning.lightning",
+    "Layer": "glt_lightning.loader",
     "LinkPredictor": "glt_lightning.lightning",
     "LinkSpec": "glt_lightning.loader",
     "LoaderContext": "glt_lightning.loader",
@@ -63,6 +67,8 @@ _HOMES = {
     "PredictionWriter": "glt_lightning.lightning",
     "SamplingMonitor": "glt_lightning.lightning",
     "SamplingOptions": "glt_lightning.options",
+    "as_blocks": "glt_lightning.loader",
+    "layers": "glt_lightning.loader",
 }
 
 # Layers with names that GraphLearn-for-PyTorch's users know: `import glt_lightning as glt`, then glt.partition and so on.

@@ -1,9 +1,20 @@
 """Loaders: batches of a partitioned graph as PyG data."""
 
+from glt_lightning.loader.blocks import Layer, as_blocks, layers
 from glt_lightning.loader.context import LoaderContext
 from glt_lightning.loader.link_loader import DistLinkNeighborLoader
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader, LoaderStats
 from glt_lightning.loader.spec import LoaderSpec
 
-__all__ = ["DistLinkNeighborLoader", "DistNeighborLoader", "LinkSpec", "LoaderContext", "LoaderSpec", "LoaderStats"]
+__all__ = [
+    "DistLinkNeighborLoader",
+    "DistNeighborLoader",
+    "Layer",
+    "LinkSpec",
+    "LoaderContext",
+    "LoaderSpec",
+    "LoaderStats",
+    "as_blocks",
+    "layers",
+]
