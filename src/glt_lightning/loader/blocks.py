@@ -34,6 +34,7 @@ class Layer:
         srcdata: Name -> values [sources, ...]: the attributes of nodes, and ``"_ID"``, their user ids (int64).
         dstdata: The same of the destinations.
         edata: Name -> values [E, ...]: the attributes of edges, and ``"_ID"`` where the batch has ids of edges.
+        is_block: True, by which DGL tells blocks from graphs.
 
     In other graphs, ``edge_index``, ``size`` and ``edata`` are dictionaries by edge type, and ``srcdata`` and ``dstdata`` by node
     type, of the same.
@@ -42,11 +43,11 @@ class Layer:
     layers; DGL draws anew for each layer.
 
     Example:
-        >>> batch = Data(n_id=torch.tensor([7, 3, 5]), edge_index=torch.tensor([[1, 2], [0, 1]]), num_nodes=3, batch_size=1)
-        >>> batch.num_sampled_nodes, batch.num_sampled_edges = [1, 1, 1], [1, 1]
-        >>> first, last = layers(batch)
-        >>> first.num_src_nodes(), last.size, last.srcdata["_ID"].tolist(), last.edges()
-        (3, (2, 1), [7, 3], (tensor([1]), tensor([0])))
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
+        ...     first, last = layers(next(iter(loader)))
+        >>> last.size, last.num_dst_nodes(), len(last.dstdata["_ID"])
+        ((6, 4), 4, 4)
     """
 
     edge_index: Any
@@ -113,10 +114,10 @@ def layers(batch: Batch) -> list[Layer]:
         DataError: For a batch without the numbers of nodes and edges of each hop, and one of ``sampling.aggregate_first``.
 
     Example:
-        >>> batch = Data(n_id=torch.tensor([4, 9]), edge_index=torch.tensor([[1], [0]]), num_nodes=2, batch_size=1)
-        >>> batch.num_sampled_nodes, batch.num_sampled_edges = [1, 1], [1]
-        >>> [layer.size for layer in layers(batch)]
-        [(2, 1)]
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
+        ...     print([layer.size for layer in layers(next(iter(loader)))])
+        [(8, 6), (6, 4)]
     """
     _require_hops(batch)
     typed = isinstance(batch, HeteroData)
@@ -149,10 +150,12 @@ def as_blocks(loader: Iterable[Batch]) -> Iterator[tuple[Any, Any, list[Layer]]]
         DataError: As `layers`.
 
     Example:
-        >>> batch = Data(n_id=torch.tensor([4, 9]), edge_index=torch.tensor([[1], [0]]), num_nodes=2, batch_size=1)
-        >>> batch.num_sampled_nodes, batch.num_sampled_edges = [1, 1], [1]
-        >>> [(inputs.tolist(), outputs.tolist(), len(blocks)) for inputs, outputs, blocks in as_blocks([batch])]
-        [([4, 9], [4], 1)]
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
+        ...     for input_nodes, output_nodes, blocks in as_blocks(loader):
+        ...         print(len(input_nodes), len(output_nodes), len(blocks))
+        8 4 2
+        6 2 2
     """
     for batch in loader:
         blocks = layers(batch)
