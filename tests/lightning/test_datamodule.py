@@ -34,6 +34,13 @@ def test_model_arguments_are_known_before_anything_is_written(make_data, tmp_pat
     assert not (tmp_path / "root").exists()
 
 
+def test_with_row(make_data) -> None:
+    data = opened(make_data(with_row=True))
+    batch = next(iter(data.train_dataloader()))
+    assert len(batch.row) == len(batch.n_id)
+    data.teardown()
+
+
 def test_model_arguments_of_a_heterogeneous_graph(make_data) -> None:
     data = make_data(dataset=learnable_hetero(), undirected=True)
     before = (data.num_features, data.num_nodes, data.num_classes, data.metadata, data.target_type)

@@ -1,8 +1,13 @@
 """A batch says what PyG's NeighborLoader says, in the user's ids."""
 
+from dataclasses import replace
+
+import numpy as np
+import pytest
 import torch
 from torch_geometric.data import HeteroData
 
+from glt_lightning.errors import OptionError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -76,3 +81,34 @@ def test_added_reverse_edges_are_numbered_after_the_users(tmp_path):
     assert len(pairs) == ends.shape[1]  # coalesced
     forward_pairs = {tuple(p) for p in graph.edge_index.t().tolist()}
     assert not {tuple(p) for p in ends[:, backward].t().tolist()} & forward_pairs  # the lowest id stayed
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_with_row(tmp_path, workers):
+    """The number of a node in its type: where it lies among the nodes of all parts."""
+    for graph in (small_graph(), small_hetero()):
+        parts = partitioned(graph, tmp_path / type(graph).__name__, 3)
+        options = SamplingOptions(num_workers=workers)
+        spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=10, with_row=True)
+        with LoaderContext(parts, options, seed=3) as context:
+            batch = next(iter(context.make_loader(spec)))
+            plain = next(iter(context.make_loader(replace(spec, with_row=False))))
+        for t, node_type in enumerate(parts.schema.node_types):
+            homogeneous = parts.schema.homogeneous
+            store, without = (batch, plain) if homogeneous else (batch[node_type], plain[node_type])
+            ids = torch.from_numpy(
+                np.concatenate([np.asarray(each) for each in parts.mapped_user_ids(t)]).astype(np.int64)
+            )
+            assert store.row.dtype == torch.int64
+            assert torch.equal(ids[store.row], store.n_id)
+            assert torch.equal(store.n_id, without.n_id)
+            assert "row" not in without
+
+
+def test_with_row_beside_an_attribute_of_that_name(tmp_path):
+    graph = small_graph()
+    graph.row = torch.arange(300)
+    spec = LoaderSpec(name="train", split="train", num_neighbors=[4], batch_size=10, with_row=True)
+    refused = pytest.raises(OptionError, match="with_row: nodes of type 'node' have an attribute row")
+    with LoaderContext(partitioned(graph, tmp_path)) as context, refused:
+        context.make_loader(spec)

@@ -33,7 +33,7 @@ def test_same_batch(tmp_path, make, owners):
     edge_types = len(whole.schema.edge_types)
     for fanouts, replace, with_edge in itertools.product(([4, 3], [2, -1, 3]), (False, True), (False, True)):
         table = tuple((k,) * edge_types for k in fanouts)
-        orders = {"pointers": True, "by_source": not replace}
+        orders = {"pointers": True, "by_source": not replace, "with_row": True}
         config = SamplerConfig(seeds.node_type, table, replace=replace, with_edge=with_edge, **orders)
         for number in range(3):
             chosen = np.ascontiguousarray(seeds.gids[number * 7 : number * 7 + 16])

@@ -40,7 +40,7 @@ def open_case(kernels, tmp_path):
 def test_same_batch(open_case, make, owners, features):
     case = open_case(make(), owners, ("device", features))
     for fanouts, replace, with_edge in itertools.product(([4, 3], [2, -1, 3]), (False, True), (False, True)):
-        orders = {"pointers": True, "by_source": not replace}
+        orders = {"pointers": True, "by_source": not replace, "with_row": True}
         case.check(case.config(*fanouts, replace=replace, with_edge=with_edge, **orders))
 
 

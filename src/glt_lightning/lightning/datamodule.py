@@ -109,6 +109,8 @@ class GLTDataModule(SeedDataModule):
         exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``, ``self`` or ``reverse`` (also over
             the other direction); or by split, ``{train: reverse}``. ``None``: ``reverse`` in training, else ``none``.
         reverse_edge_types: Edge types of the other direction where they are not ``rev_REL``: ``{a__rel__b: b__back__a}``.
+        with_row: Batches have ``row`` beside ``n_id``: the number of each node in its type, by which `DistEmbedding` and
+            `DistTensor` look it up. A module with a `DistEmbedding` gets it anyway.
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
             ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
 
@@ -152,6 +154,7 @@ class GLTDataModule(SeedDataModule):
         reverse_edge_types: dict[str, str] | None = None,
         # as for dataset
         transform: str | dict[str, Any] | Any = None,
+        with_row: bool = False,
     ) -> None:
         links = LinkSeeds.of(
             task,
@@ -181,8 +184,8 @@ class GLTDataModule(SeedDataModule):
         self.eval_num_neighbors = eval_num_neighbors
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.splits, self.predict_split = splits or {}, predict_split
-        self.seed_weights, self.edge_format = seed_weights, edge_format
         self.transform = BatchTransform.of("transform", transform)
+        self.seed_weights, self.edge_format, self.with_row = seed_weights, edge_format, with_row
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed

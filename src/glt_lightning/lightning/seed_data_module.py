@@ -28,6 +28,7 @@ class SeedDataModule(GraphDataModule):
     eval_batch_size: int
     edge_format: EdgeFormat
     transform: BatchTransform | None
+    with_row: bool
 
     def _check_before_partitioning(self, stage: str | None) -> None:
         """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
@@ -57,6 +58,7 @@ class SeedDataModule(GraphDataModule):
             "exact": not train,
             "edge_format": self.edge_format,
             "transform": self.transform,
+            "with_row": self.with_row,
         }
         if self.links is None:
             seeds, split = self._find_seeds(split)

@@ -16,6 +16,7 @@ from glt_lightning.sampler.sample import (
     AGGREGATED,
     BY_SOURCE,
     COLUMN_POINTERS,
+    ROW,
     Sample,
     aggregate_key,
     edge_key,
@@ -29,6 +30,7 @@ Batch: TypeAlias = Data | HeteroData
 DEVICE_ROWS = "device_rows"
 _ALWAYS = {
     "n_id",
+    "row",
     "e_id",
     "edge_index",
     "input_id",
@@ -78,7 +80,7 @@ class Collate:
             data[name] = values
         for name in after:
             data[name] = self._tensor(a, node_key(0, name))
-        data.n_id = as_tensor(a[node_key(0, "n_id")])
+        self._add_ids(data, a, 0)
         if not self._node_attrs[0]:
             data.num_nodes = _num_nodes(a, 0)
         if (ids := a.get(edge_key(0, "e_id"))) is not None:
@@ -97,7 +99,7 @@ class Collate:
             store = data[node_type]
             for name in self._node_attrs[t]:
                 store[name] = self._tensor(a, node_key(t, name))
-            store.n_id = as_tensor(a[node_key(t, "n_id")])
+            self._add_ids(store, a, t)
             if not self._node_attrs[t]:
                 store.num_nodes = _num_nodes(a, t)
             store.num_sampled_nodes = a["num_sampled_nodes"][t].tolist()
@@ -113,6 +115,11 @@ class Collate:
             store.num_sampled_edges = a["num_sampled_edges"][r].tolist()
         self._add_seeds(data, a)
         return data
+
+    def _add_ids(self, store: Any, arrays: Mapping[str, Any], node_type: int) -> None:
+        store.n_id = as_tensor(arrays[node_key(node_type, "n_id")])
+        if (rows := arrays.get(node_key(node_type, ROW))) is not None:
+            store.row = as_tensor(rows)
 
     def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
         """What a batch has of its seeds beside their rows."""

@@ -40,7 +40,7 @@ class LinkSpec:
         shuffle: A new order in every epoch.
         exact: For evaluation: every edge exactly once over all ranks, and the same draws in every epoch.
         extras: Arrays [S, ...] in the order of the edges, by the name that they get in a batch.
-        edge_format, transform: As in `LoaderSpec`.
+        edge_format, transform, with_row: As in `LoaderSpec`.
 
     Raises:
         OptionError: For a spec that contradicts itself; by ``make_link_loader`` for one that does not fit the graph.
@@ -69,6 +69,7 @@ class LinkSpec:
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     edge_format: EdgeFormat = "tensor"
     transform: Any = None
+    with_row: bool = False
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
@@ -137,6 +138,7 @@ class LinkSpec:
             exact=self.exact,
             extras=dict(self.extras) | ({} if labels is None else {"edge_label": labels}),
             edge_format=self.edge_format,
+            with_row=self.with_row,
         )
 
     def task(self, schema: GraphSchema) -> LinkTask:

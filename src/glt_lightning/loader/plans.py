@@ -42,9 +42,16 @@ def sampler_config(spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling:
         aggregate=sampling.aggregate_first,
         pointers=spec.edge_format != "tensor",
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
+        with_row=spec.with_row,
         **drawn_from(manifest, sampling.draw, sampling.weight_attr).values,
     )
     require_aggregable(manifest, config)
+    for t, node_type in enumerate(manifest.schema.node_types):
+        if spec.with_row and "row" in manifest.node_attrs(t):
+            raise OptionError(
+                f"loader {spec.name!r}: with_row: nodes of type {node_type!r} have an attribute row, and batches would have two. "
+                "Partition the data set without it, or under another name."
+            )
     return config
 
 

@@ -40,6 +40,7 @@ class LoaderSpec:
             ``tensor``: the same edges as a tensor.
         transform: A function from batch to batch, which every batch goes through before it is given out: a callable, an import
             path, or ``{class_path, init_args}``. It runs in the training process.
+        with_row: Batches have ``row`` beside ``n_id``: the number of each node in its type, by which `DistEmbedding` looks it up.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
 
@@ -74,6 +75,7 @@ class LoaderSpec:
     edge_format: EdgeFormat = "tensor"
     seed_weights: np.ndarray | None = None
     transform: Any = None
+    with_row: bool = False
 
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:

@@ -15,6 +15,7 @@ from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import (
     BY_SOURCE,
     COLUMN_POINTERS,
+    ROW,
     Draft,
     Field,
     copied,
@@ -60,6 +61,8 @@ def assemble(
                 fields.append(local.column_pointers(edge_key(table.type, COLUMN_POINTERS), found, table.type))
             if source.config.by_source:
                 fields.append(local.by_source(edge_key(table.type, BY_SOURCE), found, table.type))
+        elif source.config.with_row:
+            fields.append(local.row_numbers(node_key(table.type, ROW), found, table.type))
         if table.on_device is not None:
             fields.append(copied(key(table.type, "device_rows"), table.all_ranks))
         table.count(counters)

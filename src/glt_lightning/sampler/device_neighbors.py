@@ -130,6 +130,9 @@ class DeviceNeighbors(MappedTables):
         sources, perm = torch.sort(found.src[edge_type], stable=True)
         return self._field(name, torch.cat([_pointers(sources, nodes), found.dst[edge_type][perm], perm]))
 
+    def row_numbers(self, name: str, found: DeviceSubgraph, node_type: int) -> Field:
+        return self._field(name, found.gid[node_type] - self._manifest.offsets[node_type])
+
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         if public == "n_id":
             return self._field(name, self._n_id[table.type])

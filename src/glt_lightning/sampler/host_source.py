@@ -109,6 +109,11 @@ class HostSource(MappedTables):
         write = partial(by_source, src, dst, nodes, threads=self.config.threads)
         return Field(name, _INT64, (nodes + 1 + 2 * len(src),), write)
 
+    def row_numbers(self, name: str, found: Subgraph, node_type: int) -> Field:
+        gids = found.gid[node_type]
+        subtract = partial(np.subtract, gids, self.view.type_offsets[node_type])
+        return Field(name, _INT64, gids.shape, lambda out: subtract(out=out))
+
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         at_hand = table.at_hand.get(public)
         if at_hand is not None:

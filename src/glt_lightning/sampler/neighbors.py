@@ -107,5 +107,8 @@ class LocalSource(NeighborSource, Protocol):
     def by_source(self, name: str, found: Found, edge_type: int) -> Field:
         """int64 [N_src + 1 + 2 E]: the edges in the order of sources, as `ops.edge_order.by_source` writes them."""
 
+    def row_numbers(self, name: str, found: Found, node_type: int) -> Field:
+        """int64 [n]: the number of each node in its type: its gid less those of the types before."""
+
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         """An attribute of the table, or its ids, by its name in a batch. on_disk: hears what is read from a disk."""

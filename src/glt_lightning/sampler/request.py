@@ -35,6 +35,7 @@ class SamplerConfig(DrawOptions):
     aggregate: ``mean`` or ``sum``: batches have what the last hop brings as ``x_neighbors`` (`sampler.aggregate`) instead; None:
     they have its nodes and edges.
     pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
+    with_row: batches have the number of each node in its type.
     link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.link` finds.
     most_bytes: largest memory of one batch, or None for no limit.
 
@@ -53,6 +54,7 @@ class SamplerConfig(DrawOptions):
     aggregate: str | None = field(default=None, metadata={"choices": AGGREGATES})
     pointers: bool = False
     by_source: bool = False
+    with_row: bool = False
     link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
