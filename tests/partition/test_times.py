@@ -91,7 +91,12 @@ def test_rows_are_those_of_the_rule(tmp_path: Path, of: str, parts: int, undirec
                 ties += len({time for time, _, _ in found[begin:end]}) < end - begin
                 sums = arrays[f"{at}edge_time.cum.npy"][begin:end]  # in the same order
                 np.testing.assert_array_equal(np.diff(sums, prepend=0), arrays[f"{at}edge_time.npy"][begin:end])
-            if of == "edges":
+            if of == "nodes":
+                own = arrays[f"part{p}/nodes/{s}/when.npy"]
+                np.testing.assert_array_equal(
+                    arrays[f"nodes/{s}/times.npy"][arrays[f"part{p}/nodes/{s}/n_id.npy"]], own
+                )
+            else:
                 np.testing.assert_array_equal(arrays[f"{at}when.npy"][:, 0], times)
         assert not expected
     assert manifest.row_order == RowOrder(
@@ -128,6 +133,7 @@ def test_the_view_has_times_where_they_are_asked_for(tmp_path: Path) -> None:
     plain = partition.view.arrays(likes, 1)
     assert plain is not None
     assert plain.times is None
+    assert partition.node_times(0) is None
     with pytest.raises(DataError, match=r"no edge type of this partition has times. Set partition.time_attr"):
         partition_graph(single([(0, 1)], 2), tmp_path / "plain", PartitionOptions(), progress=False)
         LocalPartition.open(tmp_path / "plain").timed()
@@ -244,6 +250,15 @@ def test_times_are_part_of_what_the_folder_is(tmp_path: Path) -> None:
     assert more[1] - more[0] == new.arrays["part0/edges/0/times.npy"].bytes
 
 
+def rewritten(folder: Path, path: str, array: np.ndarray) -> None:
+    """Other values, with the checksum that a faulty writer would give them."""
+    with ArrayWriter(folder, path, array.dtype) as writer:
+        writer.write(array)
+    raw, entry = json.loads((folder / "manifest.json").read_text()), writer.close()
+    raw["arrays"][writer.path]["crc32"] = entry.crc32
+    (folder / "manifest.json").write_text(json.dumps(raw))
+
+
 def test_times_that_descend_are_found(tmp_path: Path) -> None:
     source = replace(single([(0, 1), (1, 1), (2, 1), (0, 0)], 3), edge={EDGE: {"time": np.array([5, -1, 7, 2])}})
     partition_graph(source, tmp_path, PartitionOptions(time_attr="time"), progress=False)
@@ -251,12 +266,19 @@ def test_times_that_descend_are_found(tmp_path: Path) -> None:
     times = np.load(tmp_path / "part0/edges/0/times.npy")
     at = int(times.argmin()) + 1
     times[at] = -2
-    with ArrayWriter(tmp_path, "part0/edges/0/times.npy", times.dtype) as writer:
-        writer.write(times)
-    raw, entry = json.loads((tmp_path / "manifest.json").read_text()), writer.close()
-    raw["arrays"][writer.path]["crc32"] = entry.crc32
-    (tmp_path / "manifest.json").write_text(json.dumps(raw))
+    rewritten(tmp_path, "part0/edges/0/times.npy", times)
     with pytest.raises(PartitionError, match=rf"times\.npy: damaged: times of a row descend at position {at}"):
+        verify_partition(tmp_path, Progress(False))
+
+
+def test_times_of_nodes_that_differ_are_found(tmp_path: Path) -> None:
+    source = single([(0, 1), (1, 2)], 3, time=np.array([5, -1, 7]))
+    partition_graph(source, tmp_path, PartitionOptions(time_attr="time"), progress=False)
+    verify_partition(tmp_path, Progress(False))
+    rewritten(tmp_path, "nodes/0/times.npy", np.array([5, -1, 8]))
+    with pytest.raises(
+        PartitionError, match=r"nodes/0/times\.npy: damaged: the node 2 has the time 8, in part0/nodes/0/ti"
+    ):
         verify_partition(tmp_path, Progress(False))
 
 

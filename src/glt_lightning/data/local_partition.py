@@ -20,6 +20,7 @@ from glt_lightning.data.manifest import (
     edge_split_path,
     gid_path,
     node_path,
+    node_times_path,
     split_path,
 )
 from glt_lightning.data.row_order import TIMES
@@ -256,6 +257,11 @@ class LocalPartition:
                 "with. Delete the folder and partition again."
             )
         return self._open(path)
+
+    def node_times(self, node_type: int) -> np.ndarray | None:
+        """int64 [N]: the time of each node of a type by the user's id, mapped, whichever parts are; None where they have none."""
+        path = node_times_path(node_type)
+        return self._open(path) if path in self.manifest.arrays else None
 
     @guarded()
     def edge_split(self, edge_type: int, name: str) -> EdgeSplit:

@@ -103,6 +103,11 @@ def gid_path(node_type: int) -> str:
     return f"nodes/{node_type}/gid.npy"
 
 
+def node_times_path(node_type: int) -> str:
+    """Relative path of the times of all nodes of a type, int64, by the user's id; ``node_type`` is the index in the schema."""
+    return f"nodes/{node_type}/{TIMES}.npy"
+
+
 def split_path(name: str) -> str:
     return f"splits/{name}.npy"
 

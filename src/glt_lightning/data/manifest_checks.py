@@ -51,12 +51,12 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_edges(raw, folders)
     _check_splits(raw, folders.get("splits", {}))
     _check_edge_splits(raw, folders)
+    _check_row_order(raw, folders)
     _check_gids(raw, folders)
     _check_hot(raw, folders)
     _check_encodings(raw, folders)
     _check_categories(raw, folders)
     _check_class_names(raw)
-    _check_row_order(raw, folders)
     _check_tables(folders.get("tables", {}))
 
 
@@ -225,8 +225,19 @@ def _check_gids(raw: Mapping[str, Any], arrays: _Folders) -> None:
     require(found in (set(), expected), f"arrays: the folder nodes/ has {sorted(found)}, expected {sorted(expected)}")
     for t, count in enumerate(raw["num_nodes"]) if found else ():
         files = arrays[f"nodes/{t}"]
-        require(set(files) == {"gid"}, f"arrays: nodes/{t} has {sorted(files)}, expected gid")
+        timed = _has_times(raw, arrays, t)
+        expected = {"gid", TIMES} if timed else {"gid"}
+        require(
+            set(files) == expected, f"arrays: nodes/{t} has {sorted(files)}, expected {', '.join(sorted(expected))}"
+        )
         _check_vector(f"nodes/{t}/gid.npy", files["gid"], _ID_DTYPES[raw["id_dtype"]], count)
+        if timed:
+            _check_vector(f"nodes/{t}/{TIMES}.npy", files[TIMES], "<i8", count)
+
+
+def _has_times(raw: Mapping[str, Any], arrays: _Folders, node_type: int) -> bool:
+    order = raw.get("row_order") or {}
+    return order.get("of") == "nodes" and order["time_attr"] in arrays[f"part0/nodes/{node_type}"]
 
 
 def _check_hot(raw: Mapping[str, Any], arrays: _Folders) -> None:

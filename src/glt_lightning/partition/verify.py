@@ -9,7 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
-from glt_lightning.data.manifest import Manifest, cum_name, edge_path, edge_split_path, gid_path, node_path, split_path
+from glt_lightning.data.manifest import (
+    Manifest,
+    cum_name,
+    edge_path,
+    edge_split_path,
+    gid_path,
+    node_path,
+    node_times_path,
+    split_path,
+)
 from glt_lightning.data.row_order import TIMES
 from glt_lightning.errors import PartitionError
 from glt_lightning.page.numbers import counted
@@ -71,6 +80,8 @@ class _Check:
                     seen[once] = True
             if gid_path(t) in self._manifest.arrays:
                 self._gids(t)
+            if node_times_path(t) in self._manifest.arrays:
+                self._node_times(t)
 
     def _gids(self, node_type: int) -> None:
         path, first = gid_path(node_type), self._manifest.offsets[node_type]
@@ -82,6 +93,20 @@ class _Check:
                 if wrong.any():
                     user_id = ids[int(wrong.argmax())]
                     self._damaged(path, f"{gids[user_id]} is not the gid of the node with the user id {user_id}")
+
+    def _node_times(self, node_type: int) -> None:
+        manifest, path = self._manifest, node_times_path(node_type)
+        times = open_array(self._folder, path, manifest.arrays[path])
+        assert manifest.row_order is not None
+        for p in range(manifest.num_parts):
+            attribute = node_path(p, node_type, manifest.row_order.time_attr)
+            rows = open_array(self._folder, attribute, manifest.arrays[attribute])
+            for row, ids in self._chunks(node_path(p, node_type, "n_id")):
+                own = rows[row : row + len(ids)].reshape(-1)
+                wrong = times[ids] != own
+                if wrong.any():
+                    at = int(wrong.argmax())
+                    self._damaged(path, f"the node {ids[at]} has the time {times[ids[at]]}, in {attribute} {own[at]}")
 
     def edges(self, done: Callable[[int], object]) -> None:
         """Requires that row pointers ascend from 0 to the number of edges, sources are nodes of the source type, and edge ids

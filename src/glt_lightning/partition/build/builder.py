@@ -18,6 +18,7 @@ from glt_lightning.data.manifest import (
     edge_split_path,
     gid_path,
     node_path,
+    node_times_path,
     split_path,
 )
 from glt_lightning.partition.assign import Assigner
@@ -230,9 +231,19 @@ class Builder:
                         layout.new[begin : begin + _PIECE] + self._id_dtype.type(self._graph.offsets[node_type])
                     )
             self._arrays[gid_path(index)] = writer.close()
+            self._write_node_times(index, node_type)
         encoding: bytes | None = getattr(self._graph.source, "table_encoding", None)
         if encoding is not None:
             self._write(TABLE_ENCODING, np.frombuffer(encoding, np.uint8), np.dtype(np.uint8))
+
+    def _write_node_times(self, index: int, node_type: NodeType) -> None:
+        time_attr = self._graph.storage.time_attr
+        if time_attr is None or (times := time_attr.of_nodes(node_type)) is None:
+            return
+        with ArrayWriter(self._folder, node_times_path(index), np.dtype(np.int64)) as writer:
+            for chunk in times:
+                writer.write(chunk)
+        self._arrays[node_times_path(index)] = writer.close()
 
     def _write(self, path: str, array: np.ndarray, dtype: np.dtype) -> None:
         with ArrayWriter(self._folder, path, dtype) as writer:

@@ -15,7 +15,7 @@ from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.edge_splits.kept import user_columns
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows, file_of
-from glt_lightning.types import EdgeType, edge_type_str
+from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
 _NONE = np.iinfo(np.int64).min  # what numpy makes of NaT
 _REMEDY = "Give every one a time, or leave out those without."
@@ -112,10 +112,14 @@ class TimeAttr:
 
     def times(self, stored_type: StoredEdgeType) -> EdgeTimes | None:
         """Times of a stored type, those of its source nodes in memory; None if it has none."""
-        if (of_nodes := self._nodes.get(stored_type.edge_type[0])) is not None:
-            return EdgeTimes(None, np.concatenate([np.empty(0, np.int64), *of_nodes.chunks()]))
+        if (of_nodes := self.of_nodes(stored_type.edge_type[0])) is not None:
+            return EdgeTimes(None, np.concatenate([np.empty(0, np.int64), *of_nodes]))
         of_edges = self._edges.get(stored_type.source)
         return None if of_edges is None else EdgeTimes(of_edges, None)
+
+    def of_nodes(self, node_type: NodeType) -> Iterator[np.ndarray] | None:
+        """The times of the nodes of a type, by the user's id, a chunk at a time; None if it has none."""
+        return self._nodes[node_type].chunks() if node_type in self._nodes else None
 
     def check_values(self, edges: Mapping[EdgeType, EdgeList]) -> None:
         """Raises `DataError` for one without a time. Reads all of them."""
