@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,9 +47,9 @@ class Collate:
     """Turns samples into batches with the fields of PyG's `NeighborLoader`. The tensors are views of the sample's memory,
     on the device where that is. Ids and attributes of edges are in a batch where the sample has them."""
 
-    def __init__(self, manifest: Manifest, seed_type: int) -> None:
+    def __init__(self, manifest: Manifest, seed_types: Sequence[int]) -> None:
         schema = manifest.schema
-        self._schema, self._seed_type = schema, seed_type
+        self._schema, self._seed_types = schema, seed_types
         self._node_attrs = [_in_order(manifest.node_attrs(t)) for t in range(len(schema.node_types))]
         self._edge_attrs = [manifest.edge_attrs(r) for r in range(len(schema.edge_types))]
         node_attrs = [("nodes", node_key(t, n), t, n) for t, names in enumerate(self._node_attrs) for n in names]
@@ -61,7 +61,8 @@ class Collate:
     def names(self) -> set[str]:
         """Names that batches use beside the seeds; an extra must have another one."""
         edge_attrs = self._edge_attrs[0] if self._schema.homogeneous else ()
-        return {*_ALWAYS, DEVICE_ROWS, *self._node_attrs[self._seed_type], *edge_attrs}
+        node_attrs = [name for t in self._seed_types for name in self._node_attrs[t]]
+        return {*_ALWAYS, DEVICE_ROWS, *node_attrs, *edge_attrs}
 
     def __call__(self, sample: Sample) -> Batch:
         return self._homogeneous(sample) if self._schema.homogeneous else self._heterogeneous(sample)
@@ -123,11 +124,14 @@ class Collate:
 
     def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
         """What a batch has of its seeds beside their rows."""
-        seeds = data if self._schema.homogeneous else data[self._schema.node_types[self._seed_type]]
-        seeds.input_id = as_tensor(arrays["input_id"])
-        seeds.batch_size = len(arrays["input_id"])
+        stores = {t: data if self._schema.homogeneous else data[self._schema.node_types[t]] for t in self._seed_types}
+        first = self._seed_types[0]
+        stores[first].input_id = as_tensor(arrays["input_id"])
         for name, values in starting_with(seed_key(""), arrays):
-            seeds[name] = values
+            of, _, name = name.rpartition("/")
+            stores[int(of) if of else first][name] = values
+        for store in stores.values():
+            store.batch_size = len(store.input_id)
 
     def _edge_index(self, arrays: Mapping[str, Any], edge_type: int) -> torch.Tensor:
         """With what the sampler made of the edges as an `EdgeIndex`, else as a tensor."""

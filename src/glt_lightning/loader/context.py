@@ -125,13 +125,13 @@ class LoaderContext:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
         self._check_open()
         manifest, sampling, ranks = self.graph.manifest, self.sampling, self._ranks
-        seeds = spec.find_seeds(self.graph)
+        seeds = spec.typed_seeds(self.graph)
         config = sampler_config(spec, seeds, manifest, sampling)
         plan = make_plan(spec, seeds, manifest, sampling, self.seed, ranks)
         stored = manifest.as_stored if config.stored else manifest
-        collate = Collate(stored, seeds.node_type)
+        collate = Collate(stored, seeds.types)
         self._require_possible(spec, collate)
-        identity = plan_identity(spec, plan, seeds.node_type, manifest, ranks)
+        identity = plan_identity(spec, plan, seeds, manifest, ranks)
         loader = DistNeighborLoader(plan, config, self._producer, collate, identity, spec.transform)
         self._loaders.add(loader)
         return loader
@@ -149,14 +149,16 @@ class LoaderContext:
         """A node attribute [S, ...] of all seeds of ``spec``, in their order, on every rank: wherever their rows are, batches of
         seeds alone bring them. Raises `DataError` for an attribute that their type does not have."""
         self._check_open()
-        manifest, schema, seeds = self.graph.manifest, self.graph.schema, spec.find_seeds(self.graph)
+        if len(spec.by_type) > 1:
+            return np.concatenate([self.read_seeds(each, name) for each in spec.by_type])
+        manifest, schema, seeds = self.graph.manifest, self.graph.schema, spec.typed_seeds(self.graph)
         node_type = schema.node_types[seeds.node_type]
         if name not in (known := manifest.node_attrs(seeds.node_type)):
             raise DataError(
                 f"nodes of type {node_type!r} have no attribute {name!r}; they have {', '.join(known) or 'none'}."
             )
         config, plan = attribute_reading(spec, seeds, name, manifest, self.sampling, self.seed)
-        collate = Collate(manifest, seeds.node_type)
+        collate = Collate(manifest, seeds.types)
         loader = DistNeighborLoader(plan, config, self._producer, collate, {})
         found = []
         for batch in loader:
@@ -168,7 +170,7 @@ class LoaderContext:
         return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
     def _require_possible(self, spec: LoaderSpec | LinkSpec, collate: Collate) -> None:
-        if taken := set(spec.extras) & collate.names:
+        if taken := {name for each in spec.by_type for name in each.extras} & collate.names:
             raise OptionError(
                 f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
             )

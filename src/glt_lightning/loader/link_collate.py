@@ -23,7 +23,7 @@ class LinkCollate(Collate):
         self._edge_type = manifest.schema.edge_types[task.edge_type]
         self._labelled = task.mode == "binary"
         self._own = set(manifest.edge_attrs(task.edge_type))
-        super().__init__(manifest, manifest.schema.node_index(self._edge_type[0]))
+        super().__init__(manifest, [manifest.schema.node_index(self._edge_type[0])])
 
     @property
     def names(self) -> set[str]:

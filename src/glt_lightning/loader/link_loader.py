@@ -11,6 +11,7 @@ from glt_lightning.loader.link_plan import LinkEdges, LinkPlan
 from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.plans import make_plan, plan_identity, sampler_config
+from glt_lightning.loader.typed_plan import TypedSeeds
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.ranks import Ranks
@@ -72,9 +73,9 @@ def make_link_loader(
     """Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
     manifest, task = graph.manifest, spec.task(graph.schema)
     edges = LinkEdges.of(spec, task, graph)
-    nodes, seeds = spec.as_nodes(), Seeds(graph.schema.source_types()[task.edge_type], edges.gids[0])
+    nodes, seeds = spec.as_nodes(), TypedSeeds((Seeds(graph.schema.source_types()[task.edge_type], edges.gids[0]),))
     config = replace(sampler_config(nodes, seeds, manifest, sampling), link=task)
     plan = LinkPlan.over(make_plan(nodes, seeds, manifest, sampling, seed, ranks), edges)
     collate = LinkCollate(manifest.as_stored if config.stored else manifest, task)
-    identity = plan_identity(nodes, plan, seeds.node_type, manifest, ranks) | plan.link_identity
+    identity = plan_identity(nodes, plan, seeds, manifest, ranks) | plan.link_identity
     return DistLinkNeighborLoader(plan, config, producer, collate, identity, spec.transform), collate

@@ -111,6 +111,11 @@ class LinkSpec:
         return options
 
     @property
+    def by_type(self) -> tuple[LinkSpec, ...]:
+        """A spec for each edge type."""
+        return (self,)
+
+    @property
     def labels(self) -> np.ndarray | None:
         """Labels as batches have them, before those of negatives."""
         if self.edge_label is None:

@@ -157,7 +157,7 @@ class DistNeighborLoader:
     def _count(self, sample: Sample) -> None:
         arrays = sample.arrays
         self._stats.batches += 1
-        self._stats.seeds += len(arrays["input_id"])
+        self._stats.seeds += sum(len(a) for name, a in arrays.items() if name.split("/")[-1] == "input_id")
         self._stats.nodes += int(arrays["num_sampled_nodes"].sum())
         self._stats.edges += int(arrays["num_sampled_edges"].sum())
         self._stats.counters.add(sample.counters)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.graph import Seeds
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.aggregate import require_aggregable
@@ -33,7 +33,7 @@ _FEW_SEEDS = (
 )
 
 
-def sampler_config(spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
+def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
     """How the batches of a loader are sampled. Raises `OptionError` for fan-outs that do not fit the graph."""
     config = SamplerConfig(
         seed_type=seeds.node_type,
@@ -56,7 +56,7 @@ def sampler_config(spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling:
 
 
 def attribute_reading(
-    spec: LoaderSpec, seeds: Seeds, name: str, manifest: Manifest, sampling: SamplingOptions, seed: int
+    spec: LoaderSpec, seeds: TypedSeeds, name: str, manifest: Manifest, sampling: SamplingOptions, seed: int
 ) -> tuple[SamplerConfig, EpochPlan]:
     """Batches of all seeds alone, in their order and on every rank, which bring the attribute ``name`` of them."""
     no_neighbours = ((0,) * len(manifest.schema.edge_types),)
@@ -66,23 +66,26 @@ def attribute_reading(
 
 
 def make_plan(
-    spec: LoaderSpec, seeds: Seeds, manifest: Manifest, sampling: SamplingOptions, seed: int, ranks: Ranks
+    spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions, seed: int, ranks: Ranks
 ) -> EpochPlan:
     """Who takes which seeds. With ``per_rank`` seeds a collective call. Raises `OptionError` for seeds that do not fit."""
+    extras = [each.find_extras(part) for each, part in zip(spec.by_type, seeds.parts, strict=True)]
     if spec.per_rank:
-        return _own_plan(spec, seeds, seed, ranks)
-    owners = _owner_ranks(seeds, manifest, ranks.world_size) if sampling.seed_placement == "owner" else None
-    return _shared_plan(spec, seeds, seed, ranks, owners)
+        plan = _own_plan(spec, seeds, seed, ranks)
+    else:
+        owners = _owner_ranks(seeds, manifest, ranks.world_size) if sampling.seed_placement == "owner" else None
+        plan = _shared_plan(spec, seeds, seed, ranks, owners)
+    return replace(plan, extras=extras[0]) if len(extras) == 1 else TypedPlan.over(plan, seeds, extras)
 
 
 def plan_identity(
-    spec: LoaderSpec, plan: EpochPlan, node_type: int, manifest: Manifest, ranks: Ranks
+    spec: LoaderSpec, plan: EpochPlan, seeds: TypedSeeds, manifest: Manifest, ranks: Ranks
 ) -> dict[str, Any]:
     """What a checkpoint in mid-epoch must find again. Logs what cannot be found again, and what seeds are too few."""
     identity: dict[str, Any] = {"graph": graph_identity(manifest), "world_size": ranks.world_size}
     if spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
         return identity
-    identity |= seeds_identity(spec, manifest, node_type, plan)
+    identity |= seeds_identity(spec, manifest, seeds, plan)
     if "seeds_crc32" in identity and not spec.exact and ranks.rank == 0:
         _log.info(_NO_HASH, spec.name)
     if spec.exact and 0 < len(plan.seeds) < ranks.world_size and ranks.rank == 0:
@@ -90,7 +93,7 @@ def plan_identity(
     return identity
 
 
-def _shared_plan(spec: LoaderSpec, seeds: Seeds, seed: int, ranks: Ranks, owners: np.ndarray | None) -> EpochPlan:
+def _shared_plan(spec: LoaderSpec, seeds: TypedSeeds, seed: int, ranks: Ranks, owners: np.ndarray | None) -> EpochPlan:
     """Seeds that all ranks share out among themselves. owners: int64 [S], the rank whose part holds each seed, where that
     rank is to take it."""
     return EpochPlan(
@@ -102,13 +105,12 @@ def _shared_plan(spec: LoaderSpec, seeds: Seeds, seed: int, ranks: Ranks, owners
         world_size=ranks.world_size,
         shuffle=spec.shuffle,
         exact=spec.exact,
-        extras=spec.find_extras(seeds),
         weights=spec.weights,
         owner=owners,
     )
 
 
-def _own_plan(spec: LoaderSpec, seeds: Seeds, seed: int, ranks: Ranks) -> EpochPlan:
+def _own_plan(spec: LoaderSpec, seeds: TypedSeeds, seed: int, ranks: Ranks) -> EpochPlan:
     """This rank's own seeds, as many steps as the rank with the most."""
     if ranks.world_size > 1 and ranks.gather_counts is None:
         raise OptionError(f"loader {spec.name!r}: per_rank seeds on {ranks.world_size} ranks need gather_counts.")
@@ -119,7 +121,6 @@ def _own_plan(spec: LoaderSpec, seeds: Seeds, seed: int, ranks: Ranks) -> EpochP
         loader=f"{spec.name}/{ranks.rank}",
         shuffle=spec.shuffle,
         exact=spec.exact,
-        extras=spec.find_extras(seeds),
         weights=spec.weights,
     )
     counts = [len(plan)] if ranks.gather_counts is None else ranks.gather_counts(len(plan))
@@ -128,7 +129,10 @@ def _own_plan(spec: LoaderSpec, seeds: Seeds, seed: int, ranks: Ranks) -> EpochP
     return plan if spec.exact else replace(plan, steps=max(counts))
 
 
-def _owner_ranks(seeds: Seeds, manifest: Manifest, world_size: int) -> np.ndarray:
+def _owner_ranks(seeds: TypedSeeds, manifest: Manifest, world_size: int) -> np.ndarray:
     """int64 [S]: the rank whose part holds each seed; part p belongs to rank p mod world_size."""
-    rows = seeds.gids - manifest.offsets[seeds.node_type]
-    return (np.searchsorted(manifest.bounds[seeds.node_type], rows, side="right") - 1) % world_size
+    parts = []
+    for each in seeds.parts:
+        rows = each.gids - manifest.offsets[each.node_type]
+        parts.append(np.searchsorted(manifest.bounds[each.node_type], rows, side="right") - 1)
+    return joined(parts) % world_size

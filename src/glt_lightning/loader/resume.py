@@ -12,6 +12,7 @@ from glt_lightning.data.graph import seeds_hash
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.loader.typed_plan import TypedSeeds
 from glt_lightning.sampler.plan import EpochPlan
 
 _CRC, _HASH, _PARTS, _WEIGHTS = "seeds_crc32", "seeds_hash", "parts", "seed_weights"
@@ -23,7 +24,7 @@ def graph_identity(manifest: Manifest) -> list[Any]:
     return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
 
 
-def seeds_identity(spec: LoaderSpec, manifest: Manifest, node_type: int, plan: EpochPlan) -> dict[str, Any]:
+def seeds_identity(spec: LoaderSpec, manifest: Manifest, seeds: TypedSeeds, plan: EpochPlan) -> dict[str, Any]:
     """What makes two plans share out the same seeds: a hash of the user's ids, which no partitioning changes.
 
     A folder of an earlier release has no hash of its splits; there it is a checksum of the gids, which differ with the
@@ -32,11 +33,13 @@ def seeds_identity(spec: LoaderSpec, manifest: Manifest, node_type: int, plan: E
     # states of earlier releases do not name the weights, which they had none of
     weights = None if plan.weights is None else f"{zlib.crc32(plan.weights):08x}"
     identity: dict[str, Any] = {"num_seeds": len(plan.seeds), _WEIGHTS: weights}
-    found = _hash_of(spec, manifest)
-    if found is None:
+    found = {
+        manifest.schema.node_types[t]: _hash_of(s, manifest) for t, s in zip(seeds.types, spec.by_type, strict=True)
+    }
+    if None in found.values():
         identity[_CRC] = zlib.crc32(plan.seeds)
     else:
-        identity[_HASH] = f"{manifest.schema.node_types[node_type]}: {found}"
+        identity[_HASH] = "; ".join(f"{node_type}: {each}" for node_type, each in found.items())
     if plan.owner is not None:
         algorithm = manifest.made_by.get("algorithm")
         identity[_PARTS] = [manifest.num_parts, algorithm, f"{zlib.crc32(plan.owner):08x}"]

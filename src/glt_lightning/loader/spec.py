@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
+from glt_lightning.loader.typed_plan import TypedSeeds, for_type, joined
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, one_of
 from glt_lightning.transport.message import DTYPES
 from glt_lightning.types import GraphSchema
@@ -23,18 +24,21 @@ class LoaderSpec:
     Attributes:
         name: Part of the key of all draws, such as ``"train"``; two loaders of one name draw alike.
         num_neighbors: Fan-outs, first hop first, -1 for all; per edge type as ``{"src__rel__dst": [...]}``.
-        batch_size: Seeds per batch and rank.
+        batch_size: Seeds per batch and rank, of all types together.
         split: Name of a split of the data set, or
         seeds: the user's own ids of nodes, int [S] (or a boolean mask over all nodes), the same on every rank. Neither:
-            all nodes of ``node_type``.
+            all nodes of ``node_type``. Seeds of several node types are a mapping from type to ids (or a mask, or None for all of
+            its nodes); one order goes over all of them, and a batch has ``input_id`` and ``batch_size`` for each type, 0 where it
+            has none of a type.
         per_rank: ``seeds`` are this rank's own. Their numbers are agreed when the loader is made, by all ranks together;
             in training a rank with fewer starts over, in evaluation it ends earlier.
-        node_type: Node type of the seeds; needed in a heterogeneous graph unless ``split`` says it.
+        node_type: Node type of the seeds; needed in a heterogeneous graph unless ``split`` or ``seeds`` say it. Several: all
+            nodes of each.
         extras: Arrays [S, ...] in the order of the seeds, by the name that they get in a batch: labels, times, ids. No sampler
-            reads them. A batch has the rows of its own seeds, beside ``input_id``.
+            reads them. A batch has the rows of its own seeds, beside ``input_id``. With several types: such a mapping for each.
         shuffle: A new order in every epoch.
         seed_weights: float [S], one for each seed in the user's order: every epoch draws S seeds with replacement, each as often
-            as its weight says. None: every seed once.
+            as its weight says. None: every seed once. With several types: by type.
         edge_format: ``edge_index``: the edges are PyG's `EdgeIndex`, sorted by destination, with column pointers.
             ``edge_index_csr``: unless ``exact``, also with the order by source, which sparse products of PyG read backward.
             ``tensor``: the same edges as a tensor.
@@ -66,14 +70,14 @@ class LoaderSpec:
     num_neighbors: Fanouts
     batch_size: int
     split: str | None = None
-    seeds: np.ndarray | None = None
+    seeds: np.ndarray | Mapping[str, np.ndarray | None] | None = None
     per_rank: bool = False
-    node_type: str | None = None
-    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+    node_type: str | Sequence[str] | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
     shuffle: bool = False
     exact: bool = False
     edge_format: EdgeFormat = "tensor"
-    seed_weights: np.ndarray | None = None
+    seed_weights: np.ndarray | Mapping[str, np.ndarray] | None = None
     transform: Any = None
     with_row: bool = False
 
@@ -84,6 +88,9 @@ class LoaderSpec:
         one_of(f"loader {self.name!r}: edge_format", self.edge_format, EDGE_FORMATS)
         if self.per_rank and self.seeds is None:
             raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids of this rank alone.")
+        if self.of_types is not None:
+            self._check_types(self.of_types)
+            return
         if self.seed_weights is not None and np.asarray(self.seed_weights).dtype.kind not in "iufb":
             raise OptionError(
                 f"loader {self.name!r}: seed_weights: expected numbers, got {np.asarray(self.seed_weights).dtype}."
@@ -93,9 +100,53 @@ class LoaderSpec:
                 raise OptionError(f"loader {self.name!r}: extras: expected Python identifiers as names, got {name!r}.")
 
     @property
+    def of_types(self) -> list[str] | None:
+        """The node types of the seeds in the order of the plan, where they are given by type."""
+        if isinstance(self.seeds, Mapping):
+            return sorted(map(str, self.seeds))
+        return None if self.node_type is None or isinstance(self.node_type, str) else sorted(self.node_type)
+
+    def _check_types(self, types: list[str]) -> None:
+        where = f"loader {self.name!r}:"
+        if not types or len(set(types)) < len(types):
+            raise OptionError(
+                f"{where} node_type: expected different node types, got {self.node_type or types!r:.200}."
+            )
+        if isinstance(self.seeds, Mapping):
+            if self.node_type is not None:
+                raise OptionError(f"{where} node_type: seeds say it already, {', '.join(types)}. Remove it.")
+        elif self.split is not None or self.seeds is not None:
+            given = "split" if self.split is not None else "seeds"
+            raise OptionError(f"{where} {given}: is of one node type, and node_type names several. Give seeds by type.")
+        if self.seed_weights is not None and any(each.seed_weights is None for each in self.by_type):
+            raise OptionError(f"{where} seed_weights: expected some for each of {', '.join(types)}.")
+        _ = self.by_type  # which checks each
+
+    @property
+    def by_type(self) -> tuple[LoaderSpec, ...]:
+        """A spec for each node type, in the order of the plan; where seeds are not given by type this one."""
+        types = self.of_types
+        if types is None:
+            return (self,)
+        where = f"loader {self.name!r}:"
+        return tuple(
+            replace(
+                self,
+                node_type=t,
+                seeds=self.seeds[t] if isinstance(self.seeds, Mapping) else None,
+                per_rank=False,
+                extras=for_type(f"{where} extras", self.extras, t, types) or {},
+                seed_weights=for_type(f"{where} seed_weights", self.seed_weights, t, types),
+            )
+            for t in types
+        )
+
+    @property
     def weights(self) -> np.ndarray | None:
         """float64 [S] for the epoch plan."""
-        return None if self.seed_weights is None else np.ascontiguousarray(self.seed_weights, np.float64)
+        if self.seed_weights is None:
+            return None
+        return joined([np.ascontiguousarray(each.seed_weights, np.float64) for each in self.by_type])
 
     def find_extras(self, seeds: Seeds) -> dict[str, np.ndarray]:
         """``extras`` as arrays. Raises `OptionError` for those that do not fit the seeds or cannot be sent."""
@@ -113,9 +164,14 @@ class LoaderSpec:
                 )
         return found
 
+    def typed_seeds(self, graph: AnyGraph) -> TypedSeeds:
+        """The seeds of all types."""
+        return TypedSeeds(tuple(each.find_seeds(graph) for each in self.by_type))
+
     def find_seeds(self, graph: AnyGraph) -> Seeds:
         if self.split is not None:
             return graph.split(self.split)
+        assert not isinstance(self.seeds, Mapping), "seeds by type: ask each of by_type"
         return graph.seeds(self._type_index(graph.schema), self.seeds)
 
     def _type_index(self, schema: GraphSchema) -> int:
@@ -125,4 +181,4 @@ class LoaderSpec:
             raise OptionError(
                 f"loader {self.name!r}: node_type: expected one of {', '.join(schema.node_types)}; got {self.node_type!r}."
             )
-        return schema.node_index(self.node_type)
+        return schema.node_index(str(self.node_type))

@@ -82,7 +82,7 @@ def read_request(message: Message) -> BatchRequest:
     arrays = unpack(message)
     extras, more, link = ({n.removeprefix(p): arrays[n] for n in arrays if n.startswith(p)} for p in _PREFIXES)
     plain = {name for name in arrays if not name.startswith(_PREFIXES) and not is_excluded(name)}
-    named = all(name.isidentifier() for name in (*extras, *link)) and all(_is_number(name) for name in more)
+    named = all(_is_name(name) for name in (*extras, *link)) and all(_is_number(name) for name in more)
     if plain != {"seeds", "input_id"} or not named:
         further = {f"{_SEEDS}<node type>", f"{_EXTRA}<name>", f"{_LINK}<name>", "excluded/<edge type>"}
         raise wrong_fields("arrays", {"seeds", "input_id"}, arrays, optional=further)
@@ -126,6 +126,12 @@ def _read_ids(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype != np.int64 or array.ndim != 1:
         raise DataError(f"{name}: expected int64 [S], got {array.dtype} {list(array.shape)}.")
     return array
+
+
+def _is_name(name: str) -> bool:
+    """Of an array of the seeds, or of those of a further type: ``<index>/<name>``."""
+    of, separator, name = name.rpartition("/")
+    return name.isidentifier() and (_is_number(of) if separator else True)
 
 
 def _is_number(name: str) -> bool:

@@ -122,6 +122,15 @@ class EpochPlan:
 
     def requests(self, epoch: int, start: int = 0) -> Iterator[BatchRequest]:
         """Yields the `BatchRequest` of each step from ``start`` on."""
+        for number, key, positions in self._batches(epoch, start):
+            yield self.request(number, key, positions)
+
+    def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:
+        """The batch of the seeds at ``positions``."""
+        extras = {name: values[positions] for name, values in self.extras.items()}
+        return BatchRequest(number, key, np.ascontiguousarray(self.seeds[positions]), positions, extras=extras)
+
+    def _batches(self, epoch: int, start: int) -> Iterator[tuple[int, int, np.ndarray]]:
         epoch = self.epoch_of_draws(epoch)
         order = self._order(epoch)
         first, sizes = self._shares
@@ -130,8 +139,7 @@ class EpochPlan:
             begin = first[step]
             positions = np.ascontiguousarray(order[begin : begin + sizes[step]])
             key = batch_key(self.seed, self.loader, epoch, begin + again * len(order))
-            extras = {name: values[positions] for name, values in self.extras.items()}
-            yield BatchRequest(number, key, np.ascontiguousarray(self.seeds[positions]), positions, extras=extras)
+            yield number, key, positions
 
     def _order(self, epoch: int) -> np.ndarray:
         n = len(self.seeds)

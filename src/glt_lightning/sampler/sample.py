@@ -41,6 +41,11 @@ def seed_key(name: str) -> str:
     return f"seed/{name}"
 
 
+def of_type(index: int, name: str) -> str:
+    """Name of an array that belongs to the seeds of a further node type, or a further edge type, of a loader with several."""
+    return f"{index}/{name}"
+
+
 def link_key(name: str) -> str:
     """Name of an array of a batch of edges, such as ``edge_label_index``, in a Sample."""
     return f"link/{name}"

@@ -1,0 +1,95 @@
+"""Seeds of several types in one loader: one plan over all of them, type after type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.graph import Seeds
+from glt_lightning.errors import OptionError
+from glt_lightning.sampler.plan import EpochPlan
+from glt_lightning.sampler.request import BatchRequest
+from glt_lightning.sampler.sample import of_type
+
+
+@dataclass(frozen=True)
+class TypedSeeds:
+    """Seeds of one or several node types, ascending.
+
+    gids: int64 [S], those of one type after those of another: the seeds of a plan, in its order.
+    """
+
+    parts: tuple[Seeds, ...]
+
+    @property
+    def node_type(self) -> int:
+        """The first type."""
+        return self.parts[0].node_type
+
+    @property
+    def types(self) -> list[int]:
+        return [part.node_type for part in self.parts]
+
+    @property
+    def gids(self) -> np.ndarray:
+        return joined([part.gids for part in self.parts])
+
+
+class Pieces:
+    """Arrays that lie one after the other in a plan. counts: their lengths."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._ends = np.cumsum(counts)
+        self._begins = self._ends - counts
+
+    def split(self, positions: np.ndarray) -> list[np.ndarray]:
+        """int64 for each array: its own positions among those in the plan, in their order."""
+        piece = np.searchsorted(self._ends, positions, side="right")
+        return [positions[piece == i] - begin for i, begin in enumerate(self._begins)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedPlan(EpochPlan):
+    """An `EpochPlan` over seeds of several node types. of: the seeds.  extras: those of further types by `of_type`."""
+
+    of: TypedSeeds
+
+    @classmethod
+    def over(cls, plan: EpochPlan, of: TypedSeeds, extras: Sequence[Mapping[str, np.ndarray]]) -> TypedPlan:
+        """extras: of each type."""
+        named = {_name(of, t, n): a for t, own in zip(of.types, extras, strict=True) for n, a in own.items()}
+        return cls(**vars(plan) | {"extras": named}, of=of)
+
+    def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:
+        pieces = Pieces([len(part.gids) for part in self.of.parts]).split(positions)
+        at = dict(zip(self.of.types, pieces, strict=True))
+        seeds = {part.node_type: part.gids[at[part.node_type]] for part in self.of.parts}
+        first, *others = self.of.types
+        extras = {of_type(t, "input_id"): at[t] for t in others}
+        for name, values in self.extras.items():
+            prefix, _, _ = name.rpartition("/")
+            extras[name] = values[at[int(prefix) if prefix else first]]
+        return BatchRequest(number, key, seeds.pop(first), at[first], seeds, extras)
+
+
+def _name(seeds: TypedSeeds, node_type: int, name: str) -> str:
+    return name if node_type == seeds.node_type else of_type(node_type, name)
+
+
+def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def for_type(where: str, given: Any, name: str, types: Sequence[str]) -> Any:
+    """What a mapping by type has for one. Raises `OptionError` for a type that is none of ``types``."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or (unknown := sorted(map(str, set(given) - set(types)))):
+        got: Any = unknown[0] if isinstance(given, Mapping) else type(given).__name__
+        raise OptionError(
+            f"{where}: with seeds of several types, expected a mapping from {', '.join(types)}; got {got!r:.80}."
+        )
+    return given.get(name)
