@@ -81,6 +81,9 @@ def whole_answer(half: LocalPartition, peer: Peer) -> dict[str, np.ndarray]:
     found = dict(unpack(peer.ask("expand", {**EXPAND, "arrays": arrays}, body).result()))
     arrays, body = pack({"dst": papers(half)[:20], "src": papers(half)[:20]})
     found |= unpack(peer.ask("has_edges", {"edge_type": 1 - WRITES, "arrays": arrays}, body).result())
+    arrays, body = pack({"rows": papers(half)[:20], "members": papers(half)})
+    among = unpack(peer.ask("induce", {"edge_type": 1 - WRITES, "arrays": arrays}, body).result())
+    found |= {f"among/{name}": array for name, array in among.items()}
     arrays, body = pack({"0": papers(half)[:20]})
     rows = unpack(peer.ask("gather", {"tables": [["node", PAPER, ["x", "n_id"]]], "arrays": arrays}, body).result())
     return {**found, **rows}
@@ -103,9 +106,10 @@ def refusal(peer: Peer, op: str, header: Mapping[str, Any], body: np.ndarray) ->
 
 @many
 @given(
-    op=st.sampled_from(["expand", "gather", "has_edges", "here", "info", "split", "edge_split", "seeds"]),
+    op=st.sampled_from(["expand", "gather", "has_edges", "induce", "here", "info", "split", "edge_split", "seeds"]),
     header=st.dictionaries(
         st.sampled_from(["key", "hop", "fanouts", "first", "tables", "arrays", "edge_type", "name", "node_type"])
+        | st.sampled_from(["limit", "weights"])
         | st.text(max_size=8),
         values,
         max_size=8,
@@ -175,6 +179,21 @@ def test_any_pairs(peer, edge_type, dst, src, dtype):
         assert refusal(peer, "has_edges", {"edge_type": each, "arrays": entries}, body)[0] in REFUSALS
 
 
+@many
+@given(
+    edge_type=values,
+    rows=ids,
+    members=ids,
+    name=st.sampled_from(["members", "bitmap", "rows"]) | st.text(max_size=8),
+    dtype=st.sampled_from(DTYPES),
+    limit=values,
+)
+def test_edges_among_any_nodes(peer, edge_type, rows, members, name, dtype, limit):
+    entries, body = pack({"rows": np.array(rows, np.int64), name: np.array(members, np.int64).astype(dtype)})
+    for each in ({"edge_type": edge_type}, {"edge_type": WRITES}, {"edge_type": WRITES, "limit": limit}):
+        assert refusal(peer, "induce", each | {"arrays": entries}, body)[0] in REFUSALS
+
+
 PAIRS = {"edge_type": WRITES}
 GATHER = {"tables": [["node", PAPER, ["x"]]]}
 
@@ -206,6 +225,29 @@ GATHER = {"tables": [["node", PAPER, ["x"]]]}
         ("has_edges", PAIRS, {"dst": [80, 80], "src": [0]}, "expected as many dst as src, got 2 and 1"),
         ("has_edges", PAIRS, {"dst": [80], "src": [-1]}, "src: gid -1 at position 0 is no node of type 0"),
         ("has_edges", PAIRS, {"dst": [2**40], "src": [0]}, "dst: gid 1099511627776 at position 0 is no node of type 1"),
+        ("induce", PAIRS, {"rows": [80]}, "induce: expected the arrays rows, and members or bitmap; got ['rows']"),
+        ("induce", PAIRS, {"rows": [80], "members": [3, 3]}, "members: expected ascending ids from 0 to 79, each once"),
+        (
+            "induce",
+            PAIRS,
+            {"rows": [80], "members": [0.5]},
+            "induce: members: expected int32 or int64 [n], got float64",
+        ),
+        (
+            "induce",
+            PAIRS,
+            {"rows": [80], "bitmap": [1]},
+            "bitmap: expected uint8 [10], a bit for each node of the source",
+        ),
+        ("induce", PAIRS, {"rows": [0], "members": []}, "members: expected int32 or int64 [n], got float64 [0]"),
+        ("induce", PAIRS | {"limit": -1}, {"rows": [80], "members": [0]}, "limit: expected an integer from 0 to"),
+        ("induce", PAIRS | {"limit": 0}, {"rows": [80], "members": [0]}, "induced_limit: node 80 "),
+        (
+            "induce",
+            PAIRS | {"weights": ["x"]},
+            {"rows": [80], "members": [0]},
+            "weights: expected the name of an attribute",
+        ),
         ("gather", {"tables": 7}, {}, "expected one array of ids per table, got 0 for 7"),
         ("gather", GATHER, {"0": [0], "1": [0]}, "expected one array of ids per table, got 2 for [['node', 1, ['x']]]"),
         ("gather", GATHER, {"1": [0]}, "ids: expected int32 or int64 [n], got nothing"),
@@ -236,6 +278,8 @@ def test_rows_of_the_other_part_are_refused(peer, half):
     elsewhere = papers(half)[-1:] + 1
     entries, body = pack({"dst": elsewhere, "src": np.zeros(1, dtype=np.int64)})
     assert refusal(peer, "has_edges", {**PAIRS, "arrays": entries}, body)[0] == "DataError"
+    entries, body = pack({"rows": elsewhere, "members": np.zeros(1, dtype=np.int64)})
+    assert refusal(peer, "induce", {**PAIRS, "arrays": entries}, body)[0] == "DataError"
     entries, body = pack({"1": elsewhere})
     assert refusal(peer, "expand", {**EXPAND, "arrays": entries}, body)[0] == "DataError"
     entries, body = pack({"0": elsewhere})

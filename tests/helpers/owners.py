@@ -7,6 +7,7 @@ import numpy as np
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.has_edges import has_edges
+from glt_lightning.ops.induce import induce_all
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.options import CacheOptions
@@ -39,6 +40,11 @@ class DirectRows:
     def has_edges(self, owner, edge_type, dst, src):
         self.asked.append(("has_edges", owner, len(dst)))
         found = has_edges(self._owners[owner - 1].view, edge_type, dst, src)
+        return lambda: found
+
+    def induce(self, owner, among, weights):
+        self.asked.append(("induce", owner, len(among.rows)))
+        found = induce_all(self._owners[owner - 1].weighted(tuple(weights)), among)
         return lambda: found
 
     def gather(self, owner, request):

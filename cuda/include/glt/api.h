@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 13
+#define GLT_ABI_VERSION 14
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -105,6 +105,14 @@ GLT_API int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const i
 // found [n]: 1 where the edge type has an edge from src[i] to dst[i], else 0. All dst are local nodes; src may be anywhere.
 GLT_API int32_t glt_has_edges(const glt_graph* graph, int32_t edge_type, const int64_t* dst, const int64_t* src, int64_t n,
                               int32_t threads, uint8_t* found, int64_t* detail);
+
+// The entries of rows gids [num_rows], all local nodes, whose source is a member of a set (glt_rank_build, of ids from `first` on);
+// those of weight 0 are left out. Of the first rows, as many as fit: counts [num_rows], then of each entry the rank of its source
+// in the set, ranks [cap], and edge_rows [cap]; done [2]: rows and entries written. GLT_GROW detail[2]: the cap that the first row
+// needs. GLT_BAD_ARG detail = {position, gid, degree}: a row of more than most_degree entries.
+GLT_API int32_t glt_induce(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
+                           const uint64_t* members, int64_t first, int64_t num_ids, int64_t most_degree, int32_t threads,
+                           int64_t cap, int64_t* counts, int32_t* ranks, int64_t* edge_rows, int64_t* done, int64_t* detail);
 
 // What a glt_excluded is of: all positions of src[i] in the row of dst[i], for n pairs that ascend by (dst, src), each once. All
 // dst are local nodes; src may be anywhere. gids [n], begin [n + 1], positions [cap]; GLT_GROW detail[2]: the cap that is needed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -18,7 +19,9 @@ from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges, require_pairs
+from glt_lightning.ops.induce import Among, induce
 from glt_lightning.options import DrawOptions
+from glt_lightning.options.draw import read_weights
 from glt_lightning.sampler.sample import Draft, Field
 from glt_lightning.sampler.source import MOST_PAIRS, wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
@@ -31,7 +34,8 @@ _SLOTS = 16  # replies in flight that are gathered into recycled memory
 
 class Owner:
     """The operations on the parts that a process maps: ``expand`` (sample rows), ``gather`` (attributes of rows),
-    ``has_edges`` (whether edges are stored) and ``here`` (a heartbeat). docs/wire-format.md has their messages.
+    ``has_edges`` (whether edges are stored), ``induce`` (the edges among some nodes) and ``here`` (a heartbeat).
+    docs/wire-format.md has their messages.
 
     reply_bytes: limit of one reply; larger answers take several.  works_for: pid of the process whose sampler this one is;
     None: it samples for itself."""
@@ -45,7 +49,13 @@ class Owner:
 
     @property
     def calls(self) -> Mapping[str, CallHandler]:
-        return {"expand": self._expand, "gather": self._gather, "has_edges": self._has_edges, "here": self._here}
+        return {
+            "expand": self._expand,
+            "gather": self._gather,
+            "has_edges": self._has_edges,
+            "induce": self._induce,
+            "here": self._here,
+        }
 
     def close(self) -> None:
         self._memory.close()
@@ -109,6 +119,22 @@ class Owner:
         most = max(1, min(self._reply_bytes, MOST_PAIRS))
         found = has_edges(view, edge_type, dst[:most], src[:most])
         entries, body = pack({"found": found.view(np.uint8)})
+        return Message({"arrays": entries}, body)
+
+    @guarded()
+    def _induce(self, message: Message, _caller: Caller) -> Message:
+        """Answers the first rows: as many as fit, at least one, and no more than `MOST_PAIRS`, since each may be the longest."""
+        header = message.header
+        weights = read_weights(header.get("weights", []), self._partition.view.num_edge_types)
+        view = self._partition.weighted(weights)
+        edge_type = read_integer(header, "edge_type", 0, view.num_edge_types - 1)
+        limit = read_integer(header, "limit", 0, 2**62) if "limit" in header else None
+        among, size = Among.from_arrays(view, edge_type, unpack(message), limit), self._wire.itemsize
+        rows = among.rows[: max(1, min(MOST_PAIRS, self._reply_bytes // (2 * size)))]
+        most = max(1, (self._reply_bytes - size * len(rows)) // (2 * size))
+        found = induce(view, replace(among, rows=rows), most=most)
+        columns = {"counts": found.counts, "members": found.neighbors, "edge_rows": found.edge_rows}
+        entries, body = pack({name: array.astype(self._wire) for name, array in columns.items() if array is not None})
         return Message({"arrays": entries}, body)
 
     def _open_shards(self, kind: str, index: int, name: str) -> Shards:

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import GLTError, PeerError
+from glt_lightning.ops.induce import Among, joined
 from glt_lightning.ops.merge import Picks
-from glt_lightning.sampler.source import MOST_PAIRS, AskedRows, Expand, Gathered, HasEdges, Picked
+from glt_lightning.sampler.source import MOST_PAIRS, AskedRows, Expand, Gathered, HasEdges, Induced, Picked
 from glt_lightning.transport.message import Message, pack, unpack
 from glt_lightning.transport.peer import Peer, PendingAnswer
+
+_NONE = np.empty(0)
 
 
 @dataclass
@@ -72,6 +75,14 @@ class PeerRows:
     def has_edges(self, owner: int, edge_type: int, dst: np.ndarray, src: np.ndarray) -> HasEdges:
         peer, first = self.peers[owner - 1], _ask_pairs(self.peers[owner - 1], edge_type, dst, src)
         return lambda: _all_found(peer, edge_type, dst, src, first)
+
+    def induce(self, owner: int, among: Among, weights: Sequence[str | None]) -> Induced:
+        peer = self.peers[owner - 1]
+        header: dict[str, Any] = {"edge_type": among.edge_type}
+        header |= {} if among.limit is None else {"limit": among.limit}
+        header |= {"weights": list(weights)} if any(weights) else {}
+        first = _ask_among(peer, header, among)
+        return lambda: _all_among(peer, header, among, first)
 
     @property
     def traffic(self) -> Traffic:
@@ -207,6 +218,35 @@ def _all_found(peer: Peer, edge_type: int, dst: np.ndarray, src: np.ndarray, fir
         if done == len(dst):
             return whole
         answer = _ask_pairs(peer, edge_type, dst[done:], src[done:])
+
+
+def _ask_among(peer: Peer, header: Mapping[str, Any], among: Among) -> PendingAnswer:
+    arrays, body = pack(replace(among, rows=among.rows[:MOST_PAIRS]).to_arrays())
+    return peer.ask("induce", {**header, "arrays": arrays}, body)
+
+
+def _all_among(peer: Peer, header: Mapping[str, Any], among: Among, first: PendingAnswer) -> Picks:
+    """The edges of all rows. An owner answers its first rows; the rest is requested after that."""
+    pieces, done, answer = [], 0, first
+    while True:
+        piece = _edges_of(peer, unpack(answer.result()), len(among.rows) - done, len(among.members))
+        pieces.append(piece)
+        done += len(piece.counts)
+        if done == len(among.rows):
+            return joined(pieces)
+        answer = _ask_among(peer, header, replace(among, rows=among.rows[done:]))
+
+
+def _edges_of(peer: Peer, reply: Mapping[str, np.ndarray], rows: int, members: int) -> Picks:
+    """The edges in a reply, about at most so many rows. Raises `PeerError` for a reply that contradicts itself."""
+    counts, found, edge_rows = (reply.get(name, _NONE) for name in ("counts", "members", "edge_rows"))
+    flat = all(a.ndim == 1 and a.dtype in (np.int32, np.int64) for a in (counts, found, edge_rows))
+    whole = flat and 0 < len(counts) <= min(rows, MOST_PAIRS) and counts.min() >= 0
+    if not whole or not counts.sum(dtype=np.int64) == len(found) == len(edge_rows):
+        raise PeerError(f"{peer.name}: its reply to a question for the edges of {rows} nodes is inconsistent.")
+    if len(found) and not 0 <= found.min() <= found.max() < members:
+        raise PeerError(f"{peer.name}: its reply to a question for edges among nodes names others.")
+    return Picks(counts, found, edge_rows)
 
 
 def _num_rows(piece: Mapping[str, np.ndarray], rows: AskedRows) -> int:

@@ -24,6 +24,11 @@ class RankedSet:
     def __init__(self, words: np.ndarray, first: int, num_ids: int) -> None:
         self._words, self._first, self._num_ids = words, first, num_ids
 
+    @property
+    def arguments(self) -> tuple[np.ndarray, int, int]:
+        """Its words, its first id and the number of ids, for native calls."""
+        return self._words, self._first, self._num_ids
+
     @staticmethod
     def words_for(num_ids: int) -> int:
         return int(_library().glt_rank_words(num_ids))

@@ -153,6 +153,16 @@ def has_edges(indptr: Tensor, neighbors: Tensor, dst: Tensor, src: Tensor) -> Te
     return torch.tensor([bool((row == s).any()) for row, s in zip(rows, src, strict=True)], dtype=torch.bool)
 
 
+def induce(indptr: Tensor, neighbors: Tensor, rows: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row the entries whose neighbour is a member: (counts [rows], positions among the members, those of the entries).
+
+    members: int64 [M], ascending, each once."""
+    entries = [torch.arange(int(indptr[r]), int(indptr[r + 1])) for r in rows.tolist()]
+    found = [at[torch.isin(neighbors[at], members)] for at in entries]
+    whole = torch.cat([torch.empty(0, dtype=torch.int64), *found])
+    return torch.tensor([len(at) for at in found]), torch.searchsorted(members, neighbors[whole]), whole
+
+
 def relabel(ids: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """(unique int64, lids int32): ids numbered by first occurrence after ``known``; of equal known ids the first counts."""
     unique = known.tolist()

@@ -11,7 +11,8 @@ from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.hops import Expands
-from glt_lightning.ops.merge import Drawn
+from glt_lightning.ops.induce import Among
+from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
@@ -70,6 +71,10 @@ class NeighborSource(Expands, Protocol):
         Owners of remote ``dst`` are asked once. The CPU answers from the mapped files also where a GPU samples. Raises
         `DataError` for an edge type or ids that the graph does not have.
         """
+
+    def induce(self, asked: Sequence[Among]) -> Sequence[Picks]:
+        """The edges of each entry, in the order of its rows: neighbours are positions in its members. Edges of weight 0 are left
+        out. Owners of remote rows are asked once for each. Raises `DataError` for a row beyond `Among.limit`."""
 
     def settle(self, found: Found) -> None:
         """Waits for all that was asked for, and notes in the tables where the rows of the batch lie."""

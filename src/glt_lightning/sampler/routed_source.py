@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.excluded import ExcludedEdges, Pairs
 from glt_lightning.ops.has_edges import require_pairs
+from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.neighbors import Found, LocalSource
@@ -174,6 +176,25 @@ class RoutedSource:
         for owner, answer in asked.items():
             found[mine[owner]] = answer()
         self.local.counters.remote_s += time.perf_counter() - begin
+        return found
+
+    def induce(self, asked: Sequence[Among]) -> list[Picks]:
+        weights, owners, waiting = self.config.weights, self._remote.num_owners, []
+        for among in asked:
+            route = self._route_lists(int(self.view.dst_types[among.edge_type]), among.rows)
+            shares = [replace(among, rows=route.of(owner)) for owner in range(len(route.begin) - 1)]
+            answers = {o: self._remote.induce(o, shares[o], weights) for o in range(1, owners) if len(shares[o].rows)}
+            waiting.append((route.owner, shares, answers))
+        found, none = [], Picks(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+        for owner, shares, answers in waiting:
+            picks = [*self.local.induce([replace(shares[0], rows=shares[0].rows.astype(np.int64))])]
+            begin = time.perf_counter()
+            picks += [answers[o]() if o in answers else none for o in range(1, owners)]
+            self.local.counters.remote_s += time.perf_counter() - begin
+            if len(shares) > owners:
+                assert self._topology is not None
+                picks.append(self._topology.induce(shares[owners], weights))
+            found.append(Drawn(picks, owner).stitched())
         return found
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import DrawOptions
 
@@ -47,6 +48,7 @@ class AskedRows:
 
 
 HasEdges = Callable[[], np.ndarray]  # waits; bool [n]
+Induced = Callable[[], Picks]  # waits; neighbours are positions in `Among.members`
 Picked = Callable[[], Mapping[int, Picks]]  # waits; edge type -> picks
 Gathered = Callable[[], Sequence[Mapping[str, np.ndarray]]]  # waits; per `AskedRows`: name -> [n, ...]
 
@@ -66,6 +68,10 @@ class RemoteRows(Protocol):
     def has_edges(self, owner: int, edge_type: int, dst: np.ndarray, src: np.ndarray) -> HasEdges:
         """Asks the owner of ``dst`` whether there are edges from ``src[i]`` to ``dst[i]``. Waiting raises `PeerError`, naming
         it."""
+
+    def induce(self, owner: int, among: Among, weights: Sequence[str | None]) -> Induced:
+        """Asks the owner of ``among.rows`` for the edges of these rows whose sources are members. weights: those of
+        `DrawOptions`; edges of weight 0 are left out. Waiting raises `PeerError`, naming it."""
 
     def gather(self, owner: int, request: Sequence[AskedRows]) -> Gathered:
         """Reads attributes at their owner. Waiting raises `PeerError`, naming it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,8 @@ from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.hops import AllLocal
+from glt_lightning.ops.induce import Among, induce_all
+from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.counters import Counters
@@ -229,6 +231,10 @@ class MappedTables(AllLocal):
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
         return has_edges(self.view, edge_type, dst, src, threads=self.config.threads)
+
+    def induce(self, asked: Sequence[Among]) -> list[Picks]:
+        threads, require_room = self.config.threads, self.config.require_room
+        return [induce_all(self.view, among, threads=threads, require_room=require_room) for among in asked]
 
     def begin(self) -> None:
         """Forgets the batch before."""

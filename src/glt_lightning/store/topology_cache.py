@@ -14,6 +14,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEntries, Pairs
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.has_edges import has_edges
+from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.sample import RowDraw
@@ -224,6 +225,17 @@ class TopologyCache:
     def has_edges(self, edge_type: int, ranks: np.ndarray, src: np.ndarray) -> np.ndarray:
         """bool [n]: whether the lists of cached nodes, by rank, have the neighbours ``src`` (gids)."""
         return has_edges(self._view, edge_type, ranks.astype(np.int64) + self._first[self._dst[edge_type]], src)
+
+    def induce(self, among: Among, weights: tuple[str | None, ...]) -> Picks:
+        """The edges of the lists of cached nodes, by rank as ``rows``, whose sources are members."""
+        edge_type, ranks = among.edge_type, among.rows.astype(np.int64)
+        rows = replace(among, rows=ranks + self._first[self._dst[edge_type]])
+        picks = induce_all(self._view_by(weights), rows)
+        first = self._first_edge[edge_type]
+        assert first is not None
+        assert picks.edge_rows is not None
+        picks.edge_rows[:] += np.repeat(first[ranks] - self._lists[edge_type].indptr[ranks], picks.counts)
+        return picks
 
     @property
     def num_nodes(self) -> int:
