@@ -25,6 +25,7 @@ from glt_lightning.options import (
     RetryOptions,
     SamplingOptions,
     SecurityOptions,
+    TensorOptions,
 )
 
 PAGE = Path(__file__).with_name("options.md")
@@ -39,6 +40,7 @@ GROUPS: dict[str, type] = {
     "cluster.retry": RetryOptions,
     "cluster.limits": LimitOptions,
     "cluster.security": SecurityOptions,
+    "cluster.tensors": TensorOptions,
     "model, GraphSAGE": GraphSAGE,
     "model, NodePredictor": NodePredictor,
     "model, LinkPredictor": LinkPredictor,

@@ -25,6 +25,7 @@ LAYERS = [
     {"producer"},
     {"nn"},
     {"server", "loader"},
+    {"tensors"},
     {"glt"},
     {"lightning"},
     {"distributed", "launch"},
@@ -51,6 +52,7 @@ DOORS = {
         "glt/sample_prob.py",
         "nn/",
         "loader/",
+        "tensors/dist_",
         "lightning/",
     ),
     "torch_geometric": (

@@ -40,15 +40,21 @@ if TYPE_CHECKING:
         NegativeSampling as NegativeSampling,
         PartitionOptions as PartitionOptions,
         SamplingOptions as SamplingOptions,
+        TensorOptions as TensorOptions,
     )
+    from glt_lightning.tensors.dist_graph import DistGraph as DistGraph
+    from glt_lightning.tensors.dist_split import edge_split as edge_split, node_split as node_split
+    from glt_lightning.tensors.dist_tensor import DistTensor as DistTensor
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "CacheOptions": "glt_lightning.options",
     "ClusterOptions": "glt_lightning.options",
+    "DistGraph": "glt_lightning.tensors.dist_graph",
     "DistLinkNeighborLoader": "glt_lightning.loader",
     "DistNeighborLoader": "glt_lightning.loader",
+    "DistTensor": "glt_lightning.tensors.dist_tensor",
     "GLTDataModule": "glt_lightning.lightning",
     "GLTServerClientStrategy": "glt_lightning.lightning",
     "GLTWorkerStrategy": "glt_lightning.lightning",
@@ -67,8 +73,11 @@ _HOMES = {
     "PredictionWriter": "glt_lightning.lightning",
     "SamplingMonitor": "glt_lightning.lightning",
     "SamplingOptions": "glt_lightning.options",
+    "TensorOptions": "glt_lightning.options",
     "as_blocks": "glt_lightning.loader",
+    "edge_split": "glt_lightning.tensors.dist_split",
     "layers": "glt_lightning.loader",
+    "node_split": "glt_lightning.tensors.dist_split",
 }
 
 # Layers with names that GraphLearn-for-PyTorch's users know: `import glt_lightning as glt`, then glt.partition and so on.

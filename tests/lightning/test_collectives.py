@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import glt_lightning
-from glt_lightning.lightning.strategies.collectives import gather_text
+from glt_lightning.tensors.dist_ranks import gather_text
 from tests.helpers import run_script
 
 SCRIPT = """
@@ -18,7 +18,7 @@ import json, sys
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 from glt_lightning.errors import PeerError
 import glt_lightning
-from glt_lightning.lightning.strategies.collectives import gather_counts, gather_text
+from glt_lightning.tensors.dist_ranks import gather_counts, gather_text
 
 CPU = torch.device("cpu")
 

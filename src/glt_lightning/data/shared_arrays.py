@@ -120,6 +120,10 @@ class SharedArrays:
             os.close(fd)
             raise
 
+    def fileno(self) -> int:
+        """The descriptor of their memory, of this object alone."""
+        return self._fd
+
     def close(self) -> None:
         """Other processes can no longer open them; the memory is freed with its last view. An unfinished file is removed."""
         fd, self._fd = self._fd, -1

@@ -39,6 +39,7 @@ from glt_lightning.options.sampling import (
     WeightAttr,
 )
 from glt_lightning.options.security import SecurityOptions
+from glt_lightning.options.tensors import TensorOptions
 from glt_lightning.options.workers import WorkerOptions
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "SecurityOptions",
     "SeedPlacement",
     "Sharing",
+    "TensorOptions",
     "WeightAttr",
     "WorkerOptions",
     "as_options",

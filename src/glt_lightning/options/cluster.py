@@ -11,10 +11,11 @@ from glt_lightning.options.deadlines import DeadlineOptions, RetryOptions
 from glt_lightning.options.limits import LimitOptions
 from glt_lightning.options.parse import parse_address
 from glt_lightning.options.security import SecurityOptions
+from glt_lightning.options.tensors import TensorOptions
 from glt_lightning.options.workers import WorkerOptions
 
 Placement = Literal["host", "rank"]
-_DEADLINES, _RETRY, _SECURITY = DeadlineOptions(), RetryOptions(), SecurityOptions()
+_DEADLINES, _RETRY, _SECURITY, _TENSORS = DeadlineOptions(), RetryOptions(), SecurityOptions(), TensorOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class ClusterOptions(WorkerOptions):
         retry: Pauses between attempts to reach a peer.
         limits: What clients may use of a process that serves them.
         security: Certificates and the secret of the job.
+        tensors: What tensors of one's own may take.
         peer_timeout_s: How long a rank may go on after another rank of the job died, in seconds.
         peer_silence_s: Seconds after which a stopped rank of the same host is killed, which ends the job; five times as long
             for a rank that is not stopped and uses no CPU time. Slow steps, compilations and long validations do not count
@@ -71,6 +73,7 @@ class ClusterOptions(WorkerOptions):
     retry: RetryOptions = _RETRY
     limits: LimitOptions = field(default_factory=LimitOptions)
     security: SecurityOptions = _SECURITY
+    tensors: TensorOptions = _TENSORS
     peer_timeout_s: float = 30.0
     peer_silence_s: float = 60.0
     prefetch_size: int | None = None
@@ -90,6 +93,7 @@ class ClusterOptions(WorkerOptions):
             "retry": RetryOptions,
             "limits": LimitOptions,
             "security": SecurityOptions,
+            "tensors": TensorOptions,
         }
         for name, kind in kinds.items():
             object.__setattr__(self, name, as_options(kind, f"cluster.{name}", getattr(self, name)))
@@ -112,4 +116,5 @@ class ClusterOptions(WorkerOptions):
         for old, new in (("prefetch_size", "prefetch"), ("buffer_size", "channel_size")):
             if new not in state:
                 state = {**state, new: state[old], old: None}
+        state = {"tensors": _TENSORS, **state}
         self.__dict__.update(state)

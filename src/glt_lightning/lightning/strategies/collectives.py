@@ -1,47 +1,15 @@
-"""What all ranks tell each other, as numbers and text: nothing is unpickled that came over the network."""
+"""What all ranks of a Trainer tell each other, under any strategy."""
 
 from __future__ import annotations
 
-import torch
 import torch.distributed
 from lightning.pytorch import Trainer
-from torch import Tensor
 
-from glt_lightning.errors import PeerError
-
-_MOST_BYTES = 1 << 20  # of one rank's text
-
-
-def gather_counts(count: int, world_size: int, device: torch.device) -> list[int]:
-    """What each rank puts in, in rank order. A collective call."""
-    return [int(each) for each in _gather(torch.tensor([count], device=device), world_size)]
-
-
-def gather_text(text: str, world_size: int, device: torch.device) -> list[str]:
-    """The texts of all ranks, in rank order. A collective call. Raises `PeerError` if a message is not valid UTF-8."""
-    if world_size == 1:
-        return [text]
-    data = text.encode()
-    lengths = gather_counts(len(data), world_size, device)
-    if not all(0 <= length <= _MOST_BYTES for length in lengths):
-        raise PeerError(f"received a message of {max(lengths)} bytes from a rank; at most {_MOST_BYTES} are allowed.")
-    mine = torch.zeros(max(1, *lengths), dtype=torch.uint8)
-    mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0
-    rows = _gather(mine.to(device), world_size)
-    try:
-        return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
-    except UnicodeDecodeError as error:
-        raise PeerError(f"received a message from a rank that is not valid UTF-8 ({error}).") from None
+from glt_lightning.tensors.dist_ranks import gather_text
 
 
 def gather_text_of(trainer: Trainer, text: str) -> list[str]:
-    """As `gather_text`, under any strategy."""
+    """The texts of all ranks, in rank order. A collective call."""
     if not torch.distributed.is_initialized():
         return [text]
     return gather_text(text, trainer.world_size, trainer.strategy.root_device)
-
-
-def _gather(mine: Tensor, world_size: int) -> list[Tensor]:
-    gathered = [torch.zeros_like(mine) for _ in range(world_size)]
-    torch.distributed.all_gather(gathered, mine)
-    return gathered

@@ -1,0 +1,312 @@
+"""`DistGraph`: a partitioned graph with its data and tensors of one's own, for scripts and for the modules of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.options import DrawOptions, TensorOptions, as_options, parse_fanouts
+from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.dist_ranks import ranks_of_this_process
+from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
+from glt_lightning.tensors.dist_values import rows_of_index
+from glt_lightning.tensors.reader import GraphReader
+from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
+from glt_lightning.tensors.table import own_parts
+from glt_lightning.tensors.tables import Tables
+from glt_lightning.types import EdgeType, NodeType
+
+
+class Neighbors(NamedTuple):
+    """Sampled edges, in the order of the rows that they were drawn for.
+
+    src, dst: int64 [E], rows of their types.  edge_row: int64 [E], rows of the edge type.
+    """
+
+    src: Tensor
+    dst: Tensor
+    edge_row: Tensor
+
+
+class DistGraph:
+    """A partitioned graph: its types, its data by row, neighbours of rows, and tensors of one's own.
+
+    Rows of a type are numbered from 0, by part; ``rows_of`` and ``user_ids`` lead from the user's ids to rows and back. Every
+    rank makes one at the same time. In a job ``trainer.strategy.graph`` or ``datamodule.dist_graph`` has it. Close it, or use
+    it in a ``with`` block: that lets go of its tensors.
+
+    Args:
+        graph: The partition folder, of which this process maps all parts, or what reads a graph.
+        ranks: This rank and its collective calls. None: those of torch's default process group, if there is one.
+        options: What tensors may take.
+        seed: Of random first values.
+        wait_s: How long a write may wait for another rank's.
+
+    Attributes:
+        node_types: Names of the node types.
+        edge_types: (source, relation, destination) of the edge types.
+        rank: Number of this process.
+        world_size: Number of processes.
+        nodes: By node type; ``graph.nodes["paper"].data`` maps names to tensors.
+        edges: By edge type.
+
+    Raises:
+        PartitionError: For a folder that is missing or damaged.
+
+    Example:
+        >>> with DistGraph("parts") as graph:
+        ...     rows = graph.rows_of([3, 0])
+        ...     print(graph.num_nodes(), graph.num_edges(), graph.ndata["x"][rows])
+        10 20 tensor([[ 9., 10., 11.],
+                [ 0.,  1.,  2.]])
+    """
+
+    def __init__(
+        self,
+        graph: str | Path | LocalPartition | GraphReader,
+        *,
+        ranks: Ranks | None = None,
+        options: TensorOptions | None = None,
+        seed: int = 0,
+        wait_s: float = 30.0,
+    ) -> None:
+        self._closing = ExitStack()
+        if isinstance(graph, (str, Path)):
+            graph = LocalPartition.open(graph)
+            self._closing.callback(graph.close)
+        self._reader = graph if isinstance(graph, GraphReader) else GraphReader(graph, graph)
+        self.schema = self._reader.schema
+        self.ranks = ranks_of_this_process() if ranks is None else ranks
+        self._spaces = row_spaces(self._reader.manifest)
+        homes = Homes.agree(self.ranks, self._reader.manifest.num_parts, self._reader.parts)
+        options = as_options(TensorOptions, "tensors", {} if options is None else options)
+        self.tables = Tables(
+            self.ranks, homes, self._reader.user_ids_of_part, seed=seed, options=options, wait_s=wait_s
+        )
+        self._closing.callback(self.tables.close)
+        self.node_types, self.edge_types = list(self.schema.node_types), list(self.schema.edge_types)
+        self.rank, self.world_size = self.ranks.rank, self.ranks.world_size
+        self._named: dict[RowSpace, dict[str, DistTensor]] = {space: {} for space in self._spaces}
+        self.nodes = _Types(self, [space for space in self._spaces if space.kind == "node"])
+        self.edges = _Types(self, [space for space in self._spaces if space.kind == "edge"])
+        OPEN_GRAPHS.add(self)
+
+    # Types and sizes
+
+    def num_nodes(self, node_type: NodeType | None = None) -> int:
+        """Nodes of a type; None: of all types."""
+        return self._count("node", node_type)
+
+    def num_edges(self, edge_type: EdgeType | str | None = None) -> int:
+        """Stored edges of a type; None: of all types."""
+        return self._count("edge", edge_type)
+
+    def _count(self, kind: str, of: Any) -> int:
+        if of is None:
+            return sum(space.num_rows for space in self._spaces if space.kind == kind)
+        return self.space(of, kind).num_rows
+
+    def space(self, of: Any, kind: str | None = None) -> RowSpace:
+        """The rows of a type. of: a node type, an edge type, ``a__rel__b`` or a relation that one edge type alone has; None: the
+        only type of ``kind``. Raises `DataError`, with the types there are."""
+        able = [space for space in self._spaces if kind in (None, space.kind)]
+        of = tuple(of) if isinstance(of, list) else of
+        found = able if of is None else [space for space in able if of in (space.of, space.label)]
+        if not found and isinstance(of, str):
+            found = [space for space in able if space.kind == "edge" and space.of[1] == of]
+        if len(found) != 1:
+            raise DataError(f"type: expected one of {_labels(able)}; got {of!r:.100}.")
+        return found[0]
+
+    def space_of_rows(self, shape: tuple[int, ...], of: Any, where: str) -> RowSpace:
+        """The type that rows of ``shape`` are of. Raises `DataError` unless ``of``, or one type alone, has as many rows."""
+        rows = shape[0] if shape and type(shape[0]) is int else None
+        if rows is None:
+            raise DataError(
+                f"{where}: shape: expected [N, ...] with a row for each node or edge of a type; got {list(shape)}."
+            )
+        if of is not None:
+            space = self.space(of)
+            if space.num_rows != rows:
+                raise DataError(f"{where}: shape: type {space.label!r} has {space.num_rows} rows, got {rows}.")
+            return space
+        found = [space for space in self._spaces if space.num_rows == rows]
+        if len(found) != 1:
+            sizes = ", ".join(f"{space.label!r}: {space.num_rows}" for space in self._spaces)
+            which = f"{_labels(found)} have" if found else "no type has"
+            raise DataError(f"{where}: of: {which} {rows} rows ({sizes}). Give of=, the type that the rows belong to.")
+        return found[0]
+
+    # Data
+
+    @property
+    def ndata(self) -> MutableMapping[str, DistTensor]:
+        """Data of the nodes of a graph with one node type."""
+        return _RowData(self, self._only("node"))
+
+    @property
+    def edata(self) -> MutableMapping[str, DistTensor]:
+        """Data of the edges of a graph with one edge type."""
+        return _RowData(self, self._only("edge"))
+
+    def _only(self, kind: str) -> RowSpace:
+        found = [space for space in self._spaces if space.kind == kind]
+        if len(found) != 1:
+            raise DataError(f"{kind[0]}data: the graph has the {kind} types {_labels(found)}; use {kind}s[type].data.")
+        return found[0]
+
+    def rows_of(self, user_ids: Any, node_type: NodeType | None = None) -> Tensor:
+        """int64 [n]: the rows of nodes by the user's ids."""
+        space = self.space(node_type, "node")
+        return torch.from_numpy(self._reader.rows_of(space, rows_of_index(user_ids, space.num_rows)))
+
+    def user_ids(self, rows: Any, of: NodeType | EdgeType | None = None) -> Tensor:
+        """int64 [n]: the user's ids of nodes, as ``n_id``; of edges the columns of the user's ``edge_index``, as ``e_id``."""
+        space = self.space(of, "node" if of is None else None)
+        return torch.from_numpy(self._reader.user_ids(space, rows_of_index(rows, space.num_rows)))
+
+    # Neighbours
+
+    def sample_neighbors(
+        self,
+        rows: Any,
+        fanout: int,
+        etype: EdgeType | str | None = None,
+        replace: bool = False,
+        prob: str | None = None,
+        exclude_edges: tuple[Any, Any] | None = None,
+        key: int = 0,
+    ) -> Neighbors:
+        """Neighbours of rows of the destination type: the edges of hop 0 of a batch of these seeds with this key, however the
+        graph is partitioned.
+
+        Args:
+            rows: Of the destination type.
+            fanout: Edges per row; -1: all.
+            etype: None: the only edge type.
+            replace: Draw with replacement.
+            prob: An attribute of ``partition.weights`` to draw by. None: all edges weigh the same.
+            exclude_edges: (source rows, destination rows) of edges that are not drawn, with all their parallel copies.
+            key: 64-bit key of the draws.
+
+        Raises:
+            DataError: For rows, an edge type or weights that there are not.
+        """
+        space = self.space(etype, "edge")
+        parse_fanouts([fanout], "fanout")
+        source, target = (self.space(space.of[end], "node") for end in (0, 2))
+        offsets = self._reader.manifest.offsets
+        weights = tuple(prob if r == space.index else None for r in range(len(self.edge_types))) if prob else ()
+        self._reader.manifest.require_weights(weights)
+        excluded = None
+        if exclude_edges is not None:
+            ends = [rows_of_index(e, s.num_rows) for e, s in zip(exclude_edges, (source, target), strict=True)]
+            src, dst = ends[0] + offsets[source.index], ends[1] + offsets[target.index]
+            excluded = ExcludedEdges.of({space.index: (dst, src)})
+        at = rows_of_index(rows, target.num_rows)
+        draw = DrawOptions(replace=replace, with_edge=True, weights=weights)
+        counts, gids, edge_rows = self._reader.neighbors(space.index, target, at, fanout, key, draw, excluded)
+        found = gids - offsets[source.index], np.repeat(at, counts), edge_rows
+        return Neighbors(*map(torch.from_numpy, found))
+
+    # Ranks
+
+    def barrier(self) -> None:
+        """Waits for all ranks: what they wrote before, each reads after it. A collective call. Raises `DataError` for rows that
+        two ranks have written to since the last one, if ``tensors.check_conflicts`` is set."""
+        self.tables.barrier()
+
+    def own_rows(self, space: RowSpace, most: int) -> Iterator[np.ndarray]:
+        """This rank's share of the rows of its host, at most ``most`` at once. Over all ranks each row comes once."""
+        homes = self.tables.homes
+        ranks = homes.ranks_of(homes.host)
+        turn = ranks.index(homes.rank)
+        pieces = (
+            np.arange(begin, min(begin + most, each.first + each.count))
+            for each in own_parts(space, homes)
+            for begin in range(each.first, each.first + each.count, most)
+        )
+        return (rows for number, rows in enumerate(pieces) if number % len(ranks) == turn)
+
+    def close(self) -> None:
+        """Lets go of its tensors, and of the partition if it was opened here. Safe to call twice."""
+        OPEN_GRAPHS.discard(self)
+        self._closing.close()
+
+    def __enter__(self) -> DistGraph:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Types:
+    """``graph.nodes`` and ``graph.edges``."""
+
+    def __init__(self, graph: DistGraph, spaces: list[RowSpace]) -> None:
+        self._graph, self._spaces = graph, spaces
+
+    def __getitem__(self, of: Any) -> _OfType:
+        kind = self._spaces[0].kind if self._spaces else "edge"
+        return _OfType(self._graph, self._graph.space(of, kind))
+
+    def __len__(self) -> int:
+        return len(self._spaces)
+
+
+class _OfType:
+    def __init__(self, graph: DistGraph, space: RowSpace) -> None:
+        self.data: MutableMapping[str, DistTensor] = _RowData(graph, space)
+
+
+class _RowData(MutableMapping[str, DistTensor]):
+    """The tensors of a type by name: those of one's own, and what the partition stores."""
+
+    def __init__(self, graph: DistGraph, space: RowSpace) -> None:
+        self._graph, self._space = graph, space
+        self._own, self._reader = graph._named[space], graph._reader
+
+    def __getitem__(self, name: str) -> DistTensor:
+        own = self._own.get(name)
+        if own is not None:
+            return own
+        if name not in self._reader.names(self._space):
+            raise KeyError(f"{self._space.label!r} has no data {name!r}; it has: {', '.join(self) or 'none'}")
+        return DistTensor.stored(self._graph, self._reader.open(self._space, name), name)
+
+    def __setitem__(self, name: str, tensor: DistTensor) -> None:
+        where = f"data {name!r} of {self._space.label!r}"
+        if not isinstance(tensor, DistTensor) or tensor.space is not self._space:
+            raise DataError(
+                f"{where}: expected a DistTensor of this type, got {tensor!r:.100}. Create one, and write to it."
+            )
+        if name in self._reader.names(self._space):
+            raise DataError(f"{where}: the partition stores it. Use another name.")
+        self._own[name] = tensor
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._own:
+            raise DataError(
+                f"data {name!r} of {self._space.label!r}: not a tensor of your own, so it cannot be deleted."
+            )
+        self._own.pop(name).close()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._reader.names(self._space)
+        yield from self._own
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _labels(spaces: list[RowSpace]) -> str:
+    return ", ".join(repr(space.label) for space in spaces) or "none"

@@ -1,0 +1,55 @@
+"""What all ranks tell each other, as numbers and text: nothing is unpickled that came over the network."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from glt_lightning.errors import PeerError
+from glt_lightning.producer.ranks import Ranks
+
+_MOST_BYTES = 1 << 20  # of one rank's text
+
+
+def gather_counts(count: int, world_size: int, device: torch.device) -> list[int]:
+    """What each rank puts in, in rank order. A collective call."""
+    return [int(each) for each in _gather(torch.tensor([count], device=device), world_size)]
+
+
+def gather_text(text: str, world_size: int, device: torch.device) -> list[str]:
+    """The texts of all ranks, in rank order. A collective call. Raises `PeerError` if a message is not valid UTF-8."""
+    if world_size == 1:
+        return [text]
+    data = text.encode()
+    lengths = gather_counts(len(data), world_size, device)
+    if not all(0 <= length <= _MOST_BYTES for length in lengths):
+        raise PeerError(f"received a message of {max(lengths)} bytes from a rank; at most {_MOST_BYTES} are allowed.")
+    mine = torch.zeros(max(1, *lengths), dtype=torch.uint8)
+    mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0
+    rows = _gather(mine.to(device), world_size)
+    try:
+        return [bytes(row[:n].tolist()).decode() for row, n in zip(rows, lengths, strict=True)]
+    except UnicodeDecodeError as error:
+        raise PeerError(f"received a message from a rank that is not valid UTF-8 ({error}).") from None
+
+
+def _gather(mine: Tensor, world_size: int) -> list[Tensor]:
+    gathered = [torch.zeros_like(mine) for _ in range(world_size)]
+    torch.distributed.all_gather(gathered, mine)
+    return gathered
+
+
+def ranks_of_this_process() -> Ranks:
+    """This rank of torch's default process group, on the CPU; alone where there is none."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return Ranks()
+    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    nccl = torch.distributed.get_backend() == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    return Ranks(
+        rank,
+        world_size,
+        lambda text: gather_text(text, world_size, device),
+        lambda count: gather_counts(count, world_size, device),
+    )

@@ -1,0 +1,204 @@
+"""`DistTensor`: a tensor with a row for each node or edge of a type, shared by the ranks of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.errors import DataError
+from glt_lightning.tensors.dist_values import rows_of_index, to_array, to_tensor, torch_dtype, values_for
+from glt_lightning.tensors.reader import StoredRows
+from glt_lightning.tensors.table import Table
+from glt_lightning.tensors.tables import TableSpec
+from glt_lightning.types import EdgeType, NodeType
+
+if TYPE_CHECKING:
+    from glt_lightning.tensors.dist_graph import DistGraph
+
+# The graphs that are open in this process: of one alone, `DistTensor` needs no argument ``graph``.
+OPEN_GRAPHS: WeakSet[DistGraph] = WeakSet()
+
+_AT_ONCE = 1 << 18  # rows that are read and written at once
+
+
+class DistTensor:
+    """A tensor [N, ...] with a row for each node of a type, or for each edge of a type, in memory that the ranks share.
+
+    Creating one is a collective call: every rank creates the same tensors in the same order. Who names one that there is gets
+    that one. A read copies rows, in the order of the index; a write has happened when it returns, for every rank. ``barrier`` of
+    the graph orders what several ranks do.
+
+    Args:
+        shape: [N, ...]; N: number of rows of ``of``.
+        dtype: Of torch.
+        name: Under which every rank finds it. None: none other has it, and it is not saved.
+        init: First values: ``"zeros"`` (None), ``"ones"``, ``("uniform", a, b)``, ``("normal", mean, std)``,
+            ``"xavier_uniform"``, a tensor or ``.npy`` file by user id: these do not depend on how the graph is partitioned. Or
+            ``f(shape, dtype)``, called for some rows at a time by one rank.
+        of: Node type or edge type. None: the only one that has N rows.
+        persistent: It is saved with the job's checkpoint. Needs a name.
+        graph: The graph. None: the one that is open in this process.
+
+    Attributes:
+        name: As given, or the one that it got.
+        of: Node type or edge type.
+        shape: [N, ...].
+        dtype: Of torch.
+        writable: False for what the partition stores.
+
+    Raises:
+        DataError: For a description that cannot be, or is another one on another rank.
+        OptionError: For more memory than ``cluster.tensors.limit``.
+
+    Example:
+        >>> with DistGraph("parts") as graph:
+        ...     h = DistTensor((graph.num_nodes(), 2), torch.float32, "h")
+        ...     h[[1, 3]] = torch.tensor([1.0, 2.0])
+        ...     print(h[[0, 3]], h.count_nonzero())
+        tensor([[0., 0.],
+                [1., 2.]]) 4
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        name: str | None = None,
+        init: Any = None,
+        of: NodeType | EdgeType | None = None,
+        persistent: bool = False,
+        graph: DistGraph | None = None,
+    ) -> None:
+        graph = graph or only_graph()
+
+        def describe() -> TableSpec:
+            if not isinstance(dtype, torch.dtype):
+                raise DataError(f"tensor {name!r}: dtype: expected one of torch, got {dtype!r:.80}.")
+            given = tuple(shape)
+            space = graph.space_of_rows(given, of, f"tensor {name!r}")
+            return TableSpec(space, dtype, given[1:], name, _init_of(init, dtype), persistent)
+
+        self._set(graph, graph.tables.create(describe), None)
+
+    @classmethod
+    def stored(cls, graph: DistGraph, rows: StoredRows, name: str) -> DistTensor:
+        """What the partition stores, to read."""
+        tensor = cls.__new__(cls)
+        tensor._set(graph, rows, name)
+        return tensor
+
+    def _set(self, graph: DistGraph, rows: Table | StoredRows, name: str | None) -> None:
+        self.graph, self._rows = graph, rows
+        self.space, self._kind = rows.space, rows.kind
+        self.name: str = rows.name if isinstance(rows, Table) else str(name)
+        self.of, self.writable = rows.space.of, isinstance(rows, Table)
+        self.shape, self.dtype = torch.Size((rows.space.num_rows, *rows.row_shape)), torch_dtype(rows.kind)
+
+    @property
+    def table(self) -> Table:
+        """Its rows as numpy arrays. Raises `DataError` for what the partition stores."""
+        if not isinstance(self._rows, Table):
+            raise DataError(
+                f"tensor {self.name!r} of {self.space.label!r}: the partition stores it, so it cannot be written. Create a "
+                f"DistTensor and write to that."
+            )
+        return self._rows
+
+    def __len__(self) -> int:
+        return self.space.num_rows
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        kind = "" if self.writable else ", stored"
+        return f"DistTensor({self.name!r}, {list(self.shape)}, {self.dtype}, of={self.of!r}{kind})"
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Rows as a new tensor on the CPU. index: integers [n], a slice, a mask [N]; one integer gives one row."""
+        found = to_tensor(self._rows.read(rows_of_index(index, len(self))), self._kind)
+        return found[0] if np.ndim(index) == 0 and not isinstance(index, slice) else found
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        """Writes rows; values: [n, ...], or one row or number for all."""
+        table, rows = self.table, rows_of_index(index, len(self))
+        table.write(rows, values_for(values, self._kind, (len(rows), *table.row_shape), self.name))
+
+    def add_(self, rows: Any, values: Any) -> DistTensor:
+        """Adds values to rows, one after the other: also where a row comes twice, and whoever else adds."""
+        table, at = self.table, rows_of_index(rows, len(self))
+        table.add(at, values_for(values, self._kind, (len(at), *table.row_shape), self.name))
+        return self
+
+    def fill_(self, value: Any) -> DistTensor:
+        """Sets every row to a number or a row."""
+        self.table.fill(values_for(value, self._kind, self.table.row_shape, self.name))
+        return self
+
+    def count_nonzero(self) -> int:
+        """Number of values that are not zero."""
+        return self._rows.count_nonzero()
+
+    def __or__(self, other: object) -> DistTensor:
+        """A new mask: rows that either of two masks has. A collective call."""
+        if not isinstance(other, DistTensor):
+            return NotImplemented
+        if (
+            other.space is not self.space
+            or not self.shape == other.shape
+            or {self._kind.name, other._kind.name} != {"bool"}
+        ):
+            raise DataError(f"|: expected two masks of one type, got {self!r} and {other!r}.")
+        union = DistTensor(tuple(self.shape), self.dtype, of=self.of, graph=self.graph)
+        for rows in self.graph.own_rows(self.space, _AT_ONCE):
+            union.table.write(rows, self._rows.read(rows) | other._rows.read(rows))
+        self.graph.barrier()
+        return union
+
+    @property
+    def local_rows(self) -> list[tuple[int, np.ndarray]]:
+        """(number of its first row, read-only view of its rows) of each part in the memory of this host; bfloat16 as uint16."""
+        views = []
+        for each in self.table.own_parts:
+            view = self.table.own[each.begin : each.begin + each.count]
+            view.flags.writeable = False
+            views.append((each.first, view))
+        return views
+
+    def close(self) -> None:
+        """This rank lets go of the tensor. When all have, its memory is free, and its name can be given to another one. Safe to
+        call twice."""
+        self.table.close()
+
+
+def only_graph() -> DistGraph:
+    """The one that is open in this process. Raises `DataError`."""
+    graphs = list(OPEN_GRAPHS)
+    if len(graphs) != 1:
+        number = f"{len(graphs)} are open" if graphs else "none is open"
+        raise DataError(
+            f"tensor: graph: {number} in this process. Give graph=, the DistGraph that the tensor belongs to."
+        )
+    return graphs[0]
+
+
+def _init_of(init: Any, dtype: torch.dtype) -> Any:
+    """The same with arrays in place of tensors."""
+    if isinstance(init, Tensor):
+        if init.dtype != dtype:
+            raise DataError(f"tensor: init: expected values of {dtype}, got {init.dtype}. Convert them.")
+        return to_array(init)
+    if callable(init) and not hasattr(init, "__array__"):
+
+        def called(shape: tuple[int, ...], _dtype: np.dtype) -> np.ndarray:
+            values = init(shape, dtype)
+            return to_array(values.to(dtype)) if isinstance(values, Tensor) else np.asarray(values)
+
+        called.__qualname__ = getattr(init, "__qualname__", type(init).__qualname__)
+        return called
+    return init

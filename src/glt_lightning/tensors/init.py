@@ -1,0 +1,137 @@
+"""First values of a table: a function of (seed, name, user id, column), and so the same for any number of parts and hosts.
+
+Random values come from keyed draws and from additions, multiplications, divisions and square roots of float64 alone, all of
+which are exact to the last bit on every machine; a library's logarithm is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError
+from glt_lightning.sampler.draws import GOLDEN, mix64, role_key, streams
+from glt_lightning.tensors.normal import standard_normal
+from glt_lightning.tensors.values import ValueType
+
+_BATCH = 1 << 16  # rows that are made at once
+_KNOWN = "zeros, ones, ('uniform', a, b), ('normal', mean, std), 'xavier_uniform', an array by user id, a .npy path, a callable"
+
+
+@dataclass(frozen=True)
+class Init:
+    """Checked first values. text: what ranks compare.  values: user ids [n] -> values as stored [n, *row_shape]."""
+
+    text: str
+    values: Callable[[np.ndarray], np.ndarray]
+
+
+def read_init(given: Any, name: str, seed: int, kind: ValueType, shape: tuple[int, ...]) -> Init:
+    """``given`` as users write it; None is zeros. shape: [N, ...] of the whole table.
+
+    Raises `DataError` for anything else, and for random values of a type that is not a floating-point one.
+    """
+    where, row_shape = f"tensor {name!r}: init:", shape[1:]
+    if given is None or (isinstance(given, str) and given in ("zeros", "ones")):
+        value = 1 if given == "ones" else 0
+        return Init(given or "zeros", lambda ids: kind.stored(np.full((len(ids), *row_shape), value, np.float32)))
+    if isinstance(given, (str, Path)) and str(given).endswith(".npy"):
+        return _of_array(_open(where, Path(given)), str(given), where, kind, row_shape)
+    if hasattr(given, "__array__"):
+        array = np.asarray(given)
+        return _of_array(array, f"array {_digest(array)}", where, kind, row_shape)
+    if given == "xavier_uniform":
+        if len(shape) != 2:
+            raise DataError(f"{where} 'xavier_uniform' is for tensors [N, D], got {list(shape)}.")
+        bound = math.sqrt(6.0 / (shape[0] + shape[1]))
+        given = ("uniform", -bound, bound)
+    if isinstance(given, (tuple, list)) and len(given) == 3 and given[0] in ("uniform", "normal"):
+        return _random(where, given, name, seed, kind, row_shape)
+    if callable(given):
+        called = getattr(given, "__qualname__", type(given).__qualname__)
+        return Init(f"callable {called}", lambda ids: _called(where, given, kind, (len(ids), *row_shape)))
+    raise DataError(f"{where} expected {_KNOWN}; got {given!r:.100}.")
+
+
+def fill(out: np.ndarray, init: Init, user_ids: np.ndarray) -> None:
+    """Writes the first values of rows [n, ...], by their user ids, a piece at a time."""
+    for begin in range(0, len(out), _BATCH):
+        out[begin : begin + _BATCH] = init.values(user_ids[begin : begin + _BATCH])
+
+
+def bits_of(seed: int, name: str, user_ids: np.ndarray, columns: int) -> np.ndarray:
+    """uint64 [n, columns]: the random bits of each value."""
+    rows = streams(role_key(seed, f"tensor {name}"), np.asarray(user_ids, dtype=np.int64))
+    steps = np.arange(1, columns + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+    return mix64(np.add.outer(rows, steps))
+
+
+def uniform(bits: np.ndarray, low: float, high: float) -> np.ndarray:
+    """float32 in [low, high), from the upper 24 bits."""
+    return np.asarray(low + (high - low) * ((bits >> np.uint64(40)) * 2.0**-24), dtype=np.float32)
+
+
+def normal(bits: np.ndarray, mean: float, std: float) -> np.ndarray:
+    """float32, from the upper 52 bits."""
+    p = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return np.asarray(mean + std * standard_normal(p), dtype=np.float32)
+
+
+def _random(where: str, given: Any, name: str, seed: int, kind: ValueType, row_shape: tuple[int, ...]) -> Init:
+    what, a, b = given
+    if not all(isinstance(v, (int, float)) and math.isfinite(v) for v in (a, b)) or (what == "uniform" and a > b):
+        expected = "finite numbers a <= b" if what == "uniform" else "finite numbers mean and std"
+        raise DataError(f"{where} expected ({what!r}, a, b) with {expected}; got {given!r:.100}.")
+    if not kind.is_float:
+        raise DataError(
+            f"{where} {what} values are for floating-point tensors, this one is {kind.name}. Use zeros or an array."
+        )
+    columns, draw = math.prod(row_shape), uniform if what == "uniform" else normal
+
+    def values(ids: np.ndarray) -> np.ndarray:
+        return kind.stored(draw(bits_of(seed, name, ids, columns), float(a), float(b)).reshape(-1, *row_shape))
+
+    return Init(f"{what} {float(a)!r} {float(b)!r}", values)
+
+
+def _open(where: str, path: Path) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
+    except (OSError, ValueError) as error:
+        raise DataError(f"{where} {path} cannot be read ({error}).") from None
+
+
+def _of_array(array: np.ndarray, text: str, where: str, kind: ValueType, row_shape: tuple[int, ...]) -> Init:
+    if array.shape[1:] != row_shape or array.ndim == 0:
+        raise DataError(
+            f"{where} expected rows of shape {list(row_shape)} by user id, got an array {list(array.shape)}."
+        )
+    if array.dtype != kind.dtype:
+        raise DataError(f"{where} expected an array of {kind.name}, got {array.dtype}. Convert it.")
+
+    def values(ids: np.ndarray) -> np.ndarray:
+        if len(ids) and int(ids.max()) >= len(array):
+            raise DataError(
+                f"{where} the array has {len(array)} rows by user id, and there is the user id {ids.max()}."
+            )
+        return kind.stored(array[ids])
+
+    return Init(text, values)
+
+
+def _called(where: str, function: Callable[..., Any], kind: ValueType, shape: tuple[int, ...]) -> np.ndarray:
+    values = np.asarray(function(shape, kind.dtype))
+    if values.shape != shape:
+        raise DataError(f"{where} the callable returned an array {list(values.shape)}, {list(shape)} was asked for.")
+    return kind.stored(values)
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).reshape(-1), digest_size=16).hexdigest()

@@ -1,0 +1,252 @@
+"""What a partitioned graph stores, read by row: attributes, the user's ids, neighbours; of mapped parts or of their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from glt_lightning.data.graph import AnyGraph
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import edge_path, gid_path, node_path
+from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.ops.file_map import guarded
+from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.sample import RowDraw
+from glt_lightning.options import DrawOptions
+from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
+from glt_lightning.tensors.space import RowSpace
+from glt_lightning.tensors.values import ValueType
+
+_AT_ONCE = 1 << 20  # rows of one request
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """An attribute of the partition, or the mask of a split; `table.Rows`."""
+
+    space: RowSpace
+    kind: ValueType
+    row_shape: tuple[int, ...]
+    gather: Callable[[np.ndarray], np.ndarray]
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        self.space.parts_of(rows)  # raises for a row that there is not
+        return self.gather(rows)
+
+    def count_nonzero(self) -> int:
+        starts = range(0, self.space.num_rows, _AT_ONCE)
+        pieces = (np.arange(begin, min(begin + _AT_ONCE, self.space.num_rows)) for begin in starts)
+        return sum(self.kind.count_nonzero(self.gather(rows)) for rows in pieces)
+
+
+class GraphReader:
+    """Reads a graph. partition: the parts that this process maps; None: none.  remote: the owners of the other parts, or what
+    gives them once they are known; None: all are mapped."""
+
+    def __init__(
+        self,
+        graph: AnyGraph,
+        partition: LocalPartition | None,
+        remote: Callable[[], RemoteRows | None] = lambda: None,
+    ) -> None:
+        self._graph, self._partition, self._remote = graph, partition, remote
+        self.manifest, self.schema = graph.manifest, graph.schema
+        self._wire = wire_dtype(graph.manifest)
+
+    # What there is
+
+    def names(self, space: RowSpace) -> list[str]:
+        """Attributes of the partition, and ``<split>_mask`` of each split of a node type."""
+        if space.kind == "edge":
+            return list(self.manifest.edge_attrs(space.index))
+        splits = [f"{name}_mask" for name, entry in self.manifest.splits.items() if entry.node_type == space.of]
+        stored = list(self.manifest.node_attrs(space.index))
+        return stored + [name for name in splits if name not in stored]
+
+    def open(self, space: RowSpace, name: str) -> StoredRows:
+        """One of `names`."""
+        stored = self.manifest.edge_attrs if space.kind == "edge" else self.manifest.node_attrs
+        if name not in stored(space.index):
+            mask = self._mask(space, name.removesuffix("_mask"))
+            return StoredRows(space, ValueType("bool"), (), lambda rows: mask[rows])
+        dtype, shape = self._stored(space, name)
+        encoding = self.manifest.decoded_by(f"{space.kind}s", space.index, name)
+        if encoding is not None:
+            dtype, shape = np.dtype(np.float32), encoding.row_shape(shape)
+        return StoredRows(space, ValueType.of(dtype), shape, lambda rows: self._gather(space, name, rows))
+
+    def _mask(self, space: RowSpace, split: str) -> np.ndarray:
+        mask = np.zeros(space.num_rows, dtype=np.bool_)
+        mask[self._graph.split(split).gids - self._offset(space)] = True
+        return mask
+
+    def _stored(self, space: RowSpace, name: str) -> tuple[np.dtype, tuple[int, ...]]:
+        path = node_path if space.kind == "node" else edge_path
+        entry = self.manifest.arrays[path(0, space.index, name)]
+        return np.dtype(entry.dtype), tuple(entry.shape[1:])
+
+    def _offset(self, space: RowSpace) -> int:
+        return self.manifest.offsets[space.index] if space.kind == "node" else 0
+
+    # Rows
+
+    def user_ids(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
+        """int64 [n]: the user's ids of nodes, or columns of the user's ``edge_index``. Raises `DataError` for a row that there
+        is not."""
+        space.parts_of(rows)
+        return self._gather(space, space.id_name, rows).astype(np.int64)
+
+    def user_ids_of_part(self, space: RowSpace, part: int) -> np.ndarray:
+        """The same of all rows of a part."""
+        first, end = int(space.bounds[part]), int(space.bounds[part + 1])
+        pieces = [
+            self._gather(space, space.id_name, np.arange(begin, min(begin + _AT_ONCE, end)))
+            for begin in range(first, end, _AT_ONCE)
+        ]
+        return np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64)
+
+    def rows_of(self, space: RowSpace, user_ids: np.ndarray) -> np.ndarray:
+        """int64 [n]: the rows of nodes by the user's ids. Raises `DataError` for an id that there is not, and for edges."""
+        if space.kind == "edge":
+            raise DataError(
+                f"rows_of: of {space.label!r}: the partition has no index of edges by the user's ids; read user_ids of the rows."
+            )
+        bad = np.flatnonzero((user_ids < 0) | (user_ids >= space.num_rows))
+        if len(bad):
+            raise DataError(
+                f"rows_of: {user_ids[bad[0]]} at position {bad[0]} is not a node of type {space.label!r}, whose ids are 0 to "
+                f"{space.num_rows - 1}."
+            )
+        return np.asarray(self._rows_by_id(space.index)[user_ids] - self._offset(space), dtype=np.int64)
+
+    def _rows_by_id(self, node_type: int) -> np.ndarray:
+        if self._partition is not None and gid_path(node_type) in self.manifest.arrays:
+            return self._partition.gids(node_type)
+        if node_type not in self._gids:
+            self._gids[node_type] = self._graph.seeds(node_type).gids
+        return self._gids[node_type]
+
+    @cached_property
+    def _gids(self) -> dict[int, np.ndarray]:
+        return {}
+
+    def _gather(self, space: RowSpace, name: str, rows: np.ndarray) -> np.ndarray:
+        ids = rows + self._offset(space)
+        if self._is_whole:
+            return self._gather_local(space, name, ids)
+        found, encoding = None, self.manifest.decoded_by(f"{space.kind}s", space.index, name)
+        for owner, at in self._routed(space, rows):
+            if owner == 0:
+                values = self._gather_local(space, name, ids[at])
+            else:
+                asked = AskedRows(space.kind, space.index, (name,), ids[at].astype(self._wire))
+                values = np.ascontiguousarray(self._owners.gather(owner, [asked])()[0][name])
+                if encoding is not None:
+                    values = Shards([values], encoding=encoding).gather(np.arange(len(values)))
+            found = np.empty((len(rows), *values.shape[1:]), values.dtype) if found is None else found
+            found[at] = values
+        if found is None:
+            dtype, shape = self._stored(space, name)
+            return np.empty((0, *shape), dtype if encoding is None else np.float32)
+        return found
+
+    @guarded()
+    def _gather_local(self, space: RowSpace, name: str, ids: np.ndarray) -> np.ndarray:
+        assert self._partition is not None
+        shards = self._partition.node_shards if space.kind == "node" else self._partition.edge_shards
+        return shards(space.index, name).gather(ids)
+
+    @property
+    def parts(self) -> tuple[int, ...] | None:
+        """Parts that this process maps; None: servers have the graph."""
+        return None if self._partition is None else self._partition.parts
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._partition is not None and len(self._partition.parts) == self.manifest.num_parts
+
+    @property
+    def _owners(self) -> RemoteRows:
+        remote = self._remote()
+        if remote is None:
+            raise PartitionError(
+                "the owners of the parts that are not mapped here are not known yet. Make a loader first."
+            )
+        return remote
+
+    def _routed(self, space: RowSpace, rows: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """(owner, positions of its rows)."""
+        if self._is_whole:
+            return [(0, np.arange(len(rows)))]
+        owners = self._owners.owner_of_part[space.parts_of(rows)]
+        return [(int(owner), np.flatnonzero(owners == owner)) for owner in np.unique(owners)]
+
+    # Neighbours
+
+    def neighbors(
+        self,
+        edge_type: int,
+        space: RowSpace,
+        rows: np.ndarray,
+        fanout: int,
+        key: int,
+        draw: DrawOptions,
+        excluded: ExcludedEdges | None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(counts int64 [n], gids of sources in row order, their edge rows): hop 0 of a batch with this key. space: of the
+        destination type."""
+        space.parts_of(rows)
+        counts, pieces = np.zeros(len(rows), dtype=np.int64), []
+        for owner, at in self._routed(space, rows):
+            gids = rows[at] + self._offset(space)
+            mine = None if excluded is None else _of_destinations(excluded, edge_type, gids)
+            if owner == 0:
+                found = self._draw_local(LocalDraw(edge_type, gids, fanout, key, draw, mine))
+            else:
+                fanouts = [0] * len(self.schema.edge_types)
+                fanouts[edge_type] = fanout
+                ask = Expand(key, 0, tuple(fanouts), draw, {space.index: gids.astype(self._wire)}, excluded=mine)
+                picks = self._owners.expand(owner, ask)()[edge_type]
+                assert picks.edge_rows is not None
+                found = picks.counts, picks.neighbors, picks.edge_rows
+            counts[at] = found[0]
+            pieces.append((at, *found))
+        begin = np.cumsum(counts) - counts
+        sources, edge_rows = (np.empty(int(counts.sum()), dtype=np.int64) for _ in range(2))
+        for at, their_counts, their_sources, their_rows in pieces:
+            own = np.cumsum(their_counts, dtype=np.int64) - their_counts
+            where = np.repeat(begin[at] - own, their_counts) + np.arange(len(their_sources))
+            sources[where], edge_rows[where] = their_sources, their_rows
+        return counts, sources, edge_rows
+
+    @guarded()
+    def _draw_local(self, ask: LocalDraw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        assert self._partition is not None
+        view = self._partition.weighted(ask.draw.weights)
+        entries = None if ask.excluded is None else ask.excluded.find(view).get(ask.edge_type)
+        gids = np.ascontiguousarray(ask.gids, dtype=np.int64)
+        counts, sources, rows = RowDraw(view, ask.edge_type, gids, ask.fanout, ask.key, 0, ask.draw, entries).picks()
+        assert rows is not None
+        return counts, sources, rows
+
+
+@dataclass(frozen=True, eq=False)
+class LocalDraw:
+    """What is drawn for rows that are mapped here."""
+
+    edge_type: int
+    gids: np.ndarray
+    fanout: int
+    key: int
+    draw: DrawOptions
+    excluded: ExcludedEdges | None
+
+
+def _of_destinations(excluded: ExcludedEdges, edge_type: int, gids: np.ndarray) -> ExcludedEdges:
+    dst, src = excluded.pairs[edge_type]
+    here = np.isin(dst, gids)
+    return ExcludedEdges({edge_type: (dst[here], src[here])})

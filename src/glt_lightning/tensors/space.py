@@ -1,0 +1,126 @@
+"""The rows of a node type or an edge type, as tables address them, and which ranks have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import DataError
+from glt_lightning.producer.once_per_host import host_name
+from glt_lightning.producer.ranks import Ranks
+from glt_lightning.types import EdgeType, NodeType, edge_type_str
+
+
+@dataclass(frozen=True, eq=False)
+class RowSpace:
+    """The rows of one node type or one edge type.
+
+    of: its name; the rows of a type are numbered from 0, those of part p are ``bounds[p]`` to ``bounds[p + 1] - 1``: new
+    numbers of nodes, or edge rows.  kind: ``node`` or ``edge``.  index: of the type in the schema.  bounds: int64 [P + 1].
+    """
+
+    of: NodeType | EdgeType
+    kind: str
+    index: int
+    bounds: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.bounds[-1])
+
+    @property
+    def num_parts(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def label(self) -> str:
+        """``paper``, or ``author__writes__paper``."""
+        return self.of if isinstance(self.of, str) else edge_type_str(self.of)
+
+    @property
+    def id_name(self) -> str:
+        """The stored array with the user's ids of the rows."""
+        return "n_id" if self.kind == "node" else "edge_ids"
+
+    def parts_of(self, rows: np.ndarray) -> np.ndarray:
+        """int64 [n]: the part of each row. Raises `DataError` for a row that there is not."""
+        bad = np.flatnonzero((rows < 0) | (rows >= self.num_rows))
+        if len(bad):
+            kind = "nodes" if self.kind == "node" else "edges"
+            raise DataError(
+                f"rows: {rows[bad[0]]} at position {bad[0]} is no row of the {kind} of type {self.label!r}, which has the rows "
+                f"0 to {self.num_rows - 1}."
+            )
+        return np.searchsorted(self.bounds, rows, side="right") - 1
+
+
+def row_spaces(manifest: Manifest) -> list[RowSpace]:
+    """Those of all node types, then of all edge types."""
+    nodes = [
+        RowSpace(name, "node", t, np.array(manifest.bounds[t], dtype=np.int64))
+        for t, name in enumerate(manifest.schema.node_types)
+    ]
+    edges = [
+        RowSpace(name, "edge", r, np.asarray(manifest.edge_bounds(r), dtype=np.int64))
+        for r, name in enumerate(manifest.schema.edge_types)
+    ]
+    return nodes + edges
+
+
+@dataclass(frozen=True, eq=False)
+class Homes:
+    """Which host has the rows of each part in its memory. The same on all ranks, but for ``rank``.
+
+    host_of_rank: int [ranks].  host_of_part: int [P].  Hosts are numbered in the order of their first ranks.
+    """
+
+    rank: int
+    host_of_rank: tuple[int, ...]
+    host_of_part: tuple[int, ...]
+
+    @classmethod
+    def agree(cls, ranks: Ranks, num_parts: int, mapped: Sequence[int] | None, place: str | None = None) -> Homes:
+        """A collective call. mapped: parts of the graph that this rank has; None: the graph is at servers.
+
+        A part's rows lie on a host that maps the part; where several do, or none, the parts go round.
+        place: name of this host; None: `host_name`.
+        """
+        mine = json.dumps([host_name() if place is None else place, None if mapped is None else list(mapped)])
+        everyone = [json.loads(text) for text in ranks.exchange(mine)]
+        names = list(dict.fromkeys(host for host, _ in everyone))
+        homes = []
+        for part in range(num_parts):
+            with_part = [host for host, parts in everyone if parts is None or part in parts]
+            able = list(dict.fromkeys(with_part)) or names
+            homes.append(names.index(able[part % len(able)]))
+        return cls(ranks.rank, tuple(names.index(host) for host, _ in everyone), tuple(homes))
+
+    @property
+    def host(self) -> int:
+        """Number of this rank's host."""
+        return self.host_of_rank[self.rank]
+
+    @cached_property
+    def num_hosts(self) -> int:
+        return max(self.host_of_rank) + 1
+
+    def ranks_of(self, host: int) -> list[int]:
+        return [rank for rank, theirs in enumerate(self.host_of_rank) if theirs == host]
+
+    def parts_at(self, host: int) -> list[int]:
+        return [part for part, theirs in enumerate(self.host_of_part) if theirs == host]
+
+    def appliers(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
+        """int32 [n]: the rank that applies updates of each row: of the host that has it, rank (row mod ranks of the host),
+        since rows lie hottest first and a contiguous range for each rank would give one of them most of the work."""
+        hosts = np.array(self.host_of_part, dtype=np.int64)[space.parts_of(rows)]
+        found = np.empty(len(rows), dtype=np.int32)
+        for host in range(self.num_hosts):
+            here, theirs = hosts == host, np.array(self.ranks_of(host), dtype=np.int32)
+            found[here] = theirs[rows[here] % len(theirs)]
+        return found

@@ -1,0 +1,261 @@
+"""The tables of a job: created together on all ranks, in memory that the ranks of a host share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.errors import DataError, GLTError, OptionError, PeerError
+from glt_lightning.options import TensorOptions
+from glt_lightning.page.numbers import size
+from glt_lightning.producer.once_per_host import on_all_or_none, once_per_host
+from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.init import Init, fill, read_init
+from glt_lightning.tensors.space import Homes, RowSpace
+from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, Table, WriteEpoch, own_parts
+from glt_lightning.tensors.values import ValueType
+
+_MOST_NAME = 200
+UserIds = Callable[[RowSpace, int], np.ndarray]  # of the rows of a part
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table to create. name: None for an anonymous one.  dtype: of torch or numpy, or a name.  init: see `init.read_init`;
+    arrays by user id as they are stored.  persistent: it is saved with the job's checkpoint."""
+
+    space: RowSpace
+    dtype: Any
+    row_shape: tuple[int, ...]
+    name: str | None = None
+    init: Any = None
+    persistent: bool = False
+
+    def check(self) -> None:
+        """Raises `DataError` for a name or shape that cannot be."""
+        name = self.name
+        if name is not None and (
+            not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME
+        ):
+            raise DataError(f"tensor: name: expected 1 to {_MOST_NAME} printable characters, got {name!r:.100}.")
+        if name is None and self.persistent:
+            raise DataError("tensor: persistent: needs a name, under which it is saved and loaded.")
+        if any(type(n) is not int or n < 1 for n in self.row_shape):
+            raise DataError(
+                f"tensor {name!r}: shape: expected [N, ...] with integers >= 1, got rows of {list(self.row_shape)}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """A checked `TableSpec`. text: what ranks compare.  parts: of this host."""
+
+    spec: TableSpec
+    name: str
+    kind: ValueType
+    init: Init
+    text: str
+    parts: list[OwnPart]
+
+    @property
+    def rows(self) -> int:
+        return sum(each.count for each in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * math.prod(self.spec.row_shape) * self.kind.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    table: Table
+    plan: _Plan
+
+
+class Tables:
+    """Creates the tables of a job. All ranks construct theirs at the same time. Close it.
+
+    ranks: this rank, and its collective calls.  homes: which host has which rows.  user_ids: of the rows of a part of this host.
+    seed: of random first values.  wait_s: for another writer.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        homes: Homes,
+        user_ids: UserIds,
+        *,
+        seed: int = 0,
+        options: TensorOptions | None = None,
+        wait_s: float = 30.0,
+    ) -> None:
+        self.ranks, self.homes, self.options = ranks, homes, options or TensorOptions()
+        self._user_ids, self._seed, self._wait_s = user_ids, seed, wait_s
+        self._open: dict[str, _Entry] = {}
+        self._anonymous = 0
+        self._epoch = WriteEpoch()
+        if homes.num_hosts > 1:
+            raise OptionError(
+                f"tensors: the ranks run on {homes.num_hosts} hosts; tensors of one's own are for the ranks of one host so far."
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the tables of this host take."""
+        return sum(entry.table.nbytes for entry in self._open.values())
+
+    def __getitem__(self, name: str) -> Table:
+        return self._open[name].table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._open)
+
+    def create(self, describe: TableSpec | Callable[[], TableSpec]) -> Table:
+        """A table; the one that is there already, if it has the same name and description. A collective call.
+
+        describe: the description, or what makes it; its error is one on all ranks.
+        Raises, on all ranks, `DataError` where they describe different tables, `OptionError` where a host's limit is exceeded,
+        and MemoryError, or on the other ranks `PeerError`, where it has too little memory.
+        """
+        plan = self._agreed(describe)
+        there = self._open.get(plan.name)
+        if there is not None:
+            if there.plan.text != plan.text:
+                raise DataError(
+                    f"tensor {plan.text}: the name is taken by {there.plan.text}. Close that tensor, or use another name."
+                )
+            return there.table
+        self._require_room(plan)
+        table = Table(
+            name=plan.name,
+            space=plan.spec.space,
+            kind=plan.kind,
+            row_shape=plan.spec.row_shape,
+            homes=self.homes,
+            memory=self._share(plan),
+            wait_s=self._wait_s,
+            epoch=self._epoch,
+            persistent=plan.spec.persistent,
+            on_close=self._forget,
+        )
+        self._open[plan.name] = _Entry(table, plan)
+        return table
+
+    def _agreed(self, describe: TableSpec | Callable[[], TableSpec]) -> _Plan:
+        """What all ranks create."""
+        plan, error = None, None
+        try:
+            plan = self._plan(describe if isinstance(describe, TableSpec) else describe())
+        except GLTError as raised:
+            error = raised
+        text = "" if plan is None else plan.text + (", again" if plan.name in self._open else "")
+        everyone = self._agree("create a tensor", [text, None if error is None else str(error)])
+        if error is not None:
+            raise error
+        assert plan is not None
+        for rank, (theirs, failure) in enumerate(everyone):
+            if failure is not None:
+                raise PeerError(f"rank {rank}: {failure}")
+            if theirs != everyone[0][0]:
+                raise DataError(
+                    f"tensors: the ranks create different tensors: rank 0: {everyone[0][0]}; rank {rank}: {theirs}. All "
+                    "ranks create the same ones in the same order."
+                )
+        self._anonymous += plan.spec.name is None
+        return plan
+
+    def _plan(self, spec: TableSpec) -> _Plan:
+        spec.check()
+        kind = ValueType.of(spec.dtype)
+        name = f"anonymous-{self._anonymous}" if spec.name is None else spec.name
+        init = read_init(spec.init, name, self._seed, kind, (spec.space.num_rows, *spec.row_shape))
+        text = f"{name!r} of {spec.space.label}, {kind.name} rows {list(spec.row_shape)}, {init.text}"
+        return _Plan(
+            spec,
+            name,
+            kind,
+            init,
+            text + (", persistent" if spec.persistent else ""),
+            own_parts(spec.space, self.homes),
+        )
+
+    def _share(self, plan: _Plan) -> SharedArrays:
+        """The memory of a table, made and filled by the first rank of each host. A collective call."""
+        made: list[SharedArrays] = []
+
+        def make(_sharing: int) -> str:
+            shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
+                ROWS: (plan.kind.dtype, (plan.rows, *plan.spec.row_shape))
+            }
+            if self.options.check_conflicts:
+                shapes[WRITERS] = (np.dtype(np.int64), (plan.rows,))
+            made.append(memory := SharedArrays.create(shapes, {"tensor": plan.name}))
+            for each in plan.parts if plan.init.text != "zeros" else ():
+                rows = memory.arrays[ROWS][each.begin : each.begin + each.count]
+                fill(rows, plan.init, self._user_ids(plan.spec.space, each.part))
+            memory.finish()
+            return memory.path
+
+        try:
+            path = once_per_host(self.ranks, [each.part for each in plan.parts], make)
+            return on_all_or_none(
+                self.ranks, lambda: made[0] if made else SharedArrays.open(path, writable=True), SharedArrays.close
+            )
+        except BaseException:
+            for memory in made:
+                memory.close()
+            raise
+
+    def barrier(self) -> None:
+        """Waits for all ranks. Raises `DataError`, on all of them, for a row that two ranks have written to since the last
+        barrier, if the tables check that. A collective call."""
+        found, self._epoch.conflict = self._epoch.conflict, None
+        self._epoch.number += 1
+        mine = None if found is None else [found.name, found.row, *found.ranks]
+        for text in self._agree("barrier", mine):
+            if text is not None:
+                name, row, first, second = text
+                raise DataError(
+                    f"tensor {name!r}: rank {first} and rank {second} wrote to row {row} between two barriers, so which value it "
+                    "has is undefined. Let one rank write a row, or call barrier() between the writes."
+                )
+
+    def close(self) -> None:
+        """This rank lets go of all tables. Safe to call twice."""
+        for entry in list(self._open.values()):
+            entry.table.close()
+
+    def _forget(self, name: str) -> None:
+        self._open.pop(name, None)
+
+    def _agree(self, call: str, value: Any = None) -> list[Any]:
+        """What each rank puts in. Raises `DataError`, on all ranks, unless all make the same call."""
+        everyone = [json.loads(text) for text in self.ranks.exchange(json.dumps([call, value]))]
+        for rank, (theirs, _) in enumerate(everyone):
+            if theirs != everyone[0][0]:
+                raise DataError(
+                    f"tensors: the ranks disagree: rank 0: {everyone[0][0]}; rank {rank}: {theirs}. All ranks make the same "
+                    "calls in the same order."
+                )
+        return [value for _, value in everyone]
+
+    def _require_room(self, plan: _Plan) -> None:
+        """On all hosts, before memory is taken. A collective call."""
+        limit = self.options.limit_bytes
+
+        def check() -> None:
+            if self.nbytes + plan.nbytes <= limit:
+                return
+            others = ", ".join(f"{n!r} {size(entry.table.nbytes)}" for n, entry in self._open.items()) or "none"
+            raise OptionError(
+                f"tensor {plan.name!r} takes {size(plan.nbytes)} on this host; with those that are there ({others}) that is more "
+                f"than cluster.tensors.limit, {size(limit)}. Raise it, or close tensors."
+            )
+
+        on_all_or_none(self.ranks, check, lambda _: None)
