@@ -13,8 +13,8 @@ from glt_lightning.ops.encoding import from_bfloat16, to_bfloat16
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
-from glt_lightning.tensors.table import Table
-from glt_lightning.tensors.tables import Tables, TableSpec
+from glt_lightning.tensors.table import SharedTable
+from glt_lightning.tensors.tables import SharedTables, TableSpec
 from glt_lightning.tensors.values import ValueType
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -63,11 +63,11 @@ def play(
     partition = LocalPartition.open(folder)
     reader, ranks = GraphReader(partition, partition), Ranks(rank, world, exchange)
     homes = Homes.agree(ranks, partition.manifest.num_parts, partition.parts)
-    tables = Tables(ranks, homes, reader.user_ids_of_part)
+    tables = SharedTables(ranks, homes, reader.user_ids_of_part)
     spaces = row_spaces(partition.manifest)
     space: RowSpace = spaces[int(rng.integers(len(spaces)))]
     kind, row_shape = ValueType(str(rng.choice(NAMES))), SHAPES[int(rng.integers(len(SHAPES)))]
-    table: Table = tables.create(TableSpec(space, kind.name, row_shape, "t"))
+    table: SharedTable = tables.create(TableSpec(space, kind.name, row_shape, "t"))
     model = Model(kind, (space.num_rows, *row_shape))
     for _ in range(8):
         owner = rng.integers(0, world, space.num_rows)

@@ -18,7 +18,7 @@ from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.lock import WriteLock
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.space import Homes, row_spaces
-from glt_lightning.tensors.tables import Tables, TableSpec
+from glt_lightning.tensors.tables import SharedTables, TableSpec
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.ranks import run_ranks
 
@@ -30,18 +30,18 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> LocalPartition:
     return partitioned(small_graph(), tmp_path_factory.mktemp("ranks"), 3)
 
 
-def opened(partition: LocalPartition, rank: int, exchange: Exchange, world: int = 2, **options: object) -> Tables:
+def opened(partition: LocalPartition, rank: int, exchange: Exchange, world: int = 2, **options: object) -> SharedTables:
     ranks = Ranks(rank, world, exchange)
     homes = Homes.agree(ranks, 3, partition.parts)
     reader = GraphReader(partition, partition)
-    return Tables(ranks, homes, reader.user_ids_of_part, options=TensorOptions(**options))
+    return SharedTables(ranks, homes, reader.user_ids_of_part, options=TensorOptions(**options))
 
 
 def described(partition: LocalPartition, name: str | None = "h", width: int = 4, **further: object) -> TableSpec:
     return TableSpec(row_spaces(partition.manifest)[0], "float32", (width,), name, **further)
 
 
-def on_two(partition: LocalPartition, body: Callable[[Tables, int], object], **options: object) -> list:
+def on_two(partition: LocalPartition, body: Callable[[SharedTables, int], object], **options: object) -> list:
     def run(rank: int, exchange: Exchange) -> object:
         tables = opened(partition, rank, exchange, **options)
         try:
@@ -53,7 +53,7 @@ def on_two(partition: LocalPartition, body: Callable[[Tables, int], object], **o
 
 
 def test_the_ranks_of_a_host_have_one_memory(partition: LocalPartition) -> None:
-    def body(tables: Tables, rank: int) -> tuple:
+    def body(tables: SharedTables, rank: int) -> tuple:
         table = tables.create(described(partition, init=("uniform", 0, 1)))
         applied = table.home_of(np.arange(300))
         mine = np.flatnonzero(applied == rank)
@@ -70,7 +70,7 @@ def test_the_ranks_of_a_host_have_one_memory(partition: LocalPartition) -> None:
 
 
 def test_rows_are_never_a_mixture_of_two_writes(partition: LocalPartition) -> None:
-    def body(tables: Tables, rank: int) -> np.ndarray:
+    def body(tables: SharedTables, rank: int) -> np.ndarray:
         table, rows = tables.create(described(partition, width=256)), np.arange(300)
         for _ in range(30):
             table.write(rows, np.full((300, 256), rank + 1, dtype=np.float32))
@@ -83,7 +83,7 @@ def test_rows_are_never_a_mixture_of_two_writes(partition: LocalPartition) -> No
 
 
 def test_sums_of_all_ranks_are_whole(partition: LocalPartition) -> None:
-    def body(tables: Tables, rank: int) -> np.ndarray:
+    def body(tables: SharedTables, rank: int) -> np.ndarray:
         table, rows = tables.create(described(partition)), np.zeros(50, dtype=np.int64)
         for _ in range(40):
             table.add(rows, np.ones((50, 4), dtype=np.float32))
@@ -96,7 +96,7 @@ def test_sums_of_all_ranks_are_whole(partition: LocalPartition) -> None:
 
 
 def test_a_conflict_is_found_on_every_rank(partition: LocalPartition) -> None:
-    def body(tables: Tables, rank: int) -> str:
+    def body(tables: SharedTables, rank: int) -> str:
         table = tables.create(described(partition))
         for rows in ([2 * rank, 2 * rank + 1], [rank, 3 - rank]):  # the second time with rows of the first
             table.write(np.array(rows), np.ones((2, 4), dtype=np.float32))
@@ -116,7 +116,7 @@ def test_a_conflict_is_found_on_every_rank(partition: LocalPartition) -> None:
 
 @pytest.mark.parametrize("name", ["h", None])
 def test_different_tensors_are_an_error_on_all_ranks(partition: LocalPartition, name: str | None) -> None:
-    def body(tables: Tables, rank: int) -> str:
+    def body(tables: SharedTables, rank: int) -> str:
         with pytest.raises(DataError) as error:
             tables.create(described(partition, name, width=4 + rank))
         return str(error.value)
@@ -130,7 +130,7 @@ def test_different_tensors_are_an_error_on_all_ranks(partition: LocalPartition, 
 
 
 def test_a_mistake_of_one_rank_is_an_error_on_all(partition: LocalPartition) -> None:
-    def body(tables: Tables, rank: int) -> str:
+    def body(tables: SharedTables, rank: int) -> str:
         with pytest.raises((DataError, PeerError)) as error:
             tables.create(described(partition, init="zeros" if rank == 0 else "random"))
         assert list(tables) == []
@@ -142,7 +142,7 @@ def test_a_mistake_of_one_rank_is_an_error_on_all(partition: LocalPartition) -> 
 
 
 def test_other_calls_are_an_error_on_all_ranks(partition: LocalPartition) -> None:
-    def body(tables: Tables, rank: int) -> str:
+    def body(tables: SharedTables, rank: int) -> str:
         with pytest.raises(DataError) as error:
             tables.barrier() if rank else tables.create(described(partition))
         return str(error.value)
@@ -169,7 +169,7 @@ def test_an_error_of_first_values_is_one_on_all_ranks(partition: LocalPartition)
     def fail(shape: tuple, dtype: object) -> np.ndarray:
         raise ZeroDivisionError("of the user")
 
-    def body(tables: Tables, rank: int) -> str:
+    def body(tables: SharedTables, rank: int) -> str:
         with pytest.raises((ZeroDivisionError, PeerError)) as error:
             tables.create(described(partition, init=fail))
         return str(error.value)
@@ -180,7 +180,7 @@ def test_an_error_of_first_values_is_one_on_all_ranks(partition: LocalPartition)
 def test_several_hosts_are_refused_by_name(partition: LocalPartition) -> None:
     homes = Homes(0, (0, 1), (0, 1, 0))
     with pytest.raises(OptionError, match="the ranks run on 2 hosts"):
-        Tables(Ranks(), homes, lambda space, part: np.empty(0))
+        SharedTables(Ranks(), homes, lambda space, part: np.empty(0))
 
 
 def test_parts_have_their_home_where_they_are_mapped() -> None:

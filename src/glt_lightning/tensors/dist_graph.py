@@ -22,7 +22,7 @@ from glt_lightning.tensors.dist_values import rows_of_index
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
 from glt_lightning.tensors.table import own_parts
-from glt_lightning.tensors.tables import Tables
+from glt_lightning.tensors.tables import SharedTables
 from glt_lightning.types import EdgeType, NodeType
 
 
@@ -89,7 +89,7 @@ class DistGraph:
         self._spaces = row_spaces(self._reader.manifest)
         homes = Homes.agree(self.ranks, self._reader.manifest.num_parts, self._reader.parts)
         options = as_options(TensorOptions, "tensors", {} if options is None else options)
-        self.tables = Tables(
+        self.tables = SharedTables(
             self.ranks, homes, self._reader.user_ids_of_part, seed=seed, options=options, wait_s=wait_s
         )
         self._closing.callback(self.tables.close)

@@ -12,7 +12,7 @@ from torch import Tensor
 from glt_lightning.errors import DataError
 from glt_lightning.tensors.dist_values import rows_of_index, to_array, to_tensor, torch_dtype, values_for
 from glt_lightning.tensors.reader import StoredRows
-from glt_lightning.tensors.table import Table
+from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import TableSpec
 from glt_lightning.types import EdgeType, NodeType
 
@@ -91,17 +91,17 @@ class DistTensor:
         tensor._set(graph, rows, name)
         return tensor
 
-    def _set(self, graph: DistGraph, rows: Table | StoredRows, name: str | None) -> None:
+    def _set(self, graph: DistGraph, rows: SharedTable | StoredRows, name: str | None) -> None:
         self.graph, self._rows = graph, rows
         self.space, self._kind = rows.space, rows.kind
-        self.name: str = rows.name if isinstance(rows, Table) else str(name)
-        self.of, self.writable = rows.space.of, isinstance(rows, Table)
+        self.name: str = rows.name if isinstance(rows, SharedTable) else str(name)
+        self.of, self.writable = rows.space.of, isinstance(rows, SharedTable)
         self.shape, self.dtype = torch.Size((rows.space.num_rows, *rows.row_shape)), torch_dtype(rows.kind)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> SharedTable:
         """Its rows as numpy arrays. Raises `DataError` for what the partition stores."""
-        if not isinstance(self._rows, Table):
+        if not isinstance(self._rows, SharedTable):
             raise DataError(
                 f"tensor {self.name!r} of {self.space.label!r}: the partition stores it, so it cannot be written. Create a "
                 f"DistTensor and write to that."

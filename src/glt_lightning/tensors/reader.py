@@ -26,7 +26,7 @@ _AT_ONCE = 1 << 20  # rows of one request
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """An attribute of the partition, or the mask of a split; `table.Rows`."""
+    """An attribute of the partition, or the mask of a split."""
 
     space: RowSpace
     kind: ValueType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +19,9 @@ ROWS, WRITERS = "rows", "writers"
 _AT_ONCE = 1 << 20  # rows that a count reads at once
 
 
-class Rows(Protocol):
-    """Rows of a `RowSpace` that can be read: a `Table`, or what the partition stores."""
-
-    space: RowSpace
-    kind: ValueType
-    row_shape: tuple[int, ...]
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        """A copy of rows int64 [n], as [n, *row_shape], in their order. Raises `DataError` for a row that there is not."""
-
-
 @dataclass(frozen=True, eq=False)
 class OwnPart:
-    """A part whose rows lie on this host: those from ``first`` on, and where they lie in `Table.own`."""
+    """A part whose rows lie on this host: those from ``first`` on, and where they lie in `SharedTable.own`."""
 
     part: int
     first: int
@@ -58,9 +47,9 @@ class WriteEpoch:
 
 
 @dataclass(eq=False)
-class Table:
-    """A table of rows of a `RowSpace`, made by `Tables.create`. Reads take no lock: one at the same time as a write of the same
-    row may see parts of both.
+class SharedTable:
+    """A table of rows of a `RowSpace`, made by `SharedTables.create`. Reads take no lock: one at the same time as a write of
+    the same row may see parts of both.
 
     memory: the rows of this host, as all its ranks map them.  epoch: of the tables of the job.  checked: writers are noted.
 
@@ -110,6 +99,7 @@ class Table:
         return self.memory.nbytes
 
     def read(self, rows: np.ndarray) -> np.ndarray:
+        """A copy of rows int64 [n], as [n, *row_shape], in their order. Raises `DataError` for a row that there is not."""
         self._check_open()
         try:
             return self._shards.gather(rows)

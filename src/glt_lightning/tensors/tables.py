@@ -18,7 +18,7 @@ from glt_lightning.producer.once_per_host import on_all_or_none, once_per_host
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.init import Init, fill, read_init
 from glt_lightning.tensors.space import Homes, RowSpace
-from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, Table, WriteEpoch, own_parts
+from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, SharedTable, WriteEpoch, own_parts
 from glt_lightning.tensors.values import ValueType
 
 _MOST_NAME = 200
@@ -74,11 +74,11 @@ class _Plan:
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    table: Table
+    table: SharedTable
     plan: _Plan
 
 
-class Tables:
+class SharedTables:
     """Creates the tables of a job. All ranks construct theirs at the same time. Close it.
 
     ranks: this rank, and its collective calls.  homes: which host has which rows.  user_ids: of the rows of a part of this host.
@@ -110,13 +110,13 @@ class Tables:
         """Memory that the tables of this host take."""
         return sum(entry.table.nbytes for entry in self._open.values())
 
-    def __getitem__(self, name: str) -> Table:
+    def __getitem__(self, name: str) -> SharedTable:
         return self._open[name].table
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._open)
 
-    def create(self, describe: TableSpec | Callable[[], TableSpec]) -> Table:
+    def create(self, describe: TableSpec | Callable[[], TableSpec]) -> SharedTable:
         """A table; the one that is there already, if it has the same name and description. A collective call.
 
         describe: the description, or what makes it; its error is one on all ranks.
@@ -132,7 +132,7 @@ class Tables:
                 )
             return there.table
         self._require_room(plan)
-        table = Table(
+        table = SharedTable(
             name=plan.name,
             space=plan.spec.space,
             kind=plan.kind,
