@@ -109,17 +109,19 @@ def test_first_layer_computes_the_nodes_that_matter_alone(two_hops) -> None:
         ("GCN", {"flow": "target_to_source"}, "more than the edges into it"),
         ("GraphSAGE", {"norm": "batch_norm"}, "norm: batch_norm"),
         ("GAT", {"jk": "cat"}, "jk: cat"),
+        ("GAT", {"norm": "batch_norm", "v2": True}, "norm: batch_norm"),
+        ("GAT", {"flow": "target_to_source"}, "more than the edges into it"),
     ],
 )
 def test_no_trimming_where_it_would_change_the_answer(
     two_hops, caplog, name: str, options: dict[str, Any], reason: str
 ) -> None:
     with caplog.at_level("INFO"):
-        model = GraphSAGE(**SHAPE, model=name, model_kwargs=options).eval()
+        model = GraphSAGE(**SHAPE, dropout=0.0, model=name, model_kwargs=options)
     assert f"{name}: every layer is computed for all nodes" in caplog.text
     assert reason in caplog.text
     assert model.gnn.forms is None
-    stock = gnn_class(name)(WIDTH, SHAPE["hidden_channels"], 2, CLASSES, dropout=0.0, **options).eval()
+    stock = gnn_class(name)(WIDTH, SHAPE["hidden_channels"], 2, CLASSES, dropout=0.0, **options)
     stock.load_state_dict(model.gnn.gnn.state_dict())
     expected = stock(two_hops.x, plain(two_hops.edge_index))[:20]
     torch.testing.assert_close(model(two_hops), expected, rtol=1e-5, atol=1e-6)

@@ -11,6 +11,7 @@ from torch.library import opcheck
 
 from glt_lightning.errors import DataError
 from glt_lightning.nn import aggregate
+from glt_lightning.nn.aggregate import edge_scores
 from tests.helpers import run_script
 
 KINDS = ["sum", "mean", "max", "min"]
@@ -77,6 +78,19 @@ def test_gradients(kind: str, heads: int) -> None:
         out, expected = aggregate(x, indptr, src, kind=kind, weights=weights), scattered(x, indptr, src, kind, weights)
         torch.testing.assert_close(out, expected)
     opcheck(torch.ops.glt_lightning.aggregate, (x, indptr, src, weights, kind))
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_scores_of_edges(heads: int) -> None:
+    indptr, src = small_graph(edges=20)
+    dst = torch.repeat_interleave(torch.arange(9), indptr.diff())
+    q = torch.randn(9, heads, 4, dtype=torch.float64, requires_grad=True)
+    k = torch.randn(14, heads, 4, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(edge_scores(q, k, indptr, src), (q[dst] * k[src]).sum(-1))
+    torch.autograd.gradcheck(lambda q, k: edge_scores(q, k, indptr, src), (q, k))
+    op, shape = torch.ops.glt_lightning.aggregate_weights_grad, torch.zeros(20, heads, dtype=torch.float64)
+    torch.autograd.gradcheck(lambda q, k: op(q, k, indptr, src, shape, "mean"), (q, k))
+    opcheck(op, (q, k, indptr, src, shape, "sum"))
 
 
 def test_a_row_for_each_edge_and_a_prefix_of_the_edges() -> None:

@@ -62,7 +62,8 @@ LAYERS: dict[str, tuple[Callable[[], MessagePassing], int]] = {
     "GATv2": (lambda: GATv2Conv(WIDTH, 4, heads=2, **NO_LOOPS), 0),
     "GAT with loops": (lambda: GATConv(WIDTH, 4, heads=2), 0),  # unsorted: left to PyG
     "PNA": (pna, 1),
-    "Transformer": (lambda: TransformerConv(WIDTH, WIDTH), 1),
+    "Transformer": (lambda: TransformerConv(WIDTH, 4, heads=2), 0),
+    "Transformer of means": (lambda: TransformerConv(WIDTH, WIDTH, heads=2, concat=False, beta=True), 0),
     "EdgeConv": (lambda: EdgeConv(nn.Linear(2 * WIDTH, WIDTH)), 1),
     "FiLM": (lambda: FiLMConv(WIDTH, WIDTH), 1),
     "General": (lambda: GeneralConv(WIDTH, WIDTH), 1),

@@ -62,6 +62,17 @@ def aggregate(
     return out
 
 
+def edge_scores(of_destinations: Tensor, of_sources: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
+    """[E, H]: for each edge and head, the product of its destination's row [D, H, C] and its source's [S, H, C].
+
+    The gradient of a sum's weights is the same product, so it has its kernel. Edges as in `aggregate`.
+    """
+    weights = of_sources.new_empty(src.size(0), of_sources.size(1))  # is not read: says how many heads there are
+    ops = torch.ops.glt_lightning
+    scores: Tensor = ops.aggregate_weights_grad(of_destinations, of_sources, indptr, src, weights, "sum")
+    return scores
+
+
 def value_name(x: Tensor) -> str:
     """The name of its dtype, a key of `VALUES`."""
     return _VALUES[x.dtype]
@@ -228,3 +239,21 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _aggregate.register_autograd(_backward, setup_context=_save)
+
+
+def _save_weights_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, x, indptr, src, _, ctx.kind = inputs
+    ctx.save_for_backward(grad, x, indptr, src)
+
+
+def _weights_grad_backward(ctx: Any, scores_grad: Tensor) -> tuple[Tensor | None, ...]:
+    grad, x, indptr, src = ctx.saved_tensors
+    ops, of_grad, of_x = torch.ops.glt_lightning, None, None
+    if ctx.needs_input_grad[0]:
+        of_grad = ops.aggregate(x, indptr, src, scores_grad, ctx.kind)
+    if ctx.needs_input_grad[1]:
+        of_x = ops.aggregate_grad(grad, x.size(0), indptr, src, scores_grad, None, None, ctx.kind)
+    return of_grad, of_x, None, None, None, None
+
+
+_aggregate_weights_grad.register_autograd(_weights_grad_backward, setup_context=_save_weights_grad)

@@ -15,7 +15,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATConv, Linear, MessagePassing, aggr
 
 from glt_lightning.nn.aggregate import aggregate, has_kernels
-from glt_lightning.nn.gathered import Gathered, Sources, made
+from glt_lightning.nn.gathered import Ends, Gathered, Repeated, made
 from glt_lightning.nn.projected import GatheredProjection, ProjectedLinear, Projection
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -118,7 +118,7 @@ def sorted_edges(edge_index: Tensor, sources: int, destinations: int) -> EdgeInd
 
 
 def _before_propagate(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Marks the rows of the sources in a call of `propagate`; None leaves the call as it is."""
+    """Marks the rows of both ends in a call of `propagate`; None leaves the call as it is."""
     edge_index, size, kwargs = arguments
     lifted = [n for n in layer.inspector.get_param_names("message") if n[-2:] in ("_i", "_j") and n[:-2] in kwargs]
     pairs = {n[:-2]: pair for n in lifted if n.endswith("_j") and (pair := _pair(kwargs[n[:-2]]))}
@@ -126,7 +126,7 @@ def _before_propagate(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]
     if edges is None:
         return edge_index, size, {name: made(value) for name, value in kwargs.items()}
     (indptr, src), _ = edges.get_csc()
-    marked = {}
+    marked: dict[str, Any] = {}
     for name, (x, other) in pairs.items():
         both = f"{name}_i" in lifted
         if not isinstance(kwargs[name], tuple | list):  # PyG takes both ends from it, where the layer lifts both
@@ -137,7 +137,10 @@ def _before_propagate(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]
             gathered: Gathered = GatheredProjection(x, indptr, src)
         else:
             gathered = Gathered(made(x), indptr, src)
-        marked[name] = (Sources.of(gathered), other)
+        marked[name] = (Ends.of(gathered), other)
+    for name in (n[:-2] for n in lifted if n.endswith("_i")):
+        if name not in pairs and isinstance(kwargs[name], Tensor) and has_kernels(kwargs[name]):
+            marked[name] = Ends.of(Repeated(kwargs[name], edges.as_tensor()[1]))
     return edges, size, {**kwargs, **marked}
 
 

@@ -9,29 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glt_lightning.nn.aggregate import aggregate
+from glt_lightning.nn.aggregate import aggregate, edge_scores
 
 _PRODUCTS = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
 
 
-class Sources(Tensor):
-    """Rows [S, ...] of which `index_select` along the first dimension gives those of the edges [E], as a `Gathered`."""
+class Ends(Tensor):
+    """Rows [N, ...] of which `index_select` along the first dimension gives those of the edges [E], as what stands for them."""
 
-    gathered: Gathered
+    lifted: Gathered | Repeated
 
     @classmethod
-    def of(cls, gathered: Gathered) -> Sources:
-        marked = gathered.x.as_subclass(cls)
-        marked.gathered = gathered
+    def of(cls, lifted: Gathered | Repeated) -> Ends:
+        marked = lifted.x.as_subclass(cls)
+        marked.lifted = lifted
         return marked
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is Tensor.index_select and isinstance(args[0], Sources):
-            return args[0].gathered
-        plain = [a.as_subclass(Tensor) if isinstance(a, Sources) else a for a in args]
+        if func is Tensor.index_select and isinstance(args[0], Ends):
+            return args[0].lifted
+        plain = [a.as_subclass(Tensor) if isinstance(a, Ends) else a for a in args]
         with torch._C.DisableTorchFunctionSubclass():
             return func(*plain, **(kwargs or {}))
 
@@ -133,17 +133,30 @@ class Gathered(Deferred):
         if self._rows is None:
             self._rows = self.x.index_select(0, self.src)
             if self.weights is not None:
-                self._rows = self._rows * self.weights.view(*self.weights.shape, *[1] * (self.x.dim() - 2))
+                of_heads = self._rows.view(*self.weights.shape, -1)
+                self._rows = (of_heads * self.weights[:, :, None]).view(self.shape)
         return self._rows
 
     @property
     def shape(self) -> torch.Size:
         return torch.Size((self.src.size(0), *self.x.shape[1:]))
 
+    def view(self, *shape: Any) -> Any:
+        if type(self) is Gathered and shape == (-1, self.shape[1:].numel()):
+            return Gathered(self.x.flatten(1), self.indptr, self.src, self.weights)
+        return self.rows().view(*shape)
+
     def __mul__(self, other: Any) -> Any:
+        if type(self) is Gathered and isinstance(other, Repeated) and self._is_scored_by(other):
+            return _EdgeProducts(self, other)
+        other = made(other)
         if self.weights is None and isinstance(other, Tensor) and self._is_factor(other):
             return self.weighted(other.flatten(1))
         return self.rows() * other
+
+    def _is_scored_by(self, other: Repeated) -> bool:
+        alike = self.x.shape[1:] == other.x.shape[1:] and self.x.dtype == other.x.dtype
+        return self.x.dim() == 3 and self.weights is None and alike
 
     def _is_factor(self, other: Tensor) -> bool:
         """Whether it has one number per edge, or per edge and head of [E, H, C], and the product the dtype of x."""
@@ -153,3 +166,45 @@ class Gathered(Deferred):
             torch.is_autocast_enabled(self.x.device.type)
             or torch.promote_types(other.dtype, self.x.dtype) == self.x.dtype
         )
+
+
+class Repeated(Deferred):
+    """Stands for the rows of the destinations, each as often as it has edges: x[dst].
+
+    x: float [D, ...]. dst: int64 [E].
+    """
+
+    def __init__(self, x: Tensor, dst: Tensor) -> None:
+        self.x, self.dst = x, dst
+        self._rows: Tensor | None = None
+
+    def rows(self) -> Tensor:
+        if self._rows is None:
+            self._rows = self.x.index_select(0, self.dst)
+        return self._rows
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.dst.size(0), *self.x.shape[1:]))
+
+    def __mul__(self, other: Any) -> Any:
+        return other * self if isinstance(other, Gathered) else super().__mul__(other)
+
+
+class _EdgeProducts(Deferred):
+    """Rows of both ends [E, H, C] times each other, of which attention wants the sums [E, H]."""
+
+    def __init__(self, sources: Gathered, destinations: Repeated) -> None:
+        self.sources, self.destinations = sources, destinations
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.sources.shape
+
+    def rows(self) -> Tensor:
+        return self.destinations.rows() * self.sources.rows()
+
+    def sum(self, dim: int) -> Tensor:
+        if dim != -1:
+            return self.rows().sum(dim)
+        return edge_scores(self.destinations.x, self.sources.x, self.sources.indptr, self.sources.src)

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import RGCNConv
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.models.code_embedding import NumCategories, categories_of
@@ -27,8 +26,10 @@ from glt_lightning.lightning.models.gnn import (
     find_forms,
     num_seeds,
 )
-from glt_lightning.lightning.models.layers import HGTLayer, RGCNLayer, conv_names, made, make_conv
-from glt_lightning.lightning.models.loops import run_with_loops, take_self_loops, with_self_loops, without_loop_sink
+from glt_lightning.lightning.models.hgt import HGTLayer
+from glt_lightning.lightning.models.layers import conv_names, made, make_conv
+from glt_lightning.lightning.models.loops import add_loop_sink, run_with_loops, take_self_loops, with_self_loops
+from glt_lightning.lightning.models.rgcn import EdgeKindConv, RGCNLayer
 from glt_lightning.lightning.models.trim import Form, layer_size, run_layer
 from glt_lightning.loader.edge_index import traceable
 from glt_lightning.nn import fuse_layers, relu_dropout
@@ -108,7 +109,7 @@ def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
                 "encoder: RGCN in a graph of one edge type reads the edge attribute edge_type; give the number of "
                 f"kinds as encoder_kwargs: {{num_relations: 26}}; got {count!r}."
             )
-        convs = [made(name, RGCNConv, *[shape.hidden_channels] * 2, **options) for _ in range(shape.num_layers)]
+        convs = [made(name, EdgeKindConv, *[shape.hidden_channels] * 2, **options) for _ in range(shape.num_layers)]
         return ConvStack(convs, shape, with_type=True)
     convs = [make_conv(name, shape.hidden_channels, options, two_types=False) for _ in range(shape.num_layers)]
     return ConvStack(convs, shape)
@@ -181,6 +182,8 @@ class ConvStack(nn.Module):
         # RGCN wants a type for each edge; it takes a pair, and a node's output depends on the edges into it alone
         name = type(convs[0]).__name__
         self.forms: list[Form] | None = ["pair"] * len(convs) if with_type else find_forms(name, convs, widths, {})
+        if self.loops and self.forms is None:
+            add_loop_sink(convs)
 
     def forward(self, batch: Data) -> Tensor:
         take_aggregate(batch, (), len(self.convs))
@@ -194,7 +197,7 @@ class ConvStack(nn.Module):
             kinds = batch.edge_type.long()
         edge_index = traceable(batch.edge_index)
         if self.loops and self.forms is None:
-            edge_index = without_loop_sink(with_self_loops(edge_index, len(x)), len(x))
+            edge_index = with_self_loops(edge_index, len(x))
         for i, conv in enumerate(self.convs):
             if self.forms is None:
                 x = conv(x, edge_index)

@@ -17,11 +17,11 @@ from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated, take_aggregate
 from glt_lightning.lightning.models.loops import (
+    add_loop_sink,
     gcn_weights,
     run_with_loops,
     take_self_loops,
     with_self_loops,
-    without_loop_sink,
 )
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
 from glt_lightning.loader.edge_index import first_edges, traceable
@@ -105,6 +105,8 @@ class HomogeneousGNN(nn.Module):
         )
         self.loops = take_self_loops(self.gnn.convs)
         self.forms = find_forms(name, self.gnn.convs, [width] + [hidden_channels] * (num_layers - 1), options)
+        if self.loops and self.forms is None:
+            add_loop_sink(self.gnn.convs)
         as_given = isinstance(self.encoder.layer, nn.Identity) and self.forms is not None
         self.takes_aggregates = aggregates_of(self.gnn.convs[0]) if as_given else ()
 
@@ -116,7 +118,7 @@ class HomogeneousGNN(nn.Module):
         if self.gcn_loops is not None:
             edge_index, weights["edge_weight"] = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
         elif self.loops and self.forms is None:
-            edge_index = without_loop_sink(with_self_loops(edge_index, len(x)), len(x))
+            edge_index = with_self_loops(edge_index, len(x))
         if self.forms is None:
             return self.gnn(x, edge_index, **weights)[: num_seeds(batch)]
         last = len(self.gnn.convs) - 1

@@ -31,7 +31,7 @@ def take_self_loops(convs: Iterable[nn.Module]) -> bool:
 def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
     """Edges [2, E], ascending in their destinations, and one loop for each node: [2, E + num_nodes], ascending as well.
 
-    The edges' own loops are last, as edges into one more node, whose output is dropped: to leave them out would make the number
+    The edges' own loops are last, as loops of one more node, whose output is dropped: to leave them out would make the number
     of edges depend on their values, which `torch.compile` cannot follow, and which a read of each batch would have to wait for.
     """
     row, col = plain(edge_index)
@@ -40,13 +40,25 @@ def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
     loops = torch.arange(num_nodes, device=col.device)
     loop_place = before[torch.searchsorted(col.contiguous(), loops, right=True)] + loops
     place = torch.where(between, before[:-1] + col, num_nodes + before[-1:] + (~between).cumsum(0) - 1)
-    moved = torch.stack([torch.cat([row, loops]), torch.cat([torch.where(between, col, num_nodes), loops])])
+    moved = torch.stack([torch.cat([torch.where(between, end, num_nodes), loops]) for end in (row, col)])
     return torch.empty_like(moved).index_copy(1, torch.cat([place, loop_place]), moved)
 
 
-def without_loop_sink(edges: Tensor, num_nodes: int) -> Tensor:
-    """What `with_self_loops` returned, without the edges into its one node more."""
-    return edges[:, : int((edges[1] < num_nodes).sum())]
+def add_loop_sink(convs: Iterable[nn.Module]) -> None:
+    """Lets convolutions take all nodes of a batch, with edges that `with_self_loops` returned: of its one node more each makes a
+    row, and drops its output."""
+    for conv in convs:
+        conv.register_forward_pre_hook(_with_sink)
+        conv.register_forward_hook(_without_sink)
+
+
+def _with_sink(conv: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    x, *others = inputs
+    return torch.cat([x, x[-1:]]), *others
+
+
+def _without_sink(conv: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
+    return out[:-1]
 
 
 def run_with_loops(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_index: Tensor) -> Tensor:
