@@ -5,7 +5,7 @@
 #include "excluded.h"
 #include "graph.h"
 #include "pick.h"
-#include "weighted.h"
+#include "weighted_rows.h"
 
 namespace glt {
 
@@ -29,22 +29,26 @@ struct Row {
   uint64_t stream;
   ExcludedRow excluded;
   const int32_t* sums;  // null: all entries weigh the same. Else `degree` counts the excluded entries, too
+  const uint32_t* drawn;  // the positions that are picked, where draw_weighted_rows has drawn them; else null
 
   WeightedRow weighted() const { return {sums, degree, excluded}; }
 };
 
-// What a search among the sums of a row reads: of a short one all of it, of a long one where every search begins.
-inline void prefetch_sums(const int32_t* sums, int64_t n) {
-  constexpr int64_t kLine = 64 / sizeof(int32_t), kShort = 8 * kLine;
-  const int64_t step = n <= kShort ? kLine : n / 8;
-  for (int64_t p = 0; p < n; p += step) prefetch(sums + p);
-  if (n) prefetch(sums + n - 1);
-}
-
-// How many entries of rows are picked by weight, whose sums find_rows has prefetched.
+// How many entries of rows are picked by weight.
 inline void count_weighted(const RowRequest& q, int64_t n, Row* rows) {
   for (int64_t i = 0; i < n; ++i)
     if (rows[i].sums) rows[i].count = rows[i].weighted().count(q.fanout, q.replace);
+}
+
+// What draws among the sums of a row read: of a short one all of it, of a long one its end and, if weights are alike, where a pick
+// lies.
+inline void prefetch_sums(const Row& r, int32_t fanout) {
+  constexpr int64_t kLine = 64 / sizeof(int32_t), kShort = 4 * kLine;
+  const int64_t n = r.degree, some = n <= kShort ? n : fanout < 0 ? kShort : 0;
+  for (int64_t p = 0; p < some; p += kLine) prefetch(r.sums + p);
+  for (int32_t i = 0; n > kShort && i < std::min<int64_t>(fanout, kFewPicks); ++i)
+    prefetch(r.sums + draw(r.stream, uint32_t(i), uint32_t(n)));
+  if (n) prefetch(r.sums + n - 1);
 }
 
 // Resolves up to kBlock rows. gids must be in the range of the edge type's destination type. uids may be null: then
@@ -76,16 +80,16 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     r.edge_row = g.edge_base[part[i]] + begin;
     r.excluded = q.excluded ? q.excluded->of(gids[i]) : ExcludedRow{nullptr, 0};
     r.stream = row_stream(q.key, uid[i]);
+    r.drawn = nullptr;
     r.sums = sums && sums[part[i]] ? sums[part[i]] + begin : nullptr;
     if (r.sums) {
       r.degree = end - begin;
-      prefetch_sums(r.sums, r.degree);
+      prefetch_sums(r, q.fanout);
       continue;
     }
     r.degree = left_of(end - begin, r.excluded);
     r.count = pick_count(r.degree, q.fanout, q.replace);
   }
-  if (sums) count_weighted(q, n, rows);
   return GLT_OK;
 }
 
@@ -109,39 +113,44 @@ inline void move_past(const ExcludedRow& excluded, uint32_t* picks, int64_t n) {
   }
 }
 
-constexpr int64_t kFewPicks = 64;
-
-// pick_weighted for few picks of a row without excluded entries, in half of the time: what is taken lies in arrays that are
-// compared, and moved, without a branch. Coordinates are those of the range that is left.
-inline void pick_few_weighted(const WeightedRow& row, uint64_t stream, uint32_t count, uint32_t* out) {
-  uint32_t begin[kFewPicks], taken[kFewPicks + 1] = {0};  // where each taken entry would begin; weight of those before it
-  uint32_t left = row.total();
-  for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t mass = left ? draw(stream, i, left) : 0;
-    uint32_t place = 0;
-    for (uint32_t k = 0; k < i; ++k) place += begin[k] <= mass;
-    const uint32_t pick = uint32_t(row.find(mass + taken[place]));
-    const uint32_t low = row.before(pick), weight = row.through(pick) - low;
-    for (uint32_t k = i; k > place; --k) {
-      out[k] = out[k - 1];
-      begin[k] = begin[k - 1] - weight;
-      taken[k + 1] = taken[k] + weight;
-    }
-    out[place] = pick;
-    begin[place] = low - taken[place];
-    taken[place + 1] = taken[place] + weight;
-    left -= weight;
-  }
-}
-
 // The positions of a row that are picked by weight, ascending, all of them.
 inline void draw_weighted(const RowRequest& q, const Row& r, uint32_t* out) {
   const WeightedRow row = r.weighted();
-  if (!q.replace && r.count <= kFewPicks && !row.excluded.n) return pick_few_weighted(row, r.stream, uint32_t(r.count), out);
   if (!q.replace) return pick_weighted(row, r.stream, uint32_t(r.count), out);
   const uint32_t left = row.left();
   for (int64_t i = 0; i < r.count; ++i) out[i] = pick_repeatedly(row, r.stream, uint32_t(i), left);
   std::sort(out, out + r.count);
+}
+
+// Memory for the positions that draw_weighted_rows draws for the rows of a block.
+using DrawnRows = uint32_t[kBlock * kFewPicks];
+
+// How many entries of the rows of a block are picked by weight, and which where they are few.
+inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnRows& out) {
+  if (!q.graph->sums) return;
+  constexpr int64_t kFewRows = 4;  // lanes without a row take as long as those with one
+  const bool few = !q.replace && q.fanout > 0 && q.fanout <= kFewPicks;
+  Row* drawn[kBlock];
+  int64_t m = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    Row& r = rows[i];
+    if (few && r.sums && !r.excluded.n && r.degree > q.fanout) drawn[m++] = &r;
+    else count_weighted(q, 1, &r);
+  }
+  for (int64_t i = 0; i < m; i += kLanes) {
+    WeightedLanes lanes;
+    const int64_t end = std::min<int64_t>(m, i + kLanes);
+    for (int64_t k = i; k < end && end - i > kFewRows; ++k) {
+      drawn[k]->drawn = out + k * q.fanout;
+      lanes.add(drawn[k]->weighted(), drawn[k]->stream, out + k * q.fanout);
+    }
+    if (!lanes.n) {
+      for (int64_t k = i; k < end; ++k) count_weighted(q, 1, drawn[k]);
+      continue;
+    }
+    pick_in_lanes(lanes, q.fanout);
+    for (int l = 0; l < lanes.n; ++l) drawn[i + l]->count = lanes.counts[l];
+  }
 }
 
 // Writes the picks [begin, end) of a row. `spare` grows to the positions of the longest row that is drawn from.
@@ -156,6 +165,7 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
     if (out.edge_rows)
       for (int64_t k = begin; k < end; ++k) out.edge_rows[k - begin] = r.edge_row + position(k);
   };
+  if (r.drawn) return write([&](int64_t k) { return int64_t(r.drawn[k]); });
   if (r.sums && r.weighted().takes_all(r.count, q.fanout, q.replace)) {  // without memory for a row of any length
     r.weighted().each_positive(end, [&](int64_t position, int64_t rank) {
       if (rank < begin) return;
@@ -221,10 +231,12 @@ struct Slice {
 template <class Id>
 void sample_slice(const RowRequest& q, const int64_t* gids, const int64_t* uids, Slice& s, std::vector<uint32_t>& spare) {
   Row rows[kBlock];
+  DrawnRows drawn;
   for (int64_t i = s.begin; i < s.end; i += kBlock) {
     const int64_t n = std::min<int64_t>(kBlock, s.end - i), start = s.used;
     s.status = find_rows<Id>(q, gids + i, uids + i, n, rows, s.detail);
     if (s.status) return;
+    draw_weighted_rows(q, n, rows, drawn);
     for (int64_t k = 0; k < n; ++k) {
       const Row& r = rows[k];
       if (s.used + r.count > s.cap) {

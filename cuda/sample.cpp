@@ -22,6 +22,7 @@ int32_t count_rows(const RowRequest& q, const int64_t* gids, int64_t n, int64_t*
       if (!range.has(gids[i + k])) return fail(detail, GLT_BAD_ID, i + k, gids[i + k]);
     const int32_t status = find_rows<Id>(q, gids + i, no_ids.data(), m, rows, detail);
     if (status) return status;
+    count_weighted(q, m, rows);
     for (int64_t k = 0; k < m; ++k) counts[i + k] = rows[k].count;
   }
   return GLT_OK;
@@ -50,11 +51,13 @@ int32_t pick_range(const RowRequest& q, const int64_t* gids, const Window& w, in
   const TypeRange range(*q.graph, q.graph->dst_type[q.edge_type]);
   std::vector<uint32_t> spare;
   Row rows[kBlock];
+  DrawnRows drawn;
   for (int64_t i = begin; i < end; i += kBlock) {
     const int64_t m = std::min<int64_t>(kBlock, end - i);
     for (int64_t k = i; k < i + m; ++k)
       if (!range.has(gids[k])) return fail(detail, GLT_BAD_ID, k, gids[k]);
     if (const int32_t status = find_rows<Id>(q, gids + i, nullptr, m, rows, detail)) return status;
+    draw_weighted_rows(q, m, rows, drawn);
     for (int64_t k = i; k < i + m; ++k) {
       if (rows[k - i].count != w.offset[k + 1] - w.offset[k]) return fail(detail, GLT_BAD_ARG, k, rows[k - i].count);
       const int64_t lower = w.lower(k), upper = w.upper(k);

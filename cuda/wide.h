@@ -11,14 +11,21 @@ __attribute__((target("avx2"))) void run_avx2(const Body& body, Arguments... arg
 }
 #endif
 
-// body: a struct whose operator() is GLT_HD_INLINE.
-template <class Body, class... Arguments>
-void run_wide(const Body& body, Arguments... arguments) {
+// wide, narrow: structs of which operator() is GLT_HD_INLINE; wide is for AVX2.
+template <class Wide, class Narrow, class... Arguments>
+void run_widest(const Wide& wide, const Narrow& narrow, Arguments... arguments) {
 #if defined(__x86_64__) && defined(__GNUC__)
   static const bool avx2 = (__builtin_cpu_init(), __builtin_cpu_supports("avx2"));
-  if (avx2) return run_avx2(body, arguments...);
+  if (avx2) return run_avx2(wide, arguments...);
+#else
+  (void)wide;
 #endif
-  body(arguments...);
+  narrow(arguments...);
+}
+
+template <class Body, class... Arguments>
+void run_wide(const Body& body, Arguments... arguments) {
+  run_widest(body, body, arguments...);
 }
 
 }  // namespace glt

@@ -38,6 +38,7 @@ COMMANDS = {
     "disk.py": "{part1} --rounds 1",
     "step.py": "{part1} --rounds 1 --batch_size 64 --hidden 8 --edge_format tensor edge_index_csr",
     "epoch.py": "{graph} --rounds 1 --batch_size 64 --hidden 8",
+    "draws.py": "{part1} --rounds 1 --batches 1 --work {tmp}",
     "link.py": "{part1} --rounds 1 --batches 1",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "first_step.py": "{graph} {tmp}/part --hidden 8",

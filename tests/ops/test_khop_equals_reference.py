@@ -96,6 +96,25 @@ def test_every_way_of_picking(degree, weighted, fanout, replace):
             assert_equals_reference(graph, pieces, op, {0: np.array([degree])}, [[fanout]], key, replace, excluded)
 
 
+@pytest.mark.parametrize("fanout", [1, 7, 64])
+def test_weighted_rows_that_are_drawn_together(fanout):
+    """Of any lengths; weights alike, missing, or so different that no entry lies near to its share of the row."""
+    rng = np.random.default_rng(fanout)
+    degrees = np.append(rng.integers(1, 300, 65), [1, fanout, fanout + 1, 64, 65, 900])
+    n, width = len(degrees), int(degrees.max())
+    graph = TypedGraph.random(rng)
+    graph.num_nodes = [n + width]
+    graph.edges = [np.stack([n + np.concatenate([np.arange(d) for d in degrees]), np.repeat(np.arange(n), degrees)])]
+    alike, rare = rng.integers(1, 50, degrees.sum()), rng.integers(1, 9, degrees.sum()) // 8
+    skewed = (rng.pareto(0.5, degrees.sum()) + 1).clip(max=2**21).astype(np.int64)
+    kinds = np.stack([alike, rare, np.sort(skewed)])
+    graph.weights[0] = kinds[np.repeat(rng.integers(0, 3, n), degrees), np.arange(degrees.sum())]
+    pieces = cut(graph, 2, rng)
+    op = KHopOp(pieces.view, [[fanout]], DrawOptions(with_edge=True))
+    for seeds in (rng.permutation(n), np.arange(33), np.arange(3)):
+        assert_equals_reference(graph, pieces, op, {0: seeds}, [[fanout]], 5, False)
+
+
 @pytest.mark.parametrize("with_edge", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
 def test_threads_do_not_matter(with_edge, replace):
