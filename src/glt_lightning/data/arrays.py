@@ -16,6 +16,7 @@ from types import TracebackType
 
 import numpy as np
 
+from glt_lightning.data.chunk_hashes import ChunkHasher
 from glt_lightning.data.manifest import ArrayEntry
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import PartitionError
@@ -54,6 +55,21 @@ def verify_array(folder: str | Path, path: str, entry: ArrayEntry) -> None:
     file = Path(folder) / path
     with _opened(file) as stream:
         _check_sum(file, stream, _check_header(file, stream, entry), entry)
+
+
+def check_header(folder: str | Path, path: str, entry: ArrayEntry) -> None:
+    """Raises `PartitionError` unless ``folder/path`` has the size and the header of its manifest entry."""
+    file = Path(folder) / path
+    with _opened(file) as stream:
+        _check_header(file, stream, entry)
+
+
+def hash_array(folder: str | Path, path: str, entry: ArrayEntry) -> tuple[str, ...]:
+    """The digests of the chunks of ``folder/path``. Raises `PartitionError` unless it matches its manifest entry."""
+    file, hasher = Path(folder) / path, ChunkHasher()
+    with _opened(file) as stream:
+        _check_sum(file, stream, _check_header(file, stream, entry), entry, hasher)
+    return hasher.digests()
 
 
 @contextmanager
@@ -102,11 +118,15 @@ def _read_header(stream: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.d
     raise ValueError(f"npy version {version}; versions 1.0 and 2.0 can be read")
 
 
-def _check_sum(file: Path, stream: io.BufferedReader, offset: int, entry: ArrayEntry) -> None:
+def _check_sum(
+    file: Path, stream: io.BufferedReader, offset: int, entry: ArrayEntry, hasher: ChunkHasher | None = None
+) -> None:
     crc = 0
     stream.seek(offset)
     while chunk := stream.read(_CHUNK):
         crc = zlib.crc32(chunk, crc)
+        if hasher is not None:
+            hasher.update(memoryview(chunk))
     if crc != entry.crc32:
         raise _damaged(file, f"checksum {crc:08x}, the manifest says {entry.crc32:08x}")
 
@@ -132,8 +152,9 @@ def disk_full_speaks(folder: Path, needed: int) -> Iterator[None]:
 
 
 class ArrayWriter:
-    """Streams rows into a ``.npy`` file: header first, data from `DATA_OFFSET`, CRC-32 on the way.
+    """Streams rows into a ``.npy`` file: header first, data from `DATA_OFFSET`, CRC-32 and hashes of chunks on the way.
 
+    hashed: whether the entry has the hashes. Files that are not copied elsewhere need none.
     The number of rows is known when the writer is closed; then the header is written again.
 
     >>> with ArrayWriter(folder, "part0/nodes/0/x.npy", np.float32, (100,)) as writer:   # doctest: +SKIP
@@ -141,7 +162,15 @@ class ArrayWriter:
     >>> writer.entry                                                                     # doctest: +SKIP
     """
 
-    def __init__(self, folder: str | Path, path: str, dtype: np.dtype | type, row_shape: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        path: str,
+        dtype: np.dtype | type,
+        row_shape: tuple[int, ...] = (),
+        *,
+        hashed: bool = True,
+    ) -> None:
         self.path = path
         self.entry: ArrayEntry | None = None
         self._file = Path(folder) / path
@@ -149,6 +178,7 @@ class ArrayWriter:
         self._row_shape = row_shape
         self._rows = 0
         self._crc = 0
+        self._hasher = ChunkHasher() if hashed else None
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with disk_full_speaks(self._file.parent, DATA_OFFSET):
             self._stream = open(self._file, "wb", buffering=0)  # noqa: SIM115 - closed by close()
@@ -162,6 +192,8 @@ class ArrayWriter:
         for begin in range(0, len(data), _CHUNK):  # a piece is still in cache when it is written
             piece = data[begin : begin + _CHUNK]
             self._crc = zlib.crc32(piece, self._crc)
+            if self._hasher is not None:
+                self._hasher.update(piece)
             with disk_full_speaks(self._file.parent, len(data) - begin):
                 self._write_bytes(piece)
         self._rows += len(rows)
@@ -174,7 +206,8 @@ class ArrayWriter:
             with self._stream, disk_full_speaks(self._file.parent, DATA_OFFSET):
                 self._stream.seek(0)
                 self._write_bytes(memoryview(self._header()))
-            self.entry = ArrayEntry(self._dtype.str, shape, size, self._crc)
+            chunks = None if self._hasher is None else self._hasher.digests()
+            self.entry = ArrayEntry(self._dtype.str, shape, size, self._crc, chunks)
         return self.entry
 
     def __enter__(self) -> ArrayWriter:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -32,12 +33,25 @@ TABLE_ENCODING = "tables/encoding.npy"  # uint8 [bytes]: JSON, how columns of ta
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """One ``.npy`` file: numpy type string, shape, size of the file in bytes, CRC-32 of the data after the header."""
+    """One ``.npy`` file: numpy type string, shape, size of the file in bytes, CRC-32 of the data after the header.
+
+    chunks: `data.chunk_hashes` of the data; None in a folder of an earlier release.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     bytes: int
     crc32: int
+    chunks: tuple[str, ...] | None = None
+
+    @property
+    def offset(self) -> int:
+        """Where the data begins, in bytes."""
+        return self.bytes - int(np.dtype(self.dtype).itemsize) * math.prod(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        raw = {"dtype": self.dtype, "shape": list(self.shape), "bytes": self.bytes, "crc32": self.crc32}
+        return raw if self.chunks is None else raw | {"chunks": list(self.chunks)}
 
 
 @dataclass(frozen=True)
@@ -130,14 +144,17 @@ def options_hash(made_by: Mapping[str, Any]) -> str:
 
 
 def entries_to_json(arrays: Mapping[str, ArrayEntry]) -> dict[str, Any]:
-    return {
-        path: {"dtype": a.dtype, "shape": list(a.shape), "bytes": a.bytes, "crc32": a.crc32}
-        for path, a in sorted(arrays.items())
-    }
+    return {path: entry.to_json() for path, entry in sorted(arrays.items())}
 
 
 def entries_from_json(raw: Mapping[str, Any]) -> dict[str, ArrayEntry]:
-    return {path: ArrayEntry(a["dtype"], tuple(a["shape"]), a["bytes"], a["crc32"]) for path, a in raw.items()}
+    return {
+        path: ArrayEntry(a["dtype"], tuple(a["shape"]), a["bytes"], a["crc32"], _chunks(a)) for path, a in raw.items()
+    }
+
+
+def _chunks(entry: Mapping[str, Any]) -> tuple[str, ...] | None:
+    return tuple(entry["chunks"]) if "chunks" in entry else None
 
 
 @dataclass(frozen=True)

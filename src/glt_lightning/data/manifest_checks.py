@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.chunk_hashes import num_chunks
 from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.data.row_order import TIMES
 from glt_lightning.errors import PartitionError
@@ -130,6 +131,15 @@ def _check_array_entries(raw: Mapping[str, Any]) -> None:
         require(
             size < entry["bytes"], f"arrays: {path} has {entry['bytes']} bytes, its shape {entry['shape']} needs more"
         )
+        chunks = entry.get("chunks")
+        good = chunks is None or (
+            isinstance(chunks, list) and len(chunks) == num_chunks(size) and all(map(_digest, chunks))
+        )
+        require(good, f"arrays: the chunks of {path} are damaged: {_short(chunks)}")
+
+
+def _digest(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None
 
 
 def _is_dtype(value: object) -> bool:

@@ -19,7 +19,8 @@ from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.cli.parts import assign_only, part_numbers, write_parts
 from glt_lightning.lightning.cli.report import add_report_arguments, page_path, show_report
 from glt_lightning.lightning.datamodule import GLTDataModule
-from glt_lightning.page.numbers import size
+from glt_lightning.page.numbers import counted, size
+from glt_lightning.partition.copies import hash_partition
 from glt_lightning.partition.report import TrafficOptions
 from glt_lightning.partition.verify import verify_partition
 from glt_lightning.progress import Progress
@@ -42,6 +43,9 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
     if config.verify:
         _verify(Path(config.verify))
         return
+    if config.hash is not None:
+        _hash(Path(config.hash))
+        return
     data = parser.instantiate_classes(config).data
     if not isinstance(data, GLTDataModule):
         given = "nothing" if data is None else type(data).__name__
@@ -49,10 +53,10 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
     if config.verify == _OF_CONFIG:
         _verify(data.partition_dir)
     elif config.assign_only is not None:
-        with _interruptible("nothing is left of it"):
+        with interruptible("nothing is left of it"):
             assign_only(data, Path(config.assign_only))
     elif config.parts is not None:
-        with _interruptible("finished parts stay in the folder, everything else was removed"):
+        with interruptible("finished parts stay in the folder, everything else was removed"):
             write_parts(data, part_numbers(config.parts))
     else:
         _partition(data, config)
@@ -68,6 +72,13 @@ def _parser(prog: str) -> OneLineParser:
         const=_OF_CONFIG,
         default=None,
         help="Check every file of a finished partition instead: of this folder, or of the one of the configuration.",
+    )
+    parser.add_argument(
+        "--hash",
+        type=str | None,
+        default=None,
+        metavar="FOLDER",
+        help="Add hashes to the manifest of a partition of an earlier release, so that pull can copy it.",
     )
     parser.add_argument(
         "--assign_only",
@@ -89,13 +100,13 @@ def _parser(prog: str) -> OneLineParser:
 
 
 def _check_one_of(config: Namespace) -> None:
-    given = [f"--{name}" for name in ("verify", "assign_only", "parts") if config[name] is not None]
+    given = [f"--{name}" for name in ("verify", "hash", "assign_only", "parts") if config[name] is not None]
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)}: give only one of them.")
 
 
 def _verify(folder: Path) -> None:
-    with _interruptible("nothing was changed"):
+    with interruptible("nothing was changed"):
         good = verify_partition(folder, Progress(None))
     print(
         f"{folder}: good. Checked: size, dtype, shape and checksum of {good.files:,} files ({size(good.bytes)}); "
@@ -105,16 +116,22 @@ def _verify(folder: Path) -> None:
     )
 
 
+def _hash(folder: Path) -> None:
+    with interruptible("nothing was changed"):
+        added = hash_partition(folder, Progress(None))
+    print(f"{folder}: hashed {counted(added, 'file')}{'' if added else '; all had hashes'}.", flush=True)
+
+
 def _partition(data: GLTDataModule, config: Namespace) -> None:
     options = _batches_of(data, config)
     folder = data.partition_dir
     page_path(config.html, folder)  # wrong options are found before the work
     there = (folder / MANIFEST).is_file()
-    with _interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}"):
+    with interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}"):
         data.prepare_data()
     if not config.json:
         print(f"{'was partitioned already' if there else 'partitioned'}: {folder}\n", flush=True)
-    with _interruptible(f"{folder} is complete, but its report is not"):
+    with interruptible(f"{folder} is complete, but its report is not"):
         show_report(folder, options, config)
 
 
@@ -132,7 +149,7 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
 
 
 @contextmanager
-def _interruptible(state: str) -> Iterator[None]:
+def interruptible(state: str) -> Iterator[None]:
     """Ctrl-C and SIGTERM unwind the block once, so that it cleans up, and end the process with one line."""
 
     def unwind(number: int, _frame: Any) -> None:

@@ -24,6 +24,12 @@ def _partition(argv: Sequence[str], prog: str) -> None:
     run_partition(argv, prog)
 
 
+def _pull(argv: Sequence[str], prog: str) -> None:
+    from glt_lightning.lightning.cli.pull import run_pull
+
+    run_pull(argv, prog)
+
+
 def _report(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.lightning.cli.report import run_report
 
@@ -50,6 +56,7 @@ def _completion(argv: Sequence[str], prog: str) -> None:
 
 TOOLS: Mapping[str, Tool] = {
     "partition": Tool("Makes the partition of a configuration and reports on it, or verifies one.", _partition),
+    "pull": Tool("Copies a partition, or the parts that a host needs, and checks each piece.", _pull),
     "report": Tool("Shows the contents of a partition and the expected traffic of training on it.", _report),
     "serve": Tool(
         "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.", _serve

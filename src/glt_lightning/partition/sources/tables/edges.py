@@ -53,7 +53,7 @@ class EdgeConverter:
         with ExitStack() as stack:
             columns = stack.enter_context(ColumnWriters(folder, read))
             writers = [
-                stack.enter_context(ArrayWriter(folder, f"{name}.npy", _row_dtype(self._ids[t])))
+                stack.enter_context(ArrayWriter(folder, f"{name}.npy", _row_dtype(self._ids[t]), hashed=False))
                 for _, t, name in self._ends
             ]
             done = stack.enter_context(progress.phase(f"converting {table.what}", table.num_rows, "edges"))
@@ -119,5 +119,5 @@ def convert_matrix(edges: EdgeTable, what: str, folder: Path, shape: tuple[int, 
     arrays = {"source": matrix.source, "destination": matrix.destination, "edge_weight": matrix.weight}
     for name, array in arrays.items():
         if array is not None:
-            with ArrayWriter(folder, f"{name}.npy", array.dtype) as writer:
+            with ArrayWriter(folder, f"{name}.npy", array.dtype, hashed=False) as writer:
                 writer.write(array)

@@ -139,5 +139,5 @@ def _all_numbers(ids: pa.ChunkedArray) -> bool:
 
 
 def _write(folder: Path, name: str, array: np.ndarray) -> None:
-    with ArrayWriter(folder, name, array.dtype) as writer:
+    with ArrayWriter(folder, name, array.dtype, hashed=False) as writer:
         writer.write(array)

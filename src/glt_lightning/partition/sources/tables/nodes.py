@@ -89,7 +89,7 @@ def _write_labels(folder: Path, labels: LabelColumn, what: str, known: list[str]
             )
         y = np.array([*map(known.index, classes), -1], np.int64)[y]
         classes = known
-    with ArrayWriter(folder, "y.npy", y.dtype) as writer:
+    with ArrayWriter(folder, "y.npy", y.dtype, hashed=False) as writer:
         writer.write(y)
     return classes
 
@@ -97,5 +97,5 @@ def _write_labels(folder: Path, labels: LabelColumn, what: str, known: list[str]
 def _write_splits(folder: Path, codes: np.ndarray) -> None:
     for code, name in enumerate(dict.fromkeys(SPLITS.values())):
         if len(ids := np.flatnonzero(codes == code)):
-            with ArrayWriter(folder / "splits", f"{name}.npy", np.int64) as writer:
+            with ArrayWriter(folder / "splits", f"{name}.npy", np.int64, hashed=False) as writer:
                 writer.write(ids)

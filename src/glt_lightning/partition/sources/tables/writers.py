@@ -114,7 +114,7 @@ class ColumnWriters:
         for name, read in self._read.items():
             rows = read(piece)
             if name not in self._writers:
-                writer = ArrayWriter(self._folder, f"{name}.npy", rows.dtype, rows.shape[1:])
+                writer = ArrayWriter(self._folder, f"{name}.npy", rows.dtype, rows.shape[1:], hashed=False)
                 self._writers[name] = self._stack.enter_context(writer)
             self._writers[name].write(rows)
 

@@ -1,0 +1,16 @@
+"""Verified copies of partition folders: from another folder, an object store or a serving host."""
+
+from glt_lightning.partition.copies.hashes import hash_partition
+from glt_lightning.partition.copies.pull import Pulled, PullOptions, pull_partition
+from glt_lightning.partition.copies.source import CopySource, FolderSource, StoreSource, open_copy_source
+
+__all__ = [
+    "CopySource",
+    "FolderSource",
+    "PullOptions",
+    "Pulled",
+    "StoreSource",
+    "hash_partition",
+    "open_copy_source",
+    "pull_partition",
+]

@@ -1,0 +1,313 @@
+"""Copies a partition, or some of its parts, and checks each piece as it comes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from glt_lightning.data.arrays import check_header, disk_full_speaks
+from glt_lightning.data.chunk_hashes import chunk_digest
+from glt_lightning.data.manifest import MANIFEST, ArrayEntry, Manifest
+from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.partition.copies.ledger import LEDGER, Chunk, Ledger, chunks_of
+from glt_lightning.partition.copies.rate import Rate
+from glt_lightning.partition.copies.source import CopySource
+from glt_lightning.partition.folder import exclusive
+from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
+from glt_lightning.progress import Progress
+
+_ATTEMPTS = 3  # of a piece that comes broken: more would hide a source that is damaged
+_PART = "part"
+
+
+@dataclass(frozen=True)
+class PullOptions:
+    """What is copied, and how fast.
+
+    Args:
+        parts: Numbers of the parts that are wanted; None: all. What all hosts need comes always.
+        streams: How many pieces are fetched at once.
+        limit: Most bytes per second of all streams together; None: as fast as they come.
+
+    Raises:
+        OptionError: For numbers out of range.
+
+    Example:
+        >>> PullOptions(parts=[0], streams=2).streams
+        2
+    """
+
+    parts: Sequence[int] | None = None
+    streams: int = 4
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.streams <= 64:
+            raise OptionError(f"streams: expected 1 to 64, got {self.streams}.")
+        if self.limit is not None and self.limit < 1:
+            raise OptionError(f"limit: expected at least 1 byte per second, got {self.limit}.")
+
+
+@dataclass
+class Pulled:
+    """What a copy did.
+
+    Attributes:
+        folder: Where it is.
+        files: Files that are wanted.
+        bytes: Their bytes.
+        fetched: Bytes that were read from the source, with those of broken pieces.
+        again: Pieces that came broken and were fetched again.
+
+    Example:
+        >>> pull_partition(FolderSource("parts"), "pulled", progress=False).again
+        0
+    """
+
+    folder: Path
+    files: int = 0
+    bytes: int = 0
+    fetched: int = 0
+    again: int = 0
+
+
+def pull_partition(
+    source: CopySource,
+    folder: str | Path,
+    options: PullOptions | None = None,
+    *,
+    progress: bool | None = None,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> Pulled:
+    """Copies a partition into ``folder``, which appears when it is complete.
+
+    A copy that was ended goes on where it was, in ``FOLDER.partial``. Into a copy that exists, parts that it lacks are added;
+    files that are there are not read again.
+
+    Args:
+        source: Where it is copied from.
+        folder: Where to.
+        options: What is copied; None: everything.
+        progress: Whether to show a progress bar. None: on a terminal.
+        timeout_s: How long to wait for another process that writes the same folder, in seconds.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        PartitionError: For a source that is damaged, lacks hashes or is another partition than that in ``folder``; for a full
+            disk; for a piece that came broken three times. What came before stays, and the next call goes on from there.
+        OptionError: For parts that there are not.
+
+    Example:
+        >>> pulled = pull_partition(FolderSource("parts"), "copied", PullOptions(parts=[1]), progress=False)
+        >>> LocalPartition.open(pulled.folder, parts=[1]).manifest.num_parts
+        2
+    """
+    options, target = options or PullOptions(), Path(folder)
+    manifest = Manifest.parse(source.manifest(), f"{source.name}/{MANIFEST}")
+    wanted = _wanted(manifest, options.parts)
+    unhashed = next((path for path, entry in wanted.items() if entry.chunks is None), None)
+    if unhashed is not None:
+        raise PartitionError(
+            f"{source.name}: its manifest has no hashes of {unhashed}, so a copy cannot be checked: an earlier release made it. "
+            "Run there: python -m lightning partition --hash FOLDER."
+        )
+    with exclusive(target, timeout_s):
+        there = _require_same(manifest, source, target)
+        _forget(target)
+        pulled = Pulled(target, len(wanted), sum(entry.bytes for entry in wanted.values()))
+        missing = {path: entry for path, entry in wanted.items() if not _is_there(target, path, entry)}
+        if missing or not there:
+            _Copy(source, manifest, missing, options, pulled).run(target, there, Progress(progress))
+    return pulled
+
+
+def _wanted(manifest: Manifest, parts: Sequence[int] | None) -> dict[str, ArrayEntry]:
+    if parts is None:
+        return dict(manifest.arrays)
+    unknown = sorted(set(parts) - set(range(manifest.num_parts)))
+    if unknown or not parts:
+        raise OptionError(f"parts: expected numbers from 0 to {manifest.num_parts - 1}, got {list(parts)}.")
+    own = {f"{_PART}{p}" for p in parts}
+    heads = {path: path.split("/")[0] for path in manifest.arrays}
+    return {
+        path: entry
+        for path, entry in manifest.arrays.items()
+        if heads[path] in own or not heads[path].startswith(_PART)
+    }
+
+
+def _require_same(manifest: Manifest, source: CopySource, target: Path) -> bool:
+    """Whether ``target`` has this partition. Raises `PartitionError` if it has something else."""
+    if not (target / MANIFEST).exists():
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise PartitionError(f"{target}: there is something that is no partition. Choose another folder.")
+        return False
+    mine = Manifest.load(target)
+    if manifest_hash(mine) != manifest_hash(manifest):
+        raise PartitionError(
+            f"{target}: it has another partition than {source.name} (options_hash {mine.options_hash[:8]} and "
+            f"{manifest.options_hash[:8]}). Choose another folder, or delete this one."
+        )
+    return True
+
+
+def manifest_hash(manifest: Manifest) -> str:
+    """Hash of the partition with the contents of its files: 32 hexadecimal digits."""
+    text = json.dumps(manifest.to_json(), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _forget(target: Path) -> None:
+    """Removes the ledger of a copy that is complete; one that was killed right after the rename still has it."""
+    (target / LEDGER).unlink(missing_ok=True)
+
+
+def _is_there(folder: Path, path: str, entry: ArrayEntry) -> bool:
+    if not (folder / path).exists():
+        return False
+    check_header(folder, path, entry)
+    return True
+
+
+class _Copy:
+    """One copy, by several threads."""
+
+    def __init__(
+        self,
+        source: CopySource,
+        manifest: Manifest,
+        missing: dict[str, ArrayEntry],
+        options: PullOptions,
+        pulled: Pulled,
+    ) -> None:
+        self._source, self._manifest, self._missing = source, manifest, missing
+        self._options, self._pulled = options, pulled
+        self._rate = Rate(options.limit)
+        self._stop = threading.Event()
+        self._lock = threading.Lock()  # of the counts in `pulled`, which all streams raise
+
+    def run(self, target: Path, there: bool, progress: Progress) -> None:
+        partial = target.with_name(f"{target.name}.partial")
+        partial.mkdir(exist_ok=True)
+        chunks = chunks_of(self._manifest.arrays)
+        ledger = Ledger(partial, manifest_hash(self._manifest), sum(map(len, chunks.values())))
+        try:
+            left = [chunk for path in self._missing for chunk in chunks[path] if not ledger.has(chunk)]
+            self._require_room(partial, sum(chunk.length for chunk in left))
+            with self._files(partial) as files, progress.phase("copying", sum(c.length for c in left), "B") as done:
+
+                def fetch(chunk: Chunk) -> None:
+                    if not self._stop.is_set():
+                        self._fetch(chunk, files[chunk.path])
+                        ledger.add(chunk)
+                        done(chunk.length)
+
+                self._all(fetch, left)
+            for path, entry in self._missing.items():
+                self._check(partial, path, entry, chunks[path][0], ledger)
+        finally:
+            ledger.close()
+        self._place(partial, target, there)
+
+    def _require_room(self, partial: Path, needed: int) -> None:
+        free = shutil.disk_usage(partial).free
+        if needed > free:
+            raise PartitionError(
+                f"{partial.parent}: {needed:,} bytes are to be copied, {free:,} are free. Free some space, choose another "
+                "folder, or copy fewer parts."
+            )
+
+    @contextmanager
+    def _files(self, partial: Path) -> Iterator[dict[str, Path]]:
+        """The files in their full size, without contents where nothing was copied yet."""
+        files = {}
+        for path, entry in self._missing.items():
+            file = files[path] = partial / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(file, "ab") as stream:
+                if stream.tell() != entry.bytes:
+                    os.truncate(stream.fileno(), entry.bytes)
+        with disk_full_speaks(partial, self._pulled.bytes):
+            yield files
+
+    def _all(self, fetch: object, chunks: list[Chunk]) -> None:
+        """Fetches all pieces; the first error ends the others."""
+        assert callable(fetch)
+        with ThreadPoolExecutor(self._options.streams, thread_name_prefix="glt-pull") as pool:
+            futures = [pool.submit(fetch, chunk) for chunk in chunks]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:  # Ctrl-C, too
+                self._stop.set()
+                for future in futures:
+                    future.cancel()
+                raise
+
+    def _fetch(self, chunk: Chunk, file: Path) -> None:
+        for attempt in range(_ATTEMPTS):
+            self._rate.take(chunk.length)
+            data, found = self._read(chunk)
+            with self._lock:
+                self._pulled.fetched += len(data)
+                self._pulled.again += attempt > 0
+            if len(data) == chunk.length and found == chunk.digest:
+                with open(file, "r+b", buffering=0) as stream:
+                    _write(stream.fileno(), data, chunk.begin)
+                    os.fdatasync(stream.fileno())
+                return
+        what = f"{len(data):,} of {chunk.length:,} bytes" if len(data) != chunk.length else f"digest {found}"
+        raise PartitionError(
+            f"{self._source.name}/{chunk.path}: the bytes from {chunk.begin:,} came broken {_ATTEMPTS} times ({what}, the "
+            f"manifest says {chunk.digest}). The file is damaged or was changed: run partition --verify at the source."
+        )
+
+    def _read(self, chunk: Chunk) -> tuple[bytes | memoryview, str | None]:
+        try:
+            data = self._source.read(chunk.path, chunk.begin, chunk.length)
+        except OSError as error:
+            raise PartitionError(
+                f"{self._source.name}/{chunk.path}: it cannot be read ({error.strerror or error}). What was copied stays; "
+                "the same command goes on from there."
+            ) from error
+        return data, None if chunk.digest is None else chunk_digest(memoryview(data)[chunk.skip :])
+
+    def _check(self, partial: Path, path: str, entry: ArrayEntry, first: Chunk, ledger: Ledger) -> None:
+        """The header, which no digest covers; its piece is fetched again by the next call if it is damaged."""
+        try:
+            check_header(partial, path, entry)
+        except PartitionError:
+            ledger.remove(first)
+            raise
+
+    def _place(self, partial: Path, target: Path, there: bool) -> None:
+        if not there:
+            for left in partial.glob(f"{Path(MANIFEST).stem}.tmp-*"):  # of a copy that was killed in `Manifest.save`
+                left.unlink()
+            self._manifest.save(partial)
+            if target.exists():
+                target.rmdir()  # it is empty
+            os.rename(partial, target)
+            _forget(target)
+            return
+        for path in self._missing:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(partial / path, target / path)
+        shutil.rmtree(partial)
+
+
+def _write(file: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, offset)
+        view, offset = view[written:], offset + written

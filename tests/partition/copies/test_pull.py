@@ -1,0 +1,314 @@
+"""Copies of partitions: byte for byte, resumed after any end, checked piece by piece."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from glt_lightning.data import LocalPartition
+from glt_lightning.data.manifest import MANIFEST, Manifest
+from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.partition.copies import (
+    FolderSource,
+    PullOptions,
+    hash_partition,
+    open_copy_source,
+    pull_partition,
+)
+from glt_lightning.partition.copies.rate import Rate
+from glt_lightning.partition.verify import verify_partition
+from glt_lightning.progress import Progress
+from tests.helpers.partitions import partitioned, small_graph
+
+CHUNK = 1 << 10  # bytes, so that small files have many
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("data.chunk_hashes", "partition.copies.ledger"):
+        monkeypatch.setattr(f"glt_lightning.{module}.CHUNK_BYTES", CHUNK)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A partition in three."""
+    return Path(partitioned(small_graph(), tmp_path / "source", 3).directory)
+
+
+class Counted(FolderSource):
+    """Counts the bytes that are read, and may break them."""
+
+    def __init__(self, folder: Path, breaks=lambda path, offset, data: data) -> None:
+        super().__init__(folder)
+        self.bytes, self._breaks, self._lock = 0, breaks, threading.Lock()
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        data = super().read(path, offset, length)
+        with self._lock:
+            self.bytes += len(data)
+            return self._breaks(path, offset, data)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def array_files(folder: Path) -> dict[str, bytes]:
+    return {path: data for path, data in contents(folder).items() if path.endswith(".npy")}
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_copy_is_the_source_byte_for_byte(parts: Path, tmp_path: Path, streams: int) -> None:
+    source = Counted(parts)
+    pulled = pull_partition(source, tmp_path / "copy", PullOptions(streams=streams), progress=False)
+    assert contents(tmp_path / "copy") == contents(parts)
+    assert source.bytes == pulled.fetched == pulled.bytes == sum(map(len, array_files(parts).values()))
+    verify_partition(tmp_path / "copy", Progress(False))
+    assert not (tmp_path / "copy.partial").exists()
+
+
+def test_hashes_are_those_of_the_data(parts: Path) -> None:
+    import hashlib
+
+    manifest = Manifest.load(parts)
+    for path, entry in manifest.arrays.items():
+        data = (parts / path).read_bytes()[entry.offset :]
+        pieces = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)]
+        assert entry.chunks == tuple(hashlib.sha256(piece).hexdigest()[:32] for piece in pieces)
+    assert max(len(entry.chunks or ()) for entry in manifest.arrays.values()) > 3
+
+
+def test_some_parts_and_then_others(parts: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    source = Counted(parts)
+    pull_partition(source, copy, PullOptions(parts=[1]), progress=False)
+    assert {p.name for p in copy.glob("part*")} == {"part1"}
+    assert LocalPartition.open(copy, parts=[1]).manifest == Manifest.load(parts)
+    before = source.bytes
+    assert pull_partition(source, copy, PullOptions(parts=[1]), progress=False).fetched == 0
+    pull_partition(source, copy, PullOptions(parts=[0, 2]), progress=False)
+    assert source.bytes - before == sum(len(d) for p, d in array_files(parts).items() if p[:5] in ("part0", "part2"))
+    assert contents(copy) == contents(parts)
+
+
+def test_from_an_object_store(parts: Path, tmp_path: Path) -> None:
+    store = fsspec.filesystem("memory")
+    store.put(str(parts), "/bucket/parts", recursive=True)
+    try:
+        source = open_copy_source("memory://bucket/parts/")
+        pull_partition(source, tmp_path / "copy", progress=False)
+        assert contents(tmp_path / "copy") == contents(parts)
+        store.rm("/bucket/parts/part1/nodes/0/x.npy")
+        with pytest.raises(PartitionError, match=r"part1/nodes/0/x.npy: it cannot be read .*What was copied stays"):
+            pull_partition(source, tmp_path / "other", progress=False)
+        store.rm(f"/bucket/parts/{MANIFEST}")
+        with pytest.raises(PartitionError, match=r"memory://bucket/parts/manifest.json: not found"):
+            pull_partition(open_copy_source("memory://bucket/parts"), tmp_path / "third", progress=False)
+    finally:
+        store.rm("/bucket", recursive=True)
+    with pytest.raises(PartitionError, match="nonsense://x: it cannot be opened"):
+        open_copy_source("nonsense://x")
+
+
+def test_a_broken_piece_is_fetched_again(parts: Path, tmp_path: Path) -> None:
+    broken = set()
+
+    def flip_once(path: str, offset: int, data: bytes) -> bytes:
+        if (path, offset) in broken or not path.endswith("x.npy"):
+            return data
+        broken.add((path, offset))
+        return data[:-1] + bytes([data[-1] ^ 1]) if offset % 2048 else data[:-1]  # damaged, or short
+
+    pulled = pull_partition(Counted(parts, flip_once), tmp_path / "copy", progress=False)
+    assert pulled.again == len(broken) > 2
+    assert contents(tmp_path / "copy") == contents(parts)
+
+
+def test_a_damaged_source_is_named_and_the_rest_stays(parts: Path, tmp_path: Path) -> None:
+    file = parts / "part1/nodes/0/x.npy"
+    good = file.read_bytes()
+    begin = Manifest.load(parts).arrays["part1/nodes/0/x.npy"].offset + CHUNK
+    file.write_bytes(good[: begin + 5] + bytes([good[begin + 5] ^ 4]) + good[begin + 6 :])
+    with pytest.raises(
+        PartitionError,
+        match=rf"part1/nodes/0/x.npy: the bytes from {begin:,} came broken 3 times \(digest [0-9a-f]+, the",
+    ):
+        pull_partition(FolderSource(parts), tmp_path / "copy", PullOptions(streams=1), progress=False)
+    assert not (tmp_path / "copy").exists()
+    file.write_bytes(good)
+    source = Counted(parts)
+    pull_partition(source, tmp_path / "copy", progress=False)
+    assert source.bytes < sum(map(len, array_files(parts).values()))  # what came before was kept
+    assert contents(tmp_path / "copy") == contents(parts)
+
+
+def test_a_damaged_header_is_found(parts: Path, tmp_path: Path) -> None:
+    file = parts / "splits/train.npy"
+    good = file.read_bytes()
+    file.write_bytes(good.replace(b"<i8", b"<f8"))
+    with pytest.raises(PartitionError, match=r"splits/train.npy: damaged: it is <f8"):
+        pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+    file.write_bytes(good)
+    pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+    assert contents(tmp_path / "copy") == contents(parts)
+
+
+def test_another_partition_is_refused(parts: Path, tmp_path: Path) -> None:
+    other = Path(partitioned(small_graph(seed=1), tmp_path / "other", 3).directory)
+    pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+    with pytest.raises(PartitionError, match=r"copy: it has another partition than .*Choose another folder"):
+        pull_partition(FolderSource(other), tmp_path / "copy", progress=False)
+    # of an unfinished copy, too
+    with pytest.raises(PartitionError, match="cannot be read"):
+        pull_partition(Missing(parts), tmp_path / "begun", progress=False)
+    with pytest.raises(PartitionError, match=r"begun.partial: it was begun from another partition"):
+        pull_partition(FolderSource(other), tmp_path / "begun", progress=False)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes.txt").touch()
+    with pytest.raises(PartitionError, match="full: there is something that is no partition"):
+        pull_partition(FolderSource(parts), tmp_path / "full", progress=False)
+
+
+class Missing(FolderSource):
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        raise FileNotFoundError(2, "No such file", path)
+
+
+def test_a_lying_source_is_refused(parts: Path, tmp_path: Path) -> None:
+    raw = json.loads((parts / MANIFEST).read_text())
+
+    class Lying(FolderSource):
+        def manifest(self):
+            return self.said
+
+    source = Lying(parts)
+    path = "part0/nodes/0/x.npy"
+    for said, why in (
+        ({"arrays": raw["arrays"] | {"../x.npy": raw["arrays"][path]}}, "'../x.npy' is not a path of this format"),
+        (
+            {"arrays": raw["arrays"] | {path: raw["arrays"][path] | {"chunks": ["00"]}}},
+            "chunks of part0/.* are damaged",
+        ),
+        ({"arrays": raw["arrays"] | {path: raw["arrays"][path] | {"shape": [2**62, 3]}}}, "its shape .* needs more"),
+    ):
+        source.said = raw | said
+        with pytest.raises(PartitionError, match=why):
+            pull_partition(source, tmp_path / "copy", progress=False)
+    assert not (tmp_path / "copy.partial").exists()
+
+
+def test_a_partition_without_hashes(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hashed = Manifest.load(parts)
+    replace(hashed, arrays={p: replace(e, chunks=None) for p, e in hashed.arrays.items()}).save(parts)
+    with pytest.raises(PartitionError, match=r"has no hashes of edge.*|has no hashes of .*partition --hash FOLDER"):
+        pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+    main(["partition", "--hash", str(parts)])
+    assert f"hashed {len(hashed.arrays)} files" in capsys.readouterr().out
+    assert Manifest.load(parts) == hashed
+    assert hash_partition(parts, Progress(False)) == 0
+
+
+def test_full_disk_is_said_before_anything_is_copied(
+    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 0, 10))
+    with pytest.raises(PartitionError, match=r"bytes are to be copied, 10 are free"):
+        pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+
+
+def test_limit_of_bytes_per_second() -> None:
+    now, slept = [0.0], []
+    rate = Rate(100, clock=lambda: now[0], sleep=slept.append)
+    for _ in range(3):
+        rate.take(50)
+    assert slept == [0.5, 1.0]
+    now[0] = 10.0
+    rate.take(50)
+    assert slept == [0.5, 1.0]
+
+
+def test_wrong_options(parts: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"parts: expected numbers from 0 to 2, got \[3\]"):
+        pull_partition(FolderSource(parts), tmp_path / "copy", PullOptions(parts=[3]), progress=False)
+    with pytest.raises(OptionError, match="streams: expected 1 to 64, got 0"):
+        PullOptions(streams=0)
+
+
+def test_the_command(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["pull", "--from", str(parts), "--to", str(tmp_path / "copy"), "--parts", "0,2", "--limit", "1GB"])
+    assert "copy: " in (said := capsys.readouterr().out)
+    assert "files, " in said
+    assert {p.name for p in (tmp_path / "copy").glob("part*")} == {"part0", "part2"}
+    with pytest.raises(SystemExit) as ended:
+        main(["pull", "--from", str(tmp_path / "nothere"), "--to", str(tmp_path / "x")])
+    assert ended.value.code == 1
+    assert "nothere/manifest.json: not found" in capsys.readouterr().err
+
+
+KILLED = """
+import os, random, sys
+from glt_lightning.data import chunk_hashes
+from glt_lightning.partition.copies import FolderSource, PullOptions, ledger, pull, pull_partition
+
+chunk_hashes.CHUNK_BYTES = ledger.CHUNK_BYTES = int(sys.argv[1])
+left, kept = int(sys.argv[4]), [0]
+
+def step(name):
+    real = getattr(os, name)
+    def call(*args, **kwargs):
+        kept[0] += 1
+        if kept[0] == left:
+            os.kill(os.getpid(), 9)
+        return real(*args, **kwargs)
+    setattr(os, name, call)
+
+for name in ("pwrite", "fdatasync", "truncate", "rename", "replace", "unlink"):
+    step(name)
+pull_partition(FolderSource(sys.argv[2]), sys.argv[3], PullOptions(streams=3), progress=False)
+print(kept[0])
+"""
+
+
+def killed(parts: Path, copy: Path, left: int) -> int | None:
+    """Copies, and is killed at the ``left``-th file operation; else how many there were."""
+    command = [sys.executable, "-c", KILLED, str(CHUNK), str(parts), str(copy), str(left)]
+    ended = subprocess.run(command, timeout=60, check=False, stdout=subprocess.PIPE)
+    assert ended.returncode in (0, -signal.SIGKILL)
+    return int(ended.stdout) if ended.returncode == 0 else None
+
+
+def test_killed_at_any_moment_and_resumed(parts: Path, tmp_path: Path) -> None:
+    copy, draw = tmp_path / "copy", random.Random(0)
+    for _ in range(20):
+        killed(parts, copy, draw.randint(1, 80))
+    source = Counted(parts)
+    pull_partition(source, copy, progress=False)
+    assert contents(copy) == contents(parts)
+    assert source.bytes < sum(map(len, array_files(parts).values()))
+    assert not list(tmp_path.glob("*partial*"))
+
+
+def test_killed_in_the_last_steps_and_resumed(parts: Path, tmp_path: Path) -> None:
+    """When all pieces are there, and the manifest and the names are left."""
+    copy = tmp_path / "copy"
+    operations = killed(parts, copy, 0)
+    assert operations is not None
+    shutil.rmtree(copy)
+    for left in range(operations - 6, operations + 1):
+        assert killed(parts, copy, left) is None
+        source = Counted(parts)
+        pull_partition(source, copy, progress=False)
+        assert contents(copy) == contents(parts)
+        assert source.bytes <= 4 * (CHUNK + 4096)
+        shutil.rmtree(copy)
