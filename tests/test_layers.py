@@ -26,6 +26,7 @@ LAYERS = [
     {"nn"},
     {"server", "loader"},
     {"tensors"},
+    {"embedding"},
     {"glt"},
     {"lightning"},
     {"distributed", "launch"},
@@ -53,6 +54,7 @@ DOORS = {
         "nn/",
         "loader/",
         "tensors/dist_",
+        "embedding/",
         "lightning/",
     ),
     "torch_geometric": (

@@ -12,6 +12,13 @@ from glt_lightning.lazy import lazy_names
 
 if TYPE_CHECKING:
     from glt_lightning.data import LocalPartition as LocalPartition
+    from glt_lightning.embedding import (
+        DistEmbedding as DistEmbedding,
+        Optimizers as Optimizers,
+        SparseAdagrad as SparseAdagrad,
+        SparseAdam as SparseAdam,
+        SparseSGD as SparseSGD,
+    )
     from glt_lightning.lightning import (
         OGBMRR as OGBMRR,
         GLTDataModule as GLTDataModule,
@@ -51,6 +58,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CacheOptions": "glt_lightning.options",
     "ClusterOptions": "glt_lightning.options",
+    "DistEmbedding": "glt_lightning.embedding",
     "DistGraph": "glt_lightning.tensors.dist_graph",
     "DistLinkNeighborLoader": "glt_lightning.loader",
     "DistNeighborLoader": "glt_lightning.loader",
@@ -69,12 +77,16 @@ _HOMES = {
     "NegativeSampling": "glt_lightning.options",
     "NodePredictor": "glt_lightning.lightning",
     "OGBMRR": "glt_lightning.lightning",
+    "Optimizers": "glt_lightning.embedding",
     "PartitionOptions": "glt_lightning.options",
     "PredictionWriter": "glt_lightning.lightning",
     "SamplingMonitor": "glt_lightning.lightning",
     "SamplingOptions": "glt_lightning.options",
     "TensorOptions": "glt_lightning.options",
     "as_blocks": "glt_lightning.loader",
+    "SparseAdagrad": "glt_lightning.embedding",
+    "SparseAdam": "glt_lightning.embedding",
+    "SparseSGD": "glt_lightning.embedding",
     "edge_split": "glt_lightning.tensors.dist_split",
     "layers": "glt_lightning.loader",
     "node_split": "glt_lightning.tensors.dist_split",

@@ -102,6 +102,11 @@ class DistGraph:
 
     # Types and sizes
 
+    @property
+    def hash(self) -> str:
+        """Of what the partition was made of and how."""
+        return self._reader.manifest.options_hash
+
     def num_nodes(self, node_type: NodeType | None = None) -> int:
         """Nodes of a type; None: of all types."""
         return self._count("node", node_type)

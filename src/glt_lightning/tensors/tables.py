@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -96,7 +97,8 @@ class SharedTables:
         wait_s: float = 30.0,
     ) -> None:
         self.ranks, self.homes, self.options = ranks, homes, options or TensorOptions()
-        self._user_ids, self._seed, self._wait_s = user_ids, seed, wait_s
+        self.user_ids, self._seed, self._wait_s = user_ids, seed, wait_s
+        self._family: WeakSet[SharedTables] = WeakSet([self])
         self._open: dict[str, _Entry] = {}
         self._anonymous = 0
         self._epoch = WriteEpoch()
@@ -105,10 +107,19 @@ class SharedTables:
                 f"tensors: the ranks run on {homes.num_hosts} hosts; tensors of one's own are for the ranks of one host so far."
             )
 
+    def apart(self) -> SharedTables:
+        """Another set of tables of this job, which `close` of this one does not close. One limit counts the bytes of both."""
+        made = SharedTables(
+            self.ranks, self.homes, self.user_ids, seed=self._seed, options=self.options, wait_s=self._wait_s
+        )
+        self._family.add(made)
+        made._family = self._family
+        return made
+
     @property
     def nbytes(self) -> int:
         """Memory that the tables of this host take."""
-        return sum(entry.table.nbytes for entry in self._open.values())
+        return sum(entry.table.nbytes for each in self._family for entry in each._open.values())
 
     def __getitem__(self, name: str) -> SharedTable:
         return self._open[name].table
@@ -198,7 +209,7 @@ class SharedTables:
             made.append(memory := SharedArrays.create(shapes, {"tensor": plan.name}))
             for each in plan.parts if plan.init.text != "zeros" else ():
                 rows = memory.arrays[ROWS][each.begin : each.begin + each.count]
-                fill(rows, plan.init, self._user_ids(plan.spec.space, each.part))
+                fill(rows, plan.init, self.user_ids(plan.spec.space, each.part))
             memory.finish()
             return memory.path
 

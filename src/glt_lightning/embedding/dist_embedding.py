@@ -1,0 +1,323 @@
+"""`DistEmbedding`: a vector for each node of a type, in a table that the ranks share."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glt_lightning.embedding.saved import WEIGHT, RowsToSave, SavedRows, open_saved
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.ops.embedding import RowSums, merge_rows
+from glt_lightning.producer.once_per_host import on_all_or_none
+from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors.space import RowSpace
+from glt_lightning.tensors.table import SharedTable
+from glt_lightning.tensors.tables import SharedTables, TableSpec
+
+MARKER = "glt_rows"  # in a state dict: the name of a table whose rows are beside the checkpoint
+_FLOAT32 = np.dtype(np.float32)
+
+
+class Held:
+    """A table and the states of its optimizer, until nobody refers to this object: they outlive the graph, so that a module
+    can be tested after its fit.
+
+    graph: hash of the partition.  token: the same on all ranks that have this table.
+    """
+
+    def __init__(self, table: SharedTable, graph: str, token: str) -> None:
+        self.table, self.graph, self.token = table, graph, token
+        self.states: dict[str, SharedTable] = {}
+        self._end = weakref.finalize(self, _close, table, self.states)
+
+    def close(self) -> None:
+        self._end()
+
+
+def _close(table: SharedTable, states: dict[str, SharedTable]) -> None:
+    for each in (table, *states.values()):
+        each.close()
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingRows:
+    """What an embedding has once it is attached to a graph."""
+
+    name: str
+    tables: SharedTables
+    space: RowSpace
+    held: Held
+
+    @property
+    def table(self) -> SharedTable:
+        return self.held.table
+
+    @property
+    def states(self) -> dict[str, SharedTable]:
+        return self.held.states
+
+    def order(self) -> np.ndarray:
+        """int64 [N]: the row of each user id."""
+        found = np.empty(self.space.num_rows, np.int64)
+        for part in range(self.space.num_parts):
+            first, end = self.space.bounds[part : part + 2]
+            found[self.tables.user_ids(self.space, part)] = np.arange(first, end)
+        return found
+
+    def home_of(self, rows: np.ndarray) -> np.ndarray:
+        """int32 [n]: the rank that applies the updates of each row."""
+        return self.tables.homes.appliers(self.space, rows)
+
+    def renew_states(self, row_shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> dict[str, SharedTable]:
+        """Zeros for the states of a new optimizer, in place of those of an earlier one. A collective call."""
+        while self.states:
+            self.states.popitem()[1].close()
+        for state, (dtype, shape) in row_shapes.items():
+            self.states[state] = self.tables.create(TableSpec(self.space, dtype, shape, name=f"{self.name}/{state}"))
+        return self.states
+
+    def to_save(self, optimizer: str | None) -> RowsToSave:
+        arrays = {WEIGHT: self.table, **(self.states if optimizer else {})}
+        shaped = {
+            name: (each.dtype, (self.space.num_rows, *each.row_shape), each.read) for name, each in arrays.items()
+        }
+        return RowsToSave(self.name, self.space.label, optimizer, shaped, self.order())
+
+    def load(self, saved: SavedRows, arrays: Mapping[str, SharedTable], *, strict: bool = True) -> None:
+        """Reads saved arrays, once per host. A collective call; an error is one on all ranks."""
+
+        def read() -> None:
+            ranks = self.tables.homes.ranks_of(self.tables.homes.host)
+            if self.tables.ranks.rank == ranks[0]:
+                order = self.order()
+                for name, table in arrays.items():
+                    self._load(saved, name, table, order, strict)
+
+        on_all_or_none(self.tables.ranks, read, lambda _: None)
+
+    def _load(self, saved: SavedRows, name: str, table: SharedTable, order: np.ndarray, strict: bool) -> None:
+        values = saved.open(self.name, name, table.row_shape, table.dtype)
+        if len(values) != len(order) and strict:
+            raise DataError(
+                f"{saved.folder}: embedding {self.name!r} has {len(values)} rows; the graph has {len(order)} nodes of type "
+                f"{self.space.label!r}. Load it with strict_loading=False to take those whose ids both have."
+            )
+        both, at_once = min(len(values), len(order)), 1 << 16
+        for begin in range(0, both, at_once):
+            rows = order[begin : min(begin + at_once, both)]
+            table.own[table.position(rows)] = values[begin : begin + len(rows)]
+
+
+class DistEmbedding(nn.Module):
+    """A vector for each node of a type. The vectors lie in a table that the ranks of the host share, not in parameters, so DDP
+    does not see them: lookups read rows, and the backward pass hands their gradients to a sparse optimizer.
+
+    A `GLTDataModule` attaches the embeddings of the module that it feeds to its graph; in a script `attach` does. The results
+    depend neither on the number of parts nor on timing. Tables lie in the memory of the host, also when a GPU trains.
+
+    Args:
+        embedding_dim: Width of the vectors.
+        of: Node type; None: the only one.
+        init: First values, by the user's ids of the nodes: as of `DistTensor`; ``("normal", 0, 1)``, as of `nn.Embedding`.
+
+    Raises:
+        OptionError: For a width that is no positive integer; by `attach` for rows of another graph.
+        DataError: For lookups before there is a graph, or of rows that there are not.
+
+    Example:
+        >>> embedding = DistEmbedding(4, init="zeros")
+        >>> with DistGraph("parts") as graph:
+        ...     embedding.attach(graph)
+        >>> optimizer = SparseAdagrad([embedding], lr=0.1)
+        >>> embedding(torch.tensor([2, 5])).sum().backward()
+        >>> optimizer.step()
+        >>> embedding(torch.tensor([2, 3])).detach()
+        tensor([[-0.1000, -0.1000, -0.1000, -0.1000],
+                [ 0.0000,  0.0000,  0.0000,  0.0000]])
+    """
+
+    like: Tensor
+
+    def __init__(self, embedding_dim: int, of: str | None = None, *, init: Any = ("normal", 0.0, 1.0)) -> None:
+        super().__init__()
+        if type(embedding_dim) is not int or embedding_dim < 1:
+            raise OptionError(f"DistEmbedding: embedding_dim: expected an integer >= 1, got {embedding_dim!r}.")
+        self.embedding_dim, self.of, self.init = embedding_dim, of, init
+        self.register_buffer("like", torch.empty(0), persistent=False)  # lies where the module does
+        self._rows: EmbeddingRows | None = None
+        self._saved: dict[str, Any] | None = None  # of a checkpoint that was loaded before there was a graph
+        self._forget()
+
+    def _forget(self) -> None:
+        self._received: list[tuple[int, np.ndarray, Tensor]] = []
+        self._sums: RowSums | None = None
+        self._lookups, self._lock = 0, threading.Lock()
+
+    def extra_repr(self) -> str:
+        return f"{self.embedding_dim}" + ("" if self.of is None else f", of={self.of!r}")
+
+    # The table
+
+    @property
+    def rows(self) -> EmbeddingRows:
+        """The table and its states. Raises `DataError` where there is no graph yet."""
+        if self._rows is None:
+            raise DataError(
+                "DistEmbedding: not attached to a graph. Give the Trainer a GLTDataModule, or call attach(graph) first."
+            )
+        return self._rows
+
+    def attach(self, graph: DistGraph, name: str = "embedding") -> None:
+        """Makes the table, or keeps the one that all ranks have already. All ranks call it at the same time. The table stays when
+        the graph is closed.
+
+        name: of the table; random first values depend on it.
+        """
+        space = graph.space(self.of, "node")
+        before = None if self._rows is None else self._rows.held
+        held, identity = None if before is None else [before.token, before.graph], graph.hash
+        everyone = [json.loads(text) for text in graph.ranks.exchange(json.dumps([held, secrets.token_hex(8)]))]
+        for theirs, _ in everyone:
+            if theirs is not None and theirs[1] != identity:
+                raise OptionError(
+                    f"embedding {name!r} has the rows of another graph or partition ({theirs[1]}) than this one ({identity}). "
+                    "Make a new module and load a checkpoint, which finds rows by the user's ids."
+                )
+        tables = graph.tables.apart()
+        if held is not None and all(theirs == held for theirs, _ in everyone):
+            assert before is not None
+            self._rows = EmbeddingRows(name, tables, space, before)
+        else:
+            spec = TableSpec(space, _FLOAT32, (self.embedding_dim,), name=name, init=self.init)
+            self._rows = EmbeddingRows(name, tables, space, Held(tables.create(spec), identity, everyone[0][1]))
+            self._take_over(before, graph)
+        if self._saved is not None:
+            self._load_saved(self._saved)
+
+    def _take_over(self, before: Held | None, graph: DistGraph) -> None:
+        """The values that rank 0 has from an earlier run with other ranks. A collective call."""
+        if graph.ranks.rank == 0 and before is not None:
+            self.rows.table.own[...] = before.table.own
+        graph.ranks.exchange("")
+
+    def close(self) -> None:
+        """Lets go of the table, as the end of this object does. Safe to call twice."""
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            rows.held.close()
+
+    # Lookups
+
+    def forward(self, rows: Any) -> Tensor:
+        """float32 [*, embedding_dim] of rows int64 [*], numbers of nodes in the type, or of the nodes of a batch (``row``)."""
+        values: Tensor = self._look_up(rows if isinstance(rows, Tensor) else self._rows_of(rows))
+        return values
+
+    def _rows_of(self, batch: Any) -> Tensor:
+        store = batch[self.of] if self.of is not None and hasattr(batch, "node_types") else batch
+        found = getattr(store, "row", None)
+        if not isinstance(found, Tensor):
+            raise DataError(
+                "DistEmbedding: the batch has no row numbers. Set data.with_row: true, or with_row=True of the loader."
+            )
+        return found
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _look_up(self, rows: Tensor) -> Tensor:
+        if rows.dtype not in (torch.int64, torch.int32):
+            raise DataError(f"DistEmbedding: expected rows as int64, got {rows.dtype}.")
+        at = np.array(rows.detach().reshape(-1).cpu().numpy(), np.int64)  # a copy: the memory of batches is used again
+        table = self.rows.table
+        self.rows.space.parts_of(at)
+        values = torch.from_numpy(table.read(at)).to(rows.device).reshape(*rows.shape, self.embedding_dim)
+        if not torch.is_grad_enabled():
+            return values
+        if self._received:  # of an earlier backward pass
+            self._fold()
+        number, self._lookups = self._lookups, self._lookups + 1
+
+        def receive(leaf: Tensor) -> None:
+            gradient, leaf.grad = leaf.grad, None
+            assert gradient is not None
+            with self._lock:
+                self._received.append((number, at, gradient))
+
+        values.requires_grad_().register_post_accumulate_grad_hook(receive)
+        return values
+
+    # Gradients
+
+    def _fold(self) -> None:
+        """Adds what was received to the sums of this rank, in the order of the lookups."""
+        with self._lock:
+            received, self._received = sorted(self._received, key=lambda each: each[0]), []
+        if not received:
+            return
+        rows = [at for _, at, _ in received]
+        values = [g.detach().reshape(-1, self.embedding_dim).float().cpu().numpy() for _, _, g in received]
+        counts = None
+        if self._sums is not None:
+            rows, values = [self._sums.rows, *rows], [self._sums.values, *values]
+            counts = np.concatenate([self._sums.counts, *(np.ones(len(each), np.int64) for each in rows[1:])])
+        joined, summands = (each[0] if len(each) == 1 else np.concatenate(each) for each in (rows, values))
+        self._sums = merge_rows(joined, summands, counts, threads=torch.get_num_threads())
+
+    def take(self) -> RowSums:
+        """The gradients of all backward passes since the last call, and forgets them."""
+        self._fold()
+        sums, self._sums = self._sums, None
+        return RowSums.none(self.embedding_dim) if sums is None else sums
+
+    def drop(self) -> None:
+        """Forgets gradients that were not taken."""
+        with self._lock:
+            self._received.clear()
+        self._sums = None
+
+    # State dicts: the rows are beside the checkpoint
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {MARKER: {"name": None if self._rows is None else self._rows.name}}
+
+    def set_extra_state(self, state: Any) -> None:
+        found = state.get(MARKER) if isinstance(state, Mapping) else None
+        if not isinstance(found, Mapping) or "folder" not in found:
+            raise DataError(
+                "DistEmbedding: this state dict has no rows: they are beside the checkpoint that a Trainer writes. Load the "
+                "checkpoint (Trainer.fit(ckpt_path=...), load_from_checkpoint)."
+            )
+        if self._rows is None:
+            self._saved = dict(found)
+        else:
+            self._load_saved(found)
+
+    def _load_saved(self, found: Mapping[str, Any]) -> None:
+        rows, self._saved = self.rows, None
+        saved = on_all_or_none(rows.tables.ranks, lambda: open_saved(found), lambda _: None)
+        rows.load(saved, {WEIGHT: rows.table}, strict=not found.get("lenient"))
+
+    # Copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {key: value for key, value in self.__dict__.items() if key not in ("_received", "_sums", "_lock")}
+        return kept | {"_rows": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._forget()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistEmbedding:
+        """A copy has the same table."""
+        copied = DistEmbedding(self.embedding_dim, self.of, init=self.init)
+        copied.to(self.like.device).train(self.training)
+        copied._rows, copied._saved = self._rows, self._saved
+        return copied

@@ -1,0 +1,182 @@
+"""Rows beside a checkpoint: a folder of arrays in the order of the user's ids, whatever the partition, and their hashes.
+
+``X.ckpt.rows-NONCE/index.json`` names the tables, and of each array its file, bytes and BLAKE2b; the checkpoint has the nonce
+and the hash of the index. The checkpoint is written after the folder and names it, so a crash leaves the old pair or the new
+one (docs/embeddings.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError, WriteError
+
+VERSION = 1
+INDEX = "index.json"
+WEIGHT = "weight"
+_AT_ONCE = 1 << 24  # bytes
+_FIELDS = {"name", "of", "optimizer", "arrays"}
+_ARRAY_FIELDS = {"file", "dtype", "shape", "bytes", "blake2b"}
+
+
+@dataclass(frozen=True, eq=False)
+class RowsToSave:
+    """A table with the states of its optimizer. arrays: by name, ``weight`` first: dtype, shape [N, ...], and what reads rows.
+
+    order: int64 [N], the row of each user id.
+    """
+
+    name: str
+    of: str
+    optimizer: str | None
+    arrays: Mapping[str, tuple[np.dtype, tuple[int, ...], Callable[[np.ndarray], np.ndarray]]]
+    order: np.ndarray
+
+
+def write_rows(folder: Path, tables: Sequence[RowsToSave], graph: str) -> str:
+    """Writes a new folder, whole when this returns. Returns the hash of its index. Raises `WriteError` and leaves nothing."""
+    try:
+        folder.mkdir()
+        described = [_write_table(folder, number, table) for number, table in enumerate(tables)]
+        text = json.dumps({"version": VERSION, "graph": graph, "tables": described}, indent=1).encode()
+        _write_file(folder / INDEX, [text])
+        _sync(folder)
+        _sync(folder.parent)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise WriteError(
+            f"{folder}: the rows of this checkpoint cannot be written ({error.strerror or error}). Free some space or choose "
+            "another folder (default_root_dir, dirpath), then resume from the last checkpoint."
+        ) from error
+    return hash_of([text])
+
+
+def _write_table(folder: Path, number: int, table: RowsToSave) -> dict[str, Any]:
+    arrays = {}
+    for name, (dtype, shape, read) in table.arrays.items():
+        path = folder / f"{number}-{name}.npy"
+        head = _npy_head(dtype, shape)
+        digest, nbytes = _write_file(path, _pieces(head, read, table.order, dtype, shape))
+        arrays[name] = {
+            "file": path.name,
+            "dtype": dtype.str,
+            "shape": list(shape),
+            "bytes": nbytes,
+            "blake2b": digest,
+        }
+    return {"name": table.name, "of": table.of, "optimizer": table.optimizer, "arrays": arrays}
+
+
+def _pieces(
+    head: bytes, read: Callable[[np.ndarray], np.ndarray], order: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]
+) -> Iterator[bytes | memoryview]:
+    yield head
+    most = max(1, _AT_ONCE // max(1, dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))))
+    for begin in range(0, len(order), most):
+        yield np.ascontiguousarray(read(order[begin : begin + most])).reshape(-1).view(np.uint8).data
+
+
+def _write_file(path: Path, pieces: Any) -> tuple[str, int]:
+    digest, nbytes = hashlib.blake2b(digest_size=16), 0
+    with path.open("xb") as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+            nbytes += len(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest(), nbytes
+
+
+def _npy_head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """What `numpy.save` writes before the values, so that `numpy.load` reads the file."""
+    text = repr({"descr": dtype.str, "fortran_order": False, "shape": shape})
+    room = -(len(text) + 11) % 64
+    line = f"{text}{' ' * room}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(line).to_bytes(2, "little") + line
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def hash_of(pieces: Any) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+class SavedRows:
+    """Reads a folder of `write_rows`. digest: what the checkpoint has of its index.
+
+    Raises `DataError` for a folder that is missing, damaged, or of another checkpoint.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder = folder
+        try:
+            text = (folder / INDEX).read_bytes()
+        except OSError as error:
+            raise DataError(
+                f"{folder}: the rows of this checkpoint cannot be read ({error.strerror}). A checkpoint with embeddings is a "
+                "file and the folder beside it; copy both."
+            ) from None
+        if hash_of([text]) != digest:
+            raise DataError(f"{folder / INDEX}: damaged, or of another checkpoint. Use another checkpoint.")
+        index = json.loads(text)
+        if index.get("version") != VERSION:
+            raise DataError(
+                f"{folder / INDEX}: version {index.get('version')!r}; this release reads version {VERSION}."
+            )
+        self.tables: dict[str, dict[str, Any]] = {table["name"]: table for table in index["tables"]}
+
+    def table(self, name: str) -> dict[str, Any]:
+        if name not in self.tables:
+            raise DataError(
+                f"{self.folder}: no rows of embedding {name!r}; there are those of {', '.join(self.tables) or 'none'}."
+            )
+        return self.tables[name]
+
+    def open(self, name: str, array: str, row_shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """[N, *row_shape] in the order of user ids, mapped; its bytes were compared with the hash."""
+        table = self.table(name)
+        found = table["arrays"].get(array)
+        if found is None:
+            raise DataError(
+                f"{self.folder}: embedding {name!r} was saved without {array!r}, by optimizer {table['optimizer']}; there are "
+                f"{', '.join(table['arrays'])}."
+            )
+        if tuple(found["shape"][1:]) != row_shape or found["dtype"] != dtype.str:
+            raise DataError(
+                f"{self.folder}: {array} of embedding {name!r} has rows {found['shape'][1:]} of {found['dtype']}; expected "
+                f"{list(row_shape)} of {dtype.str}."
+            )
+        path = self.folder / found["file"]
+        try:
+            with path.open("rb") as file:
+                whole = hash_of(iter(lambda: file.read(_AT_ONCE), b""))
+            values: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read ({error}). Use another checkpoint.") from None
+        if whole != found["blake2b"]:
+            raise DataError(f"{path}: damaged: its hash differs from that of {INDEX}. Use another checkpoint.")
+        return values
+
+
+def open_saved(found: Mapping[str, Any]) -> SavedRows:
+    """The folder that a loaded checkpoint names. Raises `DataError`."""
+    return SavedRows(Path(found["folder"]), found["index"])
