@@ -57,6 +57,7 @@ def test_every_field_of_a_configuration_comes_back(field):
     plain = SamplerConfig(1, ((3, -1), (0, 2)))
     other = {"seed_type": 2, "fanouts": ((1,),), "threads": 4, "most_bytes": 10**12, "aggregate": "mean"}
     other["weights"] = (None, "edge_weight")
+    other["more_links"] = (LinkTask(loader="train", edge_type=1), LinkTask(loader="train", edge_type=0, exclude="self"))
     other["link"] = LinkTask(loader="train", edge_type=3, mode="binary", amount=0.5, self_loops=True, reverse=0)
     changed = replace(plain, **{field.name: other.get(field.name, True)})
     for config in (plain, changed):

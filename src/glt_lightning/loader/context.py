@@ -131,7 +131,7 @@ class LoaderContext:
         stored = manifest.as_stored if config.stored else manifest
         collate = Collate(stored, seeds.types)
         self._require_possible(spec, collate)
-        identity = plan_identity(spec, plan, seeds, manifest, ranks)
+        identity = plan_identity(spec.by_type, plan, seeds, manifest, ranks)
         loader = DistNeighborLoader(plan, config, self._producer, collate, identity, spec.transform)
         self._loaders.add(loader)
         return loader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,37 +10,44 @@ import torch
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.loader.collate import Batch, Collate, as_tensor, starting_with
 from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.sample import link_key, seed_key
+from glt_lightning.sampler.sample import link_key, of_type, seed_key
 
 _NAMES = {"edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "neg_mask"}
 
 
 class LinkCollate(Collate):
     """Turns samples into batches with the fields of PyG's `LinkNeighborLoader`: in a homogeneous graph they belong to the batch,
-    in others to the edge type, and those of triplets to the node types."""
+    in others to the edge type, and those of triplets to the node types. With several edge types in a loader, all fields belong
+    to the edge type."""
 
-    def __init__(self, manifest: Manifest, task: LinkTask) -> None:
-        self._edge_type = manifest.schema.edge_types[task.edge_type]
-        self._labelled = task.mode == "binary"
-        self._own = set(manifest.edge_attrs(task.edge_type))
-        super().__init__(manifest, [manifest.schema.node_index(self._edge_type[0])])
+    def __init__(self, manifest: Manifest, tasks: Sequence[LinkTask]) -> None:
+        self._tasks = tasks
+        self._own = {name for task in tasks for name in manifest.edge_attrs(task.edge_type)}
+        super().__init__(manifest, [manifest.schema.source_types()[task.edge_type] for task in tasks])
 
     @property
     def names(self) -> set[str]:
         return super().names | self._own | _NAMES
 
     def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
-        whole = self._schema.homogeneous
-        edges, src, dst = (data if whole else data[each] for each in (self._edge_type, *self._edge_type[::2]))
-        edges.input_id = as_tensor(arrays["input_id"])
-        for name, values in starting_with(link_key(""), arrays):
-            if name not in _NAMES:  # what the loader alone has to know
+        for i, task in enumerate(self._tasks):
+            self._add_edges(data, task, of_type(task.edge_type, "") if i else "", arrays)
+
+    def _add_edges(self, data: Batch, task: LinkTask, prefix: str, arrays: Mapping[str, Any]) -> None:
+        edge_type = self._schema.edge_types[task.edge_type]
+        edges = src = dst = data if self._schema.homogeneous else data[edge_type]
+        if len(self._tasks) == 1 and not self._schema.homogeneous:
+            src, dst = data[edge_type[0]], data[edge_type[2]]
+        edges.input_id = as_tensor(arrays[seed_key(f"{prefix}input_id") if prefix else "input_id"])
+        for name, values in starting_with(link_key(prefix), arrays):
+            if name not in _NAMES:  # what the loader alone has to know, and the fields of further edge types
                 continue
             owner = src if name == "src_index" else edges if name == "edge_label_index" else dst
             owner[name] = values
-        for name, values in starting_with(seed_key(""), arrays):
-            edges[name] = values
-        if self._labelled:
+        for name, values in starting_with(seed_key(prefix), arrays):
+            if "/" not in name:
+                edges[name] = values
+        if task.mode == "binary":
             edges.edge_label = _labels(edges.get("edge_label"), edges.edge_label_index, len(edges.input_id))
 
 

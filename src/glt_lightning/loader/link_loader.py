@@ -9,8 +9,8 @@ from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.loader.link_collate import LinkCollate
 from glt_lightning.loader.link_plan import LinkEdges, LinkPlan
 from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
-from glt_lightning.loader.neighbor_loader import DistNeighborLoader
-from glt_lightning.loader.plans import make_plan, plan_identity, sampler_config
+from glt_lightning.loader.neighbor_loader import DistNeighborLoader, num_seeds
+from glt_lightning.loader.plans import plan_identity, sampler_config, share_out
 from glt_lightning.loader.typed_plan import TypedSeeds
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.base import Producer
@@ -52,8 +52,9 @@ class DistLinkNeighborLoader(DistNeighborLoader):
 
     def _count(self, sample: Sample) -> None:
         super()._count(sample)
-        stored = sample.arrays.get(link_key("stored"))
-        if stored is None or self._warned or not int(stored[0]) or self._plan.rank:
+        prefix, name = link_key(""), "stored"
+        stored = [int(a[0]) for key, a in sample.arrays.items() if key.startswith(prefix) and key.endswith(name)]
+        if self._warned or not any(stored) or self._plan.rank:
             return
         self._warned = True
         _log.warning(
@@ -61,8 +62,8 @@ class DistLinkNeighborLoader(DistNeighborLoader):
             "passed over the edges that are to be predicted, so a model can learn to look them up. Set exclude_target_edges to "
             "reverse, or leave these edges out of the partition.",
             self._plan.loader,
-            int(stored[0]),
-            len(sample.arrays["input_id"]),
+            sum(stored),
+            num_seeds(sample.arrays),
             sample.number,
         )
 
@@ -71,11 +72,14 @@ def make_link_loader(
     spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed: int, ranks: Ranks, producer: Producer
 ) -> tuple[DistLinkNeighborLoader, LinkCollate]:
     """Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
-    manifest, task = graph.manifest, spec.task(graph.schema)
-    edges = LinkEdges.of(spec, task, graph)
-    nodes, seeds = spec.as_nodes(), TypedSeeds((Seeds(graph.schema.source_types()[task.edge_type], edges.gids[0]),))
-    config = replace(sampler_config(nodes, seeds, manifest, sampling), link=task)
-    plan = LinkPlan.over(make_plan(nodes, seeds, manifest, sampling, seed, ranks), edges)
-    collate = LinkCollate(manifest.as_stored if config.stored else manifest, task)
+    manifest, schema = graph.manifest, graph.schema
+    tasks = [each.task(schema) for each in spec.by_type]
+    edges = [LinkEdges.of(each, task, graph) for each, task in zip(spec.by_type, tasks, strict=True)]
+    nodes = [each.as_nodes() for each in spec.by_type]
+    seeds = TypedSeeds(tuple(Seeds(schema.source_types()[each.task.edge_type], each.gids[0]) for each in edges))
+    extras = [each.find_extras(part) for each, part in zip(nodes, seeds.parts, strict=True)]
+    plan = LinkPlan.over(share_out(nodes[0], seeds, manifest, sampling, seed, ranks), edges, extras, schema)
+    config = replace(sampler_config(nodes[0], seeds, manifest, sampling), link=tasks[0], more_links=tuple(tasks[1:]))
+    collate = LinkCollate(manifest.as_stored if config.stored else manifest, tasks)
     identity = plan_identity(nodes, plan, seeds, manifest, ranks) | plan.link_identity
     return DistLinkNeighborLoader(plan, config, producer, collate, identity, spec.transform), collate

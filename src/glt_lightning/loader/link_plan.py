@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,13 @@ from glt_lightning.data.graph import AnyGraph
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.link_spec import LinkSpec, require_ids
 from glt_lightning.loader.own_edges import OwnEdges
+from glt_lightning.loader.typed_plan import Pieces
 from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.negatives import TRIALS, DrawnTrials, NodeWeights
+from glt_lightning.sampler.negatives import TRIALS, DrawnTrials, NodeWeights, key_of_type
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import BatchRequest
+from glt_lightning.sampler.sample import of_type
+from glt_lightning.types import EdgeType, GraphSchema
 
 LOOKED_UP = 1024  # edges of an epoch of which the sampler says whether they are stored
 
@@ -71,7 +74,7 @@ class LinkEdges:
         return digest.hexdigest()
 
     def arrays(self, key: int, positions: np.ndarray) -> dict[str, np.ndarray]:
-        """`BatchRequest.link` of a batch with the edges at ``positions``. key: of its draws."""
+        """`BatchRequest.link` of a batch with the edges at ``positions``. key: of the draws of this edge type."""
         task, count = self.task, self.task.count(len(positions))
         found = {"dst": self.gids[1][positions]}
         if self.negatives is not None:
@@ -121,23 +124,54 @@ def _weights(where: str, given: str | np.ndarray, ids: np.ndarray, count: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPlan(EpochPlan):
-    """An `EpochPlan` over positions of edges: its seeds are their sources."""
+    """An `EpochPlan` over positions of edges, of one edge type after another: its seeds are their sources. extras: those of
+    further types by `of_type`."""
 
-    edges: LinkEdges
+    edges: tuple[LinkEdges, ...]
+    edge_types: tuple[EdgeType, ...]
 
     @classmethod
-    def over(cls, plan: EpochPlan, edges: LinkEdges) -> LinkPlan:
-        return cls(**vars(plan), edges=edges)
+    def over(
+        cls,
+        plan: EpochPlan,
+        edges: Sequence[LinkEdges],
+        extras: Sequence[Mapping[str, np.ndarray]],
+        schema: GraphSchema,
+    ) -> LinkPlan:
+        """extras: of each edge type."""
+        edge_types = tuple(schema.edge_types[each.task.edge_type] for each in edges)
+        named: dict[str, np.ndarray] = {}
+        for i, (each, own) in enumerate(zip(edges, extras, strict=True)):
+            named |= _named(i, each.task, own)
+        return cls(**vars(plan) | {"extras": named}, edges=tuple(edges), edge_types=edge_types)
 
     @property
     def link_identity(self) -> dict[str, Any]:
         """What a checkpoint in mid-epoch must find again, beside what it must of every loader."""
-        task = {name: value for name, value in self.edges.task.to_wire().items() if name != "loader"}
-        return {"links": task | {"edges": self.edges.digest}}
+        found = []
+        for each in self.edges:
+            task = {name: value for name, value in each.task.to_wire().items() if name != "loader"}
+            found.append(task | {"edges": each.digest})
+        return {"links": found[0] if len(found) == 1 else found}
 
-    def requests(self, epoch: int, start: int = 0) -> Iterator[BatchRequest]:
-        for request in super().requests(epoch, start):
-            link = self.edges.arrays(request.key, request.input_id)
-            if self.edges.task.exclude == "none" and request.number * self.batch_size * self.world_size < LOOKED_UP:
-                link["look_up"] = np.zeros(1, dtype=np.int64)
-            yield replace(request, link=link)
+    def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:
+        pieces = Pieces([len(each.src) for each in self.edges]).split(positions)
+        extras, link = dict[str, np.ndarray](), dict[str, np.ndarray]()
+        for i, (each, edge_type, at) in enumerate(zip(self.edges, self.edge_types, pieces, strict=True)):
+            arrays = each.arrays(key_of_type(key, edge_type, len(self.edges)), at)
+            if each.task.exclude == "none" and number * self.batch_size * self.world_size < LOOKED_UP:
+                arrays["look_up"] = np.zeros(1, dtype=np.int64)
+            link |= _named(i, each.task, arrays | ({"src": each.gids[0][at]} if i else {}))
+            extras |= {of_type(each.task.edge_type, "input_id"): at} if i else {}
+        for name, values in self.extras.items():
+            prefix, _, _ = name.rpartition("/")
+            at = next(
+                (p for e, p in zip(self.edges, pieces, strict=True) if str(e.task.edge_type) == prefix), pieces[0]
+            )
+            extras[name] = values[at]
+        return BatchRequest(number, key, self.edges[0].gids[0][pieces[0]], pieces[0], extras=extras, link=link)
+
+
+def _named(i: int, task: LinkTask, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of the i-th edge type of a loader by their names in a request."""
+    return {of_type(task.edge_type, name) if i else name: array for name, array in arrays.items()}

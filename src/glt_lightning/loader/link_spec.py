@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.loader.typed_plan import for_each_type, type_name
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, one_of
 from glt_lightning.sampler.link_task import EXCLUDE, LinkTask
 from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
@@ -23,9 +24,12 @@ class LinkSpec:
     Attributes:
         name: Part of the key of all draws, such as ``"train"``; two loaders of one name draw alike.
         edge_label_index: The edges, int [2, S]: the user's ids of sources and destinations, the same on every rank. They need not
-            be stored in the graph.
+            be stored in the graph. Edges of several types are a mapping from edge type to such an array; one order goes over all
+            of them, each type gets negatives of its own, and a batch has all fields on ``batch[edge_type]``, empty where it has
+            no edge of a type. ``edge_label``, ``negatives`` and ``extras`` are then given by edge type, too, and
+            ``neg_sampling`` for all types or by type.
         num_neighbors: Fan-outs, first hop first, -1 for all; per edge type as ``{"src__rel__dst": [...]}``.
-        batch_size: Edges per batch and rank, without negatives.
+        batch_size: Edges per batch and rank, of all types together, without negatives.
         edge_type: Edge type of the edges, as ``src__rel__dst``; not needed where the graph has one.
         edge_label: Labels [S, ...] of the edges. With mode ``binary`` and labels from 0 on they are raised by 1, as in PyG, since
             negatives have label 0.
@@ -76,6 +80,9 @@ class LinkSpec:
         one_of(f"{where} exclude_target_edges", self.exclude_target_edges, EXCLUDE)
         one_of(f"{where} edge_format", self.edge_format, EDGE_FORMATS)
         object.__setattr__(self, "transform", BatchTransform.of(f"{where} transform", self.transform))
+        if isinstance(self.edge_label_index, Mapping):
+            self._check_types(where)
+            return
         edges = _ids(f"{where} edge_label_index", self.edge_label_index)
         if edges.ndim != 2 or edges.shape[0] != 2:
             raise OptionError(
@@ -112,8 +119,40 @@ class LinkSpec:
 
     @property
     def by_type(self) -> tuple[LinkSpec, ...]:
-        """A spec for each edge type."""
-        return (self,)
+        """A spec for each edge type, in the order of the plan; where edges are not given by type this one."""
+        if not isinstance(self.edge_label_index, Mapping):
+            return (self,)
+        types, where = list(self.edge_label_index), f"loader {self.name!r}:"
+        by_type = {
+            name: for_each_type(f"{where} {name}", getattr(self, name), types)
+            for name in ("edge_label", "negatives", "extras")
+        }
+        by_type["neg_sampling"] = dict.fromkeys(types, self.neg_sampling)
+        if isinstance(self.neg_sampling, Mapping) and set(map(type_name, self.neg_sampling)) & set(types):
+            by_type["neg_sampling"] = for_each_type(f"{where} neg_sampling", self.neg_sampling, types)
+        return tuple(
+            replace(
+                self,
+                edge_type=t,
+                edge_label_index=edges,
+                extras=by_type["extras"][t] or {},
+                **{name: by_type[name][t] for name in ("edge_label", "negatives", "neg_sampling")},
+            )
+            for t, edges in self.edge_label_index.items()
+        )
+
+    def _check_types(self, where: str) -> None:
+        given = {type_name(t): edges for t, edges in self.edge_label_index.items()}
+        if not given or self.edge_type is not None:
+            got = (
+                "none" if not given else f"edge_label_index for {', '.join(given)} and edge_type {self.edge_type!r:.80}"
+            )
+            raise OptionError(
+                f"{where} edge_type: expected edges of one type, or edge_label_index by edge type; got {got}."
+            )
+        ordered = sorted(given, key=lambda name: tuple(name.split("__")))  # as in the schema
+        object.__setattr__(self, "edge_label_index", {t: given[t] for t in ordered})
+        _ = self.by_type  # which checks each
 
     @property
     def labels(self) -> np.ndarray | None:

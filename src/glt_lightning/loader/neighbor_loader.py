@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,7 +157,7 @@ class DistNeighborLoader:
     def _count(self, sample: Sample) -> None:
         arrays = sample.arrays
         self._stats.batches += 1
-        self._stats.seeds += sum(len(a) for name, a in arrays.items() if name.split("/")[-1] == "input_id")
+        self._stats.seeds += num_seeds(arrays)
         self._stats.nodes += int(arrays["num_sampled_nodes"].sum())
         self._stats.edges += int(arrays["num_sampled_edges"].sum())
         self._stats.counters.add(sample.counters)
@@ -189,3 +189,8 @@ class DistNeighborLoader:
     def close(self) -> None:
         """Ends its iterations. Safe to call twice."""
         self._closed = True
+
+
+def num_seeds(arrays: Mapping[str, Any]) -> int:
+    """Seeds of all types in a sample."""
+    return sum(len(array) for name, array in arrays.items() if name.split("/")[-1] == "input_id")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,24 +69,32 @@ def attribute_reading(
 def make_plan(
     spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions, seed: int, ranks: Ranks
 ) -> EpochPlan:
-    """Who takes which seeds. With ``per_rank`` seeds a collective call. Raises `OptionError` for seeds that do not fit."""
+    """Who takes which seeds, with their extras. Else as `share_out`."""
     extras = [each.find_extras(part) for each, part in zip(spec.by_type, seeds.parts, strict=True)]
-    if spec.per_rank:
-        plan = _own_plan(spec, seeds, seed, ranks)
-    else:
-        owners = _owner_ranks(seeds, manifest, ranks.world_size) if sampling.seed_placement == "owner" else None
-        plan = _shared_plan(spec, seeds, seed, ranks, owners)
+    plan = share_out(spec, seeds, manifest, sampling, seed, ranks)
     return replace(plan, extras=extras[0]) if len(extras) == 1 else TypedPlan.over(plan, seeds, extras)
 
 
+def share_out(
+    spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions, seed: int, ranks: Ranks
+) -> EpochPlan:
+    """Who takes which seeds. With ``per_rank`` seeds a collective call. Raises `OptionError` for seeds that do not fit."""
+    if spec.per_rank:
+        return _own_plan(spec, seeds, seed, ranks)
+    owners = _owner_ranks(seeds, manifest, ranks.world_size) if sampling.seed_placement == "owner" else None
+    return _shared_plan(spec, seeds, seed, ranks, owners)
+
+
 def plan_identity(
-    spec: LoaderSpec, plan: EpochPlan, seeds: TypedSeeds, manifest: Manifest, ranks: Ranks
+    specs: Sequence[LoaderSpec], plan: EpochPlan, seeds: TypedSeeds, manifest: Manifest, ranks: Ranks
 ) -> dict[str, Any]:
-    """What a checkpoint in mid-epoch must find again. Logs what cannot be found again, and what seeds are too few."""
+    """What a checkpoint in mid-epoch must find again. Logs what cannot be found again, and what seeds are too few. specs: of
+    the seeds of each type."""
+    spec = specs[0]
     identity: dict[str, Any] = {"graph": graph_identity(manifest), "world_size": ranks.world_size}
     if spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
         return identity
-    identity |= seeds_identity(spec, manifest, seeds, plan)
+    identity |= seeds_identity(specs, manifest, seeds, plan)
     if "seeds_crc32" in identity and not spec.exact and ranks.rank == 0:
         _log.info(_NO_HASH, spec.name)
     if spec.exact and 0 < len(plan.seeds) < ranks.world_size and ranks.rank == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ def graph_identity(manifest: Manifest) -> list[Any]:
     return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
 
 
-def seeds_identity(spec: LoaderSpec, manifest: Manifest, seeds: TypedSeeds, plan: EpochPlan) -> dict[str, Any]:
+def seeds_identity(
+    specs: Sequence[LoaderSpec], manifest: Manifest, seeds: TypedSeeds, plan: EpochPlan
+) -> dict[str, Any]:
     """What makes two plans share out the same seeds: a hash of the user's ids, which no partitioning changes.
 
     A folder of an earlier release has no hash of its splits; there it is a checksum of the gids, which differ with the
@@ -33,13 +35,12 @@ def seeds_identity(spec: LoaderSpec, manifest: Manifest, seeds: TypedSeeds, plan
     # states of earlier releases do not name the weights, which they had none of
     weights = None if plan.weights is None else f"{zlib.crc32(plan.weights):08x}"
     identity: dict[str, Any] = {"num_seeds": len(plan.seeds), _WEIGHTS: weights}
-    found = {
-        manifest.schema.node_types[t]: _hash_of(s, manifest) for t, s in zip(seeds.types, spec.by_type, strict=True)
-    }
-    if None in found.values():
+    found = [_hash_of(spec, manifest) for spec in specs]
+    if None in found:
         identity[_CRC] = zlib.crc32(plan.seeds)
     else:
-        identity[_HASH] = "; ".join(f"{node_type}: {each}" for node_type, each in found.items())
+        types = [manifest.schema.node_types[t] for t in seeds.types]
+        identity[_HASH] = "; ".join(f"{node_type}: {each}" for node_type, each in zip(types, found, strict=True))
     if plan.owner is not None:
         algorithm = manifest.made_by.get("algorithm")
         identity[_PARTS] = [manifest.num_parts, algorithm, f"{zlib.crc32(plan.owner):08x}"]

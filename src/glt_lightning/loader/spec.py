@@ -11,7 +11,7 @@ import numpy as np
 from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
-from glt_lightning.loader.typed_plan import TypedSeeds, for_type, joined
+from glt_lightning.loader.typed_plan import TypedSeeds, for_each_type, joined
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, one_of
 from glt_lightning.transport.message import DTYPES
 from glt_lightning.types import GraphSchema
@@ -129,14 +129,14 @@ class LoaderSpec:
         if types is None:
             return (self,)
         where = f"loader {self.name!r}:"
+        extras, weights = (for_each_type(f"{where} {n}", getattr(self, n), types) for n in ("extras", "seed_weights"))
         return tuple(
             replace(
                 self,
                 node_type=t,
                 seeds=self.seeds[t] if isinstance(self.seeds, Mapping) else None,
-                per_rank=False,
-                extras=for_type(f"{where} extras", self.extras, t, types) or {},
-                seed_weights=for_type(f"{where} seed_weights", self.seed_weights, t, types),
+                extras=extras[t] or {},
+                seed_weights=weights[t],
             )
             for t in types
         )

@@ -13,6 +13,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import of_type
+from glt_lightning.types import edge_type_str
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,20 @@ def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def for_type(where: str, given: Any, name: str, types: Sequence[str]) -> Any:
-    """What a mapping by type has for one. Raises `OptionError` for a type that is none of ``types``."""
+def type_name(given: Any) -> str:
+    """Of a node type or an edge type: PyG writes edge types as tuples, too."""
+    return given if isinstance(given, str) else edge_type_str(given)
+
+
+def for_each_type(where: str, given: Any, types: Sequence[str]) -> dict[str, Any]:
+    """What a mapping by type has for each, None where it has nothing. Raises `OptionError` for an unknown type."""
     if given is None:
-        return None
-    if not isinstance(given, Mapping) or (unknown := sorted(map(str, set(given) - set(types)))):
-        got: Any = unknown[0] if isinstance(given, Mapping) else type(given).__name__
+        return dict.fromkeys(types)
+    found = {type_name(t): value for t, value in given.items()} if isinstance(given, Mapping) else {}
+    unknown = sorted(set(found) - set(types))
+    if unknown or not isinstance(given, Mapping):
+        got = unknown[0] if unknown else type(given).__name__
         raise OptionError(
             f"{where}: with seeds of several types, expected a mapping from {', '.join(types)}; got {got!r:.80}."
         )
-    return given.get(name)
+    return {t: found.get(t) for t in types}

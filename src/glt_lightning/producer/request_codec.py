@@ -37,7 +37,9 @@ def write_config(config: SamplerConfig) -> dict[str, Any]:
     """A configuration as JSON values, the inverse of `read_config`."""
     values = {name: getattr(config, name) for name in _FIELDS}
     sent = {name: value for name, value in values.items() if name in _ALWAYS or value != _FIELDS[name].default}
-    return sent | {name: sent[name].to_wire() for name in _READS if hasattr(sent.get(name), "to_wire")}
+    if config.link is not None:
+        sent["link"] = config.link.to_wire()
+    return sent | ({"more_links": [each.to_wire() for each in config.more_links]} if config.more_links else {})
 
 
 def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:

@@ -10,7 +10,7 @@ from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.assemble import assemble
 from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.host_source import HostSource
-from glt_lightning.sampler.link import LinkSampler
+from glt_lightning.sampler.links import LinksSampler
 from glt_lightning.sampler.neighbors import LocalSource, NeighborSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.routed_source import RoutedSource
@@ -82,7 +82,7 @@ class KHopSampler:
         on_device: DeviceIndex | None = None,
     ) -> None:
         self.source = neighbor_source(partition, config, store=store, remote=remote, cache=cache, on_device=on_device)
-        self._links = None if config.link is None else LinkSampler(self.source, partition, config.link)
+        self._links = None if config.link is None else LinksSampler(self.source, partition)
 
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch. Attributes are copied when the draft is written, which has to be before the next batch.

@@ -1,9 +1,8 @@
-"""Batches of edges: their negatives, and the nodes around the ends of both."""
+"""Batches of edges of one type: their ends, and negatives."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,8 +10,6 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.negatives import (
     TRIALS,
@@ -31,70 +28,63 @@ _EMPTY = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class LinkEnds:
-    """The ends of a batch's edges and negatives.
+    """The ends of a batch's edges of one type and of their negatives, gids. A triplet has no source of its own.
 
-    seeds: node type -> int64 gids, each once, in first-occurrence order of the edges' sources, destinations, and those of
-    negatives.  excluded: edges of the batch over which no messages are passed.  arrays: by PyG's names, with positions among
-    these seeds.  counters: what it took to find them.
+    excluded: (edge type, dst, src) of edges over which no messages are passed.  arrays: ``stored`` and ``neg_mask``, where they
+    are asked for.
     """
 
-    seeds: dict[int, np.ndarray]
-    excluded: ExcludedEdges | None
+    src: np.ndarray
+    dst: np.ndarray
+    src_neg: np.ndarray
+    dst_neg: np.ndarray
+    excluded: list[tuple[int, np.ndarray, np.ndarray]]
     arrays: dict[str, np.ndarray]
-    counters: Counters
+
+    @property
+    def all(self) -> list[np.ndarray]:
+        return [self.src, self.dst, self.src_neg, self.dst_neg]
 
 
 class LinkSampler:
-    """Finds the seeds of batches of edges, in one thread. `BatchRequest.link` says what a request brings."""
+    """Finds the ends of a batch's edges of one type, in one thread. `BatchRequest.link` says what a request brings."""
 
     def __init__(self, source: NeighborSource, partition: LocalPartition, task: LinkTask) -> None:
-        self._source, self._task = source, task
+        self._source, self.task = source, task
         schema = partition.schema
-        self._types = schema.source_types()[task.edge_type], schema.destination_types()[task.edge_type]
+        self.types = schema.source_types()[task.edge_type], schema.destination_types()[task.edge_type]
         self._gids = (_EMPTY, _EMPTY)
         if task.mode is not None and task.sharing != "in_batch":
-            self._gids = partition.gids(self._types[0]), partition.gids(self._types[1])
+            self._gids = partition.gids(self.types[0]), partition.gids(self.types[1])
         self._test = NegativeTest(
             partial(source.has_edges, task.edge_type),
-            one_type=self._types[0] == self._types[1],
+            one_type=self.types[0] == self.types[1],
             self_loops=task.self_loops,
             near=source.local is source,
             where=f"loader {task.loader!r}",
         )
 
     def find(self, request: BatchRequest) -> LinkEnds:
-        """Raises `DataError` for a request that does not fit the graph, and for a strict negative that does not exist."""
-        begin = time.perf_counter()
-        self._source.begin()
+        """Of a request with the arrays of this edge type alone. Raises `DataError` for one that does not fit the graph, and for a
+        strict negative that does not exist."""
         src, dst = request.seeds, _array(request.link, "dst", (len(request.seeds),))
         src_neg, dst_neg = self._negatives(request, src, dst)
-        excluded = self._excluded(request, src, dst)
-        stored = {}
+        arrays = {}
         if "look_up" in request.link:
-            found = self._source.has_edges(self._task.edge_type, dst, src)
-            stored["stored"] = np.array([np.count_nonzero(found)])
-        seeds, (src, dst, src_neg, dst_neg_lids) = _first_occurrences(self._types, src, dst, src_neg, dst_neg)
-        arrays = stored | self._fields(src, dst, src_neg, dst_neg_lids)
-        if self._task.sharing != "none":
+            arrays["stored"] = np.array([np.count_nonzero(self._source.has_edges(self.task.edge_type, dst, src))])
+        if self.task.sharing != "none":
             arrays["neg_mask"] = self._mask(request, dst_neg)
-        counters = Counters(remote_s=self._source.local.counters.remote_s)
-        counters.sample_s = time.perf_counter() - begin - counters.remote_s
-        return LinkEnds(seeds, excluded, arrays, counters)
+        return LinkEnds(src, dst, src_neg, dst_neg, self._excluded(src, dst), arrays)
 
-    def _excluded(self, request: BatchRequest, src: np.ndarray, dst: np.ndarray) -> ExcludedEdges | None:
-        task = self._task
-        pairs = {} if request.excluded is None else dict(request.excluded.pairs)
-        wanted = [] if task.exclude == "none" else [(task.edge_type, dst, src)]
-        if task.exclude == "reverse" and task.reverse is not None:
-            wanted.append((task.reverse, src, dst))
-        for edge_type, to, of in wanted:
-            more_to, more_of = pairs.get(edge_type, (_EMPTY, _EMPTY))
-            pairs[edge_type] = np.concatenate([to, more_to]), np.concatenate([of, more_of])
-        return ExcludedEdges.of(pairs) if pairs else None
+    def _excluded(self, src: np.ndarray, dst: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        found = [] if self.task.exclude == "none" else [(self.task.edge_type, dst, src)]
+        if self.task.exclude == "reverse" and self.task.reverse is not None:
+            found.append((self.task.reverse, src, dst))
+        return found
 
     def _negatives(self, request: BatchRequest, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(src, dst) int64 gids of the negatives; sources are none of their own where `LinkTask.mode` is triplet."""
-        task, count = self._task, self._task.count(len(src))
+        task, count = self.task, self.task.count(len(src))
         if task.sharing == "in_batch":
             return _EMPTY, dst
         if not count:
@@ -113,7 +103,7 @@ class LinkSampler:
         return _EMPTY, given
 
     def _trials(self, request: BatchRequest, count: int) -> Trials:
-        task = self._task
+        task = self.task
         if "trial_dst" not in request.link:
             return DrawnTrials(request.key, len(self._gids[0]), len(self._gids[1]))
         shape = count, (TRIALS if task.strict and task.sharing == "none" else 1)
@@ -134,7 +124,7 @@ class LinkSampler:
         return np.where(ids < 0, -1, self._gids[1][ids].astype(np.int64))
 
     def _mask(self, request: BatchRequest, dst_neg: np.ndarray) -> np.ndarray:
-        task, src = self._task, request.seeds
+        task, src = self.task, request.seeds
         self._source.config.require_room(len(src) * len(dst_neg))
         if task.strict:
             mask = negative_mask(src, dst_neg, self._test, request.link.get("rejected", _EMPTY))
@@ -144,37 +134,14 @@ class LinkSampler:
             mask &= dst_neg[None, :] != dst_neg[:, None]  # the diagonal, too
         return mask
 
-    def _fields(
-        self, src: np.ndarray, dst: np.ndarray, src_neg: np.ndarray, dst_neg: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        task = self._task
+    def fields(self, lids: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The fields of a batch, by PyG's names. lids: of `LinkEnds.all`."""
+        task, (src, dst, src_neg, dst_neg) = self.task, lids
         if task.mode != "triplet":
             return {"edge_label_index": np.stack([np.concatenate([src, src_neg]), np.concatenate([dst, dst_neg])])}
         if task.sharing == "none" and task.amount > 1:
             dst_neg = np.ascontiguousarray(dst_neg.reshape(int(task.amount), len(dst)).T)
         return {"src_index": src, "dst_pos_index": dst, "dst_neg_index": dst_neg}
-
-
-def _first_occurrences(
-    types: tuple[int, int], src: np.ndarray, dst: np.ndarray, src_neg: np.ndarray, dst_neg: np.ndarray
-) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
-    """The distinct nodes of each type in the order of the arrays, and the arrays with positions among them."""
-    arrays, of_type = [src, dst, src_neg, dst_neg], [types[0], types[1], types[0], types[1]]
-    seeds: dict[int, np.ndarray] = {}
-    lids = list(arrays)
-    for node_type in set(types):
-        mine = [i for i, t in enumerate(of_type) if t == node_type]
-        ids, first, inverse = np.unique(
-            np.concatenate([arrays[i] for i in mine]), return_index=True, return_inverse=True
-        )
-        order = np.argsort(first)
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        seeds[node_type] = ids[order]
-        ends = np.cumsum([len(arrays[i]) for i in mine])[:-1]
-        for i, each in zip(mine, np.split(rank[inverse], ends), strict=True):
-            lids[i] = each
-    return seeds, lids
 
 
 def _array(given: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -67,7 +67,7 @@ class LinkTask:
 
     def count(self, positives: int) -> int:
         """Number of negatives that a batch with so many edges draws."""
-        if self.mode is None or self.sharing == "in_batch":
+        if self.mode is None or self.sharing == "in_batch" or not positives:
             return 0
         return int(self.amount) if self.sharing == "shared" else math.ceil(round(positives * self.amount, 9))
 
@@ -87,3 +87,10 @@ class LinkTask:
                     f"link: {name}: expected 0 to {num_edge_types - 1}, an edge type, got {getattr(task, name)}."
                 )
         return task
+
+    @classmethod
+    def further(cls, given: Any, num_edge_types: int | None = None) -> tuple[LinkTask, ...]:
+        """`SamplerConfig.more_links` from another process. Raises `DataError`."""
+        if not isinstance(given, (list, tuple)):
+            raise DataError(f"more_links: expected a list of objects as for link, got {given!r:.200}.")
+        return tuple(cls.from_wire(each, num_edge_types) for each in given)

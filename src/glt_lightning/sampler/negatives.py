@@ -11,6 +11,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.sampler.draws import draw64, role_key, streams
+from glt_lightning.types import EdgeType, edge_type_str
 
 TRIALS = 32
 _DRAWS = 8192  # made at once: 16,384 take 0.15 ms so and 0.33 ms in one piece, whose temporary arrays leave the caches
@@ -170,6 +171,11 @@ def _no_negative(where: str, user_id: int | None) -> DataError:
         f"{where}: neg_sampling.strict: none of {TRIALS} drawn pairs {among} is a negative: all are edges or loops. Draw other "
         "nodes (src_weight, dst_weight, self_loops), or set neg_sampling.strict to false."
     )
+
+
+def key_of_type(key: int, edge_type: EdgeType, num_types: int) -> int:
+    """Key of the draws of negatives of an edge type; that of the batch where its edges are of one type alone."""
+    return key if num_types == 1 else role_key(key, edge_type_str(edge_type))
 
 
 _MOST_PAIRS = 1 << 20  # of a mask that are asked for at once: 16 MiB of gids

@@ -36,7 +36,8 @@ class SamplerConfig(DrawOptions):
     they have its nodes and edges.
     pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
     with_row: batches have the number of each node in its type.
-    link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.link` finds.
+    link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.links` finds.
+    more_links: the same of further edge types.
     most_bytes: largest memory of one batch, or None for no limit.
 
     Raises:
@@ -56,7 +57,13 @@ class SamplerConfig(DrawOptions):
     by_source: bool = False
     with_row: bool = False
     link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
+    more_links: tuple[LinkTask, ...] = field(default=(), metadata={"read": LinkTask.further})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
+
+    @property
+    def links(self) -> tuple[LinkTask, ...]:
+        """The tasks of all edge types; none for seeds that are nodes."""
+        return () if self.link is None else (self.link, *self.more_links)
 
     def require_room(self, nbytes: int) -> None:
         """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""
@@ -84,7 +91,7 @@ class BatchRequest:
             has them, ``negatives`` int64 [S, K] (destinations that are given, -1: to draw), ``trial_src`` and ``trial_dst``
             int64 [N, T] (`sampler.negatives.GivenTrials`), in the user's ids, ``rejected`` int64 [n] (trials, or positions of
             the mask, that are edges of the loader), and ``look_up``, of any content, which asks for ``stored``: int64 [1], how
-            many of the edges are stored.
+            many of the edges are stored. Those of further edge types have names by `sample.of_type`, also ``src``, their sources.
         excluded: Edges that the batch is sampled without, beside those of ``exclude_target_edges``.
 
     Example:

@@ -15,6 +15,7 @@ from glt_lightning.producer.request_codec import (
     write_request,
     wrong_fields,
 )
+from glt_lightning.sampler.links import split_by_type
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.transport.message import Message, read_integer
 
@@ -62,11 +63,7 @@ def read_question(
     config = replace(config, most_bytes=most_bytes, threads=min(config.threads, most_threads))
     request = read_request(message)
     _check_ids("seeds", request.seeds, config.seed_type, manifest)
-    if config.link is not None and config.link.count(len(request.seeds)) > _MOST_SEEDS:
-        raise DataError(
-            f"link: at most {_MOST_SEEDS} negatives per batch are allowed, got {config.link.amount} for each of "
-            f"{len(request.seeds)} edges. Use a smaller batch_size or neg_sampling.amount."
-        )
+    _check_links(config, request, manifest)
     for node_type, seeds in request.more_seeds.items():
         if node_type == config.seed_type or node_type >= len(schema.node_types):
             raise DataError(
@@ -80,6 +77,21 @@ def read_question(
         for ids, node_type in zip(ends, types, strict=True):
             _check_ids("excluded", ids, node_type, manifest)
     return Question(read_integer(header, "run", 0, 2**62), config, request)
+
+
+def _check_links(config: SamplerConfig, request: BatchRequest, manifest: Manifest) -> None:
+    if config.link is None:
+        return
+    src_types, dst_types = manifest.schema.source_types(), manifest.schema.destination_types()
+    for task, own in zip(config.links, split_by_type(request, config.links), strict=True):
+        if task.count(len(own.seeds)) > _MOST_SEEDS:
+            raise DataError(
+                f"link: at most {_MOST_SEEDS} negatives per batch are allowed, got {task.amount} for each of "
+                f"{len(own.seeds)} edges. Use a smaller batch_size or neg_sampling.amount."
+            )
+        _check_ids("link/src", own.seeds, src_types[task.edge_type], manifest)
+        if "dst" in own.link:
+            _check_ids("link/dst", own.link["dst"], dst_types[task.edge_type], manifest)
 
 
 def _check_ids(name: str, ids: np.ndarray, node_type: int, manifest: Manifest) -> None:

@@ -1,0 +1,116 @@
+"""Batches of edges of one or several types: the seeds around which they are sampled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.link import LinkSampler
+from glt_lightning.sampler.link_task import LinkTask
+from glt_lightning.sampler.negatives import key_of_type
+from glt_lightning.sampler.neighbors import NeighborSource
+from glt_lightning.sampler.request import BatchRequest
+from glt_lightning.sampler.sample import of_type
+
+
+@dataclass(frozen=True)
+class EdgeSeeds:
+    """Around what a batch of edges is sampled.
+
+    seeds: node type -> int64 gids, each once, in first-occurrence order of the edges' sources, destinations, and those of
+    negatives, edge type after edge type.  excluded: edges over which no messages are passed.  arrays: by PyG's names, with
+    positions among these seeds; those of further edge types by `of_type`.  counters: what it took to find them.
+    """
+
+    seeds: dict[int, np.ndarray]
+    excluded: ExcludedEdges | None
+    arrays: dict[str, np.ndarray]
+    counters: Counters
+
+
+class LinksSampler:
+    """Finds the seeds of batches of edges, in one thread. `SamplerConfig.links` are their types."""
+
+    def __init__(self, source: NeighborSource, partition: LocalPartition) -> None:
+        self._source = source
+        self._links = [LinkSampler(source, partition, task) for task in source.config.links]
+        self._edge_types = [partition.schema.edge_types[each.task.edge_type] for each in self._links]
+
+    def find(self, request: BatchRequest) -> EdgeSeeds:
+        """Raises `DataError` for a request that does not fit the graph, and for a strict negative that does not exist."""
+        begin = time.perf_counter()
+        self._source.begin()
+        requests = split_by_type(request, [link.task for link in self._links])
+        found = []
+        for link, edge_type, mine in zip(self._links, self._edge_types, requests, strict=True):
+            key = key_of_type(request.key, edge_type, len(self._links))
+            found.append(link.find(replace(mine, key=key)))
+        types = [t for link in self._links for t in (*link.types, *link.types)]
+        seeds, lids = _first_occurrences(types, [gids for ends in found for gids in ends.all])
+        arrays = {}
+        for i, (link, ends) in enumerate(zip(self._links, found, strict=True)):
+            for name, array in (ends.arrays | link.fields(lids[4 * i : 4 * i + 4])).items():
+                arrays[of_type(link.task.edge_type, name) if i else name] = array
+        counters = Counters(remote_s=self._source.local.counters.remote_s)
+        counters.sample_s = time.perf_counter() - begin - counters.remote_s
+        excluded = _joined(request.excluded, [each for ends in found for each in ends.excluded])
+        return EdgeSeeds(seeds, excluded, arrays, counters)
+
+
+def split_by_type(request: BatchRequest, tasks: Sequence[LinkTask]) -> list[BatchRequest]:
+    """A request for each edge type, with its own edges and arrays. Raises `DataError` where the sources of one are missing."""
+    own: list[dict[str, np.ndarray]] = [{} for _ in tasks]
+    place = {str(task.edge_type): i for i, task in enumerate(tasks) if i}
+    for name, array in request.link.items():
+        of, _, name = name.rpartition("/")
+        if of not in {"", *place}:
+            known = ", ".join(place) or "none"
+            raise DataError(f"link/{of}/{name}: unknown edge type; those of config.more_links are {known}.")
+        own[place.get(of, 0)][name] = array
+    requests = [replace(request, link=own[0])]
+    for task, arrays in zip(tasks[1:], own[1:], strict=True):
+        src = arrays.pop("src", None)
+        if src is None or src.dtype != np.int64 or src.ndim != 1:
+            got = "nothing" if src is None else f"{src.dtype} {list(src.shape)}"
+            raise DataError(f"link/{of_type(task.edge_type, 'src')}: expected int64 [S], got {got}.")
+        requests.append(replace(request, seeds=src, link=arrays))
+    return requests
+
+
+def _joined(given: ExcludedEdges | None, wanted: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> ExcludedEdges | None:
+    pairs = {} if given is None else {r: [pair] for r, pair in given.pairs.items()}
+    for edge_type, dst, src in wanted:
+        pairs.setdefault(edge_type, []).append((dst, src))
+    if not pairs:
+        return None
+    return ExcludedEdges.of(
+        {r: (np.concatenate([d for d, _ in some]), np.concatenate([s for _, s in some])) for r, some in pairs.items()}
+    )
+
+
+def _first_occurrences(
+    types: Sequence[int], arrays: Sequence[np.ndarray]
+) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
+    """The distinct nodes of each type in the order of the arrays, and the arrays with positions among them. types: of each."""
+    seeds: dict[int, np.ndarray] = {}
+    lids = list(arrays)
+    for node_type in set(types):
+        mine = [i for i, t in enumerate(types) if t == node_type]
+        ids, first, inverse = np.unique(
+            np.concatenate([arrays[i] for i in mine]), return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        seeds[node_type] = ids[order]
+        ends = np.cumsum([len(arrays[i]) for i in mine])[:-1]
+        for i, each in zip(mine, np.split(rank[inverse], ends), strict=True):
+            lids[i] = each
+    return seeds, lids
