@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,9 +180,39 @@ def test_an_error_of_first_values_is_one_on_all_ranks(partition: LocalPartition)
 
 
 def test_several_hosts_are_refused_by_name(partition: LocalPartition) -> None:
-    homes = Homes(0, (0, 1), (0, 1, 0))
-    with pytest.raises(OptionError, match="the ranks run on 2 hosts"):
-        SharedTables(Ranks(), homes, lambda space, part: np.empty(0))
+    tables = SharedTables(Ranks(), Homes(0, (0, 1), (0, 1, 0)), lambda space, part: np.empty(0))
+    with pytest.raises(
+        OptionError, match="the ranks run on 2 hosts; tensors of one's own are for the ranks of one host"
+    ):
+        tables.create(described(partition))
+
+
+def test_tables_apart_outlive_the_others_and_count_against_one_limit(partition: LocalPartition) -> None:
+    tables = opened(partition, 0, lambda text: [text], 1, limit="20kB")
+    apart = tables.apart()
+    kept = apart.create(described(partition))
+    tables.create(described(partition))
+    with pytest.raises(OptionError, match=r"with those that are there \('h' 12.3 kB, 'h' 12.3 kB\)"):
+        apart.apart().create(described(partition, "more"))
+    tables.close()
+    kept.write(np.array([3]), np.ones((1, 4), dtype=np.float32))
+    assert kept.count_nonzero() == 4
+    apart.close()
+
+
+def test_a_closed_or_forgotten_table_frees_its_memory(partition: LocalPartition) -> None:
+    tables = opened(partition, 0, lambda text: [text], 1, check_conflicts=True)
+    for name in ("closed", "forgotten"):
+        table = tables.create(described(partition, name))
+        memory, fd = weakref.ref(table.memory), table.memory.fileno()
+        if name == "closed":
+            table.close()
+        else:
+            del tables._open[name], table
+        gc.collect()
+        assert memory() is None
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
 def test_parts_have_their_home_where_they_are_mapped() -> None:

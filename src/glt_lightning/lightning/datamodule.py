@@ -40,6 +40,7 @@ from glt_lightning.options import (
     one_of,
     parse_fanouts,
 )
+from glt_lightning.tensors.dist_graph import DistGraph
 
 PredictSplit = Literal["all", "train", "val", "test"]
 Task = Literal["node", "link"]
@@ -191,7 +192,7 @@ class GLTDataModule(SeedDataModule):
         self._seed: int | None = self.sampling.seed
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None
-        self._standalone = Standalone()
+        self._standalone = Standalone(self.cluster)
         self._in_flight = CopiesInFlight()
 
     def _check_options(self) -> None:
@@ -325,6 +326,12 @@ class GLTDataModule(SeedDataModule):
         if self._train_labels is None:
             self._train_labels = self._open_host().read_seeds(self._node_spec("train", "train"), "y")
         return self._train_labels
+
+    @property
+    def dist_graph(self) -> DistGraph:
+        """The graph of the job by row, with tensors of one's own, under every strategy: from `setup` to `teardown`. The first
+        access is a collective call, unless a loader was made before."""
+        return self._open_host().graph
 
     def _host(self) -> GraphHost:
         """Who opens the graph and makes loaders: the strategy if it is ours, else this object."""

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
 
 from glt_lightning.cluster.graph import RemoteGraph
+from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.options import ClusterOptions, SamplingOptions
 from glt_lightning.producer.base import OpenedProducer, ProducerSetup, refuse_device_rows
+from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.server.remote import RemoteProducer
 from glt_lightning.transport.peer import Peer
 
@@ -17,12 +24,28 @@ _DEFAULTS = SamplingOptions()
 class ServedGraph(RemoteGraph):
     """A `SampledGraph` that ``server`` stores and samples.
 
-    options: number of batches ahead, and deadlines.  handover: see `RemoteProducer`.
+    options: number of batches ahead, and deadlines.  handover: see `RemoteProducer`.  others: all servers of the job by number,
+    this one among them, for rows that are read by number; None: it is the only one.
     """
 
-    def __init__(self, server: Peer, options: ClusterOptions, *, handover: bool = True) -> None:
+    def __init__(
+        self, server: Peer, options: ClusterOptions, *, handover: bool = True, others: Sequence[Peer] | None = None
+    ) -> None:
         super().__init__(server)
         self._options, self.handover = options, handover
+        self._servers = [server] if others is None else list(others)
+
+    @cached_property
+    def _rows(self) -> PeerRows:
+        number, parts = len(self._servers), self.manifest.num_parts
+        owner_of_part = np.zeros(parts, dtype=np.int32)
+        for rank in reversed(range(number)):
+            owner_of_part[list(placed_parts(rank, number, parts))] = 1 + rank
+        return PeerRows(owner_of_part, self._servers)
+
+    def rows(self) -> RemoteRows:
+        """The servers as the owners of all parts."""
+        return self._rows
 
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
         """Raises `OptionError` for ``cache.device``, unless it is the budget of the servers' GPUs."""

@@ -83,7 +83,7 @@ class DistGraph:
         if isinstance(graph, (str, Path)):
             graph = LocalPartition.open(graph)
             self._closing.callback(graph.close)
-        self._reader = graph if isinstance(graph, GraphReader) else GraphReader(graph, graph)
+        self._reader = graph if isinstance(graph, GraphReader) else GraphReader.of(graph)
         self.schema = self._reader.schema
         self.ranks = ranks_of_this_process() if ranks is None else ranks
         self._spaces = row_spaces(self._reader.manifest)

@@ -8,16 +8,18 @@ from functools import cached_property
 
 import numpy as np
 
+from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path, gid_path, node_path
-from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
+from glt_lightning.server.served import ServedGraph
 from glt_lightning.tensors.space import RowSpace
 from glt_lightning.tensors.values import ValueType
 
@@ -44,8 +46,8 @@ class StoredRows:
 
 
 class GraphReader:
-    """Reads a graph. partition: the parts that this process maps; None: none.  remote: the owners of the other parts, or what
-    gives them once they are known; None: all are mapped."""
+    """Reads a graph. partition: the parts that this process maps; None: none.  remote: gives the owners of the other parts once
+    they are known; None: all are mapped.  Raises by its methods `PeerError`, naming an owner that does not answer."""
 
     def __init__(
         self,
@@ -56,6 +58,19 @@ class GraphReader:
         self._graph, self._partition, self._remote = graph, partition, remote
         self.manifest, self.schema = graph.manifest, graph.schema
         self._wire = wire_dtype(graph.manifest)
+
+    @classmethod
+    def of(cls, graph: AnyGraph) -> GraphReader:
+        """Of a graph in any of its forms. Raises `OptionError` for a graph of the program's own."""
+        if isinstance(graph, LocalPartition):
+            return cls(graph, graph)
+        if isinstance(graph, ClusterGraph):
+            return cls(graph, graph.partition, lambda: graph.remote)
+        if isinstance(graph, ServedGraph):
+            return cls(graph, None, graph.rows)
+        raise OptionError(
+            f"DistGraph: expected a partition folder or the graph of a strategy, got {type(graph).__name__}."
+        )
 
     # What there is
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +83,7 @@ class SharedTable:
             self._begin[each.part] = each.begin
         self._shards = Shards(shards, bounds=self.space.bounds)
         self.is_open = True
+        self._release = weakref.finalize(self, self.memory.close)  # also when the table is forgotten
 
     @property
     def dtype(self) -> np.dtype:
@@ -157,8 +159,8 @@ class SharedTable:
         twice."""
         if self.is_open:
             self.is_open = False
-            self.memory.close()
-            del self._shards, self.own
+            self._release()
+            del self._shards, self.own, self._writers, self.memory  # all that views the memory
             self.on_close(self.name)
 
     def _check_open(self) -> None:

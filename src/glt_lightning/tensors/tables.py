@@ -102,10 +102,6 @@ class SharedTables:
         self._open: dict[str, _Entry] = {}
         self._anonymous = 0
         self._epoch = WriteEpoch()
-        if homes.num_hosts > 1:
-            raise OptionError(
-                f"tensors: the ranks run on {homes.num_hosts} hosts; tensors of one's own are for the ranks of one host so far."
-            )
 
     def apart(self) -> SharedTables:
         """Another set of tables of this job, which `close` of this one does not close. One limit counts the bytes of both."""
@@ -134,6 +130,11 @@ class SharedTables:
         Raises, on all ranks, `DataError` where they describe different tables, `OptionError` where a host's limit is exceeded,
         and MemoryError, or on the other ranks `PeerError`, where it has too little memory.
         """
+        if self.homes.num_hosts > 1:
+            raise OptionError(
+                f"tensor: the ranks run on {self.homes.num_hosts} hosts; tensors of one's own are for the ranks of one host. "
+                "Train on one host, or keep the rows in the data set."
+            )
         plan = self._agreed(describe)
         there = self._open.get(plan.name)
         if there is not None:
@@ -261,9 +262,10 @@ class SharedTables:
         limit = self.options.limit_bytes
 
         def check() -> None:
-            if self.nbytes + plan.nbytes <= limit:
+            there = [entry.table for tables in self._family for entry in tables._open.values()]
+            if sum(table.nbytes for table in there) + plan.nbytes <= limit:
                 return
-            others = ", ".join(f"{n!r} {size(entry.table.nbytes)}" for n, entry in self._open.items()) or "none"
+            others = ", ".join(f"{table.name!r} {size(table.nbytes)}" for table in there) or "none"
             raise OptionError(
                 f"tensor {plan.name!r} takes {size(plan.nbytes)} on this host; with those that are there ({others}) that is more "
                 f"than cluster.tensors.limit, {size(limit)}. Raise it, or close tensors."

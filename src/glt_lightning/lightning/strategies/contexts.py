@@ -16,9 +16,11 @@ from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.ops.malloc import keep_freed_memory
-from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors.reader import GraphReader
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ class ContextOwner:
 
     def __init__(self) -> None:
         self._context: LoaderContext | None = None
+        self._graph: DistGraph | None = None
         self._closer: weakref.finalize[[], ContextOwner] | None = None
         self._ends = ExitStack()
 
@@ -44,8 +47,9 @@ class ContextOwner:
         ranks: Ranks,
         device: torch.device,
         cache: CacheOptions,
+        cluster: ClusterOptions,
     ) -> None:
-        """Closes what was open before, then starts what makes the batches: as `LoaderContext`."""
+        """Closes what was open before, then starts what makes the batches: as `LoaderContext`. cluster: for the tensors."""
         self.close()
         context = LoaderContext(
             graph,
@@ -61,6 +65,10 @@ class ContextOwner:
         if sampling.keep_memory and device.type == "cpu":
             _keep_memory(ends)
         ends.callback(context.close)
+        self._graph = DistGraph(
+            GraphReader.of(graph), ranks=ranks, options=cluster.tensors, seed=seed, wait_s=cluster.deadlines.call_s
+        )
+        ends.callback(self._graph.close)
         self._closer = weakref.finalize(self, ends.close)  # also when this owner is forgotten, and at exit
 
     def until_closed(self, end: Callable[[], None]) -> None:
@@ -80,6 +88,13 @@ class ContextOwner:
             raise SamplerError(f"loader {spec.name!r}: no graph is open here; call setup() first.")
         return self._context
 
+    @property
+    def graph(self) -> DistGraph:
+        """The graph by row, and its tensors. Raises `SamplerError` where none is open."""
+        if self._graph is None:
+            raise SamplerError("graph: no graph is open here; ask the data module for dist_graph, in setup() or later.")
+        return self._graph
+
     def complete(self, batch: Batch) -> Batch:
         """Gives a batch that was moved to the device the rows that are cached there."""
         rows = None if self._context is None else self._context.device_rows
@@ -87,7 +102,7 @@ class ContextOwner:
 
     def close(self) -> None:
         """Closes the loaders and stops the sampler processes. Safe to call twice."""
-        self._context = None
+        self._context = self._graph = None
         if self._closer is not None:
             self._closer()
 

@@ -17,10 +17,11 @@ from glt_lightning.lightning.strategies.torch_threads import share_cores
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.in_flight import with_channel_bytes
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.dist_graph import DistGraph
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 
@@ -29,6 +30,11 @@ class GraphHost(ABC):
     """Where the graph is and who samples it: a strategy of ours, or `Standalone`."""
 
     _contexts: ContextOwner
+
+    @property
+    @abstractmethod
+    def options(self) -> ClusterOptions:
+        """Where the processes of the job run."""
 
     @abstractmethod
     def open_graph(
@@ -74,9 +80,15 @@ class GraphHost(ABC):
         sampled = self._of_partition(graph) if isinstance(graph, LocalPartition) else graph
         ranks, on_host, device = self._place()
         sampling = with_channel_bytes(sampling, on_host)
-        self._contexts.open(sampled, sampling, seed=seed, ranks=ranks, device=device, cache=cache)
+        self._contexts.open(sampled, sampling, seed=seed, ranks=ranks, device=device, cache=cache, cluster=self.options)
         if device.type == "cpu":
             self._contexts.until_closed(share_cores(on_host, self._samplers(sampling, on_host)))
+
+    @property
+    def graph(self) -> DistGraph:
+        """The graph of the job by row, with tensors of one's own. It is open from the first loader on; `GLTDataModule.dist_graph`
+        opens it earlier."""
+        return self._contexts.graph
 
     def make_loader(self, spec: LoaderSpec | LinkSpec) -> DistNeighborLoader:
         """A loader of this rank's batches, of nodes or of edges; `open_context` comes first."""
@@ -98,10 +110,14 @@ class GraphHost(ABC):
 class Standalone(GraphHost):
     """A `GraphHost` of which each rank maps the whole graph and samples for itself."""
 
-    def __init__(self) -> None:
-        self._contexts = ContextOwner()
+    def __init__(self, cluster: ClusterOptions | None = None) -> None:
+        self._contexts, self._cluster = ContextOwner(), cluster or ClusterOptions()
         self._trainer: Trainer | None = None
         self._opened: list[LocalPartition] = []
+
+    @property
+    def options(self) -> ClusterOptions:
+        return self._cluster
 
     def under(self, trainer: Trainer | None) -> GraphHost:
         """The trainer's strategy if it is ours, else this object, with that trainer's ranks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class GLTServerClientStrategy(GLTStrategy):
     description = "DDP; graph servers sample, trainers have no graph"
 
     _server: ServerProcess | None = None
-    _peer: Peer | None = None
+    _peers: Sequence[Peer] = ()
     _addresses: tuple[str, ...] = ()
     _dead_server = ""
 
@@ -91,12 +92,13 @@ class GLTServerClientStrategy(GLTStrategy):
         if options.servers:
             chosen = options.server_rank
             number = self.global_rank % len(options.servers) if chosen == "auto" else int(chosen)
-            link, address = self._link("client", None), options.servers[number]
+            link, addresses = self._link("client", None), options.servers
         else:
-            number, address = 0, self._addresses[0]
+            number, addresses = 0, list(self._addresses)
             link = replace(self._link("client", self._secret()), security=_local(options.security))
-        self._peer = link.peer(f"server {number}", [address], link.open_transport())
-        return ServedGraph(self._peer, options)
+        transport = link.open_transport()
+        self._peers = [link.peer(f"server {n}", [address], transport) for n, address in enumerate(addresses)]
+        return ServedGraph(self._peers[number], options, others=self._peers)
 
     def _start_server(self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions) -> None:
         """Rank 0 starts a server for all ranks. A collective call."""
@@ -134,8 +136,7 @@ class GLTServerClientStrategy(GLTStrategy):
         self._end_waits()
 
     def _end_waits(self) -> None:
-        peer = self._peer
-        if peer is not None:
+        for peer in self._peers:
             peer.close()
 
     def _of_partition(self, partition: LocalPartition) -> SampledGraph:
@@ -154,11 +155,11 @@ class GLTServerClientStrategy(GLTStrategy):
             self._gather_counts(0)
 
     def _close_graph(self) -> None:
-        peer, self._peer = self._peer, None
+        peers, self._peers = self._peers, ()
         server, self._server = self._server, None
         self._addresses, self._dead_server = (), ""
         try:
-            if peer is not None:
+            for peer in peers:
                 peer.close()
         finally:
             if server is not None:
