@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from glt_lightning.channel.slots import PinMemory
+from glt_lightning.cluster.files import FileService
 from glt_lightning.cluster.graph import GraphService, RemoteGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.owner import Owner
@@ -68,7 +69,8 @@ class Farm:
         options = cluster(**changes)
         link = Link(job="", role="server", name="server 0", graph=partition.manifest.options_hash)
         owner = Owner(partition, options.limits.reply_bytes)
-        services = {**owner.calls, **GraphService(partition, partition.parts).calls}
+        graph = GraphService(partition, partition.parts)
+        services = {**owner.calls, **graph.calls, **FileService(partition).calls}
         server = GraphServer(partition, options, self.transport, address, services=services, greet=greet or link.greet)
         self._stack.callback(owner.close)
         self._stack.callback(server.close)

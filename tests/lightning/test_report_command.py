@@ -93,4 +93,4 @@ def test_help_of_the_program_names_it(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "{fit,validate,test,predict,partition,report,serve,certs,completion}" in shown
+    assert "{fit,validate,test,predict,partition,pull,report,serve,certs,completion}" in shown

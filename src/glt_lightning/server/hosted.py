@@ -13,6 +13,7 @@ from typing import Any
 
 from glt_lightning.cluster.cache import NOTHING_TO_CACHE, CacheMaker
 from glt_lightning.cluster.context import DistContext, Role
+from glt_lightning.cluster.files import FileService
 from glt_lightning.cluster.graph import ClusterGraph, GraphService
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.owner import Owner
@@ -189,7 +190,7 @@ class HostedServer:
             plan.address,
             rank=plan.rank,
             source=source,
-            services={**owner.calls, **GraphService(graph, partition.parts).calls},
+            services={**owner.calls, **GraphService(graph, partition.parts).calls, **FileService(partition).calls},
             greet=link.greet,
         )
         self._closing.callback(self.server.close)
