@@ -46,7 +46,7 @@ int32_t find_excluded(const RowRequest& q, const int64_t* dst, const int64_t* sr
   Row rows[kBlock];
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t m = std::min<int64_t>(kBlock, n - i);
-    if (const int32_t status = find_rows<Id>(q, dst + i, no_ids.data(), m, rows, detail)) {
+    if (const int32_t status = find_rows<Id>(q, dst + i, no_ids.data(), nullptr, m, rows, detail)) {
       if (status == GLT_BAD_ID) detail[0] += i;
       return status;
     }

@@ -9,17 +9,20 @@
 
 namespace glt {
 
-// Those of one row: positions in it, ascending.
+// Those of one row: positions in it, ascending, counted from an entry of it.
 struct ExcludedRow {
   const uint32_t* positions;
   int64_t n;
+  int64_t from = 0;
 
-  // Where pick p of the entries that are left lies in the whole row. positions[k] - k never falls.
+  GLT_HD int64_t at(int64_t k) const { return int64_t(positions[k]) - from; }
+
+  // Where pick p of the entries that are left lies in the whole row. at(k) - k never falls.
   GLT_HD int64_t past(int64_t p) const {
     int64_t low = 0;
     for (int64_t high = n; low < high;) {
       const int64_t middle = low + (high - low) / 2;
-      if (int64_t(positions[middle]) - middle <= p) low = middle + 1;
+      if (at(middle) - middle <= p) low = middle + 1;
       else high = middle;
     }
     return p + low;

@@ -48,7 +48,7 @@ int32_t find_pairs(const RowRequest& q, const Pairs& pairs, int64_t begin, int64
     const int64_t n = std::min<int64_t>(kBlock, end - i);
     for (int64_t k = i; k < i + n; ++k)
       if (!range.has(pairs.dst[k])) return fail(detail, GLT_BAD_ID, k, pairs.dst[k]);
-    if (const int32_t status = find_rows<Id>(q, pairs.dst + i, no_ids.data(), n, rows, detail)) {
+    if (const int32_t status = find_rows<Id>(q, pairs.dst + i, no_ids.data(), nullptr, n, rows, detail)) {
       if (status == GLT_BAD_ID) detail[0] += i;
       return status;
     }

@@ -61,7 +61,7 @@ int32_t scan_rows(const RowRequest& q, const int64_t* gids, int64_t begin, int64
     const int64_t n = std::min<int64_t>(kBlock, end - i);
     for (int64_t k = i; k < i + n; ++k)
       if (!range.has(gids[k])) return fail(out.detail, GLT_BAD_ID, k, gids[k]);
-    if (const int32_t status = find_rows<Id>(q, gids + i, no_ids.data(), n, rows, out.detail)) {
+    if (const int32_t status = find_rows<Id>(q, gids + i, no_ids.data(), nullptr, n, rows, out.detail)) {
       if (status == GLT_BAD_ID) out.detail[0] += i;
       return status;
     }

@@ -26,10 +26,12 @@ struct Call {
   bool replace;
   int32_t threads;
   const glt_excluded* excluded;
+  const glt_trees* trees;
   int64_t* detail;
 };
 
-template <class Id, class Lids>
+// kTrees: a node is one of a tree, (tree, gid), and what the table knows it by is tree * number of nodes + gid.
+template <class Id, class Lids, bool kTrees>
 class KHop {
  public:
   KHop(const Call& call, const Lids& lids)
@@ -37,6 +39,7 @@ class KHop {
         g(call.g),
         ws(call.ws),
         table(lids),
+        num_gids(num_nodes(call.g)),
         lo(g.num_types, 0),
         hi(g.num_types, 0),
         nodes(g.num_types, 0),
@@ -68,7 +71,13 @@ class KHop {
     if (total + n > table.limit()) return fail(c.detail, GLT_GROW, 0, 0, 2 * (total + n));
     for (int64_t i = 0; i < n; ++i) {
       if (!range.has(seeds[i])) return fail(c.detail, GLT_BAD_ID, i, seeds[i]);
-      table.enter(seeds[i], int32_t(i));
+      int64_t tree = 0;
+      if (kTrees) {
+        tree = c.trees->of[type][i];
+        if (uint64_t(tree) >= uint64_t(c.trees->num_trees)) return fail(c.detail, GLT_BAD_ARG, i, tree);
+        ws.tree[type][i] = int32_t(tree);
+      }
+      table.enter(tree * num_gids + seeds[i], int32_t(i));
       ws.gid[type][i] = seeds[i];
     }
     nodes[type] = n;
@@ -115,6 +124,7 @@ class KHop {
     RowRequest q{&g, r, fanout, c.replace, hop_key(c.batch_key, h, g.key[r])};
     if (c.excluded && c.excluded[r].num_rows) q.excluded = &excluded[r];
     if (ws.e_id[r]) q.edge_ids = ws.edge_ids, q.edge_id_bytes = ws.edge_id_bytes;
+    q.trees = c.trees;
     // so many rows as the threads can share at once, whatever they yield: with few of them one thread is as good
     const int64_t room = fanout > 0 ? ws.scratch_cap / row_words(r, fanout) : 0;
     for (int64_t row = lo[type]; row < hi[type];) {
@@ -130,7 +140,7 @@ class KHop {
     const int64_t lists = num_lists(q.edge_type), cap = ws.scratch_cap / lists;
     int64_t counts[kBlock];
     Slice s{*row, std::min(*row + kBlock, hi[type]), counts, picks_in(q.edge_type, ws.scratch, cap), cap};
-    sample_slice<Id>(q, ws.gid[type], ws.uid[type], s, spare);
+    sample_slice<Id>(q, ws.gid[type], ws.uid[type], trees_of(type), s, spare);
     *row = s.end;
     s.detail[2] *= s.status == GLT_GROW ? lists : 1;
     return relabel(q, s);
@@ -144,7 +154,7 @@ class KHop {
       const int64_t rows = end - begin, cap = rows * q.fanout;
       std::vector<uint32_t> own;
       Slice s{*row + begin, *row + end, reinterpret_cast<int64_t*>(memory), picks_in(q.edge_type, memory + rows, cap), cap};
-      sample_slice<Id>(q, ws.gid[type], ws.uid[type], s, own);
+      sample_slice<Id>(q, ws.gid[type], ws.uid[type], trees_of(type), s, own);
       slices[index] = s;
     });
     for (const Slice& s : slices) {
@@ -155,6 +165,7 @@ class KHop {
     return GLT_OK;
   }
 
+  const int32_t* trees_of(int32_t type) const { return kTrees ? ws.tree[type] : nullptr; }
   int64_t num_lists(int32_t r) const { return 1 + (ws.e_id[r] != nullptr) + (ws.edge_row[r] != nullptr); }
   int64_t row_words(int32_t r, int32_t fanout) const { return 1 + int64_t(fanout) * num_lists(r); }  // with its count
 
@@ -179,7 +190,28 @@ class KHop {
     int32_t* dst = ws.dst[r] + e;
     for (int64_t row = s.begin; row < s.end; ++row) dst = std::fill_n(dst, s.counts[row - s.begin], int32_t(row));
     edges[r] = e + s.used;
-    return number(g.src_type[r], s.picks.neighbors, s.used, ws.src[r] + e);
+    if (!kTrees) return number(g.src_type[r], s.picks.neighbors, s.used, ws.src[r] + e);
+    add_trees(trees_of(g.dst_type[r]), s);
+    const int64_t first = nodes[g.src_type[r]];
+    const int32_t status = number(g.src_type[r], s.picks.neighbors, s.used, ws.src[r] + e);
+    split(g.src_type[r], first);
+    return status;
+  }
+
+  // From gids to what the table knows them by, and back for the nodes that were new.
+  void add_trees(const int32_t* trees, const Slice& s) const {
+    uint64_t* picks = s.picks.neighbors;
+    for (int64_t row = s.begin; row < s.end; ++row) {
+      const uint64_t base = uint64_t(trees[row]) * uint64_t(num_gids);
+      for (const uint64_t* stop = picks + s.counts[row - s.begin]; picks < stop; ++picks) *picks += base;
+    }
+  }
+  void split(int32_t type, int64_t first) {
+    for (int64_t i = first; i < nodes[type]; ++i) {
+      const int64_t tree = ws.gid[type][i] / num_gids;
+      ws.gid[type][i] -= tree * num_gids;
+      ws.tree[type][i] = int32_t(tree);
+    }
   }
 
   // The local ids of n neighbours; new ones are appended to their type.
@@ -218,6 +250,7 @@ class KHop {
   const glt_graph& g;
   const glt_workspace& ws;
   Lids table;
+  const int64_t num_gids;
   std::vector<int64_t> lo, hi, nodes, edges;  // frontier [lo, hi) and counts, per type; edges per edge type
   std::vector<ExcludedRows> excluded;
   std::vector<uint32_t> spare;
@@ -229,20 +262,28 @@ class KHop {
 
 int32_t glt_khop(const glt_graph* graph, const int64_t* const* seeds, const int64_t* num_seeds, int32_t num_hops,
                  const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
-                 const glt_excluded* excluded, const glt_workspace* ws, int64_t* detail) try {
+                 const glt_excluded* excluded, const glt_trees* trees, const glt_workspace* ws, int64_t* detail) try {
   using namespace glt;
   if (num_hops < 0 || num_hops > GLT_MAX_HOPS || ws->table_cap < 2) return fail(detail, GLT_BAD_ARG, num_hops, ws->table_cap);
   for (int32_t i = 0; i < num_hops * graph->num_edge_types; ++i)
     if (!is_fanout(fanouts[i])) return fail(detail, GLT_BAD_ARG, i, fanouts[i]);
-  const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, excluded, detail};
-  const int64_t base = *ws->table_base, ids = num_nodes(*graph);
+  const int64_t base = *ws->table_base, gids = num_nodes(*graph);
+  if (trees && !is_sound(*trees, gids, replace != 0)) return fail(detail, GLT_BAD_ARG, trees->num_trees, gids);
+  const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, excluded, trees, detail};
+  const int64_t ids = trees ? std::max<int64_t>(1, trees->num_trees) * gids : gids;
   *ws->table_base = 0;  // unless the whole batch is entered
-  const auto run = [&](auto id, const auto& lids) {
-    return KHop<decltype(id), std::decay_t<decltype(lids)>>(call, lids).run(seeds, num_seeds);
+  const auto run = [&](auto id, const auto& lids, auto with_trees) {
+    return KHop<decltype(id), std::decay_t<decltype(lids)>, with_trees.value>(call, lids).run(seeds, num_seeds);
   };
-  const auto run_with = [&](const auto& lids) { return graph->id_bytes == 4 ? run(int32_t(), lids) : run(int64_t(), lids); };
-  if (ws->table_cap >= ids) return run_with(DirectTable(ws->table, ids, base));
-  if (ids < INT64_C(0xffffffff)) return run_with(Table<NarrowSlot>(ws->table, ws->table_cap, ids));
-  return run_with(Table<WideSlot>(ws->table, ws->table_cap, ids));
+  const auto run_with = [&](const auto& lids, auto with_trees) {
+    return graph->id_bytes == 4 ? run(int32_t(), lids, with_trees) : run(int64_t(), lids, with_trees);
+  };
+  const auto run_hashed = [&](auto with_trees) {
+    if (ids < INT64_C(0xffffffff)) return run_with(Table<NarrowSlot>(ws->table, ws->table_cap, ids), with_trees);
+    return run_with(Table<WideSlot>(ws->table, ws->table_cap, ids), with_trees);
+  };
+  if (trees) return run_hashed(std::true_type());
+  if (ws->table_cap >= ids) return run_with(DirectTable(ws->table, ids, base), std::false_type());
+  return run_hashed(std::false_type());
 }
 GLT_CATCH(detail)

@@ -20,6 +20,9 @@ GLT_HD uint64_t hop_key(uint64_t batch_key, int hop, uint64_t edge_type_key) {
   return mix(mix(batch_key ^ mix(uint64_t(hop) + 1)) ^ edge_type_key);
 }
 
+// The key of a hop in one tree of a disjoint batch: a node in two trees draws independently in each.
+GLT_HD uint64_t tree_key(uint64_t hop_key, int32_t tree) { return mix(hop_key ^ mix(uint64_t(uint32_t(tree)) + 1)); }
+
 GLT_HD uint64_t row_stream(uint64_t hop_key, int64_t user_id) { return mix(hop_key + uint64_t(user_id) * kGolden); }
 
 // The i-th draw of a row, uniform in [0, n): the high half of a 64 x 64 bit product (Lemire, 2019, without rejection;

@@ -6,6 +6,7 @@
 #include "graph.h"
 #include "pick.h"
 #include "weighted_rows.h"
+#include "window.h"
 
 namespace glt {
 
@@ -19,19 +20,24 @@ struct RowRequest {
   const void* const* edge_ids = nullptr;  // [R * P], where edge ids are wanted
   int32_t edge_id_bytes = 0;
   const ExcludedRows* excluded = nullptr;  // where something is
+  const glt_trees* trees = nullptr;        // of a disjoint batch
 };
 
-// One row found: where its neighbours and their edge ids start, how many there are (but for excluded ones), how many are picked.
+// One row found, or what lies in its window: where its neighbours and their edge ids start, how many there are (but for excluded
+// ones), how many are picked.
 struct Row {
   const void* first;
   const char* first_edge;
   int64_t edge_row, degree, count;
   uint64_t stream;
   ExcludedRow excluded;
-  const int32_t* sums;  // null: all entries weigh the same. Else `degree` counts the excluded entries, too
+  const int32_t* sums;    // null: all entries weigh the same. Else `degree` counts the excluded entries, too
   const uint32_t* drawn;  // the positions that are picked, where draw_weighted_rows has drawn them; else null
+  const int64_t* times;   // null: every entry can be picked
+  uint32_t base;          // of `sums`
+  int32_t tree;
 
-  WeightedRow weighted() const { return {sums, degree, excluded}; }
+  WeightedRow weighted() const { return {sums, degree, excluded, base}; }
 };
 
 // How many entries of rows are picked by weight.
@@ -51,12 +57,50 @@ inline void prefetch_sums(const Row& r, int32_t fanout) {
   if (n) prefetch(r.sums + n - 1);
 }
 
-// Resolves up to kBlock rows. gids must be in the range of the edge type's destination type. uids may be null: then
-// they are read from the graph. On failure fills detail and returns the status.
+// What the search for a window reads: of a short row all times, of a long one where the search begins.
+inline void prefetch_times(const Row& r) {
+  constexpr int64_t kLine = 64 / sizeof(int64_t), kShort = 8 * kLine;
+  const int64_t step = r.degree <= kShort ? kLine : r.degree / 8;
+  for (int64_t p = 0; p < r.degree; p += step) prefetch(r.times + p);
+  if (r.degree) prefetch(r.times + r.degree - 1);
+}
+
+// Counts the picks of a row, unless they are by weight: that waits until the sums have come.
+inline void open_row(const RowRequest& q, Row& r) {
+  if (r.sums) return prefetch_sums(r, q.fanout);
+  r.degree = left_of(r.degree, r.excluded);
+  r.count = pick_count(r.degree, q.fanout, q.replace);
+}
+
+// Leaves of rows with times, which find_rows has prefetched, what lies in the window of their tree.
 template <class Id>
-int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids, int64_t n, Row* rows, int64_t* detail) {
+void open_windows(const RowRequest& q, int64_t n, Row* rows) {
+  for (int64_t i = 0; i < n; ++i) {
+    Row& r = rows[i];
+    if (!r.times) continue;
+    const TimeWindow window = window_of(r.times, r.degree, *q.trees, r.tree);
+    r.excluded = within(r.excluded, window);
+    r.first = static_cast<const Id*>(r.first) + window.begin;
+    if (r.first_edge) r.first_edge += window.begin * q.edge_id_bytes;
+    r.edge_row += window.begin;
+    r.degree = window.end - window.begin;
+    if (r.sums) {
+      r.base = window.begin ? uint32_t(r.sums[window.begin - 1]) : 0;
+      r.sums += window.begin;
+    }
+    open_row(q, r);
+  }
+}
+
+// Resolves up to kBlock rows. gids must be in the range of the edge type's destination type. uids may be null: then
+// they are read from the graph. trees: the tree of each row, null where the batch has none. On failure fills detail and
+// returns the status.
+template <class Id>
+int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids, const int32_t* trees, int64_t n, Row* rows,
+                  int64_t* detail) {
   const glt_graph& g = *q.graph;
   const int32_t* const* sums = g.sums;
+  const int64_t* const* times = has_windows(q.trees) ? g.times : nullptr;
   const int64_t* ptr[kBlock];
   int32_t part[kBlock];
   int64_t uid[kBlock];
@@ -78,18 +122,21 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     r.first = static_cast<const Id*>(g.indices[part[i]]) + begin;
     r.first_edge = q.edge_ids ? static_cast<const char*>(q.edge_ids[part[i]]) + begin * q.edge_id_bytes : nullptr;
     r.edge_row = g.edge_base[part[i]] + begin;
+    r.degree = end - begin;
     r.excluded = q.excluded ? q.excluded->of(gids[i]) : ExcludedRow{nullptr, 0};
-    r.stream = row_stream(q.key, uid[i]);
+    r.stream = row_stream(trees ? tree_key(q.key, trees[i]) : q.key, uid[i]);
     r.drawn = nullptr;
     r.sums = sums && sums[part[i]] ? sums[part[i]] + begin : nullptr;
-    if (r.sums) {
-      r.degree = end - begin;
-      prefetch_sums(r, q.fanout);
+    r.base = 0;
+    r.times = times && times[part[i]] ? times[part[i]] + begin : nullptr;
+    if (!r.times) {
+      open_row(q, r);
       continue;
     }
-    r.degree = left_of(end - begin, r.excluded);
-    r.count = pick_count(r.degree, q.fanout, q.replace);
+    r.tree = trees[i];
+    prefetch_times(r);
   }
+  if (times) open_windows<Id>(q, n, rows);
   return GLT_OK;
 }
 
@@ -108,7 +155,7 @@ struct Picks {
 inline void move_past(const ExcludedRow& excluded, uint32_t* picks, int64_t n) {
   int64_t k = 0;
   for (int64_t i = 0; i < n; ++i) {
-    while (k < excluded.n && int64_t(excluded.positions[k]) - k <= int64_t(picks[i])) ++k;
+    while (k < excluded.n && excluded.at(k) - k <= int64_t(picks[i])) ++k;
     picks[i] += uint32_t(k);
   }
 }
@@ -176,9 +223,11 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
     });
     return;
   }
-  if (!r.sums && r.count == r.degree && !(q.replace && q.fanout >= 0)) {
-    if (!r.excluded.n) return write([](int64_t k) { return k; });
-    return write([&](int64_t k) { return r.excluded.past(k); });  // from anywhere in a row of any length, without memory for it
+  const bool latest = r.times && q.trees->last;
+  if (!r.sums && (latest || (r.count == r.degree && !(q.replace && q.fanout >= 0)))) {
+    const int64_t skipped = r.degree - r.count;
+    if (!r.excluded.n) return write([&](int64_t k) { return skipped + k; });
+    return write([&](int64_t k) { return r.excluded.past(skipped + k); });  // from anywhere in a row of any length, without memory
   }
   if (int64_t(spare.size()) < r.count) spare.resize(r.count);
   if (r.sums) {
@@ -227,14 +276,15 @@ struct Slice {
   int64_t detail[4] = {0, 0, 0, 0};
 };
 
-// Samples the rows of one slice. gids, uids: of the whole frontier.
+// Samples the rows of one slice. gids, uids, trees (null where there are none): of the whole frontier.
 template <class Id>
-void sample_slice(const RowRequest& q, const int64_t* gids, const int64_t* uids, Slice& s, std::vector<uint32_t>& spare) {
+void sample_slice(const RowRequest& q, const int64_t* gids, const int64_t* uids, const int32_t* trees, Slice& s,
+                  std::vector<uint32_t>& spare) {
   Row rows[kBlock];
   DrawnRows drawn;
   for (int64_t i = s.begin; i < s.end; i += kBlock) {
     const int64_t n = std::min<int64_t>(kBlock, s.end - i), start = s.used;
-    s.status = find_rows<Id>(q, gids + i, uids + i, n, rows, s.detail);
+    s.status = find_rows<Id>(q, gids + i, uids + i, trees ? trees + i : nullptr, n, rows, s.detail);
     if (s.status) return;
     draw_weighted_rows(q, n, rows, drawn);
     for (int64_t k = 0; k < n; ++k) {

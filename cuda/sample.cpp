@@ -11,6 +11,8 @@
 namespace glt {
 namespace {
 
+const int32_t* trees_from(const RowRequest& q, int64_t row) { return q.trees ? q.trees->of[0] + row : nullptr; }
+
 template <class Id>
 int32_t count_rows(const RowRequest& q, const int64_t* gids, int64_t n, int64_t* counts, int64_t* detail) {
   const TypeRange range(*q.graph, q.graph->dst_type[q.edge_type]);
@@ -20,7 +22,7 @@ int32_t count_rows(const RowRequest& q, const int64_t* gids, int64_t n, int64_t*
     const int64_t m = std::min<int64_t>(kBlock, n - i);
     for (int64_t k = 0; k < m; ++k)
       if (!range.has(gids[i + k])) return fail(detail, GLT_BAD_ID, i + k, gids[i + k]);
-    const int32_t status = find_rows<Id>(q, gids + i, no_ids.data(), m, rows, detail);
+    const int32_t status = find_rows<Id>(q, gids + i, no_ids.data(), trees_from(q, i), m, rows, detail);
     if (status) return status;
     count_weighted(q, m, rows);
     for (int64_t k = 0; k < m; ++k) counts[i + k] = rows[k].count;
@@ -56,7 +58,7 @@ int32_t pick_range(const RowRequest& q, const int64_t* gids, const Window& w, in
     const int64_t m = std::min<int64_t>(kBlock, end - i);
     for (int64_t k = i; k < i + m; ++k)
       if (!range.has(gids[k])) return fail(detail, GLT_BAD_ID, k, gids[k]);
-    if (const int32_t status = find_rows<Id>(q, gids + i, nullptr, m, rows, detail)) return status;
+    if (const int32_t status = find_rows<Id>(q, gids + i, nullptr, trees_from(q, i), m, rows, detail)) return status;
     draw_weighted_rows(q, m, rows, drawn);
     for (int64_t k = i; k < i + m; ++k) {
       if (rows[k - i].count != w.offset[k + 1] - w.offset[k]) return fail(detail, GLT_BAD_ARG, k, rows[k - i].count);
@@ -87,6 +89,20 @@ int32_t pick_rows(const RowRequest& q, const int64_t* gids, const Window& w, int
   return GLT_OK;
 }
 
+// The trees of rows index what is known of trees.
+bool are_known(const glt_graph& g, const glt_trees* trees, int64_t num_rows, bool replace, int64_t* detail) {
+  if (trees && !is_sound(*trees, num_nodes(g), replace)) {
+    fail(detail, GLT_BAD_ARG, trees->num_trees, replace);
+    return false;
+  }
+  for (int64_t i = 0; trees && i < num_rows; ++i) {
+    if (uint64_t(trees->of[0][i]) < uint64_t(trees->num_trees)) continue;
+    fail(detail, GLT_BAD_ARG, i, trees->of[0][i]);
+    return false;
+  }
+  return true;
+}
+
 bool is_known(const glt_graph& g, int32_t edge_type, int32_t fanout) {
   return edge_type >= 0 && edge_type < g.num_edge_types && is_fanout(fanout);
 }
@@ -95,26 +111,30 @@ bool is_known(const glt_graph& g, int32_t edge_type, int32_t fanout) {
 }  // namespace glt
 
 int32_t glt_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
-                       int32_t replace, const glt_excluded* excluded, int64_t* counts, int64_t* detail) try {
+                       int32_t replace, const glt_excluded* excluded, const glt_trees* trees, int64_t* counts, int64_t* detail) try {
   if (!glt::is_known(*graph, edge_type, fanout)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
+  if (!glt::are_known(*graph, trees, num_rows, replace != 0, detail)) return GLT_BAD_ARG;
   glt::RowRequest q{graph, edge_type, fanout, replace != 0, 0};
   const glt::ExcludedRows rows(excluded ? *excluded : glt_excluded{});
   if (excluded) q.excluded = &rows;
+  q.trees = trees;
   return (graph->id_bytes == 4 ? glt::count_rows<int32_t> : glt::count_rows<int64_t>)(q, gids, num_rows, counts, detail);
 }
 GLT_CATCH(detail)
 
 int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
                       uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const glt_excluded* excluded,
-                      const int64_t* counts, int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows,
-                      int64_t* detail) try {
+                      const glt_trees* trees, const int64_t* counts, int64_t first, int64_t n, int64_t* neighbors,
+                      int64_t* edge_rows, int64_t* detail) try {
   if (!glt::is_known(*graph, edge_type, fanout)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
+  if (!glt::are_known(*graph, trees, num_rows, replace != 0, detail)) return GLT_BAD_ARG;
   const glt::Window window(counts, num_rows, first, n);
   if (first < 0 || n < 0 || window.last > window.offset.back()) return glt::fail(detail, GLT_BAD_ARG, first, n);
   if (n == 0) return GLT_OK;
   glt::RowRequest q{graph, edge_type, fanout, replace != 0, glt::hop_key(batch_key, hop, graph->key[edge_type])};
   const glt::ExcludedRows rows(excluded ? *excluded : glt_excluded{});
   if (excluded) q.excluded = &rows;
+  q.trees = trees;
   const glt::Picks out{reinterpret_cast<uint64_t*>(neighbors), nullptr, edge_rows};
   return (graph->id_bytes == 4 ? glt::pick_rows<int32_t> : glt::pick_rows<int64_t>)(q, gids, window, threads, out, detail);
 }

@@ -12,8 +12,9 @@ struct WeightedRow {
   const int32_t* sums;  // null: a row of which all entries weigh the same
   int64_t length;       // with excluded entries
   ExcludedRow excluded;
+  uint32_t base = 0;    // sum of what lies before the first entry, where that is not the row's first
 
-  GLT_HD uint32_t through(int64_t p) const { return uint32_t(sums[p]); }
+  GLT_HD uint32_t through(int64_t p) const { return uint32_t(sums[p]) - base; }
   GLT_HD uint32_t before(int64_t p) const { return p ? through(p - 1) : 0; }
   GLT_HD uint32_t weight(int64_t p) const { return through(p) - before(p); }
   GLT_HD uint32_t total() const { return length ? through(length - 1) : 0; }
@@ -21,7 +22,7 @@ struct WeightedRow {
   // What can be drawn.
   GLT_HD uint32_t left() const {
     uint32_t taken = 0;
-    for (int64_t k = 0; k < excluded.n; ++k) taken += weight(excluded.positions[k]);
+    for (int64_t k = 0; k < excluded.n; ++k) taken += weight(excluded.at(k));
     return total() - taken;
   }
 
@@ -49,8 +50,8 @@ struct WeightedRow {
         p = find(mass, p);
       }
       mass = through(p);
-      while (k < excluded.n && int64_t(excluded.positions[k]) < p) ++k;
-      if (k < excluded.n && int64_t(excluded.positions[k]) == p) continue;
+      while (k < excluded.n && excluded.at(k) < p) ++k;
+      if (k < excluded.n && excluded.at(k) == p) continue;
       visit(p, rank++);
     }
     return rank;
@@ -73,9 +74,9 @@ GLT_HD void pick_weighted(const WeightedRow& row, uint64_t stream, uint32_t coun
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t mass = left ? draw(stream, i, left) : 0, place = 0;
     for (int64_t k = 0;;) {  // past what is taken, in ascending order: excluded, or picked before
-      const bool excluded = k < row.excluded.n && (place == i || row.excluded.positions[k] < out[place]);
+      const bool excluded = k < row.excluded.n && (place == i || row.excluded.at(k) < int64_t(out[place]));
       if (!excluded && place == i) break;
-      const int64_t p = excluded ? row.excluded.positions[k] : out[place];
+      const int64_t p = excluded ? row.excluded.at(k) : out[place];
       const uint32_t before = row.before(p);
       if (before > mass) break;
       mass += row.through(p) - before;
@@ -92,7 +93,7 @@ GLT_HD void pick_weighted(const WeightedRow& row, uint64_t stream, uint32_t coun
 GLT_HD uint32_t pick_repeatedly(const WeightedRow& row, uint64_t stream, uint32_t i, uint32_t left) {
   uint32_t mass = draw(stream, i, left);
   for (int64_t k = 0; k < row.excluded.n; ++k) {
-    const int64_t p = row.excluded.positions[k];
+    const int64_t p = row.excluded.at(k);
     if (row.before(p) > mass) break;
     mass += row.weight(p);
   }

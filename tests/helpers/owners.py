@@ -32,7 +32,9 @@ class DirectRows:
             gids = request.rows.get(int(view.dst_types[r]))
             if fanout and gids is not None:
                 ids = gids.astype(np.int64)
-                draw = RowDraw(view, r, ids, fanout, request.key, request.hop, request.draw, without.get(r))
+                draw = RowDraw(
+                    view, r, ids, fanout, request.key, request.hop, request.draw, without.get(r), request.trees
+                )
                 arrays = draw.picks()
                 found[r] = Picks(*(None if a is None else a.astype(self._wire) for a in arrays))
         return lambda: found

@@ -28,6 +28,7 @@ from glt_lightning.ops import (
     file_map,
     gather,
     native,
+    trees,
 )
 from glt_lightning.ops.cuda import khop_batch, native as cuda_native
 from glt_lightning.producer import request_codec
@@ -50,6 +51,7 @@ STRUCTS = {
     "glt_khop_shape": khop_batch._Shape,
     "glt_excluded": excluded.ExcludedStruct,
     "glt_row_gradients": embedding.RowGradientsStruct,
+    "glt_trees": trees.TreesStruct,
 }
 CONSTANTS = {
     "GLT_ABI_VERSION": native.ABI_VERSION,

@@ -10,6 +10,7 @@ import pytest
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.ops.trees import Trees
 from glt_lightning.producer.request_codec import read_config, read_request, write_config, write_request
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -27,6 +28,7 @@ FULL = replace(
         "half": np.array(1, dtype=np.float16),
     },
     link={"dst": np.arange(3), "rejected": np.array([65])},
+    trees=Trees({2: np.array([3], np.int32)}, until=np.arange(4), since=np.arange(4) - 9),
     excluded=ExcludedEdges({1: (np.array([4, 4, 9]), np.array([7, 8, 0])), 0: (np.array([3]), np.array([3]))}),
 )
 
@@ -35,6 +37,7 @@ def arrays_of(request: BatchRequest) -> dict[str, np.ndarray]:
     more = {f"seeds/{t}": gids for t, gids in request.more_seeds.items()}
     for r, pair in () if request.excluded is None else request.excluded.pairs.items():
         more |= {f"excluded/{r}/{end}": ids for end, ids in zip(("dst", "src"), pair, strict=True)}
+    more |= {} if request.trees is None else request.trees.to_arrays()
     return {"seeds": request.seeds, "input_id": request.input_id, **more, **request.extras, **request.link}
 
 
@@ -94,8 +97,10 @@ IDS = np.arange(3)
         (
             {"seeds": IDS},
             r"arrays: expected the fields input_id, seeds \(optional: excluded/<edge type>, extra/<name>, link/<name>, "
-            r"seeds/<node type>\)",
+            r"seeds/<node type>, since, tree/<node type>, until\)",
         ),
+        ({"seeds": IDS, "input_id": IDS, "tree/x": IDS}, "tree/x: expected tree/<node type>"),
+        ({"seeds": IDS, "input_id": IDS, "tree/0": IDS}, r"tree/0: expected int32 \[S\]"),
         ({"seeds": IDS, "input_id": IDS, "time": IDS}, r"got \['input_id', 'seeds', 'time'\]"),
         ({"seeds": IDS, "input_id": IDS, "seeds/x": IDS}, "got .*'seeds/x'"),
         ({"seeds": IDS, "input_id": IDS, "seeds/01": IDS}, "got .*'seeds/01'"),

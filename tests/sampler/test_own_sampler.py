@@ -17,7 +17,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "sampling.md"
 
 @pytest.fixture(scope="module")
 def induced():
-    (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (code,) = (block for block in blocks if "def induced" in block)
     assert len(code.splitlines()) <= 40
     names: dict = {}
     exec(code, names)

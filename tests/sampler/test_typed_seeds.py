@@ -16,6 +16,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.ops import reference
 from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.hops import k_hop
@@ -29,12 +30,12 @@ from tests.helpers.servers import Farm, open_farm
 
 
 def request_of(
-    number: int, key: int, seeds: dict[int, np.ndarray], excluded: ExcludedEdges
+    number: int, key: int, seeds: dict[int, np.ndarray], excluded: ExcludedEdges, trees: Trees | None
 ) -> tuple[int, BatchRequest]:
     """(seed type, request)"""
     seed_type, *others = seeds
     own, more = seeds[seed_type], {t: seeds[t] for t in others}
-    return seed_type, BatchRequest(number, key, own, np.arange(len(own)), more, excluded=excluded)
+    return seed_type, BatchRequest(number, key, own, np.arange(len(own)), more, excluded=excluded, trees=trees)
 
 
 def arrays_of(sampler: KHopSampler, request: BatchRequest) -> dict[str, np.ndarray]:
@@ -50,13 +51,17 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 def assert_is_the_reference(
-    graph: TypedGraph, found: dict[str, np.ndarray], seeds, fanouts, key, replace, excluded
+    graph: TypedGraph, found: dict[str, np.ndarray], seeds, fanouts, key, replace, excluded, trees
 ) -> None:
     uids = {t: torch.from_numpy(ids) for t, ids in seeds.items()}
     options = {"batch_key": key, "replace": replace, "excluded": excluded}
+    if trees is not None:
+        options["trees"] = {t: torch.from_numpy(tree.astype(np.int64)) for t, tree in trees.of.items()}
     want = reference.khop(graph.reference(), len(graph.num_nodes), uids, fanouts, **options)
     for t, n_id in enumerate(want.n_id):
         assert found[f"node/{t}/n_id"].tolist() == n_id.tolist()
+        if want.tree is not None:
+            assert found[f"node/{t}/batch"].tolist() == want.tree[t].tolist()
     for r, edge_index in enumerate(want.edge_index):
         assert found[f"edge/{r}/edge_index"].tolist() == edge_index.tolist()
         assert found[f"edge/{r}/e_id"].tolist() == want.e_id[r].tolist()
@@ -68,7 +73,7 @@ def assert_is_the_reference(
 @pytest.mark.parametrize("seed", range(6))
 def test_every_source_gives_the_reference(tmp_path, seed, parts):
     """Of random graphs, some with weights: one native call, hop by hop, with owners here and over the wire, and with cached
-    neighbour lists."""
+    neighbour lists. Half of the batches are disjoint: with a tree for each seed, or several seeds in one."""
     rng = np.random.default_rng(seed)
     graph = TypedGraph.random(rng, (SINGLE, HETERO, HETERO)[seed % 3])
     if seed % 2:
@@ -84,11 +89,13 @@ def test_every_source_gives_the_reference(tmp_path, seed, parts):
             fanouts = rng.choice([0, 1, 2, 5, 70, -1], (int(rng.integers(1, 4)), len(graph.edges))).tolist()
             key, replace = int(rng.integers(0, 2**64, dtype=np.uint64)), bool(rng.integers(2))
             gids = {t: gid_of[t][ids] for t, ids in seeds.items()}
-            seed_type, request = request_of(number, key, gids, excluded_edges(graph, excluded, gid_of))
-            draw = {"replace": replace, "with_edge": True, "weights": weights}
+            trees = Trees().for_seeds(gids) if number == 2 else random_trees(seeds, rng) if number == 3 else None
+            sent = None if number == 2 else trees
+            seed_type, request = request_of(number, key, gids, excluded_edges(graph, excluded, gid_of), sent)
+            draw = {"replace": replace, "with_edge": True, "weights": weights, "disjoint": trees is not None}
             config = SamplerConfig(seed_type, tuple(map(tuple, fanouts)), **draw)
             expected = arrays_of(KHopSampler(whole, config), request)
-            assert_is_the_reference(graph, expected, seeds, fanouts, key, replace, excluded)
+            assert_is_the_reference(graph, expected, seeds, fanouts, key, replace, excluded, trees)
             stepped = KHopSampler(whole, config)
             stepped.source.khop = lambda *_: None
             for sampler in (
@@ -98,6 +105,10 @@ def test_every_source_gives_the_reference(tmp_path, seed, parts):
                 KHopSampler(here, config, remote=remote, cache=cache),
             ):
                 assert_same(arrays_of(sampler, request), expected)
+
+
+def random_trees(seeds: dict[int, np.ndarray], rng: np.random.Generator) -> Trees:
+    return Trees({t: rng.integers(0, 4, len(ids)).astype(np.int32) for t, ids in seeds.items()})
 
 
 def over_the_wire(farm: Farm, remote: DirectRows) -> PeerRows:

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 14
+#define GLT_ABI_VERSION 15
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -50,6 +50,7 @@ typedef struct {
   const int64_t* edge_base;        // [R * P] edge row of a part's first edge
   const int64_t* num_edges;        // [R * P]
   const int32_t* const* sums;      // [R * P] prefix sums of weights within each row, or null where entries weigh the same; null: all do
+  const int64_t* const* times;     // [R * P] times of entries, ascending within each row, or null where they have none; null: none has
 } glt_graph;
 
 // Entries of rows of one edge type that are sampled as if they were not there; glt_find_excluded finds them.
@@ -60,16 +61,28 @@ typedef struct {
   const uint32_t* positions;       // [begin[num_rows]] in the row, ascending
 } glt_excluded;
 
+// The trees of a disjoint batch: in each of them nodes are numbered, and draw, on their own. Entries of rows that have times are
+// drawn in a tree only where since <= their time <= until.
+typedef struct {
+  int64_t num_trees;
+  const int32_t* const* of;        // glt_khop: [T] -> the tree of each seed; for rows: [1] -> that of each row
+  const int64_t* since;            // [num_trees], null: no lower bound
+  const int64_t* until;            // [num_trees], null: no upper bound
+  int32_t last;                    // of entries with times the latest are picked, instead of any
+  int32_t reserved;
+} glt_trees;
+
 // Growable memory of the k-hop sampler. All lists are per type or per edge type; capacities are in entries.
 typedef struct {
   int64_t table_cap;               // slots of the relabel table
-  void* table;                     // 8 bytes a slot when num_nodes < 2^32 - 1, else 16
+  void* table;                     // 8 bytes a slot when num_nodes (with trees: num_nodes * num_trees) < 2^32 - 1, else 16
   int64_t* table_base;             // [1] in: 0 for a table that may hold anything, else what the call before it left
   int64_t scratch_cap;             // addresses of one hop's picks
   uint64_t* scratch;
   const int64_t* node_cap;         // [T]
   int64_t* const* gid;             // [T] -> [node_cap] gids by lid
   int64_t* const* uid;             // [T] -> [node_cap] user ids by lid
+  int32_t* const* tree;            // [T] -> [node_cap] trees by lid; where the batch has trees
   const int64_t* edge_cap;         // [R]
   int32_t* const* src;             // [R] -> [edge_cap] lid of the neighbour
   int32_t* const* dst;             // [R] -> [edge_cap] lid of the node it was drawn for
@@ -85,21 +98,22 @@ GLT_API int32_t glt_abi_version(void);
 
 // One whole batch: seeds, then H hops over all edge types; rows of every visited node must be local.
 // Local ids of a type: its seeds first (one row per seed, duplicates kept), then by first occurrence (hop, edge type, frontier
-// lid, pick). seeds: [T] -> gids [num_seeds[t]]. excluded: [R], null where nothing is.
+// lid, pick). seeds: [T] -> gids [num_seeds[t]]. excluded: [R], null where nothing is. trees: null where the batch has none.
 // fanouts: [H * R], -1 = all. GLT_GROW detail[0]: 0 table, 1 scratch, 2 nodes of type detail[1], 3 edges of edge type detail[1].
 GLT_API int32_t glt_khop(const glt_graph* graph, const int64_t* const* seeds, const int64_t* num_seeds, int32_t num_hops,
                          const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
-                         const glt_excluded* excluded, const glt_workspace* ws, int64_t* detail);
+                         const glt_excluded* excluded, const glt_trees* trees, const glt_workspace* ws, int64_t* detail);
 
 // One hop of one edge type for F rows, all local, in two steps: how many neighbours each row yields, counts [F]; then of
 // all picks in row order those from `first` on, n of them: neighbours (gids) [n] and edge rows [n] or null. Nothing is
-// allocated beyond the positions of one row, so that a caller can take a row of any length in pieces. excluded: null where
-// nothing is; the same in both steps.
+// allocated beyond the positions of one row, so that a caller can take a row of any length in pieces. excluded, trees: null where
+// there are none; the same in both steps.
 GLT_API int32_t glt_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
-                               int32_t replace, const glt_excluded* excluded, int64_t* counts, int64_t* detail);
+                               int32_t replace, const glt_excluded* excluded, const glt_trees* trees, int64_t* counts,
+                               int64_t* detail);
 GLT_API int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
                               uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const glt_excluded* excluded,
-                              const int64_t* counts, int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows,
+                              const glt_trees* trees, const int64_t* counts, int64_t first, int64_t n, int64_t* neighbors, int64_t* edge_rows,
                               int64_t* detail);
 
 // found [n]: 1 where the edge type has an edge from src[i] to dst[i], else 0. All dst are local nodes; src may be anywhere.

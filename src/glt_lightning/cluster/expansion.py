@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.sample import RowDraw
+from glt_lightning.ops.trees import Trees, is_tree
 from glt_lightning.options import DrawOptions
+from glt_lightning.sampler.source import MOST_PAIRS
 from glt_lightning.transport.message import Message, lay_out, layout_entries
 
 _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
@@ -24,7 +26,7 @@ _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, 
 @dataclass(frozen=True)
 class Expansion:
     """A checked request. fanouts: [R].  rows: node type -> int64 [F].  first: number of picks that the caller has already.
-    excluded: edges that are not there."""
+    excluded: edges that are not there.  trees: of the rows, in a disjoint batch."""
 
     key: int
     hop: int
@@ -33,6 +35,7 @@ class Expansion:
     rows: Mapping[int, np.ndarray]
     first: int = 0
     excluded: ExcludedEdges | None = None
+    trees: Trees | None = None
 
     def answer(self, view: GraphView, wire: np.dtype, most_bytes: int) -> Message:
         """The reply, at most ``most_bytes``. Raises `DataError` if the counts alone take more, and as `RowDraw.picks`."""
@@ -49,7 +52,8 @@ class Expansion:
             )
         without = {} if self.excluded is None else self.excluded.find(view)
         draws = [
-            RowDraw(view, r, gids, fanout, self.key, self.hop, self.draw, without.get(r)) for r, fanout, gids in asked
+            RowDraw(view, r, gids, fanout, self.key, self.hop, self.draw, without.get(r), self.trees)
+            for r, fanout, gids in asked
         ]
         counts = [draw.count() for draw in draws]
         ends = np.cumsum([0, *(c.sum() for c in counts)])
@@ -76,6 +80,19 @@ class Expansion:
                 arrays[f"{draw.edge_type}/counts"][...] = count
             _fill(draw, count, begin, arrays[f"{draw.edge_type}/neighbors"], arrays.get(f"{draw.edge_type}/edge_rows"))
         return Message({"arrays": layout_entries(layout), "total": total}, body)
+
+
+def read_arrays(
+    arrays: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], ExcludedEdges | None, Trees | None]:
+    """(the rows of each node type by its name, `Expansion.excluded`, `Expansion.trees`) of a request. Raises `DataError`."""
+    excluded, trees = ExcludedEdges.from_arrays(arrays), Trees.from_arrays(arrays)
+    if excluded is not None and excluded.num_pairs > MOST_PAIRS:  # each may scan the longest row
+        raise DataError(
+            f"expand: a request may have at most {MOST_PAIRS} excluded edges, got {excluded.num_pairs}. Use a smaller "
+            "batch_size."
+        )
+    return {name: ids for name, ids in arrays.items() if not is_excluded(name) and not is_tree(name)}, excluded, trees
 
 
 def _fill(draw: RowDraw, counts: np.ndarray, first: int, neighbors: np.ndarray, edge_rows: np.ndarray | None) -> None:

@@ -10,18 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.cluster.expansion import Expansion
+from glt_lightning.cluster.expansion import Expansion, read_arrays
 from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
-from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges, require_pairs
 from glt_lightning.ops.induce import Among, induce
-from glt_lightning.options import DrawOptions
-from glt_lightning.options.draw import read_weights
+from glt_lightning.options.draw import DrawOptions, read_weights
 from glt_lightning.sampler.sample import Draft, Field
 from glt_lightning.sampler.source import MOST_PAIRS, wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
@@ -71,16 +69,10 @@ class Owner:
         view = self._partition.weighted(draw.weights)
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
-        arrays = unpack(message)
-        excluded = ExcludedEdges.from_arrays(arrays)
-        rows = {_index(name, view.num_types): _ids(ids) for name, ids in arrays.items() if not is_excluded(name)}
+        named, excluded, trees = read_arrays(unpack(message))
+        rows = {_index(name, view.num_types): _ids(ids) for name, ids in named.items()}
         first = read_integer({"first": 0} | dict(ask), "first", 0, 2**62)
-        if excluded is not None and excluded.num_pairs > MOST_PAIRS:  # each may scan the longest row
-            raise DataError(
-                f"expand: a request may have at most {MOST_PAIRS} excluded edges, got {excluded.num_pairs}. Use a smaller "
-                "batch_size."
-            )
-        question = Expansion(key, hop, fanouts, draw, rows, first, excluded)
+        question = Expansion(key, hop, fanouts, draw, rows, first, excluded, trees)
         return question.answer(view, self._wire, self._reply_bytes)
 
     @guarded()

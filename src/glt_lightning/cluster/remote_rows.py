@@ -44,7 +44,8 @@ class PeerRows:
     def expand(self, owner: int, request: Expand) -> Picked:
         peer = self.peers[owner - 1]
         excluded = {} if request.excluded is None else request.excluded.to_arrays()
-        arrays, body = pack({str(t): ids for t, ids in request.rows.items()} | excluded)
+        trees = {} if request.trees is None else request.trees.to_arrays()
+        arrays, body = pack({str(t): ids for t, ids in request.rows.items()} | excluded | trees)
         header = {
             "key": request.key,
             "hop": request.hop,

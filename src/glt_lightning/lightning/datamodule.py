@@ -98,6 +98,8 @@ class GLTDataModule(SeedDataModule):
         transform: What changes every batch, before it is moved to the device: the class path of a transform, of PyG or your own,
             the path of a function, ``{class_path: ..., init_args: {...}}``, in a script also a callable. It takes a batch and
             returns one. What changes the graph before it is partitioned is ``transforms``.
+        disjoint: Every seed is the root of a tree of its own: nodes near two seeds are in the batch twice, drawn independently.
+            ``batch`` tells of each node to which seed, or edge to predict, its tree belongs. The CPU samples such batches.
         predict_split: Nodes to predict: all of ``input_type``, or those of a split; with ``task: link`` the edges of a split.
         task: ``node``: seeds are nodes. ``link``: seeds are edges, to be told from pairs of nodes without an edge.
         edge_splits: The edges to predict: ``{train, val, test}``, each a path of node ids [2, S] or [S, 2], or
@@ -156,6 +158,7 @@ class GLTDataModule(SeedDataModule):
         # as for dataset
         transform: str | dict[str, Any] | Any = None,
         with_row: bool = False,
+        disjoint: bool = False,
     ) -> None:
         links = LinkSeeds.of(
             task,
@@ -187,6 +190,7 @@ class GLTDataModule(SeedDataModule):
         self.splits, self.predict_split = splits or {}, predict_split
         self.transform = BatchTransform.of("transform", transform)
         self.seed_weights, self.edge_format, self.with_row = seed_weights, edge_format, with_row
+        self.disjoint = disjoint
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
@@ -198,6 +202,8 @@ class GLTDataModule(SeedDataModule):
     def _check_options(self) -> None:
         check_seed_weights(self.seed_weights)
         one_of("edge_format", self.edge_format, EDGE_FORMATS)
+        if not isinstance(self.disjoint, bool):
+            raise OptionError(f"disjoint: expected true or false, got {self.disjoint!r:.80}.")
         self._check_graph()
         for name in ("batch_size", "eval_batch_size"):
             size = getattr(self, name)

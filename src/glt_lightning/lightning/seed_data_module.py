@@ -29,6 +29,7 @@ class SeedDataModule(GraphDataModule):
     edge_format: EdgeFormat
     transform: BatchTransform | None
     with_row: bool
+    disjoint: bool
 
     def _check_before_partitioning(self, stage: str | None) -> None:
         """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
@@ -59,6 +60,7 @@ class SeedDataModule(GraphDataModule):
             "edge_format": self.edge_format,
             "transform": self.transform,
             "with_row": self.with_row,
+            "disjoint": self.disjoint,
         }
         if self.links is None:
             seeds, split = self._find_seeds(split)

@@ -17,6 +17,7 @@ from glt_lightning.sampler.sample import (
     BY_SOURCE,
     COLUMN_POINTERS,
     ROW,
+    TREE_OF,
     Sample,
     aggregate_key,
     edge_key,
@@ -38,6 +39,7 @@ _ALWAYS = {
     "num_nodes",
     "num_sampled_nodes",
     "num_sampled_edges",
+    TREE_OF,
     AGGREGATED,
     f"{AGGREGATED}_aggr",
 }
@@ -86,6 +88,8 @@ class Collate:
             data.num_nodes = _num_nodes(a, 0)
         if (ids := a.get(edge_key(0, "e_id"))) is not None:
             data.e_id = as_tensor(ids)
+        if (tree := a.get(node_key(0, TREE_OF))) is not None:
+            data[TREE_OF] = as_tensor(tree)
         data.num_sampled_nodes = a["num_sampled_nodes"][0].tolist()
         data.num_sampled_edges = a["num_sampled_edges"][0].tolist()
         self._add_seeds(data, a)
@@ -103,6 +107,8 @@ class Collate:
             self._add_ids(store, a, t)
             if not self._node_attrs[t]:
                 store.num_nodes = _num_nodes(a, t)
+            if (tree := a.get(node_key(t, TREE_OF))) is not None:
+                store[TREE_OF] = as_tensor(tree)
             store.num_sampled_nodes = a["num_sampled_nodes"][t].tolist()
             if (rows := a.get(node_key(t, DEVICE_ROWS))) is not None:
                 store[DEVICE_ROWS] = as_tensor(rows)

@@ -45,6 +45,8 @@ class LinkSpec:
         exact: For evaluation: every edge exactly once over all ranks, and the same draws in every epoch.
         extras: Arrays [S, ...] in the order of the edges, by the name that they get in a batch.
         edge_format, transform, with_row: As in `LoaderSpec`.
+        disjoint: Both ends of every edge, and of every negative, are roots of trees of their own. ``batch`` tells of each node to
+            which edge its tree belongs; those of negative j belong to edge j modulo the number of edges.
 
     Raises:
         OptionError: For a spec that contradicts itself; by ``make_link_loader`` for one that does not fit the graph.
@@ -74,6 +76,7 @@ class LinkSpec:
     edge_format: EdgeFormat = "tensor"
     transform: Any = None
     with_row: bool = False
+    disjoint: bool = False
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
@@ -96,6 +99,11 @@ class LinkSpec:
             raise OptionError(
                 f"{where} edge_label: triplets have no labels. Remove it, give it as one of extras, or set neg_sampling.mode "
                 "to binary."
+            )
+        if self.disjoint and options is not None and options.sharing == "shared":
+            raise OptionError(
+                f"{where} disjoint: shared negatives (neg_sampling.sharing) belong to no edge alone, and so to no tree. Set "
+                "sharing to none or in_batch, or remove disjoint."
             )
         object.__setattr__(self, "edge_label_index", edges)
         object.__setattr__(self, "neg_sampling", options)
@@ -183,6 +191,7 @@ class LinkSpec:
             extras=dict(self.extras) | ({} if labels is None else {"edge_label": labels}),
             edge_format=self.edge_format,
             with_row=self.with_row,
+            disjoint=self.disjoint,
         )
 
     def task(self, schema: GraphSchema) -> LinkTask:

@@ -20,6 +20,7 @@ from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
+from glt_lightning.sampler.sample import TREE_OF
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
         stored=sampling.feature_dtype == "stored",
         aggregate=sampling.aggregate_first,
         pointers=spec.edge_format != "tensor",
+        disjoint=spec.disjoint,
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
         with_row=spec.with_row,
         **drawn_from(manifest, sampling.draw, sampling.weight_attr).values,
@@ -53,6 +55,12 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
                 f"loader {spec.name!r}: with_row: nodes of type {node_type!r} have an attribute row, and batches would have two. "
                 "Partition the data set without it, or under another name."
             )
+    has_name = [t for i, t in enumerate(manifest.schema.node_types) if TREE_OF in manifest.node_attrs(i)]
+    if config.disjoint and has_name:
+        raise OptionError(
+            f"loader {spec.name!r}: disjoint: batches say in {TREE_OF!r} which tree a node is in, and nodes of type "
+            f"{has_name[0]} have an attribute of this name. Give it another one when partitioning."
+        )
     return config
 
 

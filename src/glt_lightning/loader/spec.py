@@ -47,6 +47,8 @@ class LoaderSpec:
         with_row: Batches have ``row`` beside ``n_id``: the number of each node in its type, by which `DistEmbedding` looks it up.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
+        disjoint: Every seed is the root of a tree of its own, in which nodes are drawn and numbered apart from those of other
+            seeds. ``batch`` tells of each node which seed's tree it is in.
 
     Raises:
         OptionError: For a spec that contradicts itself; by ``make_loader`` for one that does not fit the graph.
@@ -80,6 +82,7 @@ class LoaderSpec:
     seed_weights: np.ndarray | Mapping[str, np.ndarray] | None = None
     transform: Any = None
     with_row: bool = False
+    disjoint: bool = False
 
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:

@@ -8,16 +8,21 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from glt_lightning.ops.merge import Drawn
+from glt_lightning.ops.trees import Trees
 
 
 class Growing(Protocol):
     """A batch in the making: `merge.BatchBuilder` in the host's memory, `cuda.khop_steps.DeviceHops` on a device.
 
-    frontier: per node type the nodes that the last hop found first (the seeds, before the first hop).
+    frontier: per node type the nodes that the last hop found first (the seeds, before the first hop).  trees: theirs, in a
+    disjoint batch.
     """
 
     @property
     def frontier(self) -> Sequence[Any]: ...
+
+    @property
+    def trees(self) -> Trees | None: ...
 
     def stitch(self, drawn: Mapping[int, Drawn]) -> Mapping[int, np.ndarray]:
         """Adds a hop's edges. Returns, by edge type, the edge rows (int64) of which owners may be asked for attributes."""
@@ -30,10 +35,17 @@ class Expands(Protocol):
     """Draws neighbours, and is notified of the nodes and edges that a batch has reached."""
 
     def expand(
-        self, key: int, hop: int, fanouts: Sequence[int], frontier: Sequence[Any], *, excluded: Any = None
+        self,
+        key: int,
+        hop: int,
+        fanouts: Sequence[int],
+        frontier: Sequence[Any],
+        *,
+        excluded: Any = None,
+        trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
         """Neighbours of a frontier that is new in the batch, by edge type. fanouts: [R], -1 all, 0 none.  excluded: edges that
-        are not there, as `run_hops` was given them."""
+        are not there, as `run_hops` was given them.  trees: of the frontier, in a disjoint batch."""
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
         """Called with the edge rows (int64) of new edges, by edge type, that `Growing.stitch` returned. Asks owners for their
@@ -66,7 +78,7 @@ def run_hops(
     """Grows ``batch``, which has its seeds, by one hop per entry of ``fanouts``, [H][R]. excluded: edges that are not there, for
     the first hop and for later ones."""
     for hop, each in enumerate(fanouts):
-        drawn = source.expand(key, hop, each, batch.frontier, excluded=excluded[hop > 0])
+        drawn = source.expand(key, hop, each, batch.frontier, excluded=excluded[hop > 0], trees=batch.trees)
         source.reached_edges(batch.stitch(drawn))
         batch.end_hop()
     source.reached_nodes(batch.frontier)

@@ -12,6 +12,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEntries, excluded_structs
 from glt_lightning.ops.graph import GraphView, per_type
 from glt_lightning.ops.native import GROW, WorkspaceStruct, check, library, pointers
+from glt_lightning.ops.trees import Trees, TreesStruct
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 _FIRST_NODES = 1 << 20  # first guess if the fan-outs allow more nodes; memory that is not touched costs nothing
@@ -29,6 +30,7 @@ class Subgraph:
     edge_row: R arrays int64 [e_r], or None where edges were not asked for.
     e_id: R arrays [e_r] of the user's edge ids as they are stored, or None where they were not asked for.
     nodes_per_hop: int64 [T, H + 1], nodes first seen in each hop.  edges_per_hop: int64 [R, H].
+    tree: T arrays int32 [n_t], the tree of each node; None where the batch has no trees.
     """
 
     gid: list[np.ndarray]
@@ -39,6 +41,7 @@ class Subgraph:
     nodes_per_hop: np.ndarray
     edges_per_hop: np.ndarray
     e_id: list[np.ndarray | None] = field(default_factory=list)
+    tree: list[np.ndarray] | None = None
 
     def without_last_hop(self) -> Subgraph:
         """The same without the nodes that the last hop found, and its edges."""
@@ -53,6 +56,7 @@ class Subgraph:
             e_id=[a if a is None else a[:n] for a, n in zip(self.e_id, edges, strict=False)],
             nodes_per_hop=nodes_per_hop,
             edges_per_hop=edges_per_hop,
+            tree=None if self.tree is None else _first(self.tree, nodes),
         )
 
 
@@ -64,6 +68,7 @@ class KHopOp:
     edge_ids: for each edge type the arrays [edges] of its P parts, which are read together with the neighbours, or None
     where edge ids are not wanted; all of one dtype, int32 or int64. A second pass over the edges takes half as long again.
     require_room: called with the number of bytes before memory for nodes or edges of a batch grows; may raise to refuse it.
+    disjoint: batches have trees.
     """
 
     def __init__(
@@ -75,8 +80,9 @@ class KHopOp:
         edge_rows: Sequence[bool] | None = None,
         edge_ids: Sequence[Sequence[np.ndarray | None] | None] | None = None,
         require_room: Callable[[int], None] | None = None,
+        disjoint: bool = False,
     ) -> None:
-        self._require_room = require_room
+        self._require_room, self._disjoint = require_room, disjoint
         self._graph, self._draw = graph, draw
         edge_types = graph.num_edge_types
         self._wanted = [draw.with_edge] * edge_types if edge_rows is None else list(edge_rows)
@@ -86,7 +92,8 @@ class KHopOp:
         self._fanouts = np.ascontiguousarray(fanouts, dtype=np.int32).reshape(len(fanouts), graph.num_edge_types)
         self._hops = len(fanouts)
         self._type_sizes = np.diff(graph.type_offsets)
-        self._wide = graph.num_nodes >= 2**32 - 1
+        # what the table knows a node by is larger with trees; memory that 8-byte slots do not touch costs nothing
+        self._wide = disjoint or graph.num_nodes >= 2**32 - 1
         self._most_nodes = 0  # largest batch so far: sizes the relabel table of the next
         self._call = library().glt_khop
         self._detail = np.zeros(4, dtype=np.int64)
@@ -99,6 +106,8 @@ class KHopOp:
         self._edge_cap = np.zeros(graph.num_edge_types, dtype=np.int64)
         self._gid = [np.empty(0, dtype=np.int64)] * graph.num_types
         self._uid = list(self._gid)
+        self._tree = [np.empty(0, dtype=np.int32)] * graph.num_types
+        self._no_trees, self._num_trees = np.empty(0, dtype=np.int32), 1
         self._src = [np.empty(0, dtype=np.int32)] * graph.num_edge_types
         self._dst = list(self._src)
         self._edge_row: list[np.ndarray | None] = [None] * graph.num_edge_types
@@ -112,10 +121,14 @@ class KHopOp:
             self._scratch = np.empty(draw.threads << 17, dtype=np.uint64)
 
     def __call__(
-        self, seeds: Mapping[int, np.ndarray], batch_key: int, excluded: Mapping[int, ExcludedEntries] | None = None
+        self,
+        seeds: Mapping[int, np.ndarray],
+        batch_key: int,
+        excluded: Mapping[int, ExcludedEntries] | None = None,
+        trees: Trees | None = None,
     ) -> Subgraph:
         """One batch. seeds: by node type int64 [S] gids of it; a seed that comes twice has two rows.  excluded: by edge type, the
-        entries of rows that are not there.
+        entries of rows that are not there.  trees: of all seeds, in a disjoint batch.
 
         The arrays of the result are valid until the next call.
         Raises `DataError` for a seed outside its type, `PartitionError` for damaged rows.
@@ -123,6 +136,7 @@ class KHopOp:
         each = per_type(seeds, self._graph.num_types, self._no_seeds)
         each = [np.ascontiguousarray(gids, dtype=np.int64) for gids in each]
         self._num_seeds[:] = [len(gids) for gids in each]
+        of_trees = None if trees is None else self._struct_of(trees)
         self._size_for(self._num_seeds.tolist())
         graph, fanouts, detail = self._fixed
         seed_pointers = pointers(each)
@@ -138,6 +152,7 @@ class KHopOp:
                 self._draw.replace,
                 self._draw.threads,
                 without,
+                None if of_trees is None else ctypes.byref(of_trees),
                 self._address,
                 detail,
             )
@@ -147,6 +162,11 @@ class KHopOp:
         if status:
             check(status, self._detail, "sample")
         return self._result()
+
+    def _struct_of(self, trees: Trees) -> TreesStruct:
+        assert self._disjoint, "no room for trees"
+        self._num_trees = max(self._num_trees, trees.num_trees)
+        return trees.struct(per_type(trees.of, self._graph.num_types, self._no_trees))
 
     def _result(self) -> Subgraph:
         nodes = self._nodes_per_hop.sum(axis=1).tolist()
@@ -161,19 +181,22 @@ class KHopOp:
             e_id=[a if a is None else a[:n] for a, n in zip(self._e_id, edges, strict=True)],
             nodes_per_hop=self._nodes_per_hop,
             edges_per_hop=self._edges_per_hop,
+            tree=[a[:n] for a, n in zip(self._tree, nodes, strict=True)] if self._disjoint else None,
         )
 
     def _bounds(self, num_seeds: Sequence[int]) -> tuple[list[int], list[int]]:
         """Most nodes per type and edges per edge type that these fan-outs allow."""
         graph = self._graph
-        sizes = self._type_sizes.tolist()
+        sizes = (self._type_sizes * self._num_trees).tolist()  # a node may be in every tree
         nodes, frontier = list(num_seeds), list(num_seeds)
         edges = [0] * graph.num_edge_types
         for hop in self._fanouts.tolist():
             new = [0] * graph.num_types
             for r, fanout in enumerate(hop):
                 source, rows = int(graph.src_types[r]), frontier[int(graph.dst_types[r])]
-                found = rows * fanout if fanout >= 0 else (int(graph.edge_bounds[r, -1]) if rows else 0)
+                found = (
+                    rows * fanout if fanout >= 0 else (int(graph.edge_bounds[r, -1]) * self._num_trees if rows else 0)
+                )
                 edges[r] += found
                 new[source] += found
             frontier = [min(n, s) for n, s in zip(new, sizes, strict=True)]
@@ -207,7 +230,7 @@ class KHopOp:
         slots = 64
         while slots * 3 // 4 < nodes + 1:
             slots *= 2
-        if self._graph.num_nodes <= _NODES_PER_SLOT * slots:
+        if not self._disjoint and self._graph.num_nodes <= _NODES_PER_SLOT * slots:
             slots = max(2, self._graph.num_nodes)
         if slots == self._slots:
             return
@@ -217,6 +240,8 @@ class KHopOp:
 
     def _node_array(self, t: int, n: int) -> None:
         self._gid[t], self._uid[t] = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        if self._disjoint:
+            self._tree[t] = np.empty(n, dtype=np.int32)
         self._node_cap[t] = n
 
     def _edge_array(self, r: int, n: int) -> None:
@@ -245,7 +270,7 @@ class KHopOp:
         if which < 2:
             return 8
         if which == 2:
-            return self._gid[index].itemsize + self._uid[index].itemsize
+            return self._gid[index].itemsize + self._uid[index].itemsize + 4 * self._disjoint
         ids = self._edge_id_dtype.itemsize if self._keep[index] is not None else 0
         return 8 + 8 * self._wanted[index] + ids
 
@@ -262,6 +287,7 @@ class KHopOp:
             self._dst,
             self._edge_row,
             self._e_id,
+            self._tree,
         ]
         tables = [pointers(a) for a in lists]
         self._tables = tables
@@ -270,7 +296,7 @@ class KHopOp:
         s.table_base = self._table_base.ctypes.data
         s.scratch_cap, s.scratch = len(self._scratch), self._scratch.ctypes.data
         s.node_cap, s.edge_cap = self._node_cap.ctypes.data, self._edge_cap.ctypes.data
-        s.gid, s.uid, s.src, s.dst, s.edge_row, s.e_id = (t.ctypes.data for t in tables)
+        s.gid, s.uid, s.src, s.dst, s.edge_row, s.e_id, s.tree = (t.ctypes.data for t in tables)
         s.edge_id_bytes, s.edge_ids = self._edge_id_dtype.itemsize, self._edge_ids.ctypes.data
         s.nodes_per_hop, s.edges_per_hop = self._nodes_per_hop.ctypes.data, self._edges_per_hop.ctypes.data
 

@@ -13,6 +13,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView, per_type
 from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.native import BAD_ARG, BAD_ID, GROW, MergeStruct, PicksStruct, check, library, pointer, pointers
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 
@@ -63,13 +64,14 @@ class Drawn:
 class BatchBuilder:
     """Grows one batch at a time: `start`, then for each hop `stitch` and `end_hop`, `result`.
 
-    Gives the very batches of `khop.KHopOp`. Owns its memory, so one instance serves one thread.
+    Gives the very batches of `khop.KHopOp`. Owns its memory, so one instance serves one thread. A node of a disjoint batch is
+    known, in its memory, by tree * number of nodes + gid.
     """
 
     def __init__(self, graph: GraphView, draw: DrawOptions = DEFAULT_DRAW) -> None:
         self._graph, self._columns = graph, draw.columns
-        self._wide = graph.num_nodes >= 2**32 - 1
         self._slots = 0
+        self._trees: Trees | None = None
         self._table = np.empty(0, dtype=np.int64)
         self._detail = np.zeros(4, dtype=np.int64)
         self._counts = np.zeros(2, dtype=np.int64)
@@ -79,10 +81,16 @@ class BatchBuilder:
         rows = np.empty(0, dtype=np.int64) if "edge_rows" in draw.columns else None
         self._edge_row = [rows for _ in range(graph.num_edge_types)]
 
-    def start(self, seeds: Mapping[int, np.ndarray]) -> None:
-        """seeds: by node type int64 [S] gids; a seed that comes twice has two rows. Raises `DataError` as `require_seeds`."""
+    def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> None:
+        """seeds: by node type int64 [S] gids; a seed that comes twice has two rows.  trees: of all seeds, in a disjoint batch.
+        Raises `DataError` as `require_seeds`."""
         graph = self._graph
         each = require_seeds(graph, seeds)
+        self._trees, self._num_ids = trees, graph.num_nodes
+        if trees is not None:
+            self._num_ids *= max(1, trees.num_trees)
+            none = np.empty(0, dtype=np.int64)
+            each = [gids + graph.num_nodes * trees.of.get(t, none).astype(np.int64) for t, gids in enumerate(each)]
         self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_edge_types
         self._ends = [
             (list(self._nodes), list(self._edges))
@@ -98,8 +106,22 @@ class BatchBuilder:
     @property
     def frontier(self) -> list[np.ndarray]:
         """Per node type int64 [F]: gids of the nodes that the last hop found first (the seeds before the first hop)."""
+        return self._frontier if self._trees is None else [ids % self._graph.num_nodes for ids in self._frontier]
+
+    @property
+    def trees(self) -> Trees | None:
+        """Those of the frontier; None where the batch has none."""
+        if self._trees is None:
+            return None
+        return self._trees.of_rows({t: self._tree_of(ids) for t, ids in enumerate(self._frontier)})
+
+    @property
+    def _frontier(self) -> list[np.ndarray]:
         (before, _), (now, _) = self._ends[-2:]
         return [gid[low:high] for gid, low, high in zip(self._gid, before, now, strict=True)]
+
+    def _tree_of(self, ids: np.ndarray) -> np.ndarray:
+        return (ids // self._graph.num_nodes).astype(np.int32)
 
     def stitch(self, drawn: Mapping[int, Drawn]) -> dict[int, np.ndarray]:
         """Adds a hop's edges, in the order of edge types; returns their edge rows, where edges are wanted."""
@@ -121,8 +143,12 @@ class BatchBuilder:
         self._reserve_nodes(source, self._nodes[source] + found)
         if self._reserve_table(sum(self._nodes) + found):
             self._fill()
-        structs = (PicksStruct * len(picks))(*[_struct(p, self._columns) for p in picks])
         first, last = graph.type_offsets[source : source + 2].tolist()
+        if self._trees is not None:
+            low_ids = self._gid[int(graph.dst_types[edge_type])][low:high]
+            picks = _in_trees(picks, owner, low_ids - low_ids % graph.num_nodes, (first, last))
+            first, last = 0, self._num_ids
+        structs = (PicksStruct * len(picks))(*[_struct(p, self._columns) for p in picks])
         rows = self._edge_row[edge_type]
         call = MergeStruct(
             num_owners=len(picks),
@@ -132,7 +158,7 @@ class BatchBuilder:
             first_lid=low,
             first_gid=first,
             num_gids=last - first,
-            num_ids=graph.num_nodes,
+            num_ids=self._num_ids,
             table_cap=self._slots,
             table=self._table.ctypes.data,
             node_cap=len(self._gid[source]),
@@ -161,14 +187,16 @@ class BatchBuilder:
     def result(self) -> Subgraph:
         """The batch; ``uid`` is empty. Its arrays are valid until the next `start`."""
         nodes, edges = (np.array(ends, dtype=np.int64) for ends in zip(*self._ends, strict=True))
+        ids = [a[:n] for a, n in zip(self._gid, self._nodes, strict=True)]
         return Subgraph(
-            gid=[a[:n] for a, n in zip(self._gid, self._nodes, strict=True)],
+            gid=ids if self._trees is None else [each % self._graph.num_nodes for each in ids],
             uid=[],
             src=[a[:n] for a, n in zip(self._src, self._edges, strict=True)],
             dst=[a[:n] for a, n in zip(self._dst, self._edges, strict=True)],
             edge_row=[a if a is None else a[:n] for a, n in zip(self._edge_row, self._edges, strict=True)],
             nodes_per_hop=np.diff(nodes, axis=0).T.copy(),
             edges_per_hop=np.diff(edges[1:], axis=0).T.copy(),  # the seeds have none
+            tree=None if self._trees is None else [self._tree_of(each) for each in ids],
         )
 
     def _reserve_nodes(self, node_type: int, n: int) -> None:
@@ -182,14 +210,15 @@ class BatchBuilder:
     def _reserve_table(self, nodes: int) -> bool:
         """Room for this many ids; True if the table is a new one."""
         slots = max(64, self._slots)
-        while slots * 3 // 4 < nodes + 1 and slots < self._graph.num_nodes:
+        while slots * 3 // 4 < nodes + 1 and slots < self._num_ids:
             slots *= 2
-        if self._graph.num_nodes <= 2 * slots:  # one slot per node of the graph: no probing
-            slots = max(2, self._graph.num_nodes)
-        if slots <= self._slots:
+        if self._num_ids <= 2 * slots:  # one slot per node of the graph, in each tree: no probing
+            slots = max(2, self._num_ids)
+        words = slots * (2 if self._num_ids >= 2**32 - 1 else 1)
+        if slots <= self._slots and words <= len(self._table):
             return False
         self._slots = slots
-        self._table = np.empty(slots * (2 if self._wide else 1), dtype=np.int64)
+        self._table = np.empty(words, dtype=np.int64)
         return True
 
     def _fill(self) -> None:
@@ -197,7 +226,7 @@ class BatchBuilder:
         status = library().glt_table_fill(
             self._table.ctypes.data,
             self._slots,
-            self._graph.num_nodes,
+            self._num_ids,
             lists.ctypes.data,
             counts.ctypes.data,
             len(counts),
@@ -215,6 +244,25 @@ def require_seeds(graph: GraphView, seeds: Mapping[int, np.ndarray]) -> list[np.
         if len(bad):
             raise DataError(f"sample: id {gids[bad[0]]} at position {bad[0]} is not a node of the seeds' type.")
     return each
+
+
+def _in_trees(picks: Sequence[Picks], owner: np.ndarray | None, base: np.ndarray, gids: tuple[int, int]) -> list[Picks]:
+    """Picks by what the table knows nodes by. base: int64 [F], what is added for the tree of each row.  gids: first of the
+    neighbours' type, and end."""
+    found = []
+    for number, each in enumerate(picks):
+        mine = base if owner is None else base[owner == number]
+        fits = len(mine) == len(each.counts) and int(each.counts.sum()) == len(each.neighbors)
+        inside = not len(each.neighbors) or gids[0] <= each.neighbors.min() <= each.neighbors.max() < gids[1]
+        if not fits or not inside or each.counts.min(initial=0) < 0:
+            raise DataError(
+                f"merge: {len(each.counts)} rows with {len(each.neighbors)} picks do not fit the request of {len(mine)} rows, or "
+                "are no nodes of their type."
+            )
+        rows = None if each.edge_rows is None else each.edge_rows.astype(np.int64)
+        ids = each.neighbors + np.repeat(mine, each.counts)
+        found.append(Picks(each.counts.astype(np.int64), ids, rows))
+    return found
 
 
 def _grown(array: np.ndarray, n: int) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, NativeError, NativeMemoryError, PartitionError
 
-ABI_VERSION = 14
+ABI_VERSION = 15
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 # Arguments as the headers have them: a pointer, int32_t, int64_t, uint64_t.
@@ -30,9 +30,9 @@ Signatures = dict[str, list[Any]]
 _STATUS = c_int32
 _SIGNATURES: Signatures = {
     "glt_abi_version": [],
-    "glt_khop": [P, P, P, I32, P, U64, I32, I32, P, P, P],
-    "glt_count_rows": [P, I32, P, I64, I32, I32, P, P, P],
-    "glt_pick_rows": [P, I32, P, I64, I32, U64, I32, I32, I32, P, P, I64, I64, P, P, P],
+    "glt_khop": [P, P, P, I32, P, U64, I32, I32, P, P, P, P],
+    "glt_count_rows": [P, I32, P, I64, I32, I32, P, P, P, P],
+    "glt_pick_rows": [P, I32, P, I64, I32, U64, I32, I32, I32, P, P, P, I64, I64, P, P, P],
     "glt_relabel": [P, I64, P, I64, I32, I32, P, P, I64, P, P],
     "glt_gather": [P, P, I32, I64, P, I64, P, I32, P],
     "glt_route": [P, I64, P, P, I32, I32, P, P, I32, P, P, P, P, P],
@@ -63,6 +63,7 @@ class GraphStruct(ctypes.Structure):
         ("edge_base", c_void_p),
         ("num_edges", c_void_p),
         ("sums", c_void_p),
+        ("times", c_void_p),
     ]
 
 
@@ -78,6 +79,7 @@ class WorkspaceStruct(ctypes.Structure):
         ("node_cap", c_void_p),
         ("gid", c_void_p),
         ("uid", c_void_p),
+        ("tree", c_void_p),
         ("edge_cap", c_void_p),
         ("src", c_void_p),
         ("dst", c_void_p),

@@ -38,9 +38,11 @@ def _bits(value: int) -> Tensor:
     return torch.tensor(_signed(value), dtype=torch.int64)
 
 
-def row_streams(batch_key: int, hop: int, edge_type_key: int, user_ids: Tensor) -> Tensor:
-    """int64 [F]: the stream of draws of each row."""
+def row_streams(batch_key: int, hop: int, edge_type_key: int, user_ids: Tensor, trees: Tensor | None = None) -> Tensor:
+    """int64 [F]: the stream of draws of each row. trees: int64 [F], those of the rows of a disjoint batch."""
     hop_key = mix(mix(_bits(batch_key) ^ mix(_bits(hop + 1))) ^ _bits(edge_type_key))
+    if trees is not None:
+        hop_key = mix(hop_key ^ mix(trees + 1))
     return mix(hop_key + user_ids * _signed(_GOLDEN))
 
 
@@ -109,16 +111,17 @@ def sample_rows(
     replace: bool,
     left: list[Tensor] | None = None,
     sums: Tensor | None = None,
+    trees: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Positions in the edge arrays that the rows pick.
 
     rows: int64 [F] into ``indptr``; user_ids: int64 [F], the nodes' user ids, which key the draws.  left: for each row the
     positions that are not excluded, ascending; None: nothing is.  sums: int [E], prefix sums of weights within each row; None:
-    all neighbours weigh the same.
+    all neighbours weigh the same.  trees: as for `row_streams`.
     Returns (counts int64 [F], positions int64 [sum of counts] in row order).
     """
     begin = indptr[rows]
-    streams = row_streams(batch_key, hop, edge_type_key, user_ids)
+    streams = row_streams(batch_key, hop, edge_type_key, user_ids, trees)
     degrees = (
         indptr[rows + 1] - begin if left is None else torch.tensor([len(each) for each in left], dtype=torch.int64)
     )
@@ -231,13 +234,15 @@ class ReferenceEdgeType:
 
 @dataclass
 class ReferenceBatch:
-    """n_id per node type; (edge_index [2, E], e_id [E]) per edge type; counts as in a batch."""
+    """n_id per node type; (edge_index [2, E], e_id [E]) per edge type; counts as in a batch. tree: per node type, int64 [N],
+    where batches are disjoint."""
 
     n_id: list[Tensor]
     edge_index: list[Tensor]
     e_id: list[Tensor]
     nodes_per_hop: list[list[int]] = field(default_factory=list)
     edges_per_hop: list[list[int]] = field(default_factory=list)
+    tree: list[Tensor] | None = None
 
 
 def khop(
@@ -249,14 +254,17 @@ def khop(
     batch_key: int,
     replace: bool = False,
     excluded: Mapping[int, Set[tuple[int, int]]] | None = None,
+    trees: Mapping[int, Tensor] | None = None,
 ) -> ReferenceBatch:
-    """A whole batch in the user's ids. seeds: by node type.  excluded: by edge type, as for `left_of`.
+    """A whole batch in the user's ids. seeds: by node type.  excluded: by edge type, as for `left_of`.  trees: int64, of the
+    seeds, by node type, where batches are disjoint: a node is then one of a tree.
 
     Local ids of a type: its seeds first (one row each, also when equal), then by first occurrence in the order hop, edge
     type, frontier local id, pick. Each node is expanded in the hop after it was found.
     """
     empty = torch.empty(0, dtype=torch.int64)
-    nodes = [seeds.get(t, empty) for t in range(num_types)]
+    # a node of a tree is known by both: without trees, all are in one
+    nodes = [seeds.get(t, empty) + (0 if trees is None else trees.get(t, empty) * _MOST_IDS) for t in range(num_types)]
     frontier = [(0, len(n)) for n in nodes]
     nodes_per_hop = [[len(n)] for n in nodes]
     edges: list[list[Tensor]] = [[] for _ in edge_types]
@@ -264,7 +272,7 @@ def khop(
     for hop, per_edge_type in enumerate(fanouts):
         for r, (edge_type, fanout) in enumerate(zip(edge_types, per_edge_type, strict=True)):
             begin, end = frontier[edge_type.destination]
-            rows = nodes[edge_type.destination][begin:end]
+            tree, rows = _apart(nodes[edge_type.destination][begin:end])
             gone = None if excluded is None else excluded.get(r)
             counts, at = sample_rows(
                 edge_type.indptr,
@@ -277,8 +285,10 @@ def khop(
                 replace=replace,
                 left=None if gone is None else left_of(edge_type.indptr, edge_type.neighbors, rows, rows, gone),
                 sums=edge_type.sums,
+                trees=None if trees is None else tree,
             )
-            nodes[edge_type.source], lids = relabel(edge_type.neighbors[at], nodes[edge_type.source])
+            found = edge_type.neighbors[at] + torch.repeat_interleave(tree, counts) * _MOST_IDS
+            nodes[edge_type.source], lids = relabel(found, nodes[edge_type.source])
             dst = torch.repeat_interleave(torch.arange(begin, end), counts)
             edges[r].append(torch.stack([lids.to(torch.int64), dst]))
             edge_ids[r].append(edge_type.edge_ids[at])
@@ -286,12 +296,21 @@ def khop(
         for t, (begin, end) in enumerate(frontier):
             nodes_per_hop[t].append(end - begin)
     return ReferenceBatch(
-        n_id=nodes,
+        n_id=[_apart(each)[1] for each in nodes],
         edge_index=[torch.cat([torch.empty(2, 0, dtype=torch.int64), *e], dim=1) for e in edges],
         e_id=[torch.cat([empty, *e]) for e in edge_ids],
         nodes_per_hop=nodes_per_hop,
         edges_per_hop=[[e.shape[1] for e in hops] for hops in edges],
+        tree=None if trees is None else [_apart(each)[0] for each in nodes],
     )
+
+
+_MOST_IDS = 1 << 40
+
+
+def _apart(nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """(trees, user ids)"""
+    return nodes // _MOST_IDS, nodes % _MOST_IDS
 
 
 def propagate_labels(

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEntries
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.native import call, check, library
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 
@@ -20,7 +22,7 @@ class RowDraw:
     """What is drawn for rows of one edge type.
 
     gids: int64 [F], destination nodes, all local.  fanout: -1 (all), or 1 to `types.MAX_FANOUT`.  excluded: entries of rows
-    that are not there.
+    that are not there.  trees: of the rows of each node type, in a disjoint batch.
     """
 
     graph: GraphView
@@ -31,6 +33,7 @@ class RowDraw:
     hop: int
     draw: DrawOptions = DEFAULT_DRAW
     excluded: ExcludedEntries | None = None
+    trees: Trees | None = None
 
     def picks(
         self, require_room: Callable[[int], None] = lambda nbytes: None
@@ -52,13 +55,25 @@ class RowDraw:
         """int64 [F]: how many neighbours each row yields. Raises as `picks`."""
         counts = np.empty(len(self.gids), dtype=np.int64)
         rows = (self.graph.address, self.edge_type, self.gids.ctypes.data, len(self.gids), self.fanout)
-        status, detail = call(library().glt_count_rows, *rows, self.draw.replace, self._excluded, counts)
+        status, detail = call(library().glt_count_rows, *rows, self.draw.replace, self._excluded, self._trees, counts)
         check(status, detail, "sample")
         return counts
 
     @property
     def _excluded(self) -> Any:
         return None if self.excluded is None else ctypes.byref(self.excluded.struct)
+
+    @property
+    def _trees(self) -> Any:
+        if self.trees is None:
+            return None
+        mine = self.trees.of.get(int(self.graph.dst_types[self.edge_type]))
+        if mine is None or len(mine) != len(self.gids):
+            got = "none" if mine is None else len(mine)
+            raise DataError(f"sample: expected a tree for each of {len(self.gids)} rows, got {got}.")
+        if (most := int(mine.max(initial=-1))) >= self.trees.num_trees:
+            raise DataError(f"sample: tree {most} of a row is not one of the {self.trees.num_trees} trees.")
+        return ctypes.byref(self.trees.struct([mine]))
 
     def pick(
         self,
@@ -85,6 +100,7 @@ class RowDraw:
             self.draw.replace,
             threads,
             self._excluded,
+            self._trees,
             counts,
             first,
             len(neighbors),

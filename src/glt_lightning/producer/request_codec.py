@@ -14,6 +14,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
+from glt_lightning.ops.trees import Trees, is_tree
 from glt_lightning.options import DEFAULT_DRAW
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.transport.message import Message, pack, read_integer, unpack
@@ -74,6 +75,7 @@ def write_request(request: BatchRequest) -> tuple[dict[str, Any], np.ndarray]:
     further |= {f"{_EXTRA}{name}": values for name, values in request.extras.items()}
     further |= {f"{_LINK}{name}": values for name, values in request.link.items()}
     further |= {} if request.excluded is None else request.excluded.to_arrays()
+    further |= {} if request.trees is None else request.trees.to_arrays()
     arrays, body = pack({"seeds": request.seeds, "input_id": request.input_id, **further})
     return {"number": request.number, "key": request.key, "arrays": arrays}, body
 
@@ -83,10 +85,11 @@ def read_request(message: Message) -> BatchRequest:
     damaged message, `WireError`."""
     arrays = unpack(message)
     extras, more, link = ({n.removeprefix(p): arrays[n] for n in arrays if n.startswith(p)} for p in _PREFIXES)
-    plain = {name for name in arrays if not name.startswith(_PREFIXES) and not is_excluded(name)}
     named = all(_is_name(name) for name in (*extras, *link)) and all(_is_number(name) for name in more)
+    plain = {name for name in arrays if not name.startswith(_PREFIXES) and not is_excluded(name) and not is_tree(name)}
     if plain != {"seeds", "input_id"} or not named:
         further = {f"{_SEEDS}<node type>", f"{_EXTRA}<name>", f"{_LINK}<name>", "excluded/<edge type>"}
+        further |= {"tree/<node type>", "until", "since"}
         raise wrong_fields("arrays", {"seeds", "input_id"}, arrays, optional=further)
     seeds, input_id = (_read_ids(name, arrays[name]) for name in ("seeds", "input_id"))
     if len(seeds) != len(input_id):
@@ -100,6 +103,7 @@ def read_request(message: Message) -> BatchRequest:
         extras,
         link,
         ExcludedEdges.from_arrays(arrays),
+        Trees.from_arrays(arrays),
     )
 
 

@@ -16,6 +16,7 @@ from glt_lightning.sampler.sample import (
     BY_SOURCE,
     COLUMN_POINTERS,
     ROW,
+    TREE_OF,
     Draft,
     Field,
     copied,
@@ -29,11 +30,16 @@ NO_ARRAYS: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 def assemble(
-    source: NeighborSource, request: BatchRequest, found: Found, link: Mapping[str, np.ndarray] = NO_ARRAYS
+    source: NeighborSource,
+    request: BatchRequest,
+    found: Found,
+    link: Mapping[str, np.ndarray] = NO_ARRAYS,
+    examples: np.ndarray | None = None,
 ) -> Draft:
     """The draft of a batch: ids, numbers per hop, edges, and the attributes of all nodes and edges of ``found``.
 
-    link: the arrays of a batch of edges (`sampler.link`), by name.
+    link: the arrays of a batch of edges (`sampler.link`), by name.  examples: int64, the example that each tree of a disjoint
+    batch belongs to; None: every tree is one.
     Waits for the rows that owners were asked for. Raises `PeerError` for an owner that does not send them, and `DataError`
     for a batch of more than ``source.config.most_bytes``.
     """
@@ -63,6 +69,11 @@ def assemble(
                 fields.append(local.by_source(edge_key(table.type, BY_SOURCE), found, table.type))
         elif source.config.with_row:
             fields.append(local.row_numbers(node_key(table.type, ROW), found, table.type))
+        if table.kind == "node" and source.config.disjoint:
+            tree = found.tree[table.type]
+            fields.append(
+                local.put(key(table.type, TREE_OF), tree.astype(np.int64) if examples is None else examples[tree])
+            )
         if table.on_device is not None:
             fields.append(copied(key(table.type, "device_rows"), table.all_ranks))
         table.count(counters)

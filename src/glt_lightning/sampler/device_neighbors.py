@@ -58,7 +58,11 @@ class DeviceNeighbors(MappedTables):
         self._n_id, self._places = [], {}  # else the device holds two batches while the next one is made
 
     def khop(
-        self, seeds: Mapping[int, np.ndarray], key: int, excluded: ExcludedEdges | None = None
+        self,
+        seeds: Mapping[int, np.ndarray],
+        key: int,
+        excluded: ExcludedEdges | None = None,
+        trees: Any = None,
     ) -> DeviceSubgraph | None:
         return self._khop({t: self._kernels.put(gids) for t, gids in seeds.items()}, key, self._put_excluded(excluded))
 
@@ -68,7 +72,7 @@ class DeviceNeighbors(MappedTables):
             return None
         return DeviceExcluded(excluded.find(self.view), self.view.num_edge_types, self._kernels)
 
-    def start(self, seeds: Mapping[int, np.ndarray]) -> DeviceHops:
+    def start(self, seeds: Mapping[int, np.ndarray], trees: Any = None) -> DeviceHops:
         each = require_seeds(self.view, seeds)
         put = [self._kernels.put(gids) for gids in each]
         return DeviceHops(self._store.graph, put, self.config, remote=self._remote, host_seeds=each)
@@ -82,8 +86,9 @@ class DeviceNeighbors(MappedTables):
         *,
         new: bool = True,
         excluded: ExcludedEdges | None = None,
+        trees: Any = None,
     ) -> Mapping[int, Drawn]:
-        return self._khop.expand(key, hop, fanouts, frontier, excluded=self._put_excluded(excluded))
+        return self._khop.expand(key, hop, fanouts, frontier, excluded=self._put_excluded(excluded), trees=trees)
 
     def routed(self, frontier: Sequence[Frontier]) -> Sequence[np.ndarray]:
         return [nodes.remote_gids for nodes in frontier]

@@ -15,6 +15,7 @@ from glt_lightning.ops.merge import BatchBuilder, Drawn, Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.ops.tiered import TieredShards
+from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.sample import Field, copied
 from glt_lightning.sampler.table import MappedTables, RowTable
 
@@ -39,17 +40,24 @@ class HostSource(MappedTables):
             edge_rows=by_row,
             edge_ids=ids,
             require_room=config.require_room,
+            disjoint=config.disjoint,
         )
 
     @cached_property
     def _builder(self) -> BatchBuilder:
         return BatchBuilder(self.view, self.config)
 
-    def khop(self, seeds: Mapping[int, np.ndarray], key: int, excluded: ExcludedEdges | None = None) -> Subgraph | None:
-        return self._khop(seeds, key, None if excluded is None else excluded.find(self.view))
+    def khop(
+        self,
+        seeds: Mapping[int, np.ndarray],
+        key: int,
+        excluded: ExcludedEdges | None = None,
+        trees: Trees | None = None,
+    ) -> Subgraph | None:
+        return self._khop(seeds, key, None if excluded is None else excluded.find(self.view), trees)
 
-    def start(self, seeds: Mapping[int, np.ndarray]) -> BatchBuilder:
-        self._builder.start(seeds)
+    def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> BatchBuilder:
+        self._builder.start(seeds, trees)
         return self._builder
 
     def expand(
@@ -61,13 +69,14 @@ class HostSource(MappedTables):
         *,
         new: bool = True,
         excluded: ExcludedEdges | None = None,
+        trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
         gids = [frontier[t] for t in self.view.dst_types.tolist()]
         without = {} if excluded is None else excluded.find(self.view)
         drawn = {}
         for r, fanout in enumerate(fanouts):
             if fanout:
-                rows = RowDraw(self.view, r, gids[r], fanout, key, hop, self.config, without.get(r))
+                rows = RowDraw(self.view, r, gids[r], fanout, key, hop, self.config, without.get(r), trees)
                 drawn[r] = Drawn([Picks(*rows.picks(self.config.require_room))])
         return drawn
 

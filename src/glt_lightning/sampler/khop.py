@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from glt_lightning.store.device_store import DeviceStore  # imports torch
 
 
+NO_TREES_ON_GPU = (
+    "the CPU samples disjoint batches, and here a GPU samples. Set sampling.topology to cpu and remove worker_devices, or remove "
+    "disjoint."
+)
+
+
 def neighbor_source(
     partition: LocalPartition,
     config: SamplerConfig,
@@ -40,9 +46,11 @@ def neighbor_source(
     remote rows and neighbour lists that are cached on this host.  on_device: nodes whose attributes the trainer's device
     has; batches of the CPU leave them out, and an array ``device_rows`` (int32 [n], -1: not there) tells of every node its
     row on the device.  attributes: False for a source that serves `k_hop` alone, and asks owners for no attributes.
-    Raises `OptionError` for ``on_device`` together with ``store``.
+    Raises `OptionError` for ``on_device`` together with ``store``, and for disjoint batches of a device.
     """
     local: LocalSource
+    if config.disjoint and store is not None:
+        raise OptionError(f"disjoint: {NO_TREES_ON_GPU}")
     require_aggregable(partition.manifest, config)
     if config.aggregate is not None and (store is not None or on_device is not None):
         raise OptionError(
@@ -92,8 +100,9 @@ class KHopSampler:
         """
         if self._links is None:
             seeds = request.typed_seeds(self.source.config.seed_type)
-            return assemble(self.source, request, k_hop(self.source, seeds, request.key, request.excluded))
+            found = k_hop(self.source, seeds, request.key, request.excluded, request.trees)
+            return assemble(self.source, request, found)
         ends = self._links.find(request)
-        found = k_hop(self.source, ends.seeds, request.key, ends.excluded)
+        found = k_hop(self.source, ends.seeds, request.key, ends.excluded, ends.trees)
         self.source.local.counters.add(ends.counters)
-        return assemble(self.source, request, found, ends.arrays)
+        return assemble(self.source, request, found, ends.arrays, ends.examples)

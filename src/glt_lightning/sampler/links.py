@@ -11,13 +11,16 @@ import numpy as np
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.link import LinkSampler
+from glt_lightning.sampler.link import LinkEnds, LinkSampler
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.negatives import key_of_type
 from glt_lightning.sampler.neighbors import NeighborSource
 from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import of_type
+
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,16 @@ class EdgeSeeds:
     seeds: node type -> int64 gids, each once, in first-occurrence order of the edges' sources, destinations, and those of
     negatives, edge type after edge type.  excluded: edges over which no messages are passed.  arrays: by PyG's names, with
     positions among these seeds; those of further edge types by `of_type`.  counters: what it took to find them.
+    Of a disjoint batch, seeds are as they come.  trees: the bounds of their trees, where there are some.  examples: int64, the
+    number of the edge that each tree belongs to, edge type after edge type; negative j belongs to edge j modulo their number.
     """
 
     seeds: dict[int, np.ndarray]
     excluded: ExcludedEdges | None
     arrays: dict[str, np.ndarray]
     counters: Counters
+    trees: Trees | None = None
+    examples: np.ndarray | None = None
 
 
 class LinksSampler:
@@ -52,8 +59,7 @@ class LinksSampler:
         for link, edge_type, mine in zip(self._links, self._edge_types, requests, strict=True):
             key = key_of_type(request.key, edge_type, len(self._links))
             found.append(link.find(replace(mine, key=key)))
-        types = [t for link in self._links for t in (*link.types, *link.types)]
-        seeds, lids = _first_occurrences(types, [gids for ends in found for gids in ends.all])
+        seeds, lids, examples = self._place(found)
         arrays = {}
         for i, (link, ends) in enumerate(zip(self._links, found, strict=True)):
             for name, array in (ends.arrays | link.fields(lids[4 * i : 4 * i + 4])).items():
@@ -61,7 +67,26 @@ class LinksSampler:
         counters = Counters(remote_s=self._source.local.counters.remote_s)
         counters.sample_s = time.perf_counter() - begin - counters.remote_s
         excluded = _joined(request.excluded, [each for ends in found for each in ends.excluded])
-        return EdgeSeeds(seeds, excluded, arrays, counters)
+        return EdgeSeeds(seeds, excluded, arrays, counters, _trees_of(request, examples, found), examples)
+
+    def _place(self, found: Sequence[LinkEnds]) -> tuple[dict[int, np.ndarray], list[np.ndarray], np.ndarray | None]:
+        """(seeds, positions among them of all arrays of ``found``, `EdgeSeeds.examples`)"""
+        types = [t for link in self._links for t in (*link.types, *link.types)]
+        arrays = [gids for ends in found for gids in ends.all]
+        if not self._source.config.disjoint:
+            return *_first_occurrences(types, arrays), None
+        ends = np.cumsum([0, *(len(each.src) for each in found)]).tolist()
+        shared = [4 * i + 3 for i, link in enumerate(self._links) if link.task.sharing == "in_batch"]
+        for i in shared:  # the destinations of the edges, in whose trees they are
+            arrays[i] = _NONE
+        examples = [
+            ends[i // 4] + np.arange(len(gids)) % max(1, len(found[i // 4].src)) for i, gids in enumerate(arrays)
+        ]
+        seeds, lids = _one_by_one(types, arrays)
+        for i in shared:
+            lids[i] = lids[i - 2]
+        in_order = sorted(range(len(arrays)), key=lambda i: types[i])
+        return seeds, lids, np.concatenate([examples[i] for i in in_order])
 
 
 def split_by_type(request: BatchRequest, tasks: Sequence[LinkTask]) -> list[BatchRequest]:
@@ -114,3 +139,28 @@ def _first_occurrences(
         for i, each in zip(mine, np.split(rank[inverse], ends), strict=True):
             lids[i] = each
     return seeds, lids
+
+
+def _one_by_one(types: Sequence[int], arrays: Sequence[np.ndarray]) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
+    """All nodes of each type in the order of the arrays, and the positions of each array among them. types: of each array."""
+    seeds, lids = {}, list(arrays)
+    for node_type in sorted(set(types)):
+        mine = [i for i, t in enumerate(types) if t == node_type]
+        ends = np.cumsum([0, *(len(arrays[i]) for i in mine)]).tolist()
+        for i, begin, end in zip(mine, ends[:-1], ends[1:], strict=True):
+            lids[i] = np.arange(begin, end)
+        seeds[node_type] = np.concatenate([arrays[i] for i in mine])
+    return seeds, lids
+
+
+def _trees_of(request: BatchRequest, examples: np.ndarray | None, found: Sequence[LinkEnds]) -> Trees | None:
+    """The bounds of all trees, from those of the edges that they belong to. Raises `DataError` where these do not fit."""
+    trees, edges = request.trees, sum(len(ends.src) for ends in found)
+    if trees is None:
+        return None
+    if examples is None or trees.of or trees.num_trees != edges:
+        raise DataError(
+            f"batch {request.number}: expected until and since for each of {edges} edges of a disjoint batch."
+        )
+    until, since = (None if bound is None else bound[examples] for bound in (trees.until, trees.since))
+    return Trees(until=until, since=since)

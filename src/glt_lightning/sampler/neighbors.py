@@ -14,6 +14,7 @@ from glt_lightning.ops.hops import Expands
 from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route
+from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
@@ -46,7 +47,13 @@ class NeighborSource(Expands, Protocol):
     def begin(self) -> None:
         """Forgets the batch before."""
 
-    def khop(self, seeds: Mapping[int, np.ndarray], key: int, excluded: ExcludedEdges | None = None) -> Found | None:
+    def khop(
+        self,
+        seeds: Mapping[int, np.ndarray],
+        key: int,
+        excluded: ExcludedEdges | None = None,
+        trees: Trees | None = None,
+    ) -> Found | None:
         """The nodes and edges of a whole batch in one native call; None where that cannot be. Arguments as for `hops.k_hop`."""
 
     def expand(
@@ -58,11 +65,12 @@ class NeighborSource(Expands, Protocol):
         *,
         new: bool = True,
         excluded: ExcludedEdges | None = None,
+        trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
         """Draws neighbours of a frontier, by edge type; owners are asked while the local rows are drawn.
 
         fanouts: [R], -1 all, 0 none.  new: the nodes are new in the batch, so their attributes are asked for, too.
-        excluded: edges that are not there.
+        excluded: edges that are not there.  trees: of the frontier, in a disjoint batch.
         """
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
@@ -91,7 +99,7 @@ class LocalSource(NeighborSource, Protocol):
     @property
     def counters(self) -> Counters: ...
 
-    def start(self, seeds: Mapping[int, np.ndarray]) -> Any:
+    def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> Any:
         """A batch that has its seeds, by node type (`ops.hops.Growing`), whose ``result`` gives its nodes and edges."""
 
     def routed(self, frontier: Sequence[Any]) -> Sequence[np.ndarray]:

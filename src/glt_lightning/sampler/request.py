@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import AGGREGATES, DrawOptions, WeightAttr
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.weights import weights_of
@@ -36,6 +38,7 @@ class SamplerConfig(DrawOptions):
     they have its nodes and edges.
     pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
     with_row: batches have the number of each node in its type.
+    disjoint: each seed is the root of a tree of its own (`ops.trees.Trees`), and batches tell of each node in which it is.
     link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.links` finds.
     more_links: the same of further edge types.
     most_bytes: largest memory of one batch, or None for no limit.
@@ -56,6 +59,7 @@ class SamplerConfig(DrawOptions):
     pointers: bool = False
     by_source: bool = False
     with_row: bool = False
+    disjoint: bool = False
     link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
     more_links: tuple[LinkTask, ...] = field(default=(), metadata={"read": LinkTask.further})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
@@ -64,6 +68,11 @@ class SamplerConfig(DrawOptions):
     def links(self) -> tuple[LinkTask, ...]:
         """The tasks of all edge types; none for seeds that are nodes."""
         return () if self.link is None else (self.link, *self.more_links)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        # None where it is not, so that a checkpoint with another value is noticed; those of earlier releases have none
+        return super().identity | {"disjoint": self.disjoint or None}
 
     def require_room(self, nbytes: int) -> None:
         """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""
@@ -93,6 +102,8 @@ class BatchRequest:
             the mask, that are edges of the loader), and ``look_up``, of any content, which asks for ``stored``: int64 [1], how
             many of the edges are stored. Those of further edge types have names by `sample.of_type`, also ``src``, their sources.
         excluded: Edges that the batch is sampled without, beside those of ``exclude_target_edges``.
+        trees: For a disjoint batch: the trees of all seeds, and their bounds in time. None: as ``Trees()``. In a request for
+            edges it has bounds alone, one for each edge, edge type after edge type: all trees of an example have its.
 
     Example:
         >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
@@ -108,6 +119,7 @@ class BatchRequest:
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     link: Mapping[str, np.ndarray] = field(default_factory=dict)
     excluded: ExcludedEdges | None = None
+    trees: Trees | None = None
 
     @property
     def nbytes(self) -> int:
@@ -115,7 +127,7 @@ class BatchRequest:
         arrays = [self.seeds, self.input_id]
         for further in (self.more_seeds, self.extras, self.link):
             arrays += further.values()
-        return sum(a.nbytes for a in arrays) + (0 if self.excluded is None else self.excluded.nbytes)
+        return sum(a.nbytes for a in arrays) + sum(a.nbytes for a in (self.excluded, self.trees) if a is not None)
 
     def typed_seeds(self, seed_type: int) -> dict[int, np.ndarray]:
         """All seeds by node type. seed_type: that of ``seeds``. Raises `DataError` where ``more_seeds`` has it, too."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from glt_lightning.ops.has_edges import require_pairs
 from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
+from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.neighbors import Found, LocalSource
 from glt_lightning.sampler.source import AskedRows, Expand, Picked, RemoteRows, wire_dtype
 from glt_lightning.sampler.table import Answer, RowTable
@@ -48,16 +50,25 @@ class RoutedSource:
             bounds = view.bounds[t * parts : (t + 1) * parts + 1]
             router = Router(bounds, remote.owner_of_part, owners, self._wire)
             rows = None if cache.rows is None else cache.rows.tables[t]
-            table.route_by(router, int(bounds[-1]), rows, cache.dynamic[t] if cache.dynamic else None)
+            table.route_by(
+                router, int(bounds[-1]), rows, cache.dynamic[t] if cache.dynamic else None, repeats=self.config.disjoint
+            )
         for r, table in enumerate(self.edges):
             bounds = view.edge_bounds[r]
             edges = cache.topology.edges[r] if cache.topology is not None and table.names else None
-            table.route_by(Router(bounds, remote.owner_of_part, owners, self._wire), int(bounds[-1]), edges)
+            router = Router(bounds, remote.owner_of_part, owners, self._wire)
+            table.route_by(router, int(bounds[-1]), edges, repeats=self.config.disjoint)
 
     def begin(self) -> None:
         self.local.begin()
 
-    def khop(self, seeds: Mapping[int, np.ndarray], key: int, excluded: ExcludedEdges | None = None) -> Found | None:
+    def khop(
+        self,
+        seeds: Mapping[int, np.ndarray],
+        key: int,
+        excluded: ExcludedEdges | None = None,
+        trees: Trees | None = None,
+    ) -> Found | None:
         return None
 
     def expand(
@@ -69,21 +80,24 @@ class RoutedSource:
         *,
         new: bool = True,
         excluded: ExcludedEdges | None = None,
+        trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
         ids = self.local.routed(frontier)
         attributes = [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)] if new else None
         routes, without = self._route(ids, attributes), self._by_owner(excluded)
-        asked = self._ask_picks(key, hop, fanouts, routes, without)
+        in_trees = partial(_trees_of, trees, routes)
+        asked = self._ask_picks(key, hop, fanouts, routes, without, in_trees)
         if attributes is not None:
             self._ask_rows(self.nodes, attributes)
-        own = self.local.expand(key, hop, fanouts, self.local.own(frontier, routes), excluded=without[0])
+        mine = self.local.own(frontier, routes)
+        own = self.local.expand(key, hop, fanouts, mine, excluded=without[0], trees=in_trees(0))
         begin = time.perf_counter()
         answers = {owner: picked() for owner, picked in asked.items()}
         self.local.counters.remote_s += time.perf_counter() - begin
         drawn = {}
         for r, t in self._edge_types:
             if fanouts[r]:
-                picks = self._remote_picks(key, hop, r, fanouts[r], routes[t], answers, without[-1])
+                picks = self._remote_picks(key, hop, r, fanouts[r], routes[t], answers, without[-1], in_trees)
                 drawn[r] = Drawn([own[r].picks[0] if r in own else None, *picks], routes[t].owner)
         return drawn
 
@@ -93,7 +107,10 @@ class RoutedSource:
         for t, (table, gids) in enumerate(zip(self.nodes, ids, strict=True)):
             cached = self._topology is not None and self._topology.nodes[t] is not None
             route = None if attributes is None else attributes[t]
-            if route is None or len(route.begin) > owners + 1 or cached or table.on_device is not None:
+            apart = (
+                cached or table.on_device is not None or self.config.disjoint
+            )  # asked for once, drawn from in each tree
+            if route is None or len(route.begin) > owners + 1 or apart:
                 route = self._route_lists(t, gids)
             self.local.counters.cached_frontier_rows += len(route.owner) - route.begin[owners]
             self.local.counters.remote_frontier_rows += route.begin[owners] - route.begin[1]
@@ -125,6 +142,7 @@ class RoutedSource:
         fanouts: Sequence[int],
         routes: Sequence[Route],
         without: Sequence[ExcludedEdges | None],
+        in_trees: Callable[[int], Trees | None],
     ) -> dict[int, Picked]:
         """Asks the owners for the neighbours of their rows: owner -> answer."""
         config, asked = self.config, {}
@@ -132,7 +150,10 @@ class RoutedSource:
         for owner in range(1, self._remote.num_owners):
             rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
             if rows:
-                expand = Expand(key, hop, tuple(fanouts), config, rows, config.require_room, without[owner])
+                trees = in_trees(owner)
+                if trees is not None:
+                    trees = trees.of_rows({t: trees.of[t] for t in rows})
+                expand = Expand(key, hop, tuple(fanouts), config, rows, config.require_room, without[owner], trees)
                 asked[owner] = self._remote.expand(owner, expand)
         return asked
 
@@ -145,6 +166,7 @@ class RoutedSource:
         route: Route,
         answers: Mapping[int, Mapping[int, Picks]],
         without: ExcludedEdges | None,
+        in_trees: Callable[[int], Trees | None],
     ) -> list[Picks]:
         """Those of all owners, then those of cached neighbour lists, where the route tells of these."""
         none = Picks.none(self._wire, self.config)
@@ -154,7 +176,8 @@ class RoutedSource:
             assert self._topology is not None
             ranks = route.of(self._remote.num_owners)
             pairs = None if without is None else without.pairs.get(edge_type)
-            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config, pairs))
+            trees = in_trees(self._remote.num_owners)
+            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config, pairs, trees))
         return picks
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
@@ -228,3 +251,10 @@ class RoutedSource:
         for table in self.nodes:
             table.learn()
         self.local.settle(found)
+
+
+def _trees_of(trees: Trees | None, routes: Sequence[Route], owner: int) -> Trees | None:
+    """The trees of the rows of a frontier that an owner has; the last owner may be the cache."""
+    if trees is None:
+        return None
+    return trees.of_rows({t: trees.of[t][route.owner == owner] for t, route in enumerate(routes)})

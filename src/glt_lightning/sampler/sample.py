@@ -28,6 +28,7 @@ def edge_key(edge_type: int, name: str) -> str:
 # an edge has such a name.
 COLUMN_POINTERS, BY_SOURCE = "edge_index/colptr", "edge_index/by_source"
 ROW = "n_id/row"  # of nodes, int64 [n]: their numbers in the type, which no attribute can be called, either
+TREE_OF = "batch"  # the name of what a disjoint batch tells of each node: the example whose tree it is in
 AGGREGATED = "x_neighbors"  # the name of an aggregate in a batch
 
 

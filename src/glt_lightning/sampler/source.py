@@ -12,6 +12,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DrawOptions
 
 MOST_PAIRS = (
@@ -24,7 +25,7 @@ class Expand:
     """Frontier rows of one hop, all of one owner.
 
     key: 64-bit key of the batch.  fanouts: [R], -1 all, 0 none.  rows: node type -> gids in frontier order.
-    excluded: edges of these rows that are not there.
+    excluded: edges of these rows that are not there.  trees: of these rows, in a disjoint batch.
     require_room: is asked, with the bytes of the answer, before memory is taken for more than one reply; it may raise.
     """
 
@@ -35,6 +36,7 @@ class Expand:
     rows: Mapping[int, np.ndarray]
     require_room: Callable[[int], None] = lambda nbytes: None
     excluded: ExcludedEdges | None = None
+    trees: Trees | None = None
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,14 @@ from glt_lightning.ops.hops import AllLocal
 from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
+from glt_lightning.ops.relabel import relabel
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import Gathered
 from glt_lightning.store.device_index import DeviceIndex
+
+_NO_IDS = np.empty(0, dtype=np.int64)
 
 
 class CachedTable(Protocol):
@@ -77,14 +80,26 @@ class RowTable:
     def __post_init__(self) -> None:
         self.stored = tuple(self.names.values())
         self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
+        self._repeats, self._distinct = False, _NO_IDS
+        self._copies: list[
+            np.ndarray
+        ] = []  # int32, which of the distinct rows each is, one array per step of the batch
         self._found: list[list[np.ndarray]] = []  # memory for rows of `dynamic`, for each step of the batch
         self._first_answer = self.end
 
     def route_by(
-        self, router: Router, end: int, cached: CachedTable | None = None, dynamic: DynamicCache | None = None
+        self,
+        router: Router,
+        end: int,
+        cached: CachedTable | None = None,
+        dynamic: DynamicCache | None = None,
+        *,
+        repeats: bool = False,
     ) -> None:
-        """Rows will be routed to their owners, unless they are cached."""
+        """Rows will be routed to their owners, unless they are cached. repeats: a batch may name a row several times; it is
+        routed once."""
         self.router, self.end, self.cached, self.dynamic = router, end, cached, dynamic
+        self._repeats = repeats
         self._owners = np.arange(router.num_owners, dtype=np.int64)
         self._first_answer = end
         if cached is not None:
@@ -97,6 +112,8 @@ class RowTable:
         self.places.clear()
         self.answers.clear()
         self.ranks.clear()
+        self._copies.clear()
+        self._distinct = _NO_IDS
         self.counts = [0, 0, 0]
 
     def place(self, ids: np.ndarray, at_hand: Mapping[str, np.ndarray]) -> None:
@@ -110,11 +127,16 @@ class RowTable:
         self.counts[0] += len(ids)
 
     def route(self, ids: np.ndarray) -> Route:
-        """Finds who has new rows of the batch and gives the rows their places, unless they are on the device."""
+        """Finds who has new rows of the batch and gives the rows their places, unless they are on the device, or have one."""
         assert self.router is not None
         if self.on_device is not None:
             self.ranks.append(self.on_device.find(ids))
             ids = ids[self.ranks[-1] < 0]
+        if self._repeats:
+            before = len(self._distinct)
+            self._distinct, copies = relabel(ids, self._distinct)
+            self._copies.append(copies)
+            ids = self._distinct[before:]
         cached, begin = None, self.end
         if self.cached is not None:
             cached = self.cached.find(ids)
@@ -134,7 +156,10 @@ class RowTable:
     def all_places(self) -> np.ndarray:
         """int64 [n]: where the batch's rows are in `shards`, when all were placed or routed."""
         if len(self.places) != 1:
-            self.places = [np.concatenate(self.places) if self.places else np.empty(0, dtype=np.int64)]
+            self.places = [np.concatenate(self.places) if self.places else _NO_IDS]
+        if self._copies:
+            self.places = [self.places[0][np.concatenate(self._copies)]]
+            self._copies.clear()
         return self.places[0]
 
     def keep(self, count: int) -> None:
@@ -151,7 +176,7 @@ class RowTable:
         """Notes where the batch's rows come from."""
         if not self.names:
             return
-        left_out = sum(map(len, self.ranks)) - sum(self.counts) if self.ranks else 0
+        left_out = sum(int(np.count_nonzero(ranks >= 0)) for ranks in self.ranks)
         for kind, rows in zip(("local", "cached", "remote", "device"), (*self.counts, left_out), strict=True):
             counters.add_rows(kind, rows, self.row_bytes)
 

@@ -71,6 +71,7 @@ def read_question(
                 f"({config.seed_type}), whose seeds are named seeds."
             )
         _check_ids("seeds", seeds, node_type, manifest)
+    _check_trees(config, request)
     for edge_type, ends in () if request.excluded is None else request.excluded.pairs.items():
         read_integer({"excluded": edge_type}, "excluded", 0, len(schema.edge_types) - 1)
         types = schema.destination_types()[edge_type], schema.source_types()[edge_type]
@@ -92,6 +93,16 @@ def _check_links(config: SamplerConfig, request: BatchRequest, manifest: Manifes
         _check_ids("link/src", own.seeds, src_types[task.edge_type], manifest)
         if "dst" in own.link:
             _check_ids("link/dst", own.link["dst"], dst_types[task.edge_type], manifest)
+
+
+def _check_trees(config: SamplerConfig, request: BatchRequest) -> None:
+    trees = request.trees
+    if trees is None:
+        return
+    if not config.disjoint:
+        raise DataError("trees: only disjoint batches have some. Set disjoint in config.")
+    if config.link is None:
+        trees.for_seeds(request.typed_seeds(config.seed_type))
 
 
 def _check_ids(name: str, ids: np.ndarray, node_type: int, manifest: Manifest) -> None:

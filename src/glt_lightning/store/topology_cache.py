@@ -18,6 +18,7 @@ from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.sample import RowDraw
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DrawOptions
 from glt_lightning.types import edge_type_key
 
@@ -206,15 +207,19 @@ class TopologyCache:
         hop: int,
         draw: DrawOptions,
         excluded: Pairs | None = None,
+        trees: Trees | None = None,
     ) -> Picks:
         """The picks for cached nodes of the edge type's destination type, by rank (int [n]). excluded: (ranks, sources) of edges
-        that are not there, ascending."""
-        ranks, first_row = ranks.astype(np.int64), self._first[self._dst[edge_type]]
+        that are not there, ascending.  trees: of these rows, by their node type in the graph."""
+        dst = self._dst[edge_type]
+        ranks, first_row = ranks.astype(np.int64), self._first[dst]
         view = self._view_by(draw.weights)
         without = None
         if excluded is not None:
             without = ExcludedEntries.find(self._view, edge_type, excluded[0].astype(np.int64) + first_row, excluded[1])
-        rows = RowDraw(view, edge_type, ranks + first_row, fanout, batch_key, hop, draw, without)
+        if trees is not None:
+            trees = trees.of_rows({int(view.dst_types[edge_type]): trees.of[dst]})
+        rows = RowDraw(view, edge_type, ranks + first_row, fanout, batch_key, hop, draw, without, trees)
         counts, neighbors, edges = rows.picks()
         if edges is not None:
             first = self._first_edge[edge_type]

@@ -15,6 +15,7 @@ from glt_lightning.ops.cuda.subgraph import DeviceSubgraph, PendingBatch
 from glt_lightning.ops.graph import per_type
 from glt_lightning.ops.hops import AllLocal, run_hops
 from glt_lightning.ops.merge import Drawn
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
 _CACHED_ROOMS = 64  # numbers of seeds whose bounds are cached; a loader of nodes has two, clients of a server have more
@@ -73,8 +74,10 @@ class CudaKHopOp(AllLocal):
         frontier: Sequence[Frontier],
         *,
         excluded: DeviceExcluded | None = None,
+        trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
-        """One hop, for `ops.hops.run_hops`."""
+        """One hop, for `ops.hops.run_hops`. No batch on a device has trees."""
+        assert trees is None
         return expand(self.graph, key, hop, fanouts, frontier, self.draw, excluded)
 
     def _room(self, num_seeds: tuple[int, ...]) -> KHopRoom:

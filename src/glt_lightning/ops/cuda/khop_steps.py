@@ -125,7 +125,10 @@ class DeviceHops:
 
     Attributes:
         frontier: Per node type, the nodes that the last hop found first.
+        trees: None: no batch on a device has trees.
     """
+
+    trees = None
 
     def __init__(
         self,
