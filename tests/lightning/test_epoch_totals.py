@@ -22,7 +22,7 @@ LOCAL = Counters(local_rows=1000, sample_s=3.0, gather_s=1.0)
 
 
 def totals(counters: Counters, wait_s: float, ranks: int = 2) -> EpochTotals:
-    return EpochTotals(ranks, 20, 200, 1000, 1400, wait_s, elapsed_s=10.0, counters=counters)
+    return EpochTotals(ranks, 20, 200, 200, 1000, 1400, wait_s, elapsed_s=10.0, counters=counters)
 
 
 def test_metrics() -> None:
@@ -98,7 +98,7 @@ def test_small_amounts_do_not_vanish(nbytes: float, said: str) -> None:
 @pytest.mark.parametrize(("seeds", "said"), [(0, "0"), (3, "0.6"), (60, "12"), (6_172_839, "1,234,568")])
 def test_the_rate_is_of_all_ranks(seeds: int, said: str) -> None:
     """Two ranks of five seconds each."""
-    assert EpochTotals(2, 20, seeds, 0, 0, 0.0, elapsed_s=10.0).line().startswith(f"{said} seeds/s, ")
+    assert EpochTotals(2, 20, seeds, 0, 0, 0, 0.0, elapsed_s=10.0).line().startswith(f"{said} seeds/s, ")
 
 
 def test_sums_over_loaders_epochs_and_ranks() -> None:

@@ -108,6 +108,19 @@ def test_where_parts_are_remote(graph, expected):
     assert run_ranks(2, found) == wanted
 
 
+@pytest.mark.parametrize(("kind", "named"), [("none", 2), ("binary", 2.6), ("triplet", 4), ("shared", None)])
+def test_edges_name_two_nodes(graph, kind, named):
+    """And so do their negatives, but for those of triplets, which have the source of an edge; the shared ones are named once."""
+    with LoaderContext(graph, seed=3) as context:
+        loader = context.make_link_loader(spec(kind, batch_size=10, num_neighbors=[1, 1]))
+        found = [(batch.num_nodes, batch.num_edges) for batch in loader]
+        stats = loader.stats()
+    nodes, edges = map(sum, zip(*found, strict=True))
+    ends = 2 * 70 + 7 * 5 if named is None else named * 70
+    assert (stats.seeds, stats.named_nodes) == (70, ends)
+    assert stats.deduplicated == ends + edges - nodes > 0
+
+
 def pairs(batch, lids) -> list[tuple[int, int]]:
     ids = batch["author"].n_id[lids[0]].tolist(), batch["paper"].n_id[lids[1]].tolist()
     return list(zip(*ids, strict=True))

@@ -9,7 +9,7 @@ from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.loader.link_collate import LinkCollate
 from glt_lightning.loader.link_plan import LinkEdges, LinkPlan
 from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
-from glt_lightning.loader.neighbor_loader import DistNeighborLoader, num_seeds
+from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.plans import plan_identity, sampler_config, share_out
 from glt_lightning.loader.typed_plan import TypedSeeds
 from glt_lightning.options import SamplingOptions
@@ -63,7 +63,7 @@ class DistLinkNeighborLoader(DistNeighborLoader):
             "reverse, or leave these edges out of the partition.",
             self._plan.loader,
             sum(stored),
-            num_seeds(sample.arrays),
+            sample.num_seeds,
             sample.number,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ class LoaderStats:
     Attributes:
         batches: Number of batches.
         seeds: Number of their seeds.
+        named_nodes: Number of nodes that their seeds name, each as often as it is named: an edge and a negative name two.
         nodes: Number of their nodes, of all types.
         edges: Number of their edges, of all types.
         wait_s: Seconds that the consumer was blocked in ``next``.
@@ -43,6 +44,7 @@ class LoaderStats:
 
     batches: int = 0
     seeds: int = 0
+    named_nodes: int = 0
     nodes: int = 0
     edges: int = 0
     wait_s: float = 0.0
@@ -53,7 +55,7 @@ class LoaderStats:
     @property
     def deduplicated(self) -> int:
         """Seeds and draws that named a node which the batch had already: rows that were read once instead of again."""
-        return self.seeds + self.edges - self.nodes
+        return self.named_nodes + self.edges - self.nodes
 
 
 class DistNeighborLoader:
@@ -157,7 +159,8 @@ class DistNeighborLoader:
     def _count(self, sample: Sample) -> None:
         arrays = sample.arrays
         self._stats.batches += 1
-        self._stats.seeds += num_seeds(arrays)
+        self._stats.seeds += sample.num_seeds
+        self._stats.named_nodes += sample.num_named
         self._stats.nodes += int(arrays["num_sampled_nodes"].sum())
         self._stats.edges += int(arrays["num_sampled_edges"].sum())
         self._stats.counters.add(sample.counters)
@@ -189,8 +192,3 @@ class DistNeighborLoader:
     def close(self) -> None:
         """Ends its iterations. Safe to call twice."""
         self._closed = True
-
-
-def num_seeds(arrays: Mapping[str, Any]) -> int:
-    """Seeds of all types in a sample."""
-    return sum(len(array) for name, array in arrays.items() if name.split("/")[-1] == "input_id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,9 @@ def link_key(name: str) -> str:
     return f"link/{name}"
 
 
+_ENDS = {"edge_label_index", "src_index", "dst_pos_index", "dst_neg_index"}
+
+
 @dataclass(frozen=True)
 class Sample:
     """One batch between a producer and `loader.collate`.
@@ -73,6 +77,18 @@ class Sample:
     number: int
     arrays: Mapping[str, Any]
     counters: Counters = field(default_factory=Counters)
+
+    @property
+    def num_seeds(self) -> int:
+        """Seed nodes of all types, or edges to predict without their negatives."""
+        return sum(len(array) for name, array in self.arrays.items() if name.split("/")[-1] == "input_id")
+
+    @property
+    def num_named(self) -> int:
+        """Nodes that the seeds name, each as often as it is named: of edges both ends, with those of negatives."""
+        parts = {name: name.split("/") for name in self.arrays}
+        ends = [self.arrays[name] for name, of in parts.items() if "link" in of and of[-1] in _ENDS]
+        return sum(math.prod(array.shape) for array in ends) if ends else self.num_seeds
 
 
 @dataclass(frozen=True)

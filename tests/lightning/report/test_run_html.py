@@ -37,7 +37,7 @@ def rows(page: str) -> dict[str, list[str]]:
 
 def run_of(counters: Counters, ranks: int, epochs: int = 2, **options: object) -> RunRecord:
     """Epochs of 10 s in each rank's time, 4 s of them waiting, and 2 s of validation."""
-    totals = EpochTotals(ranks, 20, 2000, 1000, 1400, 4.0 * ranks, 10.0 * ranks, 2.0 * ranks, counters)
+    totals = EpochTotals(ranks, 20, 2000, 2000, 1000, 1400, 4.0 * ranks, 10.0 * ranks, 2.0 * ranks, counters)
     records = {n: EpochRecord(n, {"train_loss": 1.0 / (n + 1), "val_acc": 0.5}, totals) for n in range(epochs)}
     return RunRecord(**{"title": "GraphSAGE: version_0", "world_size": ranks, "epochs": records, **options})  # type: ignore[arg-type]
 

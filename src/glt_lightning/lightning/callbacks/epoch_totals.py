@@ -18,13 +18,14 @@ class EpochTotals:
     """Sums over the loaders of a rank, or over ranks.
 
     ranks: those that trained with loaders of ours.  elapsed_s: of training, without validation; validation_s: of that.
-    core_s: of their threads on a core; core_wait_s: of those that could run and had no core.
+    named_nodes: as in `LoaderStats`.  core_s: of their threads on a core; core_wait_s: of those that could run and had no core.
     Seconds of ranks are added up, as if one had followed the other.
     """
 
     ranks: int = 0
     batches: int = 0
     seeds: int = 0
+    named_nodes: int = 0
     nodes: int = 0
     edges: int = 0
     wait_s: float = 0.0
@@ -38,6 +39,7 @@ class EpochTotals:
         """Adds what a loader has delivered so far."""
         self.batches += stats.batches
         self.seeds += stats.seeds
+        self.named_nodes += stats.named_nodes
         self.nodes += stats.nodes
         self.edges += stats.edges
         self.wait_s += stats.wait_s
@@ -49,17 +51,18 @@ class EpochTotals:
 
     def to_list(self) -> list[int | float]:
         """All numbers in order: what ranks add up."""
-        counts = [self.ranks, self.batches, self.seeds, self.nodes, self.edges]
+        counts = [self.ranks, self.batches, self.seeds, self.named_nodes, self.nodes, self.edges]
         seconds = [self.wait_s, self.elapsed_s, self.validation_s, self.core_s, self.core_wait_s]
         return [*counts, *seconds, *self.counters.to_list()]
 
     @classmethod
     def from_list(cls, values: Sequence[int | float]) -> EpochTotals:
         """What `to_list` gave, or a sum of such."""
-        ranks, batches, seeds, nodes, edges = (int(n) for n in values[:5])
-        wait_s, elapsed_s, validation_s, core_s, core_wait_s = values[5:10]
-        counters = Counters(*values[10:])  # type: ignore[arg-type]
-        return cls(ranks, batches, seeds, nodes, edges, wait_s, elapsed_s, validation_s, counters, core_s, core_wait_s)
+        ranks, batches, seeds, named, nodes, edges = (int(n) for n in values[:6])
+        wait_s, elapsed_s, validation_s, core_s, core_wait_s = values[6:11]
+        counters = Counters(*values[11:])  # type: ignore[arg-type]
+        counts = ranks, batches, seeds, named, nodes, edges
+        return cls(*counts, wait_s, elapsed_s, validation_s, counters, core_s, core_wait_s)
 
     @property
     def wait_share(self) -> float:
@@ -78,6 +81,7 @@ class EpochTotals:
         were needed."""
         counters, elapsed_s = self.counters, self.elapsed_s / self.ranks
         asked = counters.cached_rows + counters.remote_rows
+        named = self.named_nodes + self.edges
         found = {
             "batches_per_s": self.batches / elapsed_s,
             "seeds_per_s": self.seeds / elapsed_s,
@@ -88,7 +92,7 @@ class EpochTotals:
             "remote_rows_per_batch": _share(counters.remote_rows, self.batches),
             "remote_mb_per_batch": _share(counters.remote_bytes / _MB, self.batches),
             "disk_rows_per_batch": _share(counters.disk_rows, self.batches),
-            "deduplicated_share": _share(self.seeds + self.edges - self.nodes, self.seeds + self.edges),
+            "deduplicated_share": _share(named - self.nodes, named),
         }
         return found | ({"cache_hit_rate": counters.cached_rows / asked} if asked else {})
 
