@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,14 @@ from glt_lightning.errors import NativeError, OptionError, PeerError, SamplerErr
 from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import CacheOptions, SamplingOptions
+from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.producer.shared_uva import SamplerGpus
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.server.hosted import server_gpus
 from glt_lightning.store import device_store
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -157,6 +159,34 @@ def test_drafts_are_those_of_the_cpu(tmp_path, gpu, make, memory):
 
 def written(draft):
     return draft.write(np.empty(draft.nbytes, dtype=np.uint8))
+
+
+def test_gpus_of_a_server_draw_by_its_weights(tmp_path, gpu):
+    data = small_graph()
+    data.w = torch.arange(data.num_edges) % 5
+    partition, cluster = partitioned(data, tmp_path, 2, weights=["w"]), ClusterOptions(worker_devices=["cuda:0"])
+    options = [str(partition.directory), cluster, SamplingOptions(weight_attr="w"), CacheOptions()]
+    here = SamplerGpus(partition, server_gpus(*options), Ranks())
+    samplers = Samplers(SamplerSource.of(partition, gpus=here.source), 0)
+    try:
+        weighted = replace(CONFIG, weights=("w",))
+        request = BatchRequest(0, 77, np.arange(9), np.arange(9))
+        found, expected = (
+            written(sampler.draft(request)) for sampler in (samplers.make(weighted), KHopSampler(partition, weighted))
+        )
+        assert {name: array.tolist() for name, array in found.items()} == {
+            name: array.tolist() for name, array in expected.items()
+        }
+        with pytest.raises(
+            OptionError, match=r"weight_attr: \[\]: the GPU that samples has .*\['w'\]. Start graph servers"
+        ):
+            samplers.make(CONFIG)
+    finally:
+        samplers.close()
+        here.close()
+    with pytest.raises(OptionError, match="no edge type has it"):
+        server_gpus(*options[:2], SamplingOptions(weight_attr="v"), CacheOptions())
+    assert server_gpus(str(tmp_path / "nowhere"), ClusterOptions(), *options[2:]) is None
 
 
 def test_attributes_of_sampler_processes_lie_where_the_cache_says():

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from glt_lightning.cluster.cache import NOTHING_TO_CACHE, CacheMaker
@@ -31,6 +32,7 @@ from glt_lightning.producer.host_parts import HostParts
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.sampler.weights import weights_of
 from glt_lightning.server.server import GraphServer
 
 _CACHE = CacheOptions()
@@ -86,9 +88,17 @@ class ServerPlan:
         ]
 
 
-def server_gpus(cluster: ClusterOptions, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
-    """The GPUs with which a server samples, with edges: its clients may request them."""
-    return DeviceSource.of(cluster.worker_devices, sampling, cache, edges=True)
+def server_gpus(
+    directory: str, cluster: ClusterOptions, sampling: SamplingOptions, cache: CacheOptions
+) -> DeviceSource | None:
+    """The GPUs with which a server samples, by the weights of ``sampling``, and with edges: its clients may request them.
+
+    Raises `OptionError` for weights that the graph in ``directory`` does not have.
+    """
+    if not cluster.worker_devices:
+        return None
+    weights = weights_of(Manifest.load(Path(directory)), sampling.weight_attr)
+    return DeviceSource.of(cluster.worker_devices, sampling, cache, edges=True, weights=weights)
 
 
 class _Filling:

@@ -71,7 +71,7 @@ class DeviceStore:
         if tuple(weights) != tuple(self._batch.weights) and (any(weights) or any(self._batch.weights)):
             raise OptionError(
                 f"sampling.weight_attr: {list(weights)}: the GPU that samples has the graph with the weights "
-                f"{list(self._batch.weights)}. Graph servers whose GPUs sample have none: set worker_devices: [] there."
+                f"{list(self._batch.weights)}. Start graph servers whose GPUs sample with the weight_attr of their clients."
             )
 
     @property

@@ -114,7 +114,7 @@ def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
     with _Told() as told:
         _prepare(data, plan)
         folder = str(data.partition_dir.resolve())
-        gpus = server_gpus(plan.cluster, data.sampling, data.cache)
+        gpus = server_gpus(folder, plan.cluster, data.sampling, data.cache)
         server = HostedServer(replace(plan, directory=folder, cache=data.cache, gpus=gpus))
         try:
             print(_announcement(plan, server), flush=True)

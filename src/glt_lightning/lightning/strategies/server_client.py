@@ -118,13 +118,14 @@ class GLTServerClientStrategy(GLTStrategy):
             )
         options = self.options
         cluster = replace(options, servers=[], server_rank="auto", security=_local(options.security))
+        directory = os.path.abspath(folder)
         plan = ServerPlan(
-            directory=os.path.abspath(folder),
+            directory=directory,
             cluster=cluster,
             address="127.0.0.1:0",
             token=self._secret(),
             cache=cache,
-            gpus=server_gpus(cluster, sampling, cache),
+            gpus=server_gpus(directory, cluster, sampling, cache),
         )
         self._server = ServerProcess(plan, sampling.max_restarts, self._give_up)
         return self._server.address
