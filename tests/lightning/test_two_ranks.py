@@ -322,3 +322,57 @@ def test_products_config_runs_offline(tmp_path: Path) -> None:
     run_cli("fit", *config, *small, cwd=tmp_path, env=ONE_THREAD)
     tested = run_cli("test", *config, *small, "--ckpt_path", "best", cwd=tmp_path, env=ONE_THREAD)
     assert "test_acc" in tested.stdout
+
+
+# Edges of a shop with their negatives, as files; the scores of a model that has not been trained.
+LINKS = """
+import json, sys
+import numpy as np
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from glt_lightning import GLTDataModule, LinkPredictor
+
+strategy, devices = sys.argv[1], int(sys.argv[2])
+
+def main():
+    torch.set_num_threads(1)
+    splits = {"train": "train.npy", "val": {"edge": "val.npy", "negatives": "val_pairs.npy"}}
+    splits["test"] = {"edge": "test.npy", "negatives": "test_lists.npy"}
+    data = GLTDataModule(dataset="shop.npz", root="root", task="link", edge_splits=splits, num_neighbors=[-1],
+        batch_size=16, partition={"num_parts": 2})
+    trainer = Trainer(accelerator="cpu", devices=devices, strategy=strategy, logger=False,
+        enable_progress_bar=False, enable_model_summary=False)
+    found = {}
+    for stage, metrics in (("validate", ["auc", "ap", "hits@10"]), ("test", ["mrr"])):
+        seed_everything(1)
+        model = LinkPredictor(3, hidden_channels=8, num_layers=1, dropout=0.0, metrics=metrics)
+        found |= getattr(trainer, stage)(model, data, verbose=False)[0]
+    if trainer.is_global_zero:
+        print("RESULT", json.dumps(found), flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.slow
+def test_metrics_of_links_are_those_of_one_rank(tmp_path: Path) -> None:
+    """Also where the ranks have different numbers of edges, and one of them fewer batches."""
+    rng = np.random.default_rng(0)
+    edges = np.unique(rng.integers(0, 60, (2, 900)), axis=1)
+    edges = rng.permutation(edges[:, edges[0] < edges[1]], axis=1)
+    np.savez(tmp_path / "shop.npz", edge_index=edges, x=rng.normal(size=(60, 3)).astype(np.float32))
+    given = {"train": edges[:, 120:], "val": edges[:, :33], "test": edges[:, 33:120]}
+    given |= {"val_pairs": rng.integers(0, 60, (2, 49)), "test_lists": rng.integers(0, 60, (87, 20))}
+    for name, array in given.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    found = {}
+    for strategy, devices in (("auto", 1), ("glt_worker", 2), ("ddp", 2)):
+        output = run_script(LINKS, strategy, devices, cwd=tmp_path, env=WITH_TESTS).stdout
+        (line,) = [line for line in output.splitlines() if line.startswith("RESULT ")]
+        found[strategy] = json.loads(line.removeprefix("RESULT "))
+    alone = found.pop("auto")
+    assert alone.keys() == {"val_loss", "val_auc", "val_ap", "val_hits@10", "test_mrr"}
+    assert all(0 < value < 1 for name, value in alone.items() if "loss" not in name)
+    for name, value in found.items():
+        assert value == pytest.approx(alone, rel=1e-5), name

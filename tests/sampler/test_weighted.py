@@ -109,13 +109,16 @@ def test_one_heavy_edge(tmp_path: Path) -> None:
 
 
 def test_scale_and_equal_weights(tmp_path: Path) -> None:
-    """W6: a power of two changes no pick. W7: equal weights have the law of uniform draws, not their picks."""
+    """W6: a power of two changes no pick, another factor not the law. W7: equal weights have the law of uniform draws."""
     weights = [0.3, 1.7, 0.0, 2.25, 0.01]
     found = [
         picks(repeated(tmp_path / str(parts), [w * scale for w in weights], 500, parts), 2)
         for parts, scale in ((1, 1.0), (2, 2.0**20))
     ]
     assert found[0] == found[1]
+    law = {pair: Fraction(*p) for pair, p in W1.items()}
+    for scale in (1.0, 3.0):
+        assert_law(Counter(picks(repeated(tmp_path / f"w1-{scale}", [scale * w / 7 for w in (1, 2, 3, 4)]), 2)), law)
     alike = Counter(picks(repeated(tmp_path / "w7", [5.0] * 4), 2))
     assert_law(alike, {(a, b): Fraction(1, 6) for a in range(4) for b in range(4) if a < b})
 
