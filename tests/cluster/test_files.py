@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.cluster.files import PeerSource
+from glt_lightning.cluster.files import PeerCopySource
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import PartitionError
 from glt_lightning.lightning.cli.command_line import main
@@ -25,8 +25,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def source_of(farm: Farm, address: str) -> PeerSource:
-    return PeerSource(farm.peer(address), address)
+def source_of(farm: Farm, address: str) -> PeerCopySource:
+    return PeerCopySource(farm.peer(address), address)
 
 
 @pytest.mark.parametrize("kind", ["in process", "flight"])

@@ -56,7 +56,7 @@ def _number(name: str, message: Message, most: int) -> int:
     return value
 
 
-class PeerSource:
+class PeerCopySource:
     """`partition.copies.CopySource` of a graph server. Close it: that ends the connection."""
 
     def __init__(self, server: Peer, address: str) -> None:

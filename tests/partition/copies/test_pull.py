@@ -20,7 +20,7 @@ from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.partition.copies import (
-    FolderSource,
+    FolderCopySource,
     PullOptions,
     hash_partition,
     open_copy_source,
@@ -46,7 +46,7 @@ def parts(tmp_path: Path) -> Path:
     return Path(partitioned(small_graph(), tmp_path / "source", 3).directory)
 
 
-class Counted(FolderSource):
+class Counted(FolderCopySource):
     """Counts the bytes that are read, and may break them."""
 
     def __init__(self, folder: Path, breaks=lambda path, offset, data: data) -> None:
@@ -144,7 +144,7 @@ def test_a_damaged_source_is_named_and_the_rest_stays(parts: Path, tmp_path: Pat
         PartitionError,
         match=rf"part1/nodes/0/x.npy: the bytes from {begin:,} came broken 3 times \(digest [0-9a-f]+, the",
     ):
-        pull_partition(FolderSource(parts), tmp_path / "copy", PullOptions(streams=1), progress=False)
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", PullOptions(streams=1), progress=False)
     assert not (tmp_path / "copy").exists()
     file.write_bytes(good)
     source = Counted(parts)
@@ -158,29 +158,29 @@ def test_a_damaged_header_is_found(parts: Path, tmp_path: Path) -> None:
     good = file.read_bytes()
     file.write_bytes(good.replace(b"<i8", b"<f8"))
     with pytest.raises(PartitionError, match=r"splits/train.npy: damaged: it is <f8"):
-        pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
     file.write_bytes(good)
-    pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+    pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
     assert contents(tmp_path / "copy") == contents(parts)
 
 
 def test_another_partition_is_refused(parts: Path, tmp_path: Path) -> None:
     other = Path(partitioned(small_graph(seed=1), tmp_path / "other", 3).directory)
-    pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+    pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
     with pytest.raises(PartitionError, match=r"copy: it has another partition than .*Choose another folder"):
-        pull_partition(FolderSource(other), tmp_path / "copy", progress=False)
+        pull_partition(FolderCopySource(other), tmp_path / "copy", progress=False)
     # of an unfinished copy, too
     with pytest.raises(PartitionError, match="cannot be read"):
         pull_partition(Missing(parts), tmp_path / "begun", progress=False)
     with pytest.raises(PartitionError, match=r"begun.partial: it was begun from another partition"):
-        pull_partition(FolderSource(other), tmp_path / "begun", progress=False)
+        pull_partition(FolderCopySource(other), tmp_path / "begun", progress=False)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/notes.txt").touch()
     with pytest.raises(PartitionError, match="full: there is something that is no partition"):
-        pull_partition(FolderSource(parts), tmp_path / "full", progress=False)
+        pull_partition(FolderCopySource(parts), tmp_path / "full", progress=False)
 
 
-class Missing(FolderSource):
+class Missing(FolderCopySource):
     def read(self, path: str, offset: int, length: int) -> bytes:
         raise FileNotFoundError(2, "No such file", path)
 
@@ -188,7 +188,7 @@ class Missing(FolderSource):
 def test_a_lying_source_is_refused(parts: Path, tmp_path: Path) -> None:
     raw = json.loads((parts / MANIFEST).read_text())
 
-    class Lying(FolderSource):
+    class Lying(FolderCopySource):
         def manifest(self):
             return self.said
 
@@ -212,7 +212,7 @@ def test_a_partition_without_hashes(parts: Path, tmp_path: Path, capsys: pytest.
     hashed = Manifest.load(parts)
     replace(hashed, arrays={p: replace(e, chunks=None) for p, e in hashed.arrays.items()}).save(parts)
     with pytest.raises(PartitionError, match=r"has no hashes of edge.*|has no hashes of .*partition --hash FOLDER"):
-        pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
     main(["partition", "--hash", str(parts)])
     assert f"hashed {len(hashed.arrays)} files" in capsys.readouterr().out
     assert Manifest.load(parts) == hashed
@@ -224,7 +224,7 @@ def test_full_disk_is_said_before_anything_is_copied(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 0, 10))
     with pytest.raises(PartitionError, match=r"bytes are to be copied, 10 are free"):
-        pull_partition(FolderSource(parts), tmp_path / "copy", progress=False)
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
 
 
 def test_limit_of_bytes_per_second() -> None:
@@ -240,7 +240,7 @@ def test_limit_of_bytes_per_second() -> None:
 
 def test_wrong_options(parts: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"parts: expected numbers from 0 to 2, got \[3\]"):
-        pull_partition(FolderSource(parts), tmp_path / "copy", PullOptions(parts=[3]), progress=False)
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", PullOptions(parts=[3]), progress=False)
     with pytest.raises(OptionError, match="streams: expected 1 to 64, got 0"):
         PullOptions(streams=0)
 
@@ -259,7 +259,7 @@ def test_the_command(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 KILLED = """
 import os, random, sys
 from glt_lightning.data import chunk_hashes
-from glt_lightning.partition.copies import FolderSource, PullOptions, ledger, pull, pull_partition
+from glt_lightning.partition.copies import FolderCopySource, PullOptions, ledger, pull, pull_partition
 
 chunk_hashes.CHUNK_BYTES = ledger.CHUNK_BYTES = int(sys.argv[1])
 left, kept = int(sys.argv[4]), [0]
@@ -275,7 +275,7 @@ def step(name):
 
 for name in ("pwrite", "fdatasync", "truncate", "rename", "replace", "unlink"):
     step(name)
-pull_partition(FolderSource(sys.argv[2]), sys.argv[3], PullOptions(streams=3), progress=False)
+pull_partition(FolderCopySource(sys.argv[2]), sys.argv[3], PullOptions(streams=3), progress=False)
 print(kept[0])
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from glt_lightning.cluster.files import PeerSource
+from glt_lightning.cluster.files import PeerCopySource
 from glt_lightning.cluster.link import Link
 from glt_lightning.lightning.cli.config_file import keep_groups
 from glt_lightning.lightning.cli.messages import OneLineParser
@@ -85,4 +85,4 @@ def _open(given: str, cluster: ClusterOptions) -> CopySource:
         deadlines=cluster.deadlines,
         retry=cluster.retry,
     )
-    return PeerSource(link.peer(f"graph server {given}", [given], link.open_transport()), given)
+    return PeerCopySource(link.peer(f"graph server {given}", [given], link.open_transport()), given)

@@ -2,14 +2,14 @@
 
 from glt_lightning.partition.copies.hashes import hash_partition
 from glt_lightning.partition.copies.pull import Pulled, PullOptions, pull_partition
-from glt_lightning.partition.copies.source import CopySource, FolderSource, StoreSource, open_copy_source
+from glt_lightning.partition.copies.source import CopySource, FolderCopySource, StoreCopySource, open_copy_source
 
 __all__ = [
     "CopySource",
-    "FolderSource",
+    "FolderCopySource",
     "PullOptions",
     "Pulled",
-    "StoreSource",
+    "StoreCopySource",
     "hash_partition",
     "open_copy_source",
     "pull_partition",

@@ -68,7 +68,7 @@ class Pulled:
         again: Pieces that came broken and were fetched again.
 
     Example:
-        >>> pull_partition(FolderSource("parts"), "pulled", progress=False).again
+        >>> pull_partition(FolderCopySource("parts"), "pulled", progress=False).again
         0
     """
 
@@ -108,7 +108,7 @@ def pull_partition(
         OptionError: For parts that there are not.
 
     Example:
-        >>> pulled = pull_partition(FolderSource("parts"), "copied", PullOptions(parts=[1]), progress=False)
+        >>> pulled = pull_partition(FolderCopySource("parts"), "copied", PullOptions(parts=[1]), progress=False)
         >>> LocalPartition.open(pulled.folder, parts=[1]).manifest.num_parts
         2
     """

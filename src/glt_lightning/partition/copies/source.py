@@ -19,7 +19,7 @@ class CopySource(Protocol):
         name: What errors call it.
 
     Example:
-        >>> source = FolderSource("parts")
+        >>> source = FolderCopySource("parts")
         >>> len(source.read("splits/train.npy", 0, 10))
         10
     """
@@ -36,14 +36,14 @@ class CopySource(Protocol):
         """Ends what reading needed."""
 
 
-class FolderSource:
+class FolderCopySource:
     """A folder that this host reaches: a local one, or a shared file system.
 
     Args:
         folder: The folder of the partition.
 
     Example:
-        >>> FolderSource("parts").manifest()["num_parts"]
+        >>> FolderCopySource("parts").manifest()["num_parts"]
         2
     """
 
@@ -64,7 +64,7 @@ class FolderSource:
         """Nothing is open between calls."""
 
 
-class StoreSource:
+class StoreCopySource:
     """An object store or web server, by a URL of fsspec (``s3://bucket/parts``); credentials are fsspec's own.
 
     Args:
@@ -75,7 +75,7 @@ class StoreSource:
 
     Example:
         >>> import os
-        >>> StoreSource(f"file://{os.getcwd()}/parts").manifest()["num_parts"]
+        >>> StoreCopySource(f"file://{os.getcwd()}/parts").manifest()["num_parts"]
         2
     """
 
@@ -124,6 +124,6 @@ def open_copy_source(given: str | Path) -> CopySource:
 
     Example:
         >>> type(open_copy_source("parts")).__name__
-        'FolderSource'
+        'FolderCopySource'
     """
-    return StoreSource(str(given)) if "://" in str(given) else FolderSource(given)
+    return StoreCopySource(str(given)) if "://" in str(given) else FolderCopySource(given)
