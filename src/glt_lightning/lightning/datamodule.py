@@ -89,6 +89,8 @@ class GLTDataModule(SeedDataModule):
             ``.pt`` (a tensor) or ``.txt`` file, a list, an array, of node ids or a mask over all nodes.
         input_type: Node type of own splits and of ``predict_split: all`` in a heterogeneous graph. ``None``: the type that
             has the labels. With ``task: link`` the edge type to predict, ``src__rel__dst``; not needed where there is one.
+            Several types are a list: own splits are then given by type, ``{train: {paper: p.npy, author: a.npy}}``, and so are
+            ``edge_splits`` and, where types differ, negatives.
         seed_weights: How often the seeds of training are drawn: ``balanced``, all classes equally often, or the name of a node
             attribute that holds their weights. Each epoch then draws as many as there are, with replacement. ``None``: every seed
             once in each epoch. Evaluation sees every seed once.
@@ -142,7 +144,7 @@ class GLTDataModule(SeedDataModule):
         eval_num_neighbors: Fanouts | None = None,
         eval_batch_size: int | None = None,
         splits: dict[str, Any] | None = None,
-        input_type: str | None = None,
+        input_type: str | list[str] | None = None,
         predict_split: PredictSplit = "all",
         cluster: ClusterOptions | None = None,
         cache: CacheOptions = _CACHE,
@@ -151,8 +153,8 @@ class GLTDataModule(SeedDataModule):
         edge_format: EdgeFormat = "tensor",
         task: Task = "node",
         edge_splits: dict[str, Any] | None = None,
-        neg_sampling: NegativeSampling | str | None = None,
-        eval_neg_sampling: NegativeSampling | str | None = None,
+        neg_sampling: NegativeSampling | str | dict[str, Any] | None = None,
+        eval_neg_sampling: NegativeSampling | str | dict[str, Any] | None = None,
         exclude_target_edges: str | dict[str, str] | None = None,
         reverse_edge_types: dict[str, str] | None = None,
         # as for dataset

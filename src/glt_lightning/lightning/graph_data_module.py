@@ -46,7 +46,7 @@ class GraphDataModule(LightningDataModule):
         undirected: bool | None,
         normalize: Normalize,
         transforms: list[str | dict[str, Any]] | None,
-        input_type: str | None,
+        input_type: str | list[str] | None,
         partition: PartitionOptions,
         num_neighbors: Fanouts,
         batch_size: int,
@@ -140,16 +140,19 @@ class GraphDataModule(LightningDataModule):
         return None if schema.homogeneous else (list(schema.node_types), list(schema.edge_types))
 
     @property
-    def target_type(self) -> str | None:
-        """Node type of the seeds in a heterogeneous graph."""
+    def target_type(self) -> str | list[str] | None:
+        """Node type of the seeds in a heterogeneous graph, or several."""
         facts = self._facts
         given = None if self.links is not None else self.input_type
         return None if facts.schema.homogeneous else given or facts.target_type
 
     @property
-    def link_type(self) -> str | None:
-        """The edge type that ``task: link`` predicts, as ``src__rel__dst``; None for seeds that are nodes."""
-        return None if self.links is None else edge_type_str(self.links.edge_type(self._facts.schema))
+    def link_type(self) -> str | list[str] | None:
+        """The edge type that ``task: link`` predicts, as ``src__rel__dst``, or several; None for seeds that are nodes."""
+        if self.links is None:
+            return None
+        names = [edge_type_str(each) for each in self.links.edge_types(self._facts.schema)]
+        return names[0] if len(names) == 1 else names
 
     @property
     def partition_dir(self) -> Path:

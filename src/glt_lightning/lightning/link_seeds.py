@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.manifest import Manifest, edge_split_key
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader.link_spec import LinkSpec
+from glt_lightning.loader.typed_plan import for_each_type, has_types
 from glt_lightning.options import NegativeSampling
 from glt_lightning.options.checks import one_of
 from glt_lightning.partition import GraphSource, hold_out_edges
@@ -32,7 +33,7 @@ class LinkSeeds:
     Raises `OptionError` for options that exclude each other.
     """
 
-    input_type: str | None = None
+    input_type: str | Sequence[str] | None = None
     edge_splits: Mapping[str, Any] | None = None
     neg_sampling: Any = None
     eval_neg_sampling: Any = None
@@ -40,6 +41,9 @@ class LinkSeeds:
     reverse_edge_types: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if self._types:
+            _ = self.by_type  # which checks each
+            return
         for name in ("neg_sampling", "eval_neg_sampling"):
             object.__setattr__(self, name, NegativeSampling.of(getattr(self, name)))
         self._check_excluded()
@@ -49,6 +53,32 @@ class LinkSeeds:
         for split, each in (given or {}).items():
             if isinstance(each, Mapping):
                 self._check_split(split, {key for key, value in each.items() if value is not None})
+
+    @property
+    def _types(self) -> list[str]:
+        """Where edges of several types are predicted: their names."""
+        return [] if self.input_type is None or isinstance(self.input_type, str) else list(self.input_type)
+
+    @property
+    def by_type(self) -> list[LinkSeeds]:
+        """The same for each edge type, in the order of the schema."""
+        types = sorted(self._types, key=lambda name: tuple(str(name).split("__")))
+        if not types:
+            return [self]
+        if len(set(types)) < len(types):
+            raise OptionError(f"input_type: expected different edge types, got {', '.join(map(str, self._types))}.")
+        options = {name: getattr(self, name) for name in ("edge_splits", "neg_sampling", "eval_neg_sampling")}
+        own = {
+            name: for_each_type(name, given if has_types(given, types) else dict.fromkeys(types, given), types)
+            for name, given in options.items()
+        }
+        files = options["edge_splits"]
+        if isinstance(files, Mapping) and not set(files).isdisjoint(_SPLITS):
+            raise OptionError(
+                f"edge_splits: {', '.join(map(str, files))} are of one edge type, and input_type names several. Give them by "
+                f"edge type: {{{types[0]}: {{train: ...}}}}."
+            )
+        return [replace(self, input_type=t, **{name: found[t] for name, found in own.items()}) for t in types]
 
     def _check_excluded(self) -> None:
         given = self.exclude_target_edges
@@ -84,11 +114,15 @@ class LinkSeeds:
 
     def hold_out(self, source: GraphSource, allow: Collection[str]) -> GraphSource:
         """The graph without the edges to predict. Raises `DataError` for splits that do not fit. allow: ``partition.allow``."""
-        name = edge_type_str(self.edge_type(source.schema))
-        return hold_out_edges(source, {name: self.edge_splits}, self.reverse_edge_types, allow)
+        splits = {edge_type_str(each.edge_type(source.schema)): each.edge_splits for each in self.by_type}
+        return hold_out_edges(source, splits, self.reverse_edge_types, allow)
+
+    def edge_types(self, schema: GraphSchema) -> list[EdgeType]:
+        """The edge types to predict."""
+        return [each.edge_type(schema) for each in self.by_type]
 
     def edge_type(self, schema: GraphSchema) -> EdgeType:
-        """The edge type to predict."""
+        """The edge type to predict, of one alone."""
         known = {edge_type_str(e): e for e in schema.edge_types}
         if self.input_type is None and len(known) == 1:
             return schema.edge_types[0]
@@ -101,6 +135,9 @@ class LinkSeeds:
     @property
     def named_splits(self) -> set[str] | None:
         """The splits that there will be; None where the data set knows them."""
+        if self._types:
+            named = [each.named_splits for each in self.by_type]
+            return None if None in named else {name for some in named for name in some or ()}
         if self.edge_splits is None:
             return None
         if not set(self.edge_splits) <= set(_SPLITS):  # a random split
@@ -109,9 +146,12 @@ class LinkSeeds:
 
     def stored_splits(self, manifest: Manifest) -> set[str]:
         """The splits of the partition that have edges."""
-        index = manifest.schema.edge_index(self.edge_type(manifest.schema))
-        entries = {name: manifest.edge_splits.get(edge_split_key(index, name)) for name in _SPLITS}
-        return {name for name, entry in entries.items() if entry is not None and entry.count}
+        found = set()
+        for edge_type in self.edge_types(manifest.schema):
+            index = manifest.schema.edge_index(edge_type)
+            entries = {name: manifest.edge_splits.get(edge_split_key(index, name)) for name in _SPLITS}
+            found |= {name for name, entry in entries.items() if entry is not None and entry.count}
+        return found
 
     def require_split(self, name: str, known: Collection[str]) -> None:
         """Raises `DataError` unless the split is one of those there are."""
@@ -125,6 +165,9 @@ class LinkSeeds:
 
     def spec(self, graph: AnyGraph, split: str, name: str, **loader: Any) -> LinkSpec:
         """The loader of a split. loader: further fields of `LinkSpec`."""
+        if self._types:
+            having = [each for each in self.by_type if split in each.stored_splits(graph.manifest)]
+            return LinkSpec.over([each.spec(graph, split, name, **loader) for each in having])
         edge_type = self.edge_type(graph.schema)
         index = graph.schema.edge_index(edge_type)
         found = graph.edge_split(index, split)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from glt_lightning.errors import OptionError
 from glt_lightning.lightning.eval_fanouts import check_fanouts, eval_fanouts
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.own_ids import have_ids, own_ids
@@ -64,9 +66,8 @@ class SeedDataModule(GraphDataModule):
         }
         if self.links is None:
             seeds, split = self._find_seeds(split)
-            return LoaderSpec(
-                split=split, seeds=seeds, node_type=None if split is not None else self._node_type(), **loader
-            )
+            said = split is not None or isinstance(seeds, dict)
+            return LoaderSpec(split=split, seeds=seeds, node_type=None if said else self._node_type(), **loader)
         self.links.require_split(split or "all", self._split_names())
         return self.links.spec(self._opened(), split or "all", **loader)
 
@@ -75,18 +76,19 @@ class SeedDataModule(GraphDataModule):
         assert isinstance(spec, LoaderSpec)
         return spec
 
-    def user_ids(self, n_id: np.ndarray) -> np.ndarray | None:
+    def user_ids(self, n_id: np.ndarray, of_type: str | None = None) -> np.ndarray | None:
         """What the user's table calls the nodes that were predicted (of edges, the sources), int64 or text [K]; None where
-        ``n_id`` is all there is."""
+        ``n_id`` is all there is. of_type: their node type, where seeds are of several."""
         manifest = self._opened().manifest
         split = manifest.splits.get(self.predict_split)
         stored = split is not None and self.predict_split not in self.splits
         if self.links is not None:
-            node_type = self.links.edge_type(manifest.schema)[0]
+            node_type = self.links.edge_types(manifest.schema)[0][0] if of_type is None else of_type
         elif stored and split is not None:
             node_type = split.node_type
         else:
-            node_type = self._node_type() or manifest.schema.node_types[0]
+            own = self._node_type() or manifest.schema.node_types[0]
+            node_type = of_type or (own if isinstance(own, str) else own[0])
         ids = own_ids(manifest, self.root, n_id, node_type)
         if ids is None and have_ids(self.dataset, node_type):
             rank_zero_info(
@@ -95,7 +97,7 @@ class SeedDataModule(GraphDataModule):
             )
         return ids
 
-    def _find_seeds(self, split: str | None) -> tuple[np.ndarray | None, str | None]:
+    def _find_seeds(self, split: str | None) -> tuple[Any, str | None]:
         """(the user's own seeds, name of a stored split); neither for all nodes."""
         if split is None:
             return None, None
@@ -104,8 +106,18 @@ class SeedDataModule(GraphDataModule):
         require_split(split, self._split_names())
         return None, split
 
-    def _own_seeds(self, split: str) -> np.ndarray:
-        return read_fitting_split(split, self.splits[split], self._facts.num_nodes, self.target_type)
+    def _own_seeds(self, split: str) -> np.ndarray | dict[str, np.ndarray]:
+        """By node type where they are given so."""
+        given, target, num_nodes = self.splits[split], self.target_type, self._facts.num_nodes
+        if isinstance(given, Mapping):
+            if unknown := sorted(set(given) - set(num_nodes)):
+                raise OptionError(f"splits.{split}: expected any of {', '.join(num_nodes)}; got {unknown[0]!r}.")
+            return {t: read_fitting_split(f"{split}.{t}", ids, num_nodes, t) for t, ids in given.items()}
+        if isinstance(target, list):
+            raise OptionError(
+                f"splits.{split}: input_type names several node types. Give seeds by type: {{{target[0]}: ...}}."
+            )
+        return read_fitting_split(split, given, num_nodes, target)
 
     def _check_own_overlap(self) -> None:
         """Splits that are stored were compared when they were; here those of ``splits`` with each other and with these."""
@@ -113,9 +125,14 @@ class SeedDataModule(GraphDataModule):
         for other in ("val", "test"):
             pair = ("train", other)
             if other in self._split_names() and set(pair) & set(self.splits):
-                seeds = {name: self._node_spec(name, name).find_seeds(graph) for name in pair}
-                typed = {name: (graph.schema.node_types[s.node_type], s.gids) for name, s in seeds.items()}
-                check_overlap(typed, self.partition.allow)
+                seeds = {name: self._node_spec(name, name).typed_seeds(graph) for name in pair}
+                for t, node_type in enumerate(graph.schema.node_types):
+                    parts = {name: each.parts for name, each in seeds.items()}
+                    typed = {
+                        name: (node_type, p.gids) for name, some in parts.items() for p in some if p.node_type == t
+                    }
+                    if len(typed) == len(pair):
+                        check_overlap(typed, self.partition.allow)
 
     @cached_property
     def _eval_num_neighbors(self) -> Fanouts:
@@ -130,8 +147,9 @@ class SeedDataModule(GraphDataModule):
         if self.links is not None:
             return split in self._split_names()
         if split in self.splits:
-            seeds = self._own_seeds(split)
-            return bool(seeds.any() if seeds.dtype == np.bool_ else len(seeds))
+            found = self._own_seeds(split)
+            parts = list(found.values()) if isinstance(found, dict) else [found]
+            return any(bool(seeds.any()) if seeds.dtype == np.bool_ else len(seeds) > 0 for seeds in parts)
         stored = self._opened().manifest.splits.get(split)
         return stored is not None and stored.count > 0
 
@@ -139,6 +157,6 @@ class SeedDataModule(GraphDataModule):
         manifest = self._opened().manifest
         return {*manifest.splits, *self.splits} if self.links is None else self.links.stored_splits(manifest)
 
-    def _node_type(self) -> str | None:
+    def _node_type(self) -> str | list[str] | None:
         manifest = self._opened().manifest
         return None if manifest.schema.homogeneous else self.input_type or manifest.target_type

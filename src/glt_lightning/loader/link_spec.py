@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,10 +11,12 @@ import numpy as np
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.typed_plan import for_each_type, type_name
+from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, one_of
 from glt_lightning.sampler.link_task import EXCLUDE, LinkTask
 from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+
+_BY_TYPE = ("edge_label", "negatives", "neg_sampling", "extras")  # fields of each edge type, where there are several
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,23 +133,31 @@ class LinkSpec:
         if not isinstance(self.edge_label_index, Mapping):
             return (self,)
         types, where = list(self.edge_label_index), f"loader {self.name!r}:"
-        by_type = {
-            name: for_each_type(f"{where} {name}", getattr(self, name), types)
-            for name in ("edge_label", "negatives", "extras")
-        }
-        by_type["neg_sampling"] = dict.fromkeys(types, self.neg_sampling)
-        if isinstance(self.neg_sampling, Mapping) and set(map(type_name, self.neg_sampling)) & set(types):
-            by_type["neg_sampling"] = for_each_type(f"{where} neg_sampling", self.neg_sampling, types)
+        by_type = {}
+        for name in _BY_TYPE:
+            given = getattr(self, name)
+            if name == "neg_sampling" and not has_types(given, types):
+                given = dict.fromkeys(types, given)
+            by_type[name] = for_each_type(f"{where} {name}", given, types)
         return tuple(
             replace(
                 self,
                 edge_type=t,
                 edge_label_index=edges,
+                **{name: found[t] for name, found in by_type.items() if name != "extras"},
                 extras=by_type["extras"][t] or {},
-                **{name: by_type[name][t] for name in ("edge_label", "negatives", "neg_sampling")},
             )
             for t, edges in self.edge_label_index.items()
         )
+
+    @classmethod
+    def over(cls, specs: Sequence[LinkSpec]) -> LinkSpec:
+        """One loader of the edges of several, which are each of another edge type and else alike."""
+        by_type: dict[str, Any] = {
+            name: {str(spec.edge_type): getattr(spec, name) for spec in specs}
+            for name in ("edge_label_index", *_BY_TYPE)
+        }
+        return replace(specs[0], edge_type=None, **by_type)
 
     def _check_types(self, where: str) -> None:
         given = {type_name(t): edges for t, edges in self.edge_label_index.items()}

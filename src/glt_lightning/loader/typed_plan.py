@@ -89,6 +89,11 @@ def type_name(given: Any) -> str:
     return given if isinstance(given, str) else edge_type_str(given)
 
 
+def has_types(given: Any, types: Sequence[str]) -> bool:
+    """Whether an option that may be one for all types is given by type."""
+    return isinstance(given, Mapping) and not set(map(type_name, given)).isdisjoint(types)
+
+
 def for_each_type(where: str, given: Any, types: Sequence[str]) -> dict[str, Any]:
     """What a mapping by type has for each, None where it has nothing. Raises `OptionError` for an unknown type."""
     if given is None:

@@ -13,7 +13,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.lightning.callbacks.prediction_files import KEY, ROW_GROUP, Column
 from glt_lightning.lightning.datamodule import GLTDataModule
 
-_PRED = "pred"
+_PRED, _TYPE = "pred", "edge_type"
 _MOST_BYTES = 64 << 20  # of a row group: 65,536 embeddings of 256 floats
 _Forms = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
@@ -58,6 +58,7 @@ class Naming:
         self._classes: list[str] = []
         if self._data is not None:
             self._classes = [str(name) for name in getattr(module, "class_names", None) or self._data.class_names or ()]
+        self._types: list[str] = list(getattr(module, "type_names", ()))
         self._has_ids: bool | None = None
         self._column: str | None = None
 
@@ -65,7 +66,7 @@ class Naming:
         """(all columns, the one that earlier row groups have and these rows cannot have)."""
         ids = None
         if self._data is not None and self._has_ids is not False:
-            ids = self._data.user_ids(rows[KEY])
+            ids = self._user_ids(self._data, rows)
         pred = _class_column(rows[_PRED], self._classes) if _PRED in rows and self._classes else {}
         lost = None
         if self._has_ids is None:
@@ -76,10 +77,25 @@ class Naming:
         if ids is not None:
             found["id"] = ids
         for name, values in rows.items():
-            found[name] = values
+            found[name] = np.array(self._types, dtype=object)[values] if name == _TYPE and self._types else values
             if name == _PRED and self._column is not None:
                 found |= pred
         return found, lost
+
+    def _user_ids(self, data: GLTDataModule, rows: dict[str, np.ndarray]) -> np.ndarray | None:
+        """Of edges of several types, those of the tables of their source types: as text, where these are several."""
+        if _TYPE not in rows or not self._types:
+            return data.user_ids(rows[KEY])
+        sources = [name.split("__")[0] for name in self._types]
+        if len({*sources}) == 1:
+            return data.user_ids(rows[KEY], sources[0])
+        of, found = np.array(sources, dtype=object)[rows[_TYPE]], np.empty(len(rows[KEY]), dtype=object)
+        for t in sorted({*sources}):
+            ids = data.user_ids(rows[KEY][of == t], t)
+            if ids is None:
+                return None
+            found[of == t] = [str(each) for each in ids]
+        return found
 
 
 def _checked(outputs: Any, keys: list[str] | None) -> dict[str, torch.Tensor]:

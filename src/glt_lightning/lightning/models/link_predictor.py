@@ -10,7 +10,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
-from torchmetrics import AUROC, AveragePrecision, MeanMetric
+from torchmetrics import MeanMetric
+from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
 
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
@@ -18,10 +19,10 @@ from glt_lightning.lightning.models.fits import require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata, num_seeds
 from glt_lightning.lightning.models.link_decoders import make_decoder
 from glt_lightning.lightning.models.link_metrics import OGBMRR, HitsAtK
-from glt_lightning.lightning.models.link_scores import LOSSES, LinkScores, edge_ends, score_links
+from glt_lightning.lightning.models.link_scores import LOSSES, LinkScores, edge_ends, mean_loss, score_links, types_in
 from glt_lightning.lightning.models.metrics import monitor_of, update_metric
 from glt_lightning.options.checks import one_of
-from glt_lightning.types import EdgeType
+from glt_lightning.types import EdgeType, edge_type_str
 
 _HITS = re.compile(r"hits@([1-9]\d*)")
 
@@ -51,7 +52,9 @@ class LinkPredictor(LightningModule):
         metrics: What is logged besides the loss: any of auc, ap, mrr (with ties counted as OGB does; needs triplets) and hits@K,
             such as ``hits@50``. ``None``: auc.
         val_metric: Which of them chooses the best checkpoint, such as ``val_mrr`` or ``val_loss``. ``None``: the first.
-        edge_type: Edge type of the edges, as ``src__rel__dst``; needed in a heterogeneous graph.
+        edge_type: Edge type of the edges, as ``src__rel__dst``; needed in a heterogeneous graph. Several are a list: each gets a
+            decoder of its own, the loss is the mean over the pairs of all types, and each metric is logged over all of them
+            and, as ``val_auc/src__rel__dst``, for each.
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
@@ -83,7 +86,7 @@ class LinkPredictor(LightningModule):
         weight_decay: float = 0.0,
         metrics: list[str] | None = None,
         val_metric: str | None = None,
-        edge_type: str | None = None,
+        edge_type: str | list[str] | None = None,
         metadata: Metadata | None = None,
         num_nodes: int | dict[str, int] | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
@@ -93,8 +96,9 @@ class LinkPredictor(LightningModule):
         one_of("loss", loss, tuple(LOSSES))
         names = _metric_names(metrics)
         self.checkpoint_monitor = monitor_of(val_metric, names)
-        self.edge_type = None if metadata is None else _edge_type(edge_type, metadata)
-        ends = None if self.edge_type is None else (self.edge_type[0], self.edge_type[2])
+        self.edge_types: list[EdgeType | None] = [None] if metadata is None else _edge_types(edge_type, metadata)
+        self.edge_type = self.edge_types[0]
+        ends = None if metadata is None else tuple(t for each in self.edge_types if each for t in (each[0], each[2]))
         shape = EncoderShape(
             in_channels=in_channels,
             hidden_channels=hidden_channels,
@@ -110,56 +114,97 @@ class LinkPredictor(LightningModule):
         self.heads = nn.ModuleDict(
             {t: nn.Linear(hidden_channels, hidden_channels) for t in sorted({*(ends or ["node"])})}
         )
-        self.decoder = make_decoder(decoder, hidden_channels, dropout)
+        if len(self.edge_types) == 1:
+            self.decoder = make_decoder(decoder, hidden_channels, dropout)
+        else:
+            names += [f"{name}/{t}" for name in names for t in self.type_names]
+            self.decoders = nn.ModuleDict({t: make_decoder(decoder, hidden_channels, dropout) for t in self.type_names})
         self.in_channels, self.num_categories, self.loss = in_channels, num_categories, loss
         self.hidden_channels, self.lr, self.weight_decay = hidden_channels, lr, weight_decay
         self.val_loss = MeanMetric()  # exact over ranks with unequal batches
         self.val_metrics, self.test_metrics = _make_metrics(names), _make_metrics(names)
 
+    @property
+    def type_names(self) -> list[str]:
+        """Of the edge types, in the order in which predictions number them."""
+        return [edge_type_str(each) for each in self.edge_types if each is not None]
+
     def embed(self, batch: Data | HeteroData) -> tuple[Tensor, Tensor]:
-        """Embeddings [S, hidden_channels] of the seeds of the source and of the destination type."""
+        """Embeddings [S, hidden_channels] of the seeds of the source and of the destination type; with several edge types those
+        of the first."""
+        return self._ends(self._embedded(batch), self.edge_type)
+
+    def _embedded(self, batch: Data | HeteroData) -> dict[str, Tensor]:
+        """Embeddings of the seeds by node type."""
         if self.edge_type is None:
             found = {"node": self.encoder(batch) if num_seeds(batch) else self._none()}
-            ends = ("node", "node")
+        elif any(num_seeds(batch[t]) for t in self.heads):
+            found = self.encoder.embed(batch)
         else:
-            ends = (self.edge_type[0], self.edge_type[2])
-            empty = not any(num_seeds(batch[t]) for t in ends)
-            found = dict.fromkeys(ends, self._none()) if empty else self.encoder.embed(batch)
-        embedded = {t: self.heads[t](found[t]) for t in ends}
-        return embedded[ends[0]], embedded[ends[1]]
+            found = dict.fromkeys(self.heads, self._none())
+        return {t: head(found[t]) for t, head in self.heads.items()}
 
-    def forward(self, batch: Data | HeteroData) -> LinkScores:
-        """Scores of the edges of a batch and of its negatives: logits."""
-        return score_links(batch, self.edge_type, *self.embed(batch), self.decoder)
+    def _ends(self, embedded: dict[str, Tensor], edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
+        src, dst = ("node", "node") if edge_type is None else (edge_type[0], edge_type[2])
+        return embedded[src], embedded[dst]
+
+    def _decoder(self, edge_type: EdgeType | None) -> Any:
+        return (
+            self.decoder if edge_type is None or len(self.edge_types) == 1 else self.decoders[edge_type_str(edge_type)]
+        )
+
+    def forward(self, batch: Data | HeteroData) -> LinkScores | dict[str, LinkScores]:
+        """Scores of the edges of a batch and of its negatives: logits; with several edge types by type."""
+        embedded, found = self._embedded(batch), {}
+        for edge_type in types_in(batch, self.edge_types):
+            name = "" if edge_type is None or len(self.edge_types) == 1 else edge_type_str(edge_type)
+            ends = self._ends(embedded, edge_type)
+            found[name] = score_links(batch, edge_type, *ends, self._decoder(edge_type))
+        return found if len(self.edge_types) > 1 else found[""]
+
+    def _scores(self, batch: Data | HeteroData) -> dict[str, LinkScores]:
+        """By edge type; one alone has no name."""
+        scores = self(batch)
+        return {"": scores} if isinstance(scores, LinkScores) else scores
 
     def setup(self, stage: str) -> None:
         require_same_inputs(self.trainer, self.in_channels, self.num_categories)
 
     def training_step(self, batch: Data | HeteroData, batch_idx: int) -> Tensor:
-        scores = self(batch)
-        loss, _ = LOSSES[self.loss](scores)
-        self.log("train_loss", loss, prog_bar=True, batch_size=len(scores))
+        scores = self._scores(batch)
+        loss, _ = mean_loss(self.loss, scores.values())
+        self.log("train_loss", loss, prog_bar=True, batch_size=_count(scores))
         return loss
 
     def validation_step(self, batch: Data | HeteroData, batch_idx: int) -> None:
-        scores = self(batch)
-        if self.loss == "bce" or scores.negative.dim() == 2:
-            loss, count = LOSSES[self.loss](scores)
+        scores = self._scores(batch)
+        if self.loss == "bce" or all(each.negative.dim() == 2 for each in scores.values()):
+            loss, count = mean_loss(self.loss, scores.values())
             if count:
                 self.val_loss(loss, count)
-            self.log("val_loss", self.val_loss, prog_bar=True, batch_size=max(1, len(scores)))
+            self.log("val_loss", self.val_loss, prog_bar=True, batch_size=max(1, _count(scores)))
         self._log_metrics("val", self.val_metrics, scores)
 
     def test_step(self, batch: Data | HeteroData, batch_idx: int) -> None:
-        self._log_metrics("test", self.test_metrics, self(batch))
+        self._log_metrics("test", self.test_metrics, self._scores(batch))
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
-        """``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]."""
-        src, dst = edge_ends(batch, self.edge_type)
-        source, destination = self.embed(batch)
-        ends = (batch, batch) if self.edge_type is None else (batch[self.edge_type[0]], batch[self.edge_type[2]])
-        score = self.decoder(source[src], destination[dst])
-        return {"n_id": ends[0].n_id[src], "destination": ends[1].n_id[dst], "score": score}
+        """``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]; with several edge
+        types also ``edge_type`` [S], positions in ``type_names``."""
+        embedded, found = self._embedded(batch), []
+        for edge_type in types_in(batch, self.edge_types):
+            src, dst = edge_ends(batch, edge_type)
+            source, destination = self._ends(embedded, edge_type)
+            ends = (batch, batch) if edge_type is None else (batch[edge_type[0]], batch[edge_type[2]])
+            score = self._decoder(edge_type)(source[src], destination[dst])
+            rows = {"n_id": ends[0].n_id[src], "destination": ends[1].n_id[dst], "score": score}
+            several = (
+                {}
+                if len(self.edge_types) == 1
+                else {"edge_type": torch.full_like(rows["n_id"], self.edge_types.index(edge_type))}
+            )
+            found.append(rows | several)
+        return {name: torch.cat([rows[name] for rows in found]) for name in found[0]}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
@@ -168,16 +213,28 @@ class LinkPredictor(LightningModule):
         """Embeddings of no node: of a rank without a share of a small evaluation split."""
         return next(self.heads.parameters()).new_empty(0, self.hidden_channels)
 
-    def _log_metrics(self, stage: str, metrics: nn.ModuleDict, scores: LinkScores) -> None:
+    def _log_metrics(self, stage: str, metrics: nn.ModuleDict, scores: dict[str, LinkScores]) -> None:
         for name, module in metrics.items():
             metric: Any = module
-            if name == "mrr":
-                metric.update(scores.positive, scores.own_negative("mrr"))
-            elif _HITS.fullmatch(name):
-                metric.update(scores.positive, scores.flat_negative)
-            else:
-                _update_curve(metric, scores)
-            self.log(f"{stage}_{name}", metric, prog_bar=True, batch_size=max(1, len(scores)))
+            kind, _, edge_type = name.partition("/")
+            own = [each for t, each in scores.items() if edge_type in ("", t)]
+            for each in own:
+                _update(metric, kind, each)
+            if own:  # a split may lack a type, on all ranks
+                self.log(f"{stage}_{name}", metric, prog_bar=not edge_type, batch_size=max(1, _count(scores)))
+
+
+def _count(scores: dict[str, LinkScores]) -> int:
+    return sum(len(each) for each in scores.values())
+
+
+def _update(metric: Any, name: str, scores: LinkScores) -> None:
+    if name == "mrr":
+        metric.update(scores.positive, scores.own_negative("mrr"))
+    elif _HITS.fullmatch(name):
+        metric.update(scores.positive, scores.flat_negative)
+    else:
+        _update_curve(metric, scores)
 
 
 def _update_curve(metric: Any, scores: LinkScores) -> None:
@@ -187,6 +244,25 @@ def _update_curve(metric: Any, scores: LinkScores) -> None:
     targets = torch.zeros(len(both), dtype=torch.long, device=both.device)
     targets[: len(scores)] = 1
     update_metric(metric, 0.5 + 0.5 * both / (1 + both.abs()), targets)
+
+
+class _OrNaN:
+    """NaN without pairs, of which torchmetrics raises: a sanity check may see the edges of one type alone."""
+
+    preds: Any
+
+    def compute(self) -> Tensor:
+        count = self.preds.numel() if isinstance(self.preds, Tensor) else sum(len(each) for each in self.preds)
+        found: Tensor = super().compute() if count else torch.tensor(torch.nan)  # type: ignore[misc]  # of the metric
+        return found
+
+
+class _AreaUnderCurve(_OrNaN, BinaryAUROC):  # type: ignore[misc]
+    pass
+
+
+class _MeanPrecision(_OrNaN, BinaryAveragePrecision):  # type: ignore[misc]
+    pass
 
 
 def _metric_names(given: Sequence[str] | None) -> list[str]:
@@ -202,15 +278,21 @@ def _make_metrics(names: Sequence[str]) -> nn.ModuleDict:
 
 
 def _make_metric(name: str) -> nn.Module:
+    name, _, _ = name.partition("/")
     if (hits := _HITS.fullmatch(name)) is not None:
         return HitsAtK(int(hits[1]))
-    return OGBMRR() if name == "mrr" else AUROC(task="binary") if name == "auc" else AveragePrecision(task="binary")
+    return OGBMRR() if name == "mrr" else _AreaUnderCurve() if name == "auc" else _MeanPrecision()
 
 
-def _edge_type(given: str | None, metadata: Metadata) -> EdgeType:
-    """An edge type whose node types the graph has."""
-    parts = tuple(str(given).split("__"))
-    if given is None or len(parts) != 3 or not {parts[0], parts[2]} <= set(metadata[0]):
-        known = ", ".join("__".join(e) for e in metadata[1])
-        raise OptionError(f"edge_type: expected the edge type to predict, one of {known}; got {given!r}.")
-    return parts[0], parts[1], parts[2]
+def _edge_types(given: str | list[str] | None, metadata: Metadata) -> list[EdgeType | None]:
+    """Edge types whose node types the graph has."""
+    found: list[EdgeType | None] = []
+    for name in given if isinstance(given, (list, tuple)) else [given]:
+        parts = tuple(str(name).split("__"))
+        if name is None or len(parts) != 3 or not {parts[0], parts[2]} <= set(metadata[0]):
+            known = ", ".join("__".join(e) for e in metadata[1])
+            raise OptionError(f"edge_type: expected the edge type to predict, one of {known}; got {name!r}.")
+        found.append((parts[0], parts[1], parts[2]))
+    if not found or len(set(found)) < len(found):
+        raise OptionError(f"edge_type: expected different edge types to predict, got {given!r:.200}.")
+    return found

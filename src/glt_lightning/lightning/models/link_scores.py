@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,11 @@ class LinkScores:
         return self.negative if self.mask is None else self.negative.masked_fill(~self.mask, -torch.inf)
 
 
+def types_in(batch: Any, edge_types: Sequence[EdgeType | None]) -> Sequence[EdgeType | None]:
+    """Those of a loader's edges: a split may lack one of several types."""
+    return edge_types if len(edge_types) == 1 else [t for t in edge_types if t is not None and "input_id" in batch[t]]
+
+
 def edge_ends(batch: Any, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
     """Positions of both ends of a batch's edges, without negatives, among the seeds of their node types."""
     pairs, sources, destinations = _stores(batch, edge_type)
@@ -91,7 +96,10 @@ def _stores(batch: Any, edge_type: EdgeType | None) -> tuple[Any, Any, Any]:
     """What has the fields of the edges, of their sources and of their destinations."""
     if edge_type is None:
         return batch, batch, batch
-    return batch[edge_type], batch[edge_type[0]], batch[edge_type[2]]
+    pairs = batch[edge_type]
+    if "src_index" in pairs:  # of a loader with several edge types
+        return pairs, pairs, pairs
+    return pairs, batch[edge_type[0]], batch[edge_type[2]]
 
 
 def _labelled(store: Any, source: Tensor, destination: Tensor, decoder: Any) -> LinkScores:
@@ -130,6 +138,15 @@ def softmax(scores: LinkScores) -> tuple[Tensor, int]:
 
 
 LOSSES: dict[str, Callable[[LinkScores], tuple[Tensor, int]]] = {"bce": bce, "bpr": bpr, "softmax": softmax}
+
+
+def mean_loss(name: str, scores: Iterable[LinkScores]) -> tuple[Tensor, int]:
+    """(mean over what the loss counts, of all edge types together; number of these)."""
+    found = [LOSSES[name](each) for each in scores]
+    count = sum(each for _, each in found)
+    if len(found) == 1:
+        return found[0]
+    return torch.stack([loss * (each / max(1, count)) for loss, each in found]).sum(), count
 
 
 def _full(scores: Tensor) -> Tensor:
