@@ -14,6 +14,7 @@ from glt_lightning.ops.trees import Trees
 from glt_lightning.producer.request_codec import read_config, read_request, write_config, write_request
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampler.subgraph_task import SubgraphTask
 from glt_lightning.server.question import Question
 from glt_lightning.transport.message import Message, pack
 
@@ -62,6 +63,7 @@ def test_every_field_of_a_configuration_comes_back(field):
     other["weights"] = (None, "edge_weight")
     other["more_links"] = (LinkTask(loader="train", edge_type=1), LinkTask(loader="train", edge_type=0, exclude="self"))
     other["link"] = LinkTask(loader="train", edge_type=3, mode="binary", amount=0.5, self_loops=True, reverse=0)
+    other["subgraph"] = SubgraphTask(kind="bidirectional", limit=9, reverse=(1, -1))
     changed = replace(plain, **{field.name: other.get(field.name, True)})
     for config in (plain, changed):
         assert read_config(json.loads(json.dumps(write_config(config)))) == config
@@ -150,5 +152,28 @@ LINK = {"loader": "train", "edge_type": 1}
 )
 def test_other_tasks_of_loaders_of_edges_are_refused(link, message):
     config = write_config(SamplerConfig(0, ((3, -1),))) | {"link": link}
+    with pytest.raises(DataError, match=message):
+        read_config(json.loads(json.dumps(config)), 2)
+
+
+SUBGRAPH = {"kind": "bidirectional", "limit": None, "reverse": [1, -1]}
+
+
+@pytest.mark.parametrize(
+    ("subgraph", "message"),
+    [
+        (True, "subgraph: expected an object with kind, limit, reverse; got True"),
+        (SUBGRAPH | {"further": 1}, "subgraph: expected an object with"),
+        (SUBGRAPH | {"kind": "all"}, "subgraph: .*'all'.* is not allowed"),
+        (SUBGRAPH | {"limit": 0}, "subgraph: .*'limit': 0.* is not allowed"),
+        (SUBGRAPH | {"limit": True}, "is not allowed"),
+        (SUBGRAPH | {"reverse": [1, -2]}, "is not allowed"),
+        (SUBGRAPH | {"reverse": [1, 2]}, "subgraph: reverse: expected an edge type, or -1, for each"),
+        (SUBGRAPH | {"reverse": [1]}, "subgraph: reverse: expected an edge type, or -1, for each"),
+        (SUBGRAPH | {"kind": "induced"}, "subgraph: reverse: expected an edge type, or -1, for each"),
+    ],
+)
+def test_other_edges_are_refused(subgraph, message):
+    config = write_config(SamplerConfig(0, ((3, -1),))) | {"subgraph": subgraph}
     with pytest.raises(DataError, match=message):
         read_config(json.loads(json.dumps(config)), 2)

@@ -7,18 +7,19 @@ costs an owner the memory of one reply at a time, and the caller the memory of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.induce import Among, induce
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.ops.trees import Trees, is_tree
 from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.source import MOST_PAIRS
-from glt_lightning.transport.message import Message, lay_out, layout_entries
+from glt_lightning.transport.message import Message, lay_out, layout_entries, pack
 
 _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
 
@@ -105,3 +106,21 @@ def _fill(draw: RowDraw, counts: np.ndarray, first: int, neighbors: np.ndarray, 
         neighbors[at : at + n] = chunk[:n]
         if edge_rows is not None and rows is not None:
             edge_rows[at : at + n] = rows[:n]
+
+
+def answer_among(
+    view: GraphView,
+    edge_type: int,
+    arrays: Mapping[str, np.ndarray],
+    limit: int | None,
+    wire: np.dtype,
+    most_bytes: int,
+    most_rows: int,
+) -> Message:
+    """The reply to a request for the edges among some nodes: of its first rows, as many as fit, and at least one."""
+    among, size = Among.from_arrays(view, edge_type, arrays, limit), wire.itemsize
+    rows = among.rows[: max(1, min(most_rows, most_bytes // (2 * size)))]
+    found = induce(view, replace(among, rows=rows), most=max(1, (most_bytes - size * len(rows)) // (2 * size)))
+    columns = {"counts": found.counts, "members": found.neighbors, "edge_rows": found.edge_rows}
+    entries, body = pack({name: array.astype(wire) for name, array in columns.items() if array is not None})
+    return Message({"arrays": entries}, body)

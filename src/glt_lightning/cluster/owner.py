@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.cluster.expansion import Expansion, read_arrays
+from glt_lightning.cluster.expansion import Expansion, answer_among, read_arrays
 from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
@@ -18,8 +17,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges, require_pairs
-from glt_lightning.ops.induce import Among, induce
-from glt_lightning.options.draw import DrawOptions, read_weights
+from glt_lightning.options.draw import DrawOptions
 from glt_lightning.sampler.sample import Draft, Field
 from glt_lightning.sampler.source import MOST_PAIRS, wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
@@ -115,19 +113,11 @@ class Owner:
 
     @guarded()
     def _induce(self, message: Message, _caller: Caller) -> Message:
-        """Answers the first rows: as many as fit, at least one, and no more than `MOST_PAIRS`, since each may be the longest."""
-        header = message.header
-        weights = read_weights(header.get("weights", []), self._partition.view.num_edge_types)
-        view = self._partition.weighted(weights)
+        """Answers the first rows: no more than `MOST_PAIRS`, since each may be the longest one."""
+        header, view = message.header, self._partition.weighted(DrawOptions.from_wire(message.header).weights)
         edge_type = read_integer(header, "edge_type", 0, view.num_edge_types - 1)
         limit = read_integer(header, "limit", 0, 2**62) if "limit" in header else None
-        among, size = Among.from_arrays(view, edge_type, unpack(message), limit), self._wire.itemsize
-        rows = among.rows[: max(1, min(MOST_PAIRS, self._reply_bytes // (2 * size)))]
-        most = max(1, (self._reply_bytes - size * len(rows)) // (2 * size))
-        found = induce(view, replace(among, rows=rows), most=most)
-        columns = {"counts": found.counts, "members": found.neighbors, "edge_rows": found.edge_rows}
-        entries, body = pack({name: array.astype(self._wire) for name, array in columns.items() if array is not None})
-        return Message({"arrays": entries}, body)
+        return answer_among(view, edge_type, unpack(message), limit, self._wire, self._reply_bytes, MOST_PAIRS)
 
     def _open_shards(self, kind: str, index: int, name: str) -> Shards:
         open_ = self._partition.node_shards if kind == "node" else self._partition.edge_shards

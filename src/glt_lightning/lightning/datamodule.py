@@ -25,6 +25,7 @@ from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
 from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.batch_transform import BatchTransform
+from glt_lightning.loader.subgraph_type import check_subgraph
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import (
     EDGE_FORMATS,
@@ -36,6 +37,7 @@ from glt_lightning.options import (
     Normalize,
     PartitionOptions,
     SamplingOptions,
+    SubgraphType,
     as_options,
     one_of,
     parse_fanouts,
@@ -113,7 +115,13 @@ class GLTDataModule(SeedDataModule):
             edge's own.
         exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``, ``self`` or ``reverse`` (also over
             the other direction); or by split, ``{train: reverse}``. ``None``: ``reverse`` in training, else ``none``.
-        reverse_edge_types: Edge types of the other direction where they are not ``rev_REL``: ``{a__rel__b: b__back__a}``.
+        reverse_edge_types: With ``task: link`` or ``subgraph_type: bidirectional``, edge types of the other direction where they
+            are not called ``rev_REL``: ``{a__rel__b: b__back__a}``.
+        subgraph_type: Which edges batches have. ``directional``: those that were sampled. ``bidirectional``: also those of the
+            other direction, and where none is stored a flipped copy, of which ``is_flipped`` tells. ``induced``: all edges among
+            the nodes of the batch.
+        induced_limit: With ``bidirectional`` and ``induced`` the rows of all nodes are read whole; those of more edges than this
+            are an error. ``None``: any number.
         with_row: Batches have ``row`` beside ``n_id``: the number of each node in its type, by which `DistEmbedding` and
             `DistTensor` look it up. A module with a `DistEmbedding` gets it anyway.
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
@@ -161,6 +169,8 @@ class GLTDataModule(SeedDataModule):
         transform: str | dict[str, Any] | Any = None,
         with_row: bool = False,
         disjoint: bool = False,
+        subgraph_type: SubgraphType = "directional",
+        induced_limit: int | None = None,
     ) -> None:
         links = LinkSeeds.of(
             task,
@@ -169,7 +179,7 @@ class GLTDataModule(SeedDataModule):
             neg_sampling=neg_sampling,
             eval_neg_sampling=eval_neg_sampling,
             exclude_target_edges=exclude_target_edges,
-            reverse_edge_types=reverse_edge_types,
+            reverse_edge_types=reverse_edge_types if task == "link" or subgraph_type == "directional" else None,
         )
         super().__init__(
             dataset,
@@ -190,6 +200,8 @@ class GLTDataModule(SeedDataModule):
         self.eval_num_neighbors = eval_num_neighbors
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
         self.splits, self.predict_split = splits or {}, predict_split
+        self.subgraph_type, self.induced_limit = subgraph_type, induced_limit
+        self.reverse_edge_types = reverse_edge_types
         self.transform = BatchTransform.of("transform", transform)
         self.seed_weights, self.edge_format, self.with_row = seed_weights, edge_format, with_row
         self.disjoint = disjoint
@@ -206,6 +218,7 @@ class GLTDataModule(SeedDataModule):
         one_of("edge_format", self.edge_format, EDGE_FORMATS)
         if not isinstance(self.disjoint, bool):
             raise OptionError(f"disjoint: expected true or false, got {self.disjoint!r:.80}.")
+        check_subgraph("", self)
         self._check_graph()
         for name in ("batch_size", "eval_batch_size"):
             size = getattr(self, name)

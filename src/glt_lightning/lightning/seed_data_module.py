@@ -17,7 +17,7 @@ from glt_lightning.lightning.own_splits import read_fitting_split, require_split
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.options import EdgeFormat, Fanouts
+from glt_lightning.options import EdgeFormat, Fanouts, SubgraphType
 from glt_lightning.partition.splits import check_overlap
 
 
@@ -30,6 +30,9 @@ class SeedDataModule(GraphDataModule):
     eval_batch_size: int
     edge_format: EdgeFormat
     transform: BatchTransform | None
+    subgraph_type: SubgraphType
+    induced_limit: int | None
+    reverse_edge_types: dict[str, str] | None
     with_row: bool
     disjoint: bool
 
@@ -61,13 +64,21 @@ class SeedDataModule(GraphDataModule):
             "exact": not train,
             "edge_format": self.edge_format,
             "transform": self.transform,
+            "subgraph_type": self.subgraph_type,
+            "induced_limit": self.induced_limit,
             "with_row": self.with_row,
             "disjoint": self.disjoint,
         }
         if self.links is None:
             seeds, split = self._find_seeds(split)
             said = split is not None or isinstance(seeds, dict)
-            return LoaderSpec(split=split, seeds=seeds, node_type=None if said else self._node_type(), **loader)
+            return LoaderSpec(
+                split=split,
+                seeds=seeds,
+                node_type=None if said else self._node_type(),
+                reverse_edge_types=self.reverse_edge_types,
+                **loader,
+            )
         self.links.require_split(split or "all", self._split_names())
         return self.links.spec(self._opened(), split or "all", **loader)
 

@@ -16,6 +16,7 @@ from glt_lightning.sampler.sample import (
     AGGREGATED,
     BY_SOURCE,
     COLUMN_POINTERS,
+    FLIPPED,
     ROW,
     TREE_OF,
     Sample,
@@ -33,6 +34,7 @@ _ALWAYS = {
     "n_id",
     "row",
     "e_id",
+    "is_flipped",
     "edge_index",
     "input_id",
     "batch_size",
@@ -86,12 +88,11 @@ class Collate:
         self._add_ids(data, a, 0)
         if not self._node_attrs[0]:
             data.num_nodes = _num_nodes(a, 0)
-        if (ids := a.get(edge_key(0, "e_id"))) is not None:
-            data.e_id = as_tensor(ids)
         if (tree := a.get(node_key(0, TREE_OF))) is not None:
             data[TREE_OF] = as_tensor(tree)
+        self._add_edge_ids(data, a, 0)
         data.num_sampled_nodes = a["num_sampled_nodes"][0].tolist()
-        data.num_sampled_edges = a["num_sampled_edges"][0].tolist()
+        _add_edge_counts(data, a, 0)
         self._add_seeds(data, a)
         if (rows := a.get(node_key(0, DEVICE_ROWS))) is not None:
             data[DEVICE_ROWS] = as_tensor(rows)
@@ -117,9 +118,8 @@ class Collate:
             store.edge_index = self._edge_index(a, r)
             for name, values in self._edge_values(a, r):
                 store[name] = values
-            if (ids := a.get(edge_key(r, "e_id"))) is not None:
-                store.e_id = as_tensor(ids)
-            store.num_sampled_edges = a["num_sampled_edges"][r].tolist()
+            self._add_edge_ids(store, a, r)
+            _add_edge_counts(store, a, r)
         self._add_seeds(data, a)
         return data
 
@@ -127,6 +127,11 @@ class Collate:
         store.n_id = as_tensor(arrays[node_key(node_type, "n_id")])
         if (rows := arrays.get(node_key(node_type, ROW))) is not None:
             store.row = as_tensor(rows)
+
+    def _add_edge_ids(self, store: Any, arrays: Mapping[str, Any], edge_type: int) -> None:
+        for name, key in (("e_id", "e_id"), ("is_flipped", FLIPPED)):
+            if (values := arrays.get(edge_key(edge_type, key))) is not None:
+                store[name] = as_tensor(values)
 
     def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
         """What a batch has of its seeds beside their rows."""
@@ -170,6 +175,11 @@ class Collate:
     def _split_attrs(self, node_type: int) -> tuple[list[str], list[str]]:
         names = self._node_attrs[node_type]
         return [n for n in names if n == "x"], [n for n in names if n != "x"]
+
+
+def _add_edge_counts(store: Any, arrays: Mapping[str, Any], edge_type: int) -> None:
+    if (per_hop := arrays.get("num_sampled_edges")) is not None:
+        store.num_sampled_edges = per_hop[edge_type].tolist()
 
 
 def to_tensor(array: np.ndarray, bfloat16: bool) -> torch.Tensor:

@@ -18,7 +18,7 @@ from glt_lightning.loader.link_loader import DistLinkNeighborLoader, LinkSpec, m
 from glt_lightning.loader.mapped import MappedGraph, refuse_trees
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
-from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, sampler_config
+from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, require_cpu, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.stored import log_ignored_weights, log_stored_dtypes
 from glt_lightning.loader.transfer import CopiesInFlight
@@ -178,6 +178,7 @@ class LoaderContext:
             raise OptionError(
                 f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
             )
+        require_cpu(spec, self._producer)
         if spec.transform is not None and self.device_rows is not None:
             raise OptionError(
                 f"loader {spec.name!r}: transform: with cache.device batches get their rows on {self._device}, after the "

@@ -11,10 +11,11 @@ import numpy as np
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.loader.subgraph_type import check_subgraph, known_type, reverse_of
 from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
-from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, one_of
+from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, SubgraphType, one_of
 from glt_lightning.sampler.link_task import EXCLUDE, LinkTask
-from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+from glt_lightning.types import EdgeType, GraphSchema
 
 _BY_TYPE = ("edge_label", "negatives", "neg_sampling", "extras")  # fields of each edge type, where there are several
 
@@ -46,7 +47,7 @@ class LinkSpec:
         shuffle: A new order in every epoch.
         exact: For evaluation: every edge exactly once over all ranks, and the same draws in every epoch.
         extras: Arrays [S, ...] in the order of the edges, by the name that they get in a batch.
-        edge_format, transform, with_row: As in `LoaderSpec`.
+        edge_format, subgraph_type, induced_limit, transform, with_row: As in `LoaderSpec`.
         disjoint: Both ends of every edge, and of every negative, are roots of trees of their own. ``batch`` tells of each node to
             which edge its tree belongs; those of negative j belong to edge j modulo the number of edges.
 
@@ -79,12 +80,15 @@ class LinkSpec:
     transform: Any = None
     with_row: bool = False
     disjoint: bool = False
+    subgraph_type: SubgraphType = "directional"
+    induced_limit: int | None = None
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
         one_of(f"{where} exclude_target_edges", self.exclude_target_edges, EXCLUDE)
         one_of(f"{where} edge_format", self.edge_format, EDGE_FORMATS)
         object.__setattr__(self, "transform", BatchTransform.of(f"{where} transform", self.transform))
+        check_subgraph(f"{where} ", self)
         if isinstance(self.edge_label_index, Mapping):
             self._check_types(where)
             return
@@ -200,6 +204,9 @@ class LinkSpec:
             exact=self.exact,
             extras=dict(self.extras) | ({} if labels is None else {"edge_label": labels}),
             edge_format=self.edge_format,
+            subgraph_type=self.subgraph_type,
+            induced_limit=self.induced_limit,
+            reverse_edge_types=self.reverse_edge_types if self.subgraph_type == "bidirectional" else None,
             with_row=self.with_row,
             disjoint=self.disjoint,
         )
@@ -207,7 +214,7 @@ class LinkSpec:
     def task(self, schema: GraphSchema) -> LinkTask:
         """Raises `OptionError` for edge types that the graph does not have."""
         edge_type = self._edge_type(schema)
-        reverse = self._reverse(schema, edge_type) if self.exclude_target_edges == "reverse" else None
+        reverse = reverse_of(schema, edge_type, self) if self.exclude_target_edges == "reverse" else None
         return LinkTask.of(
             self.neg_sampling,
             loader=self.name,
@@ -219,31 +226,7 @@ class LinkSpec:
     def _edge_type(self, schema: GraphSchema) -> EdgeType:
         if self.edge_type is None and len(schema.edge_types) == 1:
             return schema.edge_types[0]
-        return self._known("edge_type", self.edge_type, schema)
-
-    def _known(self, name: str, given: object, schema: GraphSchema) -> EdgeType:
-        known = {edge_type_str(each): each for each in schema.edge_types}
-        if given not in known:
-            raise OptionError(f"loader {self.name!r}: {name}: expected one of {', '.join(known)}; got {given!r:.200}.")
-        return known[str(given)]
-
-    def _reverse(self, schema: GraphSchema, edge_type: EdgeType) -> int | None:
-        given = (self.reverse_edge_types or {}).get(edge_type_str(edge_type))
-        source, relation, destination = edge_type
-        if given is not None:
-            found = self._known("reverse_edge_types", given, schema)
-            if (found[0], found[2]) != (destination, source):
-                raise OptionError(
-                    f"loader {self.name!r}: reverse_edge_types: the reverse of {edge_type_str(edge_type)} leads from "
-                    f"{destination!r} to {source!r}; {given} does not."
-                )
-            return schema.edge_types.index(found)
-        names = (f"rev_{relation}", relation.removeprefix("rev_"))
-        likely = [(destination, name, source) for name in names if name != relation]
-        return next(
-            (schema.edge_types.index(each) for each in likely if each in schema.edge_types),
-            schema.edge_types.index(edge_type) if source == destination else None,
-        )
+        return known_type(self, "edge_type", self.edge_type, schema)
 
 
 def _ids(name: str, given: Any) -> np.ndarray:

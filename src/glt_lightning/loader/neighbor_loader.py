@@ -162,7 +162,7 @@ class DistNeighborLoader:
         self._stats.seeds += sample.num_seeds
         self._stats.named_nodes += sample.num_named
         self._stats.nodes += int(arrays["num_sampled_nodes"].sum())
-        self._stats.edges += int(arrays["num_sampled_edges"].sum())
+        self._stats.edges += sum(a.shape[1] for name, a in arrays.items() if name.endswith("/edge_index"))
         self._stats.counters.add(sample.counters)
 
     def stats(self) -> LoaderStats:

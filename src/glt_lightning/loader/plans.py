@@ -11,16 +11,21 @@ import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
+from glt_lightning.loader.device_producer import DeviceProducer
+from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.loader.subgraph_type import subgraph_task
 from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
 from glt_lightning.options import SamplingOptions
+from glt_lightning.producer.base import Producer
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
 from glt_lightning.sampler.sample import TREE_OF
+from glt_lightning.sampler.subgraph_task import INDUCED
 
 _log = logging.getLogger(__name__)
 
@@ -37,16 +42,20 @@ _FEW_SEEDS = (
 
 def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
     """How the batches of a loader are sampled. Raises `OptionError` for fan-outs that do not fit the graph."""
+    task = subgraph_task(spec, manifest, sampling)
+    among_seeds = task is not None and task.kind == INDUCED and not len(spec.num_neighbors)
+    fanouts = () if among_seeds else fanout_table(spec.num_neighbors, manifest.schema)
     config = SamplerConfig(
         seed_type=seeds.node_type,
-        fanouts=fanout_table(spec.num_neighbors, manifest.schema),
+        fanouts=fanouts,
         stored=sampling.feature_dtype == "stored",
         aggregate=sampling.aggregate_first,
         pointers=spec.edge_format != "tensor",
         disjoint=spec.disjoint,
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
         with_row=spec.with_row,
-        **drawn_from(manifest, sampling.draw, sampling.weight_attr).values,
+        subgraph=task,
+        **drawn_from(manifest, sampling.draw, sampling.weight_attr, task).values,
     )
     require_aggregable(manifest, config)
     for t, node_type in enumerate(manifest.schema.node_types):
@@ -62,6 +71,15 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
             f"{has_name[0]} have an attribute of this name. Give it another one when partitioning."
         )
     return config
+
+
+def require_cpu(spec: LoaderSpec | LinkSpec, producer: Producer) -> None:
+    """Raises `OptionError` for batches that a GPU cannot make, where it would."""
+    if spec.subgraph_type != "directional" and isinstance(producer, DeviceProducer):
+        raise OptionError(
+            f"loader {spec.name!r}: subgraph_type: {spec.subgraph_type} needs a CPU that samples, and here a GPU does. Set "
+            "sampling.topology to cpu."
+        )
 
 
 def attribute_reading(

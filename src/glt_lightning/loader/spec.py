@@ -11,8 +11,9 @@ import numpy as np
 from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
+from glt_lightning.loader.subgraph_type import check_subgraph
 from glt_lightning.loader.typed_plan import TypedSeeds, for_each_type, joined
-from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, one_of
+from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, SubgraphType, one_of
 from glt_lightning.transport.message import DTYPES
 from glt_lightning.types import GraphSchema
 
@@ -45,6 +46,12 @@ class LoaderSpec:
         transform: A function from batch to batch, which every batch goes through before it is given out: a callable, an import
             path, or ``{class_path, init_args}``. It runs in the training process.
         with_row: Batches have ``row`` beside ``n_id``: the number of each node in its type, by which `DistEmbedding` looks it up.
+        subgraph_type: Which edges batches have. ``directional``: those that were sampled. ``bidirectional``: also those of the
+            other direction, and where none is stored a flipped copy, of which ``is_flipped`` tells. ``induced``: all edges among
+            the nodes, which are the seeds alone with ``num_neighbors=[]``.
+        induced_limit: With the last two, rows of more edges than this are an error: they are read whole. None: any number.
+        reverse_edge_types: For ``bidirectional``, the edge type of the other direction, by edge type, as ``src__rel__dst``.
+            Without an entry it is the one named ``rev_...``, else the same edge type where it has one node type.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
         disjoint: Every seed is the root of a tree of its own, in which nodes are drawn and numbered apart from those of other
@@ -83,11 +90,19 @@ class LoaderSpec:
     transform: Any = None
     with_row: bool = False
     disjoint: bool = False
+    subgraph_type: SubgraphType = "directional"
+    induced_limit: int | None = None
+    reverse_edge_types: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
         object.__setattr__(self, "transform", BatchTransform.of(f"loader {self.name!r}: transform", self.transform))
+        check_subgraph(f"loader {self.name!r}: ", self)
+        if self.reverse_edge_types is not None and self.subgraph_type != "bidirectional":
+            raise OptionError(
+                f"loader {self.name!r}: reverse_edge_types: has no effect without subgraph_type bidirectional. Remove it."
+            )
         one_of(f"loader {self.name!r}: edge_format", self.edge_format, EDGE_FORMATS)
         if self.per_rank and self.seeds is None:
             raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids of this rank alone.")

@@ -31,6 +31,7 @@ class Subgraph:
     e_id: R arrays [e_r] of the user's edge ids as they are stored, or None where they were not asked for.
     nodes_per_hop: int64 [T, H + 1], nodes first seen in each hop.  edges_per_hop: int64 [R, H].
     tree: T arrays int32 [n_t], the tree of each node; None where the batch has no trees.
+    flipped: R arrays bool [e_r], edges that are stored in the other direction alone; None where there are none.
     """
 
     gid: list[np.ndarray]
@@ -42,6 +43,7 @@ class Subgraph:
     edges_per_hop: np.ndarray
     e_id: list[np.ndarray | None] = field(default_factory=list)
     tree: list[np.ndarray] | None = None
+    flipped: list[np.ndarray] | None = None
 
     def without_last_hop(self) -> Subgraph:
         """The same without the nodes that the last hop found, and its edges."""

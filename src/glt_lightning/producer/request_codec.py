@@ -40,6 +40,8 @@ def write_config(config: SamplerConfig) -> dict[str, Any]:
     sent = {name: value for name, value in values.items() if name in _ALWAYS or value != _FIELDS[name].default}
     if config.link is not None:
         sent["link"] = config.link.to_wire()
+    if config.subgraph is not None:
+        sent["subgraph"] = config.subgraph.to_wire()
     return sent | ({"more_links": [each.to_wire() for each in config.more_links]} if config.more_links else {})
 
 

@@ -15,6 +15,7 @@ from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import (
     BY_SOURCE,
     COLUMN_POINTERS,
+    FLIPPED,
     ROW,
     TREE_OF,
     Draft,
@@ -25,6 +26,7 @@ from glt_lightning.sampler.sample import (
     node_key,
     seed_key,
 )
+from glt_lightning.sampler.subgraph_task import INDUCED
 
 NO_ARRAYS: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -57,8 +59,10 @@ def assemble(
         *(local.put(seed_key(name), values) for name, values in request.extras.items()),
         *(local.put(link_key(name), values) for name, values in link.items()),
         copied("num_sampled_nodes", found.nodes_per_hop),
-        copied("num_sampled_edges", found.edges_per_hop),
     ]
+    task = source.config.subgraph
+    if task is None or task.kind != INDUCED:  # edges that are induced belong to no hop
+        fields.append(copied("num_sampled_edges", found.edges_per_hop))
     for table in (*source.nodes, *source.edges):
         key = node_key if table.kind == "node" else edge_key
         if table.kind == "edge":
@@ -67,6 +71,8 @@ def assemble(
                 fields.append(local.column_pointers(edge_key(table.type, COLUMN_POINTERS), found, table.type))
             if source.config.by_source:
                 fields.append(local.by_source(edge_key(table.type, BY_SOURCE), found, table.type))
+            if task is not None and found.flipped is not None:
+                fields.append(local.put(edge_key(table.type, FLIPPED), found.flipped[table.type]))
         elif source.config.with_row:
             fields.append(local.row_numbers(node_key(table.type, ROW), found, table.type))
         if table.kind == "node" and source.config.disjoint:

@@ -12,6 +12,7 @@ from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.hops import run_hops
 from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.neighbors import Found, NeighborSource
+from glt_lightning.sampler.subgraph import complete_edges
 
 
 def k_hop(
@@ -21,7 +22,8 @@ def k_hop(
     excluded: ExcludedEdges | None = None,
     trees: Trees | None = None,
 ) -> Found:
-    """The nodes and edges of a batch. Its arrays in the host's memory are valid until the next batch.
+    """The nodes and edges of a batch, also those edges that ``source.config.subgraph`` asks for. Its arrays in the host's memory
+    are valid until the next batch.
 
     seeds: by node type int64 [S] gids, of any number of types; a seed that comes twice has two rows.
     key: 64-bit key of all draws.
@@ -45,6 +47,7 @@ def k_hop(
             later = excluded.without_seeds(seeds, source.view)
         run_hops(source, batch, key, source.config.fanouts, (excluded, later))
         found = batch.result()
+    found = complete_edges(source, found, excluded)
     counters = source.local.counters
     counters.sample_s = time.perf_counter() - begin - counters.remote_s
     return found

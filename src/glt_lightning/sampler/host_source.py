@@ -33,6 +33,8 @@ class HostSource(MappedTables):
         stored = [table.local.get("edge_ids") for table in self.edges]
         ids = [None if each is None or isinstance(each, TieredShards) else each.arrays for each in stored]
         by_row = [any(n != "e_id" or ids[t.type] is None for n in t.names) for t in self.edges]
+        if config.subgraph is not None:  # ids are read when all edges are known
+            by_row, ids = ["edge_rows" in config.columns] * len(by_row), [None] * len(ids)
         return KHopOp(
             self.view,
             config.fanouts,

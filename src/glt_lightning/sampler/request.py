@@ -15,17 +15,22 @@ from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import AGGREGATES, DrawOptions, WeightAttr
 from glt_lightning.sampler.link_task import LinkTask
+from glt_lightning.sampler.subgraph_task import INDUCED, SubgraphTask
 from glt_lightning.sampler.weights import weights_of
 
 
-def drawn_from(manifest: Manifest, draw: DrawOptions, weight_attr: WeightAttr = None) -> DrawOptions:
+def drawn_from(
+    manifest: Manifest, draw: DrawOptions, weight_attr: WeightAttr = None, subgraph: SubgraphTask | None = None
+) -> DrawOptions:
     """``draw`` for this graph: batches of a graph with attributes of edges have edge rows whether asked for or not.
 
-    weight_attr: ``sampling.weight_attr``. Raises `OptionError` if it does not fit the graph.
+    weight_attr: ``sampling.weight_attr``.  subgraph: the edges of batches; an induced one has none of those that are sampled.
+    Raises `OptionError` if it does not fit the graph.
     """
     with_attributes = any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
     weights = weights_of(manifest, weight_attr)
-    return DrawOptions(**draw.values | {"with_edge": draw.with_edge or with_attributes, "weights": weights})
+    with_edge = draw.with_edge or with_attributes if subgraph is None else subgraph.kind != INDUCED
+    return DrawOptions(**draw.values | {"with_edge": with_edge, "weights": weights})
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class SamplerConfig(DrawOptions):
     disjoint: each seed is the root of a tree of its own (`ops.trees.Trees`), and batches tell of each node in which it is.
     link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.links` finds.
     more_links: the same of further edge types.
+    subgraph: the edges that batches have beside or in place of those that were sampled; None: these alone.
     most_bytes: largest memory of one batch, or None for no limit.
 
     Raises:
@@ -62,6 +68,7 @@ class SamplerConfig(DrawOptions):
     disjoint: bool = False
     link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
     more_links: tuple[LinkTask, ...] = field(default=(), metadata={"read": LinkTask.further})
+    subgraph: SubgraphTask | None = field(default=None, metadata={"read": SubgraphTask.from_wire})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
     @property
@@ -71,8 +78,15 @@ class SamplerConfig(DrawOptions):
 
     @property
     def identity(self) -> dict[str, Any]:
-        # None where it is not, so that a checkpoint with another value is noticed; those of earlier releases have none
-        return super().identity | {"disjoint": self.disjoint or None}
+        # None where it is not so, so that a checkpoint with another value is noticed; those of earlier releases have neither
+        task = self.subgraph
+        edges = None if task is None else [task.kind, list(task.reverse)]
+        return super().identity | {"disjoint": self.disjoint or None, "subgraph": edges}
+
+    @property
+    def has_edge_rows(self) -> bool:
+        """Whether batches have ids and attributes of edges."""
+        return self.with_edge or self.subgraph is not None
 
     def require_room(self, nbytes: int) -> None:
         """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""

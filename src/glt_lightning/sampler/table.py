@@ -228,8 +228,9 @@ def node_names(manifest: Manifest) -> list[tuple[str, ...]]:
 def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]]:
     """Per edge type, name in the batch -> name in the partition, of the attributes of its edges."""
     attributes = [manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types))]
-    wanted = "edge_rows" in config.columns
-    return [{"e_id": "edge_ids"} | {name: name for name in names} if wanted else {} for names in attributes]
+    return [
+        {"e_id": "edge_ids"} | {name: name for name in names} if config.has_edge_rows else {} for names in attributes
+    ]
 
 
 class MappedTables(AllLocal):

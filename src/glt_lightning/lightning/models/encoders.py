@@ -30,7 +30,7 @@ from glt_lightning.lightning.models.hgt import HGTLayer
 from glt_lightning.lightning.models.layers import conv_names, made, make_conv
 from glt_lightning.lightning.models.loops import add_loop_sink, run_with_loops, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.rgcn import EdgeKindConv, RGCNLayer
-from glt_lightning.lightning.models.trim import Form, layer_size, run_layer
+from glt_lightning.lightning.models.trim import Form, layer_size, per_hop, run_layer
 from glt_lightning.loader.edge_index import traceable
 from glt_lightning.nn import fuse_layers, relu_dropout
 
@@ -198,11 +198,12 @@ class ConvStack(nn.Module):
         edge_index = traceable(batch.edge_index)
         if self.loops and self.forms is None:
             edge_index = with_self_loops(edge_index, len(x))
+        hops = per_hop(batch, x, batch.edge_index)
         for i, conv in enumerate(self.convs):
             if self.forms is None:
                 x = conv(x, edge_index)
             else:
-                size = layer_size(len(self.convs) - 1 - i, batch.num_sampled_nodes, batch.num_sampled_edges)
+                size = layer_size(len(self.convs) - 1 - i, *hops)
                 further = () if kinds is None else (kinds[: size.edges],)
                 run = run_with_loops if self.loops else run_layer
                 x = run(conv, self.forms[i], x, size, edge_index[:, : size.edges], *further)

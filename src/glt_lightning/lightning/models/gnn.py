@@ -23,7 +23,7 @@ from glt_lightning.lightning.models.loops import (
     take_self_loops,
     with_self_loops,
 )
-from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, layer_size, run_layer
+from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, has_hops, layer_size, per_hop, run_layer
 from glt_lightning.loader.edge_index import first_edges, traceable
 from glt_lightning.nn import fuse_layers, relu_dropout
 from glt_lightning.types import EdgeType, NodeType
@@ -122,8 +122,9 @@ class HomogeneousGNN(nn.Module):
         if self.forms is None:
             return self.gnn(x, edge_index, **weights)[: num_seeds(batch)]
         last = len(self.gnn.convs) - 1
+        hops = per_hop(batch, x, batch.edge_index)
         for i, (conv, form) in enumerate(zip(self.gnn.convs, self.forms, strict=True)):
-            size = layer_size(last - i, batch.num_sampled_nodes, batch.num_sampled_edges)
+            size = layer_size(last - i, *hops)
             if i == 0 and aggregated is not None:
                 x = run_aggregated(conv, x[: size.destinations], aggregated[: size.destinations].to(x.dtype))
             else:
@@ -200,8 +201,9 @@ class HeterogeneousEncoder(nn.Module):
         """Embeddings [S, hidden_channels] of the seeds of each target type."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
         edges = {e: traceable(batch[e].edge_index) for e in self.edge_types}
-        nodes_per_hop = {t: batch[t].num_sampled_nodes for t in x}
-        edges_per_hop = {e: batch[e].num_sampled_edges for e in edges}
+        hops = has_hops(batch[e] for e in edges)
+        nodes_per_hop = {t: batch[t].num_sampled_nodes if hops else [len(rows)] for t, rows in x.items()}
+        edges_per_hop = {e: batch[e].num_sampled_edges if hops else [each.size(1)] for e, each in edges.items()}
         for i, module in enumerate(self.layers):
             layer: Any = module
             after = len(self.layers) - 1 - i

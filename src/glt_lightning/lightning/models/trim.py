@@ -8,13 +8,14 @@ of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
 
 from glt_lightning.loader.edge_index import first_edges
 from glt_lightning.nn.aggregate import has_kernels
@@ -37,6 +38,12 @@ class LayerSize:
     edges: int
 
 
+def has_hops(stores: Iterable[Any]) -> bool:
+    """Whether all edges of a batch are in the order of their hops: not in one whose ``subgraph_type`` is bidirectional or
+    induced, nor where a transform has removed the numbers. Layers are then computed for all nodes. stores: those of edges."""
+    return all("num_sampled_edges" in store and "is_flipped" not in store for store in stores)
+
+
 def layer_size(distance: int, nodes_per_hop: Sequence[int], edges_per_hop: Sequence[int]) -> LayerSize:
     """What a layer needs that has ``distance`` layers after it, in a batch with so many nodes (seeds first) and edges per hop.
 
@@ -47,6 +54,13 @@ def layer_size(distance: int, nodes_per_hop: Sequence[int], edges_per_hop: Seque
         destinations=sum(nodes_per_hop[: distance + 1]),
         edges=sum(edges_per_hop[: distance + 1]),
     )
+
+
+def per_hop(batch: Data, x: Tensor, edge_index: Tensor) -> tuple[Sequence[int], Sequence[int]]:
+    """Number of nodes and of edges per hop in a batch of one node type, for `layer_size`; all as one where edges have no hops."""
+    if has_hops([batch]):
+        return batch.num_sampled_nodes, batch.num_sampled_edges
+    return [len(x)], [edge_index.size(1)]
 
 
 def find_form(conv: nn.Module, width: int) -> Form | None:
