@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,21 +30,17 @@ class Held:
     """A table and the states of its optimizer, until nobody refers to this object: they outlive the graph, so that a module
     can be tested after its fit.
 
+    ids: the user's ids of the rows: servers that know them may be gone when a checkpoint is saved.
     graph: hash of the partition.  token: the same on all ranks that have this table.
     """
 
-    def __init__(self, table: SharedTable, graph: str, token: str) -> None:
-        self.table, self.graph, self.token = table, graph, token
+    def __init__(self, table: SharedTable, ids: SharedTable, graph: str, token: str) -> None:
+        self.table, self.ids, self.graph, self.token = table, ids, graph, token
         self.states: dict[str, SharedTable] = {}
-        self._end = weakref.finalize(self, _close, table, self.states)
 
     def close(self) -> None:
-        self._end()
-
-
-def _close(table: SharedTable, states: dict[str, SharedTable]) -> None:
-    for each in (table, *states.values()):
-        each.close()
+        for each in (self.table, self.ids, *self.states.values()):
+            each.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +62,9 @@ class EmbeddingRows:
 
     def order(self) -> np.ndarray:
         """int64 [N]: the row of each user id."""
-        found = np.empty(self.space.num_rows, np.int64)
-        for part in range(self.space.num_parts):
-            first, end = self.space.bounds[part : part + 2]
-            found[self.tables.user_ids(self.space, part)] = np.arange(first, end)
+        rows = np.arange(self.space.num_rows)
+        found = np.empty_like(rows)
+        found[self.held.ids.read(rows)] = rows
         return found
 
     def home_of(self, rows: np.ndarray) -> np.ndarray:
@@ -184,8 +178,8 @@ class DistEmbedding(nn.Module):
         """
         space = graph.space(self.of, "node")
         before = None if self._rows is None else self._rows.held
-        held, identity = None if before is None else [before.token, before.graph], graph.hash
-        everyone = [json.loads(text) for text in graph.ranks.exchange(json.dumps([held, secrets.token_hex(8)]))]
+        mine, identity = None if before is None else [before.token, before.graph], graph.hash
+        everyone = [json.loads(text) for text in graph.ranks.exchange(json.dumps([mine, secrets.token_hex(8)]))]
         for theirs, _ in everyone:
             if theirs is not None and theirs[1] != identity:
                 raise OptionError(
@@ -193,12 +187,15 @@ class DistEmbedding(nn.Module):
                     "Make a new module and load a checkpoint, which finds rows by the user's ids."
                 )
         tables = graph.tables.apart()
-        if held is not None and all(theirs == held for theirs, _ in everyone):
+        if mine is not None and all(theirs == mine for theirs, _ in everyone):
             assert before is not None
             self._rows = EmbeddingRows(name, tables, space, before)
         else:
             spec = TableSpec(space, _FLOAT32, (self.embedding_dim,), name=name, init=self.init)
-            self._rows = EmbeddingRows(name, tables, space, Held(tables.create(spec), identity, everyone[0][1]))
+            wide = np.dtype(np.int32 if space.num_rows < 1 << 31 else np.int64)
+            ids = TableSpec(space, wide, (), name=f"{name}/user_id", init=np.arange(space.num_rows, dtype=wide))
+            held = Held(tables.create(spec), tables.create(ids), identity, everyone[0][1])
+            self._rows = EmbeddingRows(name, tables, space, held)
             self._take_over(before, graph)
         if self._saved is not None:
             self._load_saved(self._saved)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from glt_lightning.embedding.dist_embedding import MARKER, DistEmbedding
 from glt_lightning.embedding.exchange import Exchange, open_exchange
 from glt_lightning.embedding.norm import norms, row_squares
-from glt_lightning.embedding.saved import RowsToSave, open_saved
+from glt_lightning.embedding.saved import open_saved
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.embedding import Adjust, RowSums, adagrad_rows, adam_rows, merge_rows, sgd_rows
 from glt_lightning.options import one_of
@@ -136,8 +136,9 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     # The step
 
-    def _prepare(self) -> Exchange:
-        """The first call is a collective one."""
+    def prepare(self) -> Exchange:
+        """Makes the states, and the means to exchange gradients, if there are none yet. The first call is a collective one; the
+        first step makes it, if nobody did."""
         if not self._is_ready:
             for each in self._trained:
                 each.embedding.rows.renew_states(self._states(each.embedding.embedding_dim))
@@ -149,7 +150,7 @@ class SparseOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def exchange(self) -> None:
         """Brings the gradients of the last backward passes to the ranks that apply them. A collective call."""
-        exchange = self._prepare()
+        exchange = self.prepare()
         for each in self._trained:
             mine = each.embedding.take()
             each.add(exchange.send(mine, each.embedding.rows.home_of(mine.rows)))
@@ -167,7 +168,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if not self._is_exchanged:
             self.exchange()
-        exchange = self._prepare()
+        exchange = self.prepare()
         for each, group in zip(self._trained, self.param_groups, strict=True):
             rows, sums = each.embedding.rows, each.sums
             assert sums is not None
@@ -216,21 +217,12 @@ class SparseOptimizer(torch.optim.Optimizer):
             raise DataError(
                 f"{self.kind}: this state dict has no rows: they are beside the checkpoint that a Trainer writes."
             )
-        self._prepare()
+        self.prepare()
         saved = open_saved(found)
         for each, group, theirs in zip(self._trained, self.param_groups, groups, strict=True):
             rows = each.embedding.rows
             rows.load(saved, rows.states, strict=not found.get("lenient"))
             group.update(theirs)
-
-    def to_save(self) -> list[RowsToSave]:
-        """The tables with their states."""
-        self._prepare_states()
-        return [each.embedding.rows.to_save(self.kind) for each in self._trained]
-
-    def _prepare_states(self) -> None:
-        if not self._is_ready:
-            raise DataError(f"{self.kind}: a checkpoint before the first step has no states to save.")
 
 
 def _or_inf(limit: float | None) -> float:

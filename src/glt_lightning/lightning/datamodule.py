@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.callbacks.added import add_callbacks
+from glt_lightning.lightning.embeddings import attach_embeddings
 from glt_lightning.lightning.layers import require_taken, warn_of_hops
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.log import show_log
@@ -261,6 +262,7 @@ class GLTDataModule(SeedDataModule):
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if self.trainer is not None:
             add_callbacks(self.trainer)
+            attach_embeddings(self.trainer, lambda: self.dist_graph)
         if stage == "fit" and self.trainer is not None:
             give_shapes_early(self.trainer)
             for name in ("num_neighbors", "eval_num_neighbors"):
@@ -314,8 +316,11 @@ class GLTDataModule(SeedDataModule):
             raise OptionError(
                 f"sampling_seed: expected an integer, the checkpoint has {seed!r:.80}. It is damaged; use another checkpoint."
             )
-        if self.sampling.seed is None and seed is not None:
-            self._seed = seed
+        if self.sampling.seed is not None or seed in (None, self._seed):
+            return
+        self._seed, host = seed, self._host()
+        if host.has_context:  # opened early, for the tables of embeddings
+            host.open_context(self._opened(), self.sampling, seed, self.cache)
 
     # Seeds and loaders
 

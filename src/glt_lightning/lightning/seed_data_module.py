@@ -10,6 +10,7 @@ import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning.errors import OptionError
+from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.eval_fanouts import check_fanouts, eval_fanouts
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.own_ids import have_ids, own_ids
@@ -56,6 +57,7 @@ class SeedDataModule(GraphDataModule):
     def _loader_spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec | LinkSpec:
         """split: None for all nodes."""
         train = name == "train"
+        module = None if self.trainer is None else self.trainer.lightning_module
         loader: dict[str, Any] = {
             "name": name,
             "num_neighbors": self.num_neighbors if train else self._eval_num_neighbors,
@@ -66,8 +68,8 @@ class SeedDataModule(GraphDataModule):
             "transform": self.transform,
             "subgraph_type": self.subgraph_type,
             "induced_limit": self.induced_limit,
-            "with_row": self.with_row,
             "disjoint": self.disjoint,
+            "with_row": self.with_row or bool(embeddings_of(module)),
         }
         if self.links is None:
             seeds, split = self._find_seeds(split)

@@ -151,6 +151,12 @@ class WatchedDDP(DDPStrategy):
         end_by_sigterm(trainer)
         super().setup(trainer)
 
+    def configure_ddp(self) -> None:
+        """Wraps nothing where no parameter trains, which DDP refuses: rows of embeddings do not need it."""
+        assert self.model is not None
+        if any(each.requires_grad for each in self.model.parameters()):
+            super().configure_ddp()
+
     def end_soon(self) -> None:
         """This process was asked to end. Takes no lock, so that a signal handler may call it."""
         if self._watch is not None:

@@ -1,0 +1,108 @@
+"""Checkpoints with the rows of embeddings beside them: ``X.ckpt`` and the folder ``X.ckpt.rows-NONCE``."""
+
+from __future__ import annotations
+
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.io import AsyncCheckpointIO, CheckpointIO
+
+from glt_lightning.embedding import DistEmbedding
+from glt_lightning.embedding.combined import sparse_optimizers
+from glt_lightning.embedding.dist_embedding import MARKER
+from glt_lightning.embedding.saved import RowsToSave, write_rows
+from glt_lightning.errors import OptionError
+
+
+class RowCheckpointIO(CheckpointIO):
+    """Writes the rows, then has ``inner`` write the checkpoint, which names them; then removes what the one before named. A crash
+    at any point leaves a checkpoint with its rows.
+
+    Only rank 0 writes: it reads the tables of its host, while the others wait for it.
+    """
+
+    def __init__(self, inner: CheckpointIO, trainer: Trainer, embeddings: Mapping[str, DistEmbedding]) -> None:
+        self.inner, self._trainer, self.embeddings = inner, trainer, dict(embeddings)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        if "://" in str(path) or storage_options is not None:
+            raise OptionError(
+                f"{path}: rows of embeddings are saved beside a checkpoint in a folder. Give a path as dirpath."
+            )
+        target, nonce = Path(os.path.abspath(path)), secrets.token_hex(8)
+        folder = _folder(target, nonce)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        graph = next(iter(self.embeddings.values())).rows.held.graph
+        digest = write_rows(folder, self._tables(with_states="optimizer_states" in checkpoint), graph)
+        for marker in _markers(checkpoint):
+            marker.update(nonce=nonce, index=digest, folder=str(folder))
+        try:
+            self.inner.save_checkpoint(checkpoint, path)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        _remove(target, but=folder)
+
+    def _tables(self, with_states: bool) -> list[RowsToSave]:
+        trained = {
+            id(embedding): each.kind
+            for each in (sparse_optimizers(self._trainer.optimizers) if with_states else ())
+            for embedding in each.embeddings
+        }
+        return [each.rows.to_save(trained.get(id(each))) for each in self.embeddings.values()]
+
+    def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        checkpoint = self.inner.load_checkpoint(path, *args, **kwargs)
+        module = self._trainer.lightning_module
+        lenient = module is not None and not module.strict_loading
+        for marker in _markers(checkpoint):
+            if "nonce" in marker:  # where it lies now: checkpoints are moved
+                folder = _folder(Path(os.path.realpath(path)), str(marker["nonce"]))
+                marker.update(folder=str(folder), lenient=lenient)
+        return checkpoint
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        self.inner.remove_checkpoint(path)
+        _remove(Path(os.path.abspath(path)))
+
+    def teardown(self) -> None:
+        self.inner.teardown()
+
+
+def save_rows_of(trainer: Trainer, embeddings: Mapping[str, DistEmbedding]) -> None:
+    """Has the checkpoints of this Trainer have the rows of these embeddings."""
+    io = trainer.strategy.checkpoint_io
+    if isinstance(io, RowCheckpointIO):
+        io = io.inner
+    if isinstance(io, AsyncCheckpointIO):
+        raise OptionError(
+            "AsyncCheckpointIO: rows of embeddings change while it writes. Leave it out, or train without DistEmbedding."
+        )
+    trainer.strategy.checkpoint_io = RowCheckpointIO(io, trainer, embeddings)
+
+
+def _folder(checkpoint: Path, nonce: str) -> Path:
+    return checkpoint.with_name(f"{checkpoint.name}.rows-{nonce}")
+
+
+def _remove(checkpoint: Path, but: Path | None = None) -> None:
+    """The rows of checkpoints of this name."""
+    for each in checkpoint.parent.glob(f"{glob.escape(checkpoint.name)}.rows-*"):
+        if each != but:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _markers(checkpoint: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Where a checkpoint names rows: in the state of an embedding, and in that of an optimizer."""
+    states = checkpoint.get("state_dict", {})
+    optimizers = checkpoint.get("optimizer_states", [])
+    inner = [each for state in optimizers for each in state.get("sparse", ())]
+    for state in (*states.values(), *optimizers, *inner):
+        if isinstance(state, dict) and isinstance(state.get(MARKER), dict):
+            yield state[MARKER]

@@ -1,0 +1,76 @@
+"""What a Trainer does for the embeddings of its module: attaches them to the graph, exchanges gradients, saves their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import nn
+
+from glt_lightning.embedding import DistEmbedding
+from glt_lightning.embedding.combined import sparse_optimizers
+from glt_lightning.errors import OptionError
+from glt_lightning.lightning.callbacks.row_checkpoints import save_rows_of
+from glt_lightning.tensors.dist_graph import DistGraph
+
+
+def embeddings_of(module: nn.Module | None) -> dict[str, DistEmbedding]:
+    """By their names in the module."""
+    if module is None:
+        return {}
+    return {name: each for name, each in module.named_modules() if isinstance(each, DistEmbedding)}
+
+
+def attach_embeddings(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
+    """Attaches the module's embeddings to the graph, which is not opened for a module without any. A collective call.
+
+    Raises `OptionError` for what cannot work with them.
+    """
+    found = embeddings_of(trainer.lightning_module)
+    if not found:
+        return
+    if (
+        trainer.gradient_clip_val
+        and str(trainer.gradient_clip_algorithm or "norm").rpartition(".")[2].lower() == "value"
+    ):
+        raise OptionError(
+            "trainer.gradient_clip_algorithm: value: the values of rows are on other ranks. Use norm, or clip_value of the "
+            "sparse optimizer."
+        )
+    save_rows_of(trainer, found)
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    if not any(isinstance(callback, TrainRows) for callback in callbacks):
+        callbacks.insert(0, TrainRows())  # checkpoints stay last
+    for name, embedding in found.items():
+        embedding.attach(graph(), name)
+
+
+class TrainRows(Callback):
+    """Exchanges the gradients of rows after each backward pass: before scalers and clipping look at them."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trained = []
+        for each in sparse_optimizers(trainer.optimizers):
+            each.timeout = getattr(trainer.strategy, "_timeout", None)
+            each.prepare()
+            trained += each.embeddings
+        for name, embedding in embeddings_of(pl_module).items():
+            if not any(embedding is each for each in trained):
+                rank_zero_warn(
+                    f"embedding {name!r} is in none of the optimizers of configure_optimizers: it is not trained."
+                )
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for each in sparse_optimizers(trainer.optimizers):
+            each.exchange()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._close(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._close(trainer)
+
+    def _close(self, trainer: Trainer) -> None:
+        for each in sparse_optimizers(trainer.optimizers):
+            each.close()

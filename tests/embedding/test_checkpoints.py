@@ -1,0 +1,247 @@
+"""Rows beside checkpoints: a run that goes on is the run that never stopped, and a crash leaves a checkpoint that loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
+
+from glt_lightning.errors import DataError, OptionError
+from tests.embedding.twins import NODES, QUIET, WIDTH, Twin, data_of, fit
+from tests.helpers import run_script
+from tests.helpers.partitions import small_graph
+
+ENV = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("graph") / "graph.pt"
+    torch.save(small_graph(), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def saved(graph, tmp_path_factory) -> tuple[Path, Twin]:
+    """A checkpoint of Adam after one epoch of 7 steps, one part, and its module."""
+    folder = tmp_path_factory.mktemp("saved")
+    module = Twin(rule="adam", real=True)
+    trainer = fit(module, data_of(graph, folder), max_epochs=1)
+    trainer.save_checkpoint(folder / "one.ckpt")
+    return folder / "one.ckpt", module
+
+
+def rows_beside(checkpoint: Path) -> list[Path]:
+    return sorted(checkpoint.parent.glob(f"{checkpoint.name}.rows-*"))
+
+
+def copied(checkpoint: Path, into: Path) -> Path:
+    """Checkpoints are moved with the folder beside them."""
+    for each in (checkpoint, *rows_beside(checkpoint)):
+        (shutil.copytree if each.is_dir() else shutil.copy)(each, into / each.name)
+    return into / checkpoint.name
+
+
+def assert_same(got: Twin, want: Twin) -> None:
+    assert np.array_equal(got.table(), want.table())
+    states, expected = got.state(), want.state()
+    assert states.keys() == expected.keys()
+    for name, values in states.items():
+        assert np.array_equal(values, expected[name]), name
+
+
+@pytest.mark.parametrize("rule", ["adagrad", "adam"])
+def test_resumed_run_equals_the_uninterrupted_one(graph, tmp_path, rule):
+    """In mid-epoch and at its end, also with other parts: weights, states and counts of steps, bit for bit."""
+    whole = Twin(rule=rule, real=True)
+    keep = ModelCheckpoint(tmp_path / "kept", filename="{step}", every_n_train_steps=5, save_top_k=-1)
+    options: dict[str, Any] = {"max_epochs": 3, "enable_checkpointing": True}
+    fit(whole, data_of(graph, tmp_path), callbacks=[keep], **options)
+    for step, parts in ((5, 3), (10, 1), (15, 4)):
+        module = Twin(rule=rule, real=True)
+        fit(module, data_of(graph, tmp_path, parts), ckpt_path=tmp_path / "kept" / f"step={step}.ckpt", **options)
+        assert module.steps == 21 - step
+        assert_same(module, whole)
+
+
+def test_resumed_with_the_seed_of_the_checkpoint(graph, tmp_path):
+    """The graph is open, for the tables, before Lightning says which seed the batches are drawn by."""
+    options: dict[str, Any] = {"max_epochs": 2, "enable_checkpointing": True}
+    keep = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=7, save_top_k=-1)
+    whole, again = Twin(rule="adam", real=True), Twin(rule="adam", real=True)
+    fit(whole, data_of(graph, tmp_path, sampling={}), callbacks=[keep], **options)
+    fit(again, data_of(graph, tmp_path, sampling={}), ckpt_path=tmp_path / "step=7.ckpt", **options)
+    assert_same(again, whole)
+
+
+def test_files(saved):
+    """Plain arrays in the order of the user's ids."""
+    path, module = saved
+    (folder,) = rows_beside(path)
+    index = json.loads((folder / "index.json").read_text())
+    (table,) = index["tables"]
+    assert (table["name"], table["of"], table["optimizer"]) == ("emb", "node", "SparseAdam")
+    assert list(table["arrays"]) == ["weight", "first", "second", "steps"]
+    assert np.array_equal(np.load(folder / table["arrays"]["weight"]["file"]), module.table())
+    assert np.load(folder / table["arrays"]["steps"]["file"]).shape == (NODES,)
+
+
+def test_load_from_checkpoint(graph, saved, tmp_path):
+    """Before there is a Trainer; the rows come with the graph, whatever its parts."""
+    path, module = saved
+    loaded = Twin.load_from_checkpoint(path, rule="adam", real=True)
+    loaded.test_step = lambda batch, batch_idx: None
+    Trainer(**QUIET).test(loaded, data_of(graph, tmp_path, 3), verbose=False)
+    assert np.array_equal(loaded.table(), module.table())
+
+
+def test_test_with_a_checkpoint_that_was_moved(graph, saved, tmp_path):
+    path, module = saved
+    other = Twin(rule="adam", real=True)
+    other.test_step = lambda batch, batch_idx: None
+    Trainer(**QUIET).test(other, data_of(graph, tmp_path), ckpt_path=copied(path, tmp_path), verbose=False)
+    assert np.array_equal(other.table(), module.table())
+
+
+def test_rows_come_and_go_with_checkpoints(graph, tmp_path):
+    """The best of several, the last one as a link, weights alone."""
+    module = Twin(rule="adagrad", real=True)
+    top = ModelCheckpoint(tmp_path / "top", monitor="loss", filename="{epoch}", save_top_k=1, save_last="link")
+    alone = ModelCheckpoint(tmp_path / "alone", filename="weights", save_weights_only=True)
+    step = module.training_step
+
+    def noted(batch, batch_idx):
+        loss = step(batch, batch_idx)
+        module.log("loss", -float(module.steps), on_epoch=True, on_step=False, batch_size=1)
+        return loss
+
+    module.training_step = noted
+    fit(module, data_of(graph, tmp_path), max_epochs=3, enable_checkpointing=True, callbacks=[top, alone])
+    best = tmp_path / "top" / "epoch=2.ckpt"
+    (rows,) = rows_beside(best)
+    assert sorted(each.name for each in (tmp_path / "top").glob("*.ckpt*")) == ["epoch=2.ckpt", rows.name, "last.ckpt"]
+    again = Twin(rule="adagrad", real=True)
+    fit(again, data_of(graph, tmp_path), ckpt_path=tmp_path / "top" / "last.ckpt", max_epochs=3)
+    assert_same(again, module)
+    (light,) = rows_beside(tmp_path / "alone" / "weights.ckpt")
+    assert sorted(each.name for each in light.iterdir()) == ["0-weight.npy", "index.json"]
+
+
+def harmed(checkpoint: Path, harm: str) -> str:
+    """What the error names."""
+    (folder,) = rows_beside(checkpoint)
+    weight = folder / "0-weight.npy"
+    if harm == "missing":
+        shutil.rmtree(folder)
+        return f"{folder}: the rows of this checkpoint cannot be read"
+    if harm == "index":
+        (folder / "index.json").write_text("{}")
+        return f"{folder / 'index.json'}: damaged, or of another checkpoint"
+    data = bytearray(weight.read_bytes())
+    if harm == "flipped":
+        data[-3] ^= 1
+    weight.write_bytes(data[:-8] if harm == "truncated" else data)
+    return f"{weight}: "
+
+
+@pytest.mark.parametrize("harm", ["missing", "index", "flipped", "truncated"])
+def test_a_damaged_checkpoint_is_named(graph, saved, tmp_path, harm):
+    path = copied(saved[0], tmp_path)
+    said = harmed(path, harm)
+    with pytest.raises(DataError) as raised:
+        fit(Twin(rule="adam", real=True), data_of(graph, tmp_path), ckpt_path=path)
+    assert str(raised.value).startswith(said)
+
+
+def test_a_checkpoint_that_does_not_fit(graph, saved, tmp_path, monkeypatch):
+    path, module = saved
+    with pytest.raises(DataError, match="SparseAdagrad: the checkpoint has the state of SparseAdam"):
+        fit(Twin(rule="adagrad", real=True), data_of(graph, tmp_path), ckpt_path=path)
+    wide = Twin(rule="adam", real=True)
+    wide.emb = type(wide.emb)(WIDTH + 1)
+    with pytest.raises(DataError, match=r"weight of embedding 'emb' has rows \[3\] of <f4; expected \[4\]"):
+        fit(wide, data_of(graph, tmp_path), ckpt_path=path)
+    torch.save(small_graph(200), tmp_path / "smaller.pt")
+    smaller = Twin(rule="adam", real=True)
+    with pytest.raises(DataError, match="embedding 'emb' has 300 rows; the graph has 200 nodes of type 'node'"):
+        fit(smaller, data_of(tmp_path / "smaller.pt", tmp_path), ckpt_path=path)
+    with pytest.raises(OptionError, match="AsyncCheckpointIO: rows of embeddings change while it writes"):
+        fit(Twin(), data_of(graph, tmp_path), plugins=[AsyncCheckpointIO()])
+    some = Twin(rule="adam", real=True)
+    some.strict_loading = False
+    some.emb.init = "zeros"
+    some.test_step = lambda batch, batch_idx: None
+    Trainer(**QUIET).test(some, data_of(tmp_path / "smaller.pt", tmp_path), ckpt_path=path, verbose=False)
+    assert np.array_equal(some.table(), module.table()[:200])
+
+
+# Saves twice under one name; the second save is killed before its k-th operation on files, for every k.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np, torch
+from glt_lightning import DistEmbedding, DistGraph, SparseAdagrad
+from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
+from glt_lightning.lightning.callbacks.row_checkpoints import RowCheckpointIO
+from glt_lightning.embedding.saved import open_saved
+from tests.helpers.partitions import partitioned, small_graph
+
+EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "shutil.rmtree"}
+path = Path("x.ckpt")
+embedding = DistEmbedding(2, init="zeros")
+with DistGraph(partitioned(small_graph(), Path("."))) as graph:
+    embedding.attach(graph, "emb")
+optimizer = SparseAdagrad([embedding], lr=1.0)
+optimizer.prepare()
+io = RowCheckpointIO(WholeCheckpointIO(), SimpleNamespace(optimizers=[optimizer], lightning_module=None), {"emb": embedding})
+
+def save(value):
+    embedding.rows.table.own[...] = value
+    embedding.rows.states["sum"].own[...] = value
+    state = {"state_dict": {"emb._extra_state": embedding.get_extra_state()}, "optimizer_states": [optimizer.state_dict()]}
+    io.save_checkpoint(state | {"value": value}, path)
+
+save(1)
+ended = 0
+for k in range(500):
+    pid = os.fork()
+    if not pid:
+        left = [k]
+        def hook(event, args):
+            if event in EVENTS:
+                left[0] -= 1
+                if left[0] < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(hook)
+        save(2)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    assert status in (0, signal.SIGKILL), status
+    found = io.load_checkpoint(path)
+    for marker in (found["state_dict"]["emb._extra_state"], found["optimizer_states"][0]):
+        saved = open_saved(marker["glt_rows"])
+        for name, width in (("weight", 2), ("sum", 2)):
+            assert (saved.open("emb", name, (width,), np.dtype("f4")) == found["value"]).all()
+    seen = found["value"]
+    if status == 0:
+        assert seen == 2 and len(list(Path(".").glob("x.ckpt.rows-*"))) == 1
+        break
+    save(1)
+print("KILLED", k)
+"""
+
+
+def test_killed_between_any_two_operations_on_files(tmp_path):
+    output = run_script(KILLED, cwd=tmp_path, env=ENV).stdout
+    (line,) = [line for line in output.splitlines() if line.startswith("KILLED ")]
+    assert int(line.split()[1]) > 10
