@@ -30,8 +30,7 @@ from glt_lightning.lightning.models.hgt import HGTLayer
 from glt_lightning.lightning.models.layers import conv_names, made, make_conv
 from glt_lightning.lightning.models.loops import add_loop_sink, run_with_loops, take_self_loops, with_self_loops
 from glt_lightning.lightning.models.rgcn import EdgeKindConv, RGCNLayer
-from glt_lightning.lightning.models.trim import Form, layer_size, per_hop, run_layer
-from glt_lightning.loader.edge_index import traceable
+from glt_lightning.lightning.models.trim import Form, layer_size, ordered_edges, per_hop, run_layer
 from glt_lightning.nn import fuse_layers, relu_dropout
 
 _TYPED = ("HGT", "RGCN")
@@ -195,7 +194,8 @@ class ConvStack(nn.Module):
                     "encoder: RGCN: the edges have no attribute edge_type, from which RGCN reads their kinds."
                 )
             kinds = batch.edge_type.long()
-        edge_index = traceable(batch.edge_index)
+        edge_index, order = ordered_edges(batch)
+        kinds = kinds if kinds is None or order is None else kinds[order]
         if self.loops and self.forms is None:
             edge_index = with_self_loops(edge_index, len(x))
         hops = per_hop(batch, x, batch.edge_index)

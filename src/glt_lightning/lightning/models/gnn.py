@@ -23,8 +23,17 @@ from glt_lightning.lightning.models.loops import (
     take_self_loops,
     with_self_loops,
 )
-from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, has_hops, layer_size, per_hop, run_layer
-from glt_lightning.loader.edge_index import first_edges, traceable
+from glt_lightning.lightning.models.trim import (
+    Form,
+    LayerSize,
+    find_form,
+    has_hops,
+    layer_size,
+    ordered_edges,
+    per_hop,
+    run_layer,
+)
+from glt_lightning.loader.edge_index import first_edges
 from glt_lightning.nn import fuse_layers, relu_dropout
 from glt_lightning.types import EdgeType, NodeType
 
@@ -112,7 +121,7 @@ class HomogeneousGNN(nn.Module):
 
     def forward(self, batch: Data) -> Tensor:
         """Logits [S, C] of the S seeds."""
-        x, edge_index = self.encoder("node", batch), traceable(batch.edge_index)
+        x, (edge_index, _) = self.encoder("node", batch), ordered_edges(batch)
         aggregated = take_aggregate(batch, self.takes_aggregates, len(self.gnn.convs))
         weights: dict[str, Tensor] = {}
         if self.gcn_loops is not None:
@@ -200,7 +209,7 @@ class HeterogeneousEncoder(nn.Module):
     def embed(self, batch: HeteroData) -> dict[NodeType, Tensor]:
         """Embeddings [S, hidden_channels] of the seeds of each target type."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
-        edges = {e: traceable(batch[e].edge_index) for e in self.edge_types}
+        edges = {e: ordered_edges(batch[e])[0] for e in self.edge_types}
         hops = has_hops(batch[e] for e in edges)
         nodes_per_hop = {t: batch[t].num_sampled_nodes if hops else [len(rows)] for t, rows in x.items()}
         edges_per_hop = {e: batch[e].num_sampled_edges if hops else [each.size(1)] for e, each in edges.items()}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
-from glt_lightning.loader.edge_index import first_edges
+from glt_lightning.loader.edge_index import first_edges, traceable
 from glt_lightning.nn.aggregate import has_kernels
 from glt_lightning.nn.fuse import sorted_edges
 
@@ -42,6 +42,16 @@ def has_hops(stores: Iterable[Any]) -> bool:
     """Whether all edges of a batch are in the order of their hops: not in one whose ``subgraph_type`` is bidirectional or
     induced, nor where a transform has removed the numbers. Layers are then computed for all nodes. stores: those of edges."""
     return all("num_sampled_edges" in store and "is_flipped" not in store for store in stores)
+
+
+def ordered_edges(store: Any) -> tuple[Tensor, Tensor | None]:
+    """Edges as layers take them, ascending in their destinations; and their positions in the batch where that has another order:
+    edges of the other direction (``subgraph_type: bidirectional``) follow the sampled ones."""
+    edges = traceable(store.edge_index)
+    if "is_flipped" not in store:
+        return edges, None
+    order = torch.argsort(edges[1], stable=True)
+    return edges[:, order], order
 
 
 def layer_size(distance: int, nodes_per_hop: Sequence[int], edges_per_hop: Sequence[int]) -> LayerSize:
