@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
 
+from glt_lightning.cluster.owner import Owner
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.server.question import Question, read_question
+from glt_lightning.transport.message import Message, pack
 from tests.helpers.contents import contents
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
@@ -224,6 +229,44 @@ def test_trees_that_do_not_fit(tmp_path):
     ):
         with pytest.raises(DataError, match=said):
             Trees(of, until)
+
+
+def test_trees_of_large_numbers(tmp_path):
+    """A tree and a node are one number in the table of a batch, which needs wider slots here."""
+    whole = partitioned(small_graph(), tmp_path, 2)
+    here, remote = split_up(whole, [[0], [1]])
+    config, gids = SamplerConfig(0, ((-1,), (-1,)), disjoint=True), gids_of(whole)[0][:3]
+    found = []
+    for most, remotely in ((2, False), (2**31 - 2, False), (2**31 - 2, True)):
+        trees = Trees({0: np.array([0, 7, most, 7, most, 7], np.int32)[::2]})  # in memory with others between them
+        sampler = KHopSampler(here, config, remote=remote) if remotely else KHopSampler(whole, config)
+        draft = sampler.draft(BatchRequest(0, 9, gids, np.arange(3), trees=trees))
+        arrays = draft.write(np.empty(draft.nbytes, np.uint8))
+        assert set(arrays["node/0/batch"]) == {0, most}
+        found.append({name: array.tolist() for name, array in arrays.items() if name != "node/0/batch"})
+    assert found[0] == found[1] == found[2]
+
+
+def test_what_other_processes_ask_for_is_checked(tmp_path):
+    whole = partitioned(small_graph(), tmp_path)
+    for config, trees, said in (
+        (SamplerConfig(0, ((2,),)), Trees(until=np.zeros(1, np.int64)), "trees: only disjoint batches have some"),
+        (SamplerConfig(0, ((2,),), disjoint=True), Trees(until=np.zeros(2, np.int64)), "each of 1 trees, got 2"),
+    ):
+        request = BatchRequest(0, 1, np.zeros(1, np.int64), np.zeros(1, np.int64), trees=trees)
+        sent = Question(1, config, request).to_message("s", 1)
+        with pytest.raises(DataError, match=said):
+            read_question(Message(json.loads(json.dumps(sent.header)), sent.body), whole.manifest, most_threads=1)
+    bounds = {"until": np.zeros(2, np.int64)}
+    for further, said in (
+        ({"tree/0": np.zeros(2, np.int32)}, "expected a tree for each of 3 rows, got 2"),
+        (bounds, "expected a tree for each of 3 rows, got none"),
+        ({"tree/0": np.array([0, 2, 1], np.int32)} | bounds, "tree 2 of a row is not one of the 2 trees"),
+    ):
+        arrays, body = pack({"0": np.arange(3)} | further)
+        ask = {"fanouts": [2], "key": 1, "hop": 0, "arrays": arrays, "replace": False, "with_edge": False}
+        with closing(Owner(whole, 1 << 12)) as owner, pytest.raises(DataError, match=said):
+            owner.calls["expand"](Message(ask, body), None)
 
 
 def test_a_checkpoint_knows_whether_batches_were_disjoint(tmp_path):

@@ -98,9 +98,10 @@ class Trees:
 
     def struct(self, rows: Sequence[np.ndarray | None], last: bool = False) -> TreesStruct:
         """For a native call. rows: what ``glt_trees.of`` points to."""
-        table = pointers(rows)
-        struct = TreesStruct(self.num_trees, table.ctypes.data, pointer(self.since), pointer(self.until), last)
-        struct.keep = (self, table, list(rows))
+        given = [None if array is None else np.ascontiguousarray(array) for array in (*rows, self.since, self.until)]
+        table = pointers(given[:-2])
+        struct = TreesStruct(self.num_trees, table.ctypes.data, pointer(given[-2]), pointer(given[-1]), last)
+        struct.keep = (table, given)
         return struct
 
     def to_arrays(self) -> dict[str, np.ndarray]:
