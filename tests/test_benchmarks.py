@@ -40,6 +40,7 @@ COMMANDS = {
     "epoch.py": "{graph} --rounds 1 --batch_size 64 --hidden 8",
     "draws.py": "{part1} --rounds 1 --batches 1 --work {tmp}",
     "link.py": "{part1} --rounds 1 --batches 1",
+    "temporal.py": "--nodes 500 --degree 5 --batch-size 16 --rounds 1 --batches 1",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "first_step.py": "{graph} {tmp}/part --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",

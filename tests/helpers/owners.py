@@ -26,7 +26,7 @@ class DirectRows:
 
     def expand(self, owner, request):
         self.asked.append(("expand", owner, request.hop))
-        view, found = self._owners[owner - 1].weighted(request.draw.weights), {}
+        view, found = self._owners[owner - 1].drawn_by(request.draw.weights, request.draw.timed), {}
         without = {} if request.excluded is None else request.excluded.find(view)
         for r, fanout in enumerate(request.fanouts):
             gids = request.rows.get(int(view.dst_types[r]))

@@ -231,7 +231,7 @@ def test_a_homogeneous_graph_needs_no_input_type(graph_npz: Path, tmp_path: Path
         ({"edge_splits": "train.npy"}, "edge_splits: expected a mapping such as {train: train.npy}, got 'train.npy'"),
         (
             {"edge_splits": {"val": {"edge": "v.npy", "time": "t.npy"}}},
-            "edge_splits.val.time: the partition has no times",
+            "edge_splits.val.time: nothing reads these times. Set sampling.time_attr",
         ),
         (
             {"edge_splits": {"train": {"edge": "v.npy", "label": "l.npy"}}, "neg_sampling": "triplet"},

@@ -14,6 +14,7 @@ from glt_lightning.sampler.negatives import (
     DrawnTrials,
     GivenTrials,
     NegativeTest,
+    NodeTimes,
     NodeWeights,
     draw_negatives,
     negative_mask,
@@ -172,3 +173,57 @@ def test_mask(tmp_path, owners, monkeypatch):
     truth.ravel()[rejected] = False
     assert mask.tolist() == truth.tolist()
     assert 0 < mask.sum() < mask.size
+
+
+def plain_in_time(edges, node_times, until, *, sources=None, strict, trials):
+    """The first of each negative's trials that is one, and whose drawn nodes exist at the time of its edge; else None."""
+    found = []
+    for number, pairs in enumerate(trials):
+        drawn = [(sources[number], v) for _, v in pairs] if sources is not None else pairs
+        latest = until[number % len(until)]
+        good = [
+            (u, v)
+            for u, v in drawn
+            if node_times[v] <= latest
+            and (sources is not None or node_times[u] <= latest)
+            and not (strict and ((u, v) in edges or u == v))
+        ]
+        found.append(good[0] if good else None)
+    return found
+
+
+@pytest.mark.parametrize("owners", OWNERS[:2])
+@pytest.mark.parametrize("strict", [False, True])
+def test_nodes_of_negatives_exist(tmp_path, owners, strict):
+    """1.5.8 of the specification: a trial also requires that its nodes are not younger than the edge."""
+    data = small_graph(40)
+    drawer, edges = Drawer(data, tmp_path, owners), edge_set(data.edge_index)
+    rng = np.random.default_rng(2)
+    ages, until, count = rng.integers(-5, 6, 40), rng.integers(0, 7, 30), 75  # negative 74 belongs to edge 14
+    times = NodeTimes(ages, ages, until, oldest=False)
+    trials = [[plain_trial(KEY, i, t, 40, 40) for t in range(TRIALS)] for i in range(count)]
+    plain = partial(plain_in_time, edges, ages.tolist(), until.tolist(), strict=strict, trials=trials)
+    assert drawer(count, strict=strict, times=times) == plain()
+    sources = rng.integers(0, 40, count)
+    found = drawer(count, strict=strict, times=times, src=sources)
+    assert found == plain(sources=sources.tolist())
+    assert found != drawer(count, strict=strict, src=sources)
+    assert all(ages[v] <= until[i % 30] for i, (_, v) in enumerate(found))
+
+
+def test_no_node_exists_by_then(tmp_path):
+    """The oldest node is taken only where that was asked for, and only if it exists by then."""
+    drawer = Drawer(graph_of([(0, 1), (1, 2), (2, 0)], 40), tmp_path)
+    ages = np.full(40, 9)
+    ages[7] = 3
+    src, until = np.zeros(2, np.int64), np.array([9, 3])
+    seldom = KEY + 4  # of its second negative no trial gives node 7
+    trials = drawer.trials(key=seldom)
+    with pytest.raises(DataError, match=r"32 drawn pairs of the node 0 is a negative that exists at .* to oldest"):
+        drawer(2, trials, src=src, times=NodeTimes(None, ages, until, oldest=False))
+    found = drawer(2, trials, src=src, times=NodeTimes(None, ages, until, oldest=True))
+    assert found[1] == (0, 7)
+    assert found[0] == drawer(1, trials, src=src[:1])[0]
+    assert drawer(2, trials, strict=False, times=NodeTimes(ages, None, until, oldest=True))[1][0] == 7
+    with pytest.raises(DataError, match=r"the time of its edge. Even the oldest node is younger"):
+        drawer(2, trials, src=src, times=NodeTimes(None, ages, until - 1, oldest=True))

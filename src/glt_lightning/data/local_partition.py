@@ -155,13 +155,14 @@ class LocalPartition:
     def weighted(self, weights: tuple[str | None, ...]) -> GraphView:
         """The same where neighbours are drawn by weight: for each edge type the name of an attribute of
         ``Manifest.weights``, or None; empty: of no edge type. Raises `DataError` for weights that the folder does not have."""
-        return self._drawn_by(weights, False)
+        return self.drawn_by(weights, False)
 
     def timed(self, weights: tuple[str | None, ...] = ()) -> GraphView:
         """As `weighted`, with the times of the edge types that have some. Raises `DataError` where none has."""
-        return self._drawn_by(weights, True)
+        return self.drawn_by(weights, True)
 
-    def _drawn_by(self, weights: tuple[str | None, ...], timed: bool) -> GraphView:
+    def drawn_by(self, weights: tuple[str | None, ...], timed: bool) -> GraphView:
+        """`timed`, or `weighted`."""
         weights = weights if any(weights) else ()
         view = self._maps.views.get((weights, timed))
         if view is None:

@@ -94,6 +94,9 @@ class GLTDataModule(SeedDataModule):
             has the labels. With ``task: link`` the edge type to predict, ``src__rel__dst``; not needed where there is one.
             Several types are a list: own splits are then given by type, ``{train: {paper: p.npy, author: a.npy}}``, and so are
             ``edge_splits`` and, where types differ, negatives.
+        input_time: Times of seed nodes by split, where ``sampling.time_attr`` is set: ``{train: times.npy}``, paths or arrays in
+            the order of the split's seeds (``all``: of all nodes, for ``predict_split: all``), by type where seeds are. A split
+            without an entry has the times of the nodes themselves. Those of edges are ``time`` of ``edge_splits``.
         seed_weights: How often the seeds of training are drawn: ``balanced``, all classes equally often, or the name of a node
             attribute that holds their weights. Each epoch then draws as many as there are, with replacement. ``None``: every seed
             once in each epoch. Evaluation sees every seed once.
@@ -166,6 +169,7 @@ class GLTDataModule(SeedDataModule):
         eval_neg_sampling: NegativeSampling | str | dict[str, Any] | None = None,
         exclude_target_edges: str | dict[str, str] | None = None,
         reverse_edge_types: dict[str, str] | None = None,
+        input_time: dict[str, Any] | None = None,
         # as for dataset
         transform: str | dict[str, Any] | Any = None,
         with_row: bool = False,
@@ -200,7 +204,7 @@ class GLTDataModule(SeedDataModule):
         self.cache = as_options(CacheOptions, "cache", cache)
         self.eval_num_neighbors = eval_num_neighbors
         self.eval_batch_size = batch_size if eval_batch_size is None else eval_batch_size
-        self.splits, self.predict_split = splits or {}, predict_split
+        self.splits, self.predict_split, self.input_time = splits or {}, predict_split, input_time or {}
         self.subgraph_type, self.induced_limit = subgraph_type, induced_limit
         self.reverse_edge_types = reverse_edge_types
         self.transform = BatchTransform.of("transform", transform)
@@ -235,6 +239,7 @@ class GLTDataModule(SeedDataModule):
             raise OptionError(f"splits: expected any of {', '.join(_SPLITS)}; got {', '.join(sorted(unknown))}.")
         if self.predict_split not in ("all", *_SPLITS):
             raise OptionError(f"predict_split: expected all, train, val or test; got {self.predict_split!r}.")
+        self._check_times()
         for name in ("splits", "seed_weights") if self.links is not None else ():
             if getattr(self, name):
                 raise OptionError(

@@ -14,6 +14,7 @@ from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.manifest import Manifest, edge_split_key
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader.link_spec import LinkSpec
+from glt_lightning.loader.times import require_own_negatives
 from glt_lightning.loader.typed_plan import for_each_type, has_types
 from glt_lightning.options import NegativeSampling
 from glt_lightning.options.checks import one_of
@@ -89,11 +90,6 @@ class LinkSeeds:
         object.__setattr__(self, "exclude_target_edges", {"train": "reverse", "val": "none", "test": "none", **named})
 
     def _check_split(self, split: str, keys: set[str]) -> None:
-        if "time" in keys:
-            raise OptionError(
-                f"edge_splits.{split}.time: the partition has no times by which neighbours are sampled, so nothing would read "
-                "these. Remove it."
-            )
         options = self.neg_sampling if split == "train" else self.eval_neg_sampling
         if "label" in keys and ("negatives" in keys or (options is not None and options.mode == "triplet")):
             raise OptionError(
@@ -163,16 +159,39 @@ class LinkSeeds:
                 f"them as data.edge_splits.{name}, or draw splits: data.edge_splits: {{num_val: 0.1, num_test: 0.2}}."
             )
 
-    def spec(self, graph: AnyGraph, split: str, name: str, **loader: Any) -> LinkSpec:
-        """The loader of a split. loader: further fields of `LinkSpec`."""
+    def check_times(self, time_attr: str | None) -> None:
+        """Raises `OptionError` for times of splits where, and splits without times where not, ``sampling.time_attr`` is None."""
+        for each in self.by_type if self._types else ():
+            each.check_times(time_attr)
+        given = {split: each for split, each in (self.edge_splits or {}).items() if split in _SPLITS}
+        for split, each in given.items():
+            has = isinstance(each, Mapping) and each.get("time") is not None
+            if has and time_attr is None:
+                raise OptionError(
+                    f"edge_splits.{split}.time: nothing reads these times. Set sampling.time_attr (and partition.time_attr), so "
+                    "that neighbours are drawn from the edges up to them, or remove them."
+                )
+            if time_attr is not None and not has:
+                raise OptionError(
+                    f"edge_splits.{split}.time: missing, and sampling.time_attr is {time_attr}. Give a time for each edge: "
+                    "{edge: ..., time: ...}."
+                )
+        for options in () if self._types else (self.neg_sampling, self.eval_neg_sampling):
+            require_own_negatives("task: link", options, time_attr)
+
+    def spec(self, graph: AnyGraph, split: str, name: str, timed: bool = False, **loader: Any) -> LinkSpec:
+        """The loader of a split. timed: neighbours are drawn by its times.  loader: further fields of `LinkSpec`."""
         if self._types:
             having = [each for each in self.by_type if split in each.stored_splits(graph.manifest)]
-            return LinkSpec.over([each.spec(graph, split, name, **loader) for each in having])
+            return LinkSpec.over([each.spec(graph, split, name, timed, **loader) for each in having])
         edge_type = self.edge_type(graph.schema)
         index = graph.schema.edge_index(edge_type)
         found = graph.edge_split(index, split)
-        if found.time is not None:
-            rank_zero_warn(f"edge_splits: {split} has times, which nothing reads: neighbours of any time are sampled.")
+        if not timed and found.time is not None:
+            rank_zero_warn(
+                f"edge_splits: {split} has times, which nothing reads: sampling.time_attr is not set, so neighbours of any time "
+                "are sampled."
+            )
         excluded = self.exclude_target_edges[split]
         if split != "train" and excluded == "none":
             _warn_of_leak(split, found.edge, graph.edge_split(index, "train").edge, graph.manifest, edge_type)
@@ -181,15 +200,21 @@ class LinkSeeds:
             edge_type=edge_type_str(edge_type),
             exclude_target_edges=excluded,
             reverse_edge_types=self._reverses(edge_type),
-            **self._edges(split, name, found),
+            edge_label_time=found.time if timed else None,
+            **self._edges(split, name, found, timed),
             **loader,
         )
 
-    def _edges(self, split: str, name: str, found: EdgeSplit) -> dict[str, Any]:
+    def _edges(self, split: str, name: str, found: EdgeSplit, timed: bool) -> dict[str, Any]:
         """Edges, labels and negatives of a loader."""
         if name == "predict":
             return {"edge_label_index": found.edge}
         if found.negative_edges is not None:
+            if timed:
+                raise DataError(
+                    f"edge_splits.{split}: its pairs of label 0 (negative_edges) have no times, by which neighbours are drawn. "
+                    "Give negatives for each edge, or let them be drawn."
+                )
             if found.label is not None and found.label.ndim > 1:
                 raise DataError(
                     f"edge_splits.{split}: labels {list(found.label.shape)} do not go with pairs of label 0."

@@ -42,55 +42,57 @@ def read_fitting_split(name: str, given: Any, num_nodes: Mapping[str, int], node
 
 def read_split(name: str, given: Any) -> np.ndarray:
     """Node ids int [S] or a mask bool [N] from a path (``.npy``, ``.txt``, ``.pt``), a list, an array or a tensor."""
-    if isinstance(given, (str, Path)):
-        return _read_file(name, Path(given).expanduser())
-    try:
-        ids = np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"splits.{name}: cannot be read as node ids ({error}).") from None
-    return _checked(name, ids)
-
-
-def _read_file(name: str, path: Path) -> np.ndarray:
-    try:
-        if path.suffix in _SUFFIXES:
-            open_regular(path).close()  # a FIFO would be waited for
-        if path.suffix == ".npy":
-            ids = np.load(path, allow_pickle=False)
-        elif path.suffix in (".txt", ".csv"):
-            ids = np.loadtxt(path, dtype=np.int64, ndmin=1)
-        elif path.suffix == ".pt":
-            ids = _read_tensor(name, path)
-        else:
-            raise DataError(
-                f"splits.{name}: {path}: expected an .npy file, a .pt file with a tensor, or a .txt file with one id "
-                "per line."
-            )
-    except FileNotFoundError:
-        raise DataError(f"splits.{name}: there is no file {str(path)!r} (in {Path.cwd()}).") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(f"splits.{name}: {path}: cannot be read ({reason}).") from None
-    return _checked(name, ids)
-
-
-def _read_tensor(name: str, path: Path) -> np.ndarray:
-    """A tensor that ``torch.save`` wrote; nothing else in such a file is loaded, let alone run."""
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # numpy and torch do not document what a damaged file raises
-        reason = [type(error).__name__, *str(error).strip().splitlines()][:2]
-        raise DataError(f"splits.{name}: {path}: cannot be read as a tensor ({': '.join(reason)}).") from None
-    if not isinstance(loaded, torch.Tensor):
-        raise DataError(f"splits.{name}: {path}: expected a tensor of node ids, found {type(loaded).__name__}.")
-    return loaded.numpy()
-
-
-def _checked(name: str, ids: np.ndarray) -> np.ndarray:
+    ids = read_array(f"splits.{name}", given, "node ids")
     if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iub"):
         raise DataError(
             f"splits.{name}: expected node ids or a mask in one dimension, got {ids.dtype} {list(ids.shape)}."
         )
     return ids if len(ids) else np.zeros(0, np.int64)
+
+
+def read_array(option: str, given: Any, what: str) -> np.ndarray:
+    """A path (``.npy``, ``.txt``, ``.pt``), a list, an array or a tensor. option, what: where it was given and what it is, for
+    errors, which are `DataError`."""
+    if isinstance(given, (str, Path)):
+        return _read_file(option, Path(given).expanduser(), what)
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{option}: cannot be read as {what} ({error}).") from None
+
+
+def _read_file(option: str, path: Path, what: str) -> np.ndarray:
+    try:
+        if path.suffix in _SUFFIXES:
+            open_regular(path).close()  # a FIFO would be waited for
+        if path.suffix == ".npy":
+            ids: np.ndarray = np.load(path, allow_pickle=False)
+        elif path.suffix in (".txt", ".csv"):
+            ids = np.loadtxt(path, dtype=np.int64, ndmin=1)
+        elif path.suffix == ".pt":
+            ids = _read_tensor(option, path, what)
+        else:
+            raise DataError(
+                f"{option}: {path}: expected an .npy file, a .pt file with a tensor, or a .txt file with one number "
+                "per line."
+            )
+    except FileNotFoundError:
+        raise DataError(f"{option}: there is no file {str(path)!r} (in {Path.cwd()}).") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise DataError(f"{option}: {path}: cannot be read ({reason}).") from None
+    return ids
+
+
+def _read_tensor(option: str, path: Path, what: str) -> np.ndarray:
+    """A tensor that ``torch.save`` wrote; nothing else in such a file is loaded, let alone run."""
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # numpy and torch do not document what a damaged file raises
+        reason = [type(error).__name__, *str(error).strip().splitlines()][:2]
+        raise DataError(f"{option}: {path}: cannot be read as a tensor ({': '.join(reason)}).") from None
+    if not isinstance(loaded, torch.Tensor):
+        raise DataError(f"{option}: {path}: expected a tensor of {what}, found {type(loaded).__name__}.")
+    return loaded.numpy()

@@ -14,18 +14,20 @@ from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.eval_fanouts import check_fanouts, eval_fanouts
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.own_ids import have_ids, own_ids
-from glt_lightning.lightning.own_splits import read_fitting_split, require_split, split_of
+from glt_lightning.lightning.own_splits import read_array, read_fitting_split, require_split, split_of
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.options import EdgeFormat, Fanouts, SubgraphType
+from glt_lightning.options import EdgeFormat, Fanouts, SamplingOptions, SubgraphType
 from glt_lightning.partition.splits import check_overlap
 
 
 class SeedDataModule(GraphDataModule):
     """Knows its seeds: splits of nodes or of edges, stored or the user's own. `GLTDataModule` makes their loaders."""
 
+    sampling: SamplingOptions
     splits: dict[str, Any]
+    input_time: dict[str, Any]
     predict_split: str
     eval_num_neighbors: Fanouts | None
     eval_batch_size: int
@@ -45,6 +47,16 @@ class SeedDataModule(GraphDataModule):
         check_fanouts(self._facts.schema, self.num_neighbors, self.eval_num_neighbors)
         for name in self.splits if stage == "fit" else {split_of(stage, self.predict_split)} & {*self.splits}:
             self._own_seeds(name)
+
+    def _check_times(self) -> None:
+        time_attr = self.sampling.time_attr
+        if self.links is not None:
+            self.links.check_times(time_attr)
+        if unknown := set(self.input_time) - {"train", "val", "test", "all"}:
+            raise OptionError(f"input_time: expected any of train, val, test, all; got {', '.join(sorted(unknown))}.")
+        if self.input_time and (self.links is not None or time_attr is None):
+            why = "those of edges are time of edge_splits" if self.links is not None else "set sampling.time_attr"
+            raise OptionError(f"input_time: nothing reads these times of seed nodes; {why}, or remove them.")
 
     def _require_split(self, stage: str | None, known: set[str]) -> None:
         """Raises `DataError` unless there are seeds for a stage of the Trainer."""
@@ -72,6 +84,7 @@ class SeedDataModule(GraphDataModule):
             "with_row": self.with_row or bool(embeddings_of(module)),
         }
         if self.links is None:
+            times = self._times(split or "all")
             seeds, split = self._find_seeds(split)
             said = split is not None or isinstance(seeds, dict)
             return LoaderSpec(
@@ -79,10 +92,18 @@ class SeedDataModule(GraphDataModule):
                 seeds=seeds,
                 node_type=None if said else self._node_type(),
                 reverse_edge_types=self.reverse_edge_types,
+                input_time=times,
                 **loader,
             )
         self.links.require_split(split or "all", self._split_names())
-        return self.links.spec(self._opened(), split or "all", **loader)
+        return self.links.spec(self._opened(), split or "all", timed=self.sampling.time_attr is not None, **loader)
+
+    def _times(self, split: str) -> Any:
+        """Those of ``input_time``, by node type where they are given so; None: not given."""
+        given = self.input_time.get(split)
+        if isinstance(given, Mapping):
+            return {t: read_array(f"input_time.{split}.{t}", times, "times") for t, times in given.items()}
+        return None if given is None else read_array(f"input_time.{split}", given, "times")
 
     def _node_spec(self, name: str, split: str) -> LoaderSpec:
         spec = self._loader_spec(name, split)

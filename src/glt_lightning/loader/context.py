@@ -20,7 +20,7 @@ from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, require_cpu, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.stored import log_ignored_weights, log_stored_dtypes
+from glt_lightning.loader.stored import log_ignored, log_stored_dtypes
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import OpenedProducer, ProducedElsewhere, Producer, ProducerSetup, SampledGraph
@@ -109,7 +109,7 @@ class LoaderContext:
         self._opened: OpenedProducer | None = sampled.open_producer(setup)
         self._producer, self.device_rows = self._opened.producer, self._opened.device_rows
         if self._ranks.rank == 0:
-            log_ignored_weights(graph.manifest, self.sampling)
+            log_ignored(graph.manifest, self.sampling)
 
     @property
     def rank(self) -> int:
@@ -124,12 +124,12 @@ class LoaderContext:
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
         self._check_open()
-        if spec.disjoint:
+        if spec.disjoint or self.sampling.time_attr is not None:
             refuse_trees(spec.name, self._producer, self.sampling)
         manifest, sampling, ranks = self.graph.manifest, self.sampling, self._ranks
         seeds = spec.typed_seeds(self.graph)
         config = sampler_config(spec, seeds, manifest, sampling)
-        plan = make_plan(spec, seeds, manifest, sampling, self.seed, ranks)
+        plan = make_plan(spec, seeds, manifest, sampling, self.seed, ranks, self.read_seeds)
         stored = manifest.as_stored if config.stored else manifest
         collate = Collate(stored, seeds.types)
         self._require_possible(spec, collate)
@@ -142,7 +142,7 @@ class LoaderContext:
         """A new loader of edges. Raises `OptionError` or `DataError` for a spec that does not fit the graph, `PartitionError` for
         negatives of a partition folder of an earlier release."""
         self._check_open()
-        if spec.disjoint:
+        if spec.disjoint or self.sampling.time_attr is not None:
             refuse_trees(spec.name, self._producer, self.sampling)
         loader, collate = make_link_loader(spec, self.graph, self.sampling, self.seed, self._ranks, self._producer)
         self._require_possible(spec, collate)

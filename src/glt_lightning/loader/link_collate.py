@@ -9,25 +9,27 @@ import torch
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.loader.collate import Batch, Collate, as_tensor, starting_with
+from glt_lightning.loader.times import SEED_TIME
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.sample import link_key, of_type, seed_key
 
 _NAMES = {"edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "neg_mask"}
+_TIMES = {"edge_label_time", SEED_TIME}
 
 
 class LinkCollate(Collate):
     """Turns samples into batches with the fields of PyG's `LinkNeighborLoader`: in a homogeneous graph they belong to the batch,
     in others to the edge type, and those of triplets to the node types. With several edge types in a loader, all fields belong
-    to the edge type."""
+    to the edge type. timed: samples have the times of edges."""
 
-    def __init__(self, manifest: Manifest, tasks: Sequence[LinkTask]) -> None:
-        self._tasks = tasks
+    def __init__(self, manifest: Manifest, tasks: Sequence[LinkTask], timed: bool) -> None:
+        self._tasks, self._timed = tasks, timed
         self._own = {name for task in tasks for name in manifest.edge_attrs(task.edge_type)}
         super().__init__(manifest, [manifest.schema.source_types()[task.edge_type] for task in tasks])
 
     @property
     def names(self) -> set[str]:
-        return super().names | self._own | _NAMES
+        return super().names | self._own | _NAMES | (_TIMES if self._timed else set())
 
     def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
         for i, task in enumerate(self._tasks):
@@ -45,10 +47,20 @@ class LinkCollate(Collate):
             owner = src if name == "src_index" else edges if name == "edge_label_index" else dst
             owner[name] = values
         for name, values in starting_with(seed_key(prefix), arrays):
-            if "/" not in name:
+            if name == SEED_TIME and self._timed:
+                if task.mode == "triplet":
+                    src.seed_time = dst.seed_time = values
+                else:
+                    edges.edge_label_time = _of_all(values, edges.edge_label_index.shape[1])
+            elif "/" not in name:
                 edges[name] = values
         if task.mode == "binary":
             edges.edge_label = _labels(edges.get("edge_label"), edges.edge_label_index, len(edges.input_id))
+
+
+def _of_all(times: torch.Tensor, pairs: int) -> torch.Tensor:
+    """[P + N]: times of the edges, then those of negatives: negative j has that of edge j mod P."""
+    return times if len(times) == pairs else times[torch.arange(pairs, device=times.device) % len(times)]
 
 
 def _labels(given: torch.Tensor | None, pairs: torch.Tensor, positives: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from glt_lightning.loader.link_spec import LinkSpec, require_ids
 from glt_lightning.loader.own_edges import OwnEdges
 from glt_lightning.loader.typed_plan import Pieces
 from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.negatives import TRIALS, DrawnTrials, NodeWeights, key_of_type
+from glt_lightning.sampler.negatives import DrawnTrials, NodeWeights, key_of_type
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import of_type
@@ -29,7 +29,8 @@ class LinkEdges:
     """The edges of a loader, and how their negatives are drawn.
 
     src, dst: int64 [S] user ids.  gids: int64 [2, S].  num_nodes: of sources and destinations, alike or with weights.
-    own: the edges, where negatives must not be among them.  negatives: int64 [S, K], given ones.
+    own: the edges, where negatives must not be among them.  negatives: int64 [S, K], given ones.  times: int64 [S], by
+    which the nodes of negatives exist.
     """
 
     task: LinkTask
@@ -39,6 +40,7 @@ class LinkEdges:
     num_nodes: tuple[int | NodeWeights, int | NodeWeights]
     own: OwnEdges | None
     negatives: np.ndarray | None
+    times: np.ndarray | None = None
 
     @classmethod
     def of(cls, spec: LinkSpec, task: LinkTask, graph: AnyGraph) -> LinkEdges:
@@ -62,7 +64,8 @@ class LinkEdges:
                 num_nodes[i] = NodeWeights(_weights(f"{where}: neg_sampling.{name}", given, ids, counts[i]))
         strict = task.mode is not None and task.strict
         own = OwnEdges(src, dst, counts, where) if strict and len(src) else None
-        return cls(task, src, dst, (gids[0], gids[1]), (num_nodes[0], num_nodes[1]), own, spec.negatives)
+        times = spec.edge_label_time if task.timed else None
+        return cls(task, src, dst, (gids[0], gids[1]), (num_nodes[0], num_nodes[1]), own, spec.negatives, times)
 
     @property
     def digest(self) -> str:
@@ -79,10 +82,12 @@ class LinkEdges:
         found = {"dst": self.gids[1][positions]}
         if self.negatives is not None:
             found["negatives"] = self.negatives[positions]
+        if self.times is not None:
+            found["time"] = self.times[positions]
         if task.mode is None:
             return found
         numbers, trials = np.arange(count), DrawnTrials(key, *self.num_nodes)
-        tried = TRIALS if task.strict and task.sharing == "none" else 1
+        tried = task.trials
         src = dst = np.empty((0, tried), dtype=np.int64)
         weighted = any(isinstance(each, NodeWeights) for each in self.num_nodes)
         if weighted or (self.own is not None and task.sharing != "in_batch"):
@@ -155,7 +160,8 @@ class LinkPlan(EpochPlan):
         return {"links": found[0] if len(found) == 1 else found}
 
     def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:
-        pieces = Pieces([len(each.src) for each in self.edges]).split(positions)
+        by_type = Pieces([len(each.src) for each in self.edges])
+        pieces = by_type.split(positions)
         extras, link = dict[str, np.ndarray](), dict[str, np.ndarray]()
         for i, (each, edge_type, at) in enumerate(zip(self.edges, self.edge_types, pieces, strict=True)):
             arrays = each.arrays(key_of_type(key, edge_type, len(self.edges)), at)
@@ -169,7 +175,8 @@ class LinkPlan(EpochPlan):
                 (p for e, p in zip(self.edges, pieces, strict=True) if str(e.task.edge_type) == prefix), pieces[0]
             )
             extras[name] = values[at]
-        return BatchRequest(number, key, self.edges[0].gids[0][pieces[0]], pieces[0], extras=extras, link=link)
+        src, trees = self.edges[0].gids[0][pieces[0]], self._trees(by_type.join(pieces))
+        return BatchRequest(number, key, src, pieces[0], extras=extras, link=link, trees=trees)
 
 
 def _named(i: int, task: LinkTask, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

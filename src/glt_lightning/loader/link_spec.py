@@ -12,12 +12,14 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import check_subgraph, known_type, reverse_of
+from glt_lightning.loader.times import as_times
 from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, SubgraphType, one_of
 from glt_lightning.sampler.link_task import EXCLUDE, LinkTask
 from glt_lightning.types import EdgeType, GraphSchema
 
-_BY_TYPE = ("edge_label", "negatives", "neg_sampling", "extras")  # fields of each edge type, where there are several
+# fields of each edge type, where there are several
+_BY_TYPE = ("edge_label", "edge_label_time", "negatives", "neg_sampling", "extras")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +38,8 @@ class LinkSpec:
         edge_type: Edge type of the edges, as ``src__rel__dst``; not needed where the graph has one.
         edge_label: Labels [S, ...] of the edges. With mode ``binary`` and labels from 0 on they are raised by 1, as in PyG, since
             negatives have label 0.
+        edge_label_time: Times of the edges, int [S] or ``datetime64``, where ``sampling.time_attr`` is set: neighbours of both
+            ends are drawn from the edges up to them, and negatives among the nodes that exist by then.
         neg_sampling: A `NegativeSampling`, or what PyG takes for it: ``"binary"``, ``("triplet", 2)``. None: no negatives.
         negatives: Destinations of negatives that are given, int [S, K]: the user's ids, -1 for those to draw. These are triplets
             with amount K.
@@ -69,6 +73,7 @@ class LinkSpec:
     batch_size: int
     edge_type: str | None = None
     edge_label: Any = None
+    edge_label_time: Any = None
     neg_sampling: Any = None
     negatives: Any = None
     exclude_target_edges: str = "none"
@@ -98,6 +103,7 @@ class LinkSpec:
                 f"{where} edge_label_index: expected ids [2, S], got {edges.dtype} {list(edges.shape)}."
                 + (" Give its transpose." if edges.ndim == 2 and edges.shape[1] == 2 else "")
             )
+        object.__setattr__(self, "edge_label_time", as_times(f"{where} edge_label_time", self.edge_label_time))
         options = NegativeSampling.of(self.neg_sampling)
         if self.negatives is not None:
             options = self._check_negatives(edges.shape[1], options)

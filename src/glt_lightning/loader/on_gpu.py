@@ -82,7 +82,9 @@ def make_device_producer(
 
     Raises `OptionError` for more memory than the GPU or the host has, on other ranks `PeerError`."""
     sampling, ranks = setup.sampling, setup.ranks
-    arrays = BatchArrays.of(partition, drawn_from(partition.manifest, sampling.draw, sampling.weight_attr))
+    arrays = BatchArrays.of(
+        partition, drawn_from(partition.manifest, sampling.draw, sampling.weight_attr, time_attr=sampling.time_attr)
+    )
 
     budgets = GpuBudgets.of(sampling, setup.cache)
     for budget, given, option, kind in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import subgraph_task
+from glt_lightning.loader.time_bounds import refuse_later_edges, times_of, with_bounds
 from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.base import Producer
@@ -45,17 +46,19 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
     task = subgraph_task(spec, manifest, sampling)
     among_seeds = task is not None and task.kind == INDUCED and not len(spec.num_neighbors)
     fanouts = () if among_seeds else fanout_table(spec.num_neighbors, manifest.schema)
+    if task is not None:
+        refuse_later_edges(spec.name, task.kind, manifest, sampling)
     config = SamplerConfig(
         seed_type=seeds.node_type,
         fanouts=fanouts,
         stored=sampling.feature_dtype == "stored",
         aggregate=sampling.aggregate_first,
         pointers=spec.edge_format != "tensor",
-        disjoint=spec.disjoint,
+        disjoint=spec.disjoint or sampling.time_attr is not None,
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
         with_row=spec.with_row,
         subgraph=task,
-        **drawn_from(manifest, sampling.draw, sampling.weight_attr, task).values,
+        **drawn_from(manifest, sampling.draw, sampling.weight_attr, task, sampling.time_attr).values,
     )
     require_aggregable(manifest, config)
     for t, node_type in enumerate(manifest.schema.node_types):
@@ -93,11 +96,18 @@ def attribute_reading(
 
 
 def make_plan(
-    spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions, seed: int, ranks: Ranks
+    spec: LoaderSpec,
+    seeds: TypedSeeds,
+    manifest: Manifest,
+    sampling: SamplingOptions,
+    seed: int,
+    ranks: Ranks,
+    read: Callable[[LoaderSpec, str], np.ndarray],
 ) -> EpochPlan:
-    """Who takes which seeds, with their extras. Else as `share_out`."""
+    """Who takes which seeds, with their extras and bounds in time. read: gives an attribute of seeds. Else as `share_out`."""
+    times = times_of(spec, seeds, manifest, sampling, read)
     extras = [each.find_extras(part) for each, part in zip(spec.by_type, seeds.parts, strict=True)]
-    plan = share_out(spec, seeds, manifest, sampling, seed, ranks)
+    plan, extras = with_bounds(share_out(spec, seeds, manifest, sampling, seed, ranks), extras, times, sampling)
     return replace(plan, extras=extras[0]) if len(extras) == 1 else TypedPlan.over(plan, seeds, extras)
 
 

@@ -15,13 +15,14 @@ from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.typed_plan import TypedSeeds
 from glt_lightning.sampler.plan import EpochPlan
 
-_CRC, _HASH, _PARTS, _WEIGHTS = "seeds_crc32", "seeds_hash", "parts", "seed_weights"
+_CRC, _HASH, _PARTS, _WEIGHTS, _BOUNDS = "seeds_crc32", "seeds_hash", "parts", "seed_weights", "time_bounds"
 
 
 def graph_identity(manifest: Manifest) -> list[Any]:
     """What makes two partition folders hold the same graph, however it is cut."""
     made_by = manifest.made_by
-    return [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
+    found = [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
+    return found if manifest.row_order is None else [*found, manifest.row_order.to_json()]  # rows are in another order
 
 
 def seeds_identity(
@@ -44,6 +45,8 @@ def seeds_identity(
     if plan.owner is not None:
         algorithm = manifest.made_by.get("algorithm")
         identity[_PARTS] = [manifest.num_parts, algorithm, f"{zlib.crc32(plan.owner):08x}"]
+    bounds = [] if plan.bounds is None else [plan.bounds.until, plan.bounds.since]
+    identity[_BOUNDS] = [f"{zlib.crc32(b):08x}" for b in bounds if b is not None] or None
     # batches hold them, and are to be the same; None also where there are none, so that leaving them out is noticed
     checksums = {name: f"{zlib.crc32(np.ascontiguousarray(a)):08x}" for name, a in plan.extras.items()}
     identity["extras"] = checksums or None

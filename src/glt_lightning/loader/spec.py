@@ -12,6 +12,7 @@ from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.subgraph_type import check_subgraph
+from glt_lightning.loader.times import as_times
 from glt_lightning.loader.typed_plan import TypedSeeds, for_each_type, joined
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, SubgraphType, one_of
 from glt_lightning.transport.message import DTYPES
@@ -37,6 +38,9 @@ class LoaderSpec:
             nodes of each.
         extras: Arrays [S, ...] in the order of the seeds, by the name that they get in a batch: labels, times, ids. No sampler
             reads them. A batch has the rows of its own seeds, beside ``input_id``. With several types: such a mapping for each.
+        input_time: Times of the seeds, int [S] or ``datetime64``, where ``sampling.time_attr`` is set: neighbours are drawn from
+            the edges up to them. None: the seeds' own times, of the attribute that their node type has. With several types: by
+            type.
         shuffle: A new order in every epoch.
         seed_weights: float [S], one for each seed in the user's order: every epoch draws S seeds with replacement, each as often
             as its weight says. None: every seed once. With several types: by type.
@@ -83,6 +87,7 @@ class LoaderSpec:
     per_rank: bool = False
     node_type: str | Sequence[str] | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+    input_time: Any = None
     shuffle: bool = False
     exact: bool = False
     edge_format: EdgeFormat = "tensor"
@@ -109,6 +114,7 @@ class LoaderSpec:
         if self.of_types is not None:
             self._check_types(self.of_types)
             return
+        object.__setattr__(self, "input_time", as_times(f"loader {self.name!r}: input_time", self.input_time))
         if self.seed_weights is not None and np.asarray(self.seed_weights).dtype.kind not in "iufb":
             raise OptionError(
                 f"loader {self.name!r}: seed_weights: expected numbers, got {np.asarray(self.seed_weights).dtype}."
@@ -147,14 +153,16 @@ class LoaderSpec:
         if types is None:
             return (self,)
         where = f"loader {self.name!r}:"
-        extras, weights = (for_each_type(f"{where} {n}", getattr(self, n), types) for n in ("extras", "seed_weights"))
+        names = ("extras", "input_time", "seed_weights")
+        by_type = {name: for_each_type(f"{where} {name}", getattr(self, name), types) for name in names}
         return tuple(
             replace(
                 self,
                 node_type=t,
                 seeds=self.seeds[t] if isinstance(self.seeds, Mapping) else None,
-                extras=extras[t] or {},
-                seed_weights=weights[t],
+                extras=by_type["extras"][t] or {},
+                input_time=by_type["input_time"][t],
+                seed_weights=by_type["seed_weights"][t],
             )
             for t in types
         )

@@ -6,16 +6,17 @@ import logging
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.options import SamplingOptions
+from glt_lightning.sampler.times import ignored_times
 from glt_lightning.sampler.weights import ignored_weights
 
 _log = logging.getLogger(__name__)
 
 
-def log_ignored_weights(manifest: Manifest, sampling: SamplingOptions) -> None:
-    """Says so where edges have weights that sampling ignores."""
-    line = ignored_weights(manifest, sampling.weight_attr)
-    if line is not None:
-        _log.info("%s", line)
+def log_ignored(manifest: Manifest, sampling: SamplingOptions) -> None:
+    """Says so where edges have weights or times that sampling ignores."""
+    for line in (ignored_weights(manifest, sampling.weight_attr), ignored_times(manifest, sampling.time_attr)):
+        if line is not None:
+            _log.info("%s", line)
 
 
 def log_stored_dtypes(manifest: Manifest) -> None:

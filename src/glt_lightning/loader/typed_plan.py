@@ -51,6 +51,10 @@ class Pieces:
         piece = np.searchsorted(self._ends, positions, side="right")
         return [positions[piece == i] - begin for i, begin in enumerate(self._begins)]
 
+    def join(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
+        """int64: the positions in the plan, one array after the other."""
+        return np.concatenate([piece + begin for piece, begin in zip(pieces, self._begins, strict=True)])
+
 
 @dataclass(frozen=True, kw_only=True)
 class TypedPlan(EpochPlan):
@@ -65,7 +69,8 @@ class TypedPlan(EpochPlan):
         return cls(**vars(plan) | {"extras": named}, of=of)
 
     def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:
-        pieces = Pieces([len(part.gids) for part in self.of.parts]).split(positions)
+        by_type = Pieces([len(part.gids) for part in self.of.parts])
+        pieces = by_type.split(positions)
         at = dict(zip(self.of.types, pieces, strict=True))
         seeds = {part.node_type: part.gids[at[part.node_type]] for part in self.of.parts}
         first, *others = self.of.types
@@ -73,7 +78,8 @@ class TypedPlan(EpochPlan):
         for name, values in self.extras.items():
             prefix, _, _ = name.rpartition("/")
             extras[name] = values[at[int(prefix) if prefix else first]]
-        return BatchRequest(number, key, seeds.pop(first), at[first], seeds, extras)
+        trees = self._trees(by_type.join(pieces))  # in the order of the types, as trees are numbered
+        return BatchRequest(number, key, seeds.pop(first), at[first], seeds, extras, trees=trees)
 
 
 def _name(seeds: TypedSeeds, node_type: int, name: str) -> str:

@@ -73,6 +73,8 @@ class GraphView:
         self._user_ids = pointers(list(user_ids))
         sums = [None if r is None else r.sums for r in arrays]
         self._sums = None if all(each is None for each in sums) else pointers(sums)
+        times = [None if r is None else r.times for r in arrays]
+        self._times = None if all(each is None for each in times) else pointers(times)
         self._edge_base = np.ascontiguousarray(self.edge_bounds[:, :-1]).reshape(-1)
         self._num_edges = np.array([0 if r is None else len(r.indices) for r in arrays], dtype=np.int64)
         self.struct = GraphStruct(
@@ -92,6 +94,7 @@ class GraphView:
             edge_base=self._edge_base.ctypes.data,
             num_edges=self._num_edges.ctypes.data,
             sums=None if self._sums is None else self._sums.ctypes.data,
+            times=None if self._times is None else self._times.ctypes.data,
         )
         self.address = ctypes.addressof(self.struct)
 

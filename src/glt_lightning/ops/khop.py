@@ -168,7 +168,7 @@ class KHopOp:
     def _struct_of(self, trees: Trees) -> TreesStruct:
         assert self._disjoint, "no room for trees"
         self._num_trees = max(self._num_trees, trees.num_trees)
-        return trees.struct(per_type(trees.of, self._graph.num_types, self._no_trees))
+        return trees.struct(per_type(trees.of, self._graph.num_types, self._no_trees), self._draw.last)
 
     def _result(self) -> Subgraph:
         nodes = self._nodes_per_hop.sum(axis=1).tolist()

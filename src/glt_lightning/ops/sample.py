@@ -73,7 +73,7 @@ class RowDraw:
             raise DataError(f"sample: expected a tree for each of {len(self.gids)} rows, got {got}.")
         if (most := int(mine.max(initial=-1))) >= self.trees.num_trees:
             raise DataError(f"sample: tree {most} of a row is not one of the {self.trees.num_trees} trees.")
-        return ctypes.byref(self.trees.struct([mine]))
+        return ctypes.byref(self.trees.struct([mine], self.draw.last))
 
     def pick(
         self,

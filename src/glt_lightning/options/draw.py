@@ -21,19 +21,23 @@ def read_weights(given: Any, num_edge_types: int | None = None) -> tuple[str | N
 class DrawOptions:
     """replace: draw with replacement.  with_edge: edge rows are wanted, too.  threads: that share one draw; owners choose
     their own number.  weights: for each edge type the attribute that neighbours are drawn by, None where all weigh the same;
-    empty: they do in all.
+    empty: they do in all.  timed: of edge types with times those are drawn that the bounds of a tree permit (`ops.trees.Trees`).
+    last: the latest of them.
 
     Raises `DataError` for less than one thread.
 
     Example:
         >>> SamplingOptions(with_edge=True, num_threads=2).draw
-        DrawOptions(replace=False, with_edge=True, threads=2, weights=())
+        DrawOptions(replace=False, with_edge=True, threads=2, weights=(), timed=False, last=False)
     """
 
     replace: bool = False
     with_edge: bool = False
     threads: int = field(default=1, metadata={"range": (1, 1 << 16)})  # of what another process may ask for
     weights: tuple[str | None, ...] = field(default=(), metadata={"read": read_weights})
+
+    timed: bool = False
+    last: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -52,7 +56,8 @@ class DrawOptions:
     @property
     def identity(self) -> dict[str, Any]:
         """The options that decide which neighbours are drawn: a checkpoint in mid-epoch resumes only with the same."""
-        return {"replace": self.replace} | ({"weights": list(self.weights)} if any(self.weights) else {})
+        times = {"temporal_strategy": ("last" if self.last else "uniform") if self.timed else None}
+        return {"replace": self.replace, **times} | ({"weights": list(self.weights)} if any(self.weights) else {})
 
     def to_wire(self) -> dict[str, Any]:
         """The options that an owner has to know, as fields of the message ``expand``.
@@ -61,6 +66,7 @@ class DrawOptions:
         answer every question that they can.
         """
         sent = {"replace": self.replace, "with_edge": self.with_edge}
+        sent |= {name: True for name in ("timed", "last") if getattr(self, name)}
         return sent | ({"weights": list(self.weights)} if any(self.weights) else {})
 
     @classmethod
@@ -70,6 +76,8 @@ class DrawOptions:
             replace=bool(header.get("replace")),
             with_edge=bool(header.get("with_edge")),
             weights=read_weights(header.get("weights", [])),
+            timed=bool(header.get("timed")),
+            last=bool(header.get("last")),
         )
 
 

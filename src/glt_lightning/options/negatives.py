@@ -16,6 +16,8 @@ NegativeMode = Literal["binary", "triplet"]
 NEGATIVE_MODES = ("binary", "triplet")
 Sharing = Literal["none", "shared", "in_batch"]
 SHARINGS = ("none", "shared", "in_batch")
+Unresolved = Literal["error", "oldest"]
+UNRESOLVED = ("error", "oldest")
 DEGREE_WEIGHTS = ("degree", "degree^0.75")
 
 
@@ -35,6 +37,9 @@ class NegativeSampling:
             ``in_batch``: the destinations of the other edges of the batch, so ``amount`` is 1 and there are no weights. Triplets
             alone; the last two give ``neg_mask``, which is false where a pair is an edge.
         self_loops: Whether a strict negative may be a loop.
+        unresolved: With ``sampling.time_attr`` and times of nodes, a negative consists of nodes that exist at the time of its
+            edge. Where none of 32 drawn ones does: ``error``, or ``oldest``: the oldest node of the type is taken, whether it
+            makes an edge or not.
 
     Raises:
         OptionError: For a value that is not allowed, or options that exclude each other.
@@ -55,10 +60,12 @@ class NegativeSampling:
     strict: bool = True
     sharing: Sharing = "none"
     self_loops: bool = False
+    unresolved: Unresolved = "error"
 
     def __post_init__(self) -> None:
         one_of("neg_sampling.mode", self.mode, NEGATIVE_MODES)
         one_of("neg_sampling.sharing", self.sharing, SHARINGS)
+        one_of("neg_sampling.unresolved", self.unresolved, UNRESOLVED)
         for name in ("strict", "self_loops"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"neg_sampling.{name}: expected true or false, got {getattr(self, name)!r:.80}.")

@@ -20,6 +20,9 @@ EdgeFormat = Literal["tensor", "edge_index", "edge_index_csr"]
 SubgraphType = Literal["directional", "bidirectional", "induced"]
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
 EDGE_FORMATS = ("tensor", "edge_index", "edge_index_csr")
+TemporalStrategy = Literal["uniform", "last"]
+TEMPORAL_STRATEGIES = ("uniform", "last")
+TimeBoundary = Literal["<=", "<"]
 Memory = Literal["auto", "cpu", "device", "uva", "hybrid"]
 MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
 
@@ -41,6 +44,13 @@ class SamplingOptions(WorkerOptions):
         weight_attr: Edge attribute by which neighbours are drawn, one of ``partition.weights``: for all edge types that have it,
             or by edge type, ``{user__rates__item: rating}``. Edges of other types are drawn uniformly. An edge of weight 0 is
             never drawn, whatever the fan-out. ``None``: all edges weigh the same.
+        time_attr: Neighbours are drawn from the edges up to the time of the seed, at every hop: the attribute of times, which is
+            that of ``partition.time_attr``. A seed's time is ``input_time`` (of edges, ``time`` of ``edge_splits``). Edge types
+            without times are not restricted. Batches are disjoint then. ``None``: edges of any time are drawn.
+        temporal_strategy: Which of them: ``uniform``, any; ``last``, the latest.
+        time_window: How far back edges are drawn, in the units of ``time_attr``: those from the seed's time minus this on.
+            ``None``: all.
+        time_boundary: ``<=``: edges of exactly the seed's time are drawn, too. ``<``: earlier ones alone.
         with_edge: Give each batch its ``e_id``. A graph with edge attributes gets ``e_id`` and ``edge_attr`` anyway.
         seed: Seed of all draws and shuffles. ``None``: Lightning's global seed, else one drawn on rank 0. Checkpoints have it.
         seed_placement: ``global`` shuffles all seeds over all ranks; ``owner`` gives rank r the seeds of the parts p with p mod
@@ -90,6 +100,10 @@ class SamplingOptions(WorkerOptions):
     num_threads: int = 1
     replace: bool = False
     weight_attr: WeightAttr = None
+    time_attr: str | None = None
+    temporal_strategy: TemporalStrategy = "uniform"
+    time_window: int | None = None
+    time_boundary: TimeBoundary = "<="
     with_edge: bool = False
     seed: int | None = None
     seed_placement: SeedPlacement = "global"
@@ -120,6 +134,7 @@ class SamplingOptions(WorkerOptions):
                     "for GPUs of the sampler processes, or num_workers 0 to sample on the GPU that trains."
                 )
         self._check_weights()
+        self._check_times()
         if self.aggregate_first is not None:
             one_of("sampling.aggregate_first", self.aggregate_first, AGGREGATES, "null")
             if self.worker_devices or self.topology not in ("auto", "cpu"):
@@ -151,7 +166,35 @@ class SamplingOptions(WorkerOptions):
                 f"got {given!r}."
             )
 
+    def _check_times(self) -> None:
+        if self.time_attr is not None and (not isinstance(self.time_attr, str) or not self.time_attr):
+            raise OptionError(f"sampling.time_attr: expected the name of an attribute, got {self.time_attr!r}.")
+        one_of("sampling.temporal_strategy", self.temporal_strategy, TEMPORAL_STRATEGIES)
+        one_of("sampling.time_boundary", self.time_boundary, ("<=", "<"))
+        if self.time_window is not None:
+            at_least("sampling.time_window", self.time_window, 0)
+        given = {
+            "temporal_strategy": self.temporal_strategy != "uniform",
+            "time_window": self.time_window is not None,
+            "time_boundary": self.time_boundary != "<=",
+        }
+        if self.time_attr is None and any(given.values()):
+            name = next(name for name in given if given[name])
+            raise OptionError(
+                f"sampling.{name}: {getattr(self, name)!r} has no effect without times. Set sampling.time_attr, or remove it."
+            )
+        if self.weight_attr is not None and self.temporal_strategy == "last":
+            raise OptionError(
+                "sampling.temporal_strategy: 'last' takes the latest edges, whatever their weights. Remove "
+                "sampling.weight_attr, or set temporal_strategy to uniform, which draws by weight among the edges up to a time."
+            )
+
     @property
     def draw(self) -> DrawOptions:
         """How neighbours are drawn; `sampler.request.drawn_from` says whether batches of a graph have edges."""
-        return DrawOptions(replace=self.replace, with_edge=self.with_edge, threads=self.num_threads)
+        return DrawOptions(
+            replace=self.replace,
+            with_edge=self.with_edge,
+            threads=self.num_threads,
+            last=self.temporal_strategy == "last",
+        )

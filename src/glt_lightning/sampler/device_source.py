@@ -68,7 +68,7 @@ class DeviceSource:
     @classmethod
     def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
         """For the sampler processes of a rank."""
-        draw = drawn_from(manifest, sampling.draw, sampling.weight_attr)
+        draw = drawn_from(manifest, sampling.draw, sampling.weight_attr, time_attr=sampling.time_attr)
         return cls.of(sampling.worker_devices, sampling, cache, "edge_rows" in draw.columns, draw.weights)
 
     @property

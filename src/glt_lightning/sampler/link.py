@@ -12,10 +12,10 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.negatives import (
-    TRIALS,
     DrawnTrials,
     GivenTrials,
     NegativeTest,
+    NodeTimes,
     Trials,
     draw_negatives,
     negative_mask,
@@ -56,6 +56,7 @@ class LinkSampler:
         self._gids = (_EMPTY, _EMPTY)
         if task.mode is not None and task.sharing != "in_batch":
             self._gids = partition.gids(self.types[0]), partition.gids(self.types[1])
+        self._times = (partition.node_times(self.types[0]), partition.node_times(self.types[1])) if task.timed else None
         self._test = NegativeTest(
             partial(source.has_edges, task.edge_type),
             one_type=self.types[0] == self.types[1],
@@ -91,7 +92,7 @@ class LinkSampler:
             return _EMPTY, _EMPTY
         self._source.config.require_room(8 * count)
         trials = self._trials(request, count)
-        draw = partial(draw_negatives, trials, test=self._test, gids=self._gids)
+        draw = partial(draw_negatives, trials, test=self._test, gids=self._gids, times=self._node_times(request))
         if task.sharing == "shared":
             return _EMPTY, draw(np.arange(count), strict=False, src=np.zeros(count, np.int64))[1]
         rejected = request.link.get("rejected", _EMPTY)
@@ -106,13 +107,19 @@ class LinkSampler:
         task = self.task
         if "trial_dst" not in request.link:
             return DrawnTrials(request.key, len(self._gids[0]), len(self._gids[1]))
-        shape = count, (TRIALS if task.strict and task.sharing == "none" else 1)
+        shape = count, task.trials
         trials = [_EMPTY, _EMPTY]
         for i, name in enumerate(("trial_src", "trial_dst")):
             if i or task.mode == "binary":
                 trials[i] = _array(request.link, name, shape)
                 _require_ids(name, trials[i], 0, len(self._gids[i]))
         return GivenTrials(*trials)
+
+    def _node_times(self, request: BatchRequest) -> NodeTimes | None:
+        if self._times is None:
+            return None
+        edges = _array(request.link, "time", (len(request.seeds),))
+        return NodeTimes(*self._times, edges, self.task.unresolved == "oldest")
 
     def _given(self, request: BatchRequest, count: int) -> np.ndarray:
         """int64 [count]: gids of negatives that the user has given, -1 for those to draw, of one edge after the other."""

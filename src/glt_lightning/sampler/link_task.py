@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from glt_lightning.errors import DataError
-from glt_lightning.options import NEGATIVE_MODES, SHARINGS, NegativeSampling
+from glt_lightning.options import NEGATIVE_MODES, SHARINGS, UNRESOLVED, NegativeSampling
+from glt_lightning.sampler.negatives import TRIALS
 
 EXCLUDE = ("none", "self", "reverse")
 _MOST_AMOUNT = 1 << 20  # negatives for each edge that another process may ask for
@@ -20,7 +21,8 @@ class LinkTask:
     """Edges of one type, and their negatives. Plain values, so that it can be sent to another process.
 
     loader: name of the loader, for errors.  edge_type: index of the edge type.  mode: of `NegativeSampling`, and so are amount,
-    strict, sharing and self_loops; None: no negatives.  exclude: whether messages are passed over the edges of the batch
+    strict, sharing, self_loops and unresolved; None: no negatives.  timed: their nodes exist at the time of
+    their edge.  exclude: whether messages are passed over the edges of the batch
     (``none``), over those of the other direction alone (``self``), or over neither (``reverse``).  reverse: index of the edge
     type of the other direction, which may be the same; None: there is none.
 
@@ -34,13 +36,15 @@ class LinkTask:
     strict: bool = True
     sharing: str = "none"
     self_loops: bool = False
+    timed: bool = False
+    unresolved: str = "error"
     exclude: str = "none"
     reverse: int | None = None
 
     def __post_init__(self) -> None:
-        kinds = {"mode": (None, *NEGATIVE_MODES), "sharing": SHARINGS, "exclude": EXCLUDE}
+        kinds = {"mode": (None, *NEGATIVE_MODES), "sharing": SHARINGS, "exclude": EXCLUDE, "unresolved": UNRESOLVED}
         bad = [name for name, known in kinds.items() if getattr(self, name) not in known]
-        bad += [name for name in ("strict", "self_loops") if not isinstance(getattr(self, name), bool)]
+        bad += [name for name in ("strict", "self_loops", "timed") if not isinstance(getattr(self, name), bool)]
         if type(self.amount) not in (int, float) or not 0 < self.amount <= _MOST_AMOUNT:
             bad.append("amount")
         for name in ("edge_type", "reverse"):
@@ -62,6 +66,7 @@ class LinkTask:
             strict=options.strict,
             sharing=options.sharing,
             self_loops=options.self_loops,
+            unresolved=options.unresolved,
             **known,
         )
 
@@ -70,6 +75,11 @@ class LinkTask:
         if self.mode is None or self.sharing == "in_batch" or not positives:
             return 0
         return int(self.amount) if self.sharing == "shared" else math.ceil(round(positives * self.amount, 9))
+
+    @property
+    def trials(self) -> int:
+        """Most pairs that are tried for a negative."""
+        return TRIALS if (self.strict or self.timed) and self.sharing == "none" else 1
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)

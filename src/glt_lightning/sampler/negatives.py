@@ -107,8 +107,8 @@ class NegativeTest:
     near: bool
     where: str
 
-    def rounds(self, strict: bool) -> Sequence[tuple[int, int]]:
-        if not strict:
+    def rounds(self, tested: bool) -> Sequence[tuple[int, int]]:
+        if not tested:
             return ((0, 1),)
         return _ROUNDS_NEAR if self.near else _ROUNDS_FAR
 
@@ -122,6 +122,36 @@ class NegativeTest:
         return good
 
 
+@dataclass(frozen=True)
+class NodeTimes:
+    """When the nodes of a negative have to exist: at the time of its edge.
+
+    src, dst: int64 [N], the times of all nodes of the type, by the user's id; None: they have none.  edges: int64 [P], the times
+    of the batch's edges: negative j belongs to edge j modulo P.  oldest: take the oldest nodes where no trial gives nodes that
+    exist; else that is an error.
+    """
+
+    src: np.ndarray | None
+    dst: np.ndarray | None
+    edges: np.ndarray
+    oldest: bool
+
+    def oldest_of(self, trials: Trials, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(src, dst): int64 [n, 1] user ids, the oldest nodes; of a type without times, those of the first trial."""
+        whole = np.zeros((len(numbers), 1), np.int64)
+        src = trials.src(numbers, 0, 1) if self.src is None else whole + int(self.src.argmin())
+        return src, trials.dst(numbers, 0, 1) if self.dst is None else whole + int(self.dst.argmin())
+
+    def exist(self, numbers: np.ndarray, src: np.ndarray | None, dst: np.ndarray) -> np.ndarray:
+        """bool [n, T]: whether nodes, int64 [n, T] user ids of some trials, exist. src: None: they are those of the edges."""
+        until = self.edges[numbers % len(self.edges), None]
+        good = np.ones(dst.shape, bool)
+        for times, ids in ((self.src, src), (self.dst, dst)):
+            if times is not None and ids is not None:
+                good &= times[ids] <= until
+        return good
+
+
 def draw_negatives(
     trials: Trials,
     numbers: np.ndarray,
@@ -131,42 +161,59 @@ def draw_negatives(
     src: np.ndarray | None,
     gids: tuple[np.ndarray, np.ndarray],
     rejected: np.ndarray = _NONE,
+    times: NodeTimes | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(src, dst): int64 [n] gids of the negatives with these ``numbers``, int64 [n]: of each the first trial that passes.
 
     src: int64 [n], gids of their sources; None: sources are drawn, too.  gids: of all nodes by user id, of sources and of
-    destinations.  rejected: sorted numbers * TRIALS + trial, of trials that are edges of the loader.
+    destinations.  rejected: sorted numbers * TRIALS + trial, of trials that are edges of the loader.  times: when their
+    nodes have to exist; None: whenever.
 
-    Raises `DataError` for a strict negative that none of its trials gives.
+    Raises `DataError` for a negative that none of its trials gives.
     """
     found_src, found_dst = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
     left = np.arange(len(numbers))
-    for begin, end in test.rounds(strict):
-        mine, width = numbers[left], end - begin
-        dst = gids[1][trials.dst(mine, begin, end)].astype(np.int64, copy=False)
+    for begin, end in test.rounds(strict or times is not None):
+        mine = numbers[left]
+        dst_ids = trials.dst(mine, begin, end)
+        dst, src_ids = gids[1][dst_ids].astype(np.int64, copy=False), None
         if src is None:
-            some_src = gids[0][trials.src(mine, begin, end)].astype(np.int64, copy=False)
+            src_ids = trials.src(mine, begin, end)
+            some_src = gids[0][src_ids].astype(np.int64, copy=False)
         else:
-            some_src = np.repeat(src[left, None], width, axis=1)
-        first: np.ndarray = np.zeros(len(left), np.int64)
-        done: np.ndarray = np.ones(len(left), bool)
+            some_src = np.repeat(src[left, None], end - begin, axis=1)
+        good = np.ones(dst.shape, bool) if times is None else times.exist(mine, src_ids, dst_ids)
         if strict:
-            bad = np.zeros(dst.size, bool)
+            bad = ~good.ravel()
             if len(rejected):
-                bad = np.isin((mine[:, None] * TRIALS + np.arange(begin, end)).ravel(), rejected)
+                bad |= np.isin((mine[:, None] * TRIALS + np.arange(begin, end)).ravel(), rejected)
             good = test.passed(dst.ravel(), some_src.ravel(), bad).reshape(dst.shape)
-            first = good.argmax(axis=1)
-            done = good[np.arange(len(first)), first]
+        first = good.argmax(axis=1)
+        done = good[np.arange(len(first)), first]
         rows = np.flatnonzero(done)
         found_src[left[rows]], found_dst[left[rows]] = some_src[rows, first[rows]], dst[rows, first[rows]]
         left = left[~done]
         if not len(left):
             return found_src, found_dst
-    raise _no_negative(test.where, None if src is None else int(np.flatnonzero(gids[0] == src[left[0]])[0]))
+    if times is not None and times.oldest:
+        src_ids, dst_ids = times.oldest_of(trials, numbers[left])
+        if times.exist(numbers[left], src_ids if src is None else None, dst_ids).all():
+            found_dst[left] = gids[1][dst_ids[:, 0]]
+            found_src[left] = gids[0][src_ids[:, 0]] if src is None else src[left]
+            return found_src, found_dst
+    raise _no_negative(test.where, None if src is None else int(np.flatnonzero(gids[0] == src[left[0]])[0]), times)
 
 
-def _no_negative(where: str, user_id: int | None) -> DataError:
+def _no_negative(where: str, user_id: int | None, times: NodeTimes | None) -> DataError:
     among = "of the graph" if user_id is None else f"of the node {user_id}"
+    if times is not None:
+        remedy = "Draw other nodes (dst_weight), or set neg_sampling.unresolved to oldest."
+        if times.oldest:
+            remedy = "Even the oldest node is younger. Remove such edges, or give their negatives."
+        return DataError(
+            f"{where}: neg_sampling: none of {TRIALS} drawn pairs {among} is a negative that exists at the time of its edge. "
+            f"{remedy}"
+        )
     return DataError(
         f"{where}: neg_sampling.strict: none of {TRIALS} drawn pairs {among} is a negative: all are edges or loops. Draw other "
         "nodes (src_weight, dst_weight, self_loops), or set neg_sampling.strict to false."

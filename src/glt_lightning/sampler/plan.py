@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from glt_lightning.errors import OptionError
+from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.draws import GOLDEN, mix64
 from glt_lightning.sampler.request import BatchRequest, batch_key, shuffle_key
 
@@ -44,6 +45,7 @@ class EpochPlan:
         Else all ranks have equally many steps.
     owner: int64 [S], the rank that owns each seed, for ``owner`` placement; None deals all seeds out.
     extras: arrays [S, ...], by name; a batch has those rows of them that belong to its seeds.
+    bounds: from when until when edges are drawn for each of the seeds, in the form of trees without seeds; None: no bounds.
     weights: float64 [S]: each epoch draws S seeds with replacement, a seed as often as its weight says, in place of a new
         order; without ``shuffle`` every epoch draws the same. For training alone. None: every seed once.
 
@@ -77,6 +79,7 @@ class EpochPlan:
     steps: int | None = None
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     weights: np.ndarray | None = None
+    bounds: Trees | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -128,7 +131,8 @@ class EpochPlan:
     def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:
         """The batch of the seeds at ``positions``."""
         extras = {name: values[positions] for name, values in self.extras.items()}
-        return BatchRequest(number, key, np.ascontiguousarray(self.seeds[positions]), positions, extras=extras)
+        seeds, trees = np.ascontiguousarray(self.seeds[positions]), self._trees(positions)
+        return BatchRequest(number, key, seeds, positions, extras=extras, trees=trees)
 
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[int, int, np.ndarray]]:
         epoch = self.epoch_of_draws(epoch)
@@ -140,6 +144,13 @@ class EpochPlan:
             positions = np.ascontiguousarray(order[begin : begin + sizes[step]])
             key = batch_key(self.seed, self.loader, epoch, begin + again * len(order))
             yield number, key, positions
+
+    def _trees(self, positions: np.ndarray) -> Trees | None:
+        """The bounds of the seeds at these positions."""
+        if self.bounds is None:
+            return None
+        until, since = (None if b is None else b[positions] for b in (self.bounds.until, self.bounds.since))
+        return Trees(until=until, since=since)
 
     def _order(self, epoch: int) -> np.ndarray:
         n = len(self.seeds)

@@ -16,21 +16,27 @@ from glt_lightning.ops.trees import Trees
 from glt_lightning.options import AGGREGATES, DrawOptions, WeightAttr
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.subgraph_task import INDUCED, SubgraphTask
+from glt_lightning.sampler.times import require_time_attr
 from glt_lightning.sampler.weights import weights_of
 
 
 def drawn_from(
-    manifest: Manifest, draw: DrawOptions, weight_attr: WeightAttr = None, subgraph: SubgraphTask | None = None
+    manifest: Manifest,
+    draw: DrawOptions,
+    weight_attr: WeightAttr = None,
+    subgraph: SubgraphTask | None = None,
+    time_attr: str | None = None,
 ) -> DrawOptions:
     """``draw`` for this graph: batches of a graph with attributes of edges have edge rows whether asked for or not.
 
-    weight_attr: ``sampling.weight_attr``.  subgraph: the edges of batches; an induced one has none of those that are sampled.
-    Raises `OptionError` if it does not fit the graph.
+    weight_attr, time_attr: those of ``sampling``.  subgraph: the edges of batches; an induced one has none of those that are
+    sampled. Raises `OptionError` if they do not fit the graph.
     """
     with_attributes = any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
-    weights = weights_of(manifest, weight_attr)
+    require_time_attr(manifest, time_attr)
+    found = {"weights": weights_of(manifest, weight_attr), "timed": time_attr is not None}
     with_edge = draw.with_edge or with_attributes if subgraph is None else subgraph.kind != INDUCED
-    return DrawOptions(**draw.values | {"with_edge": with_edge, "weights": weights})
+    return DrawOptions(**draw.values | found | {"with_edge": with_edge})
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,7 @@ class MappedTables(AllLocal):
     """
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
-        self.config, self.view, self.counters = config, partition.weighted(config.weights), Counters()
+        self.config, self.view, self.counters = config, partition.drawn_by(config.weights, config.timed), Counters()
         self.nodes: list[RowTable] = []
         self.edges: list[RowTable] = []
         partition = partition.as_stored if config.stored else partition

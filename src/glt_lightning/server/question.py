@@ -59,6 +59,8 @@ def read_question(
         raise wrong_fields("make", _FIELDS, header)
     config = read_config(header["config"], len(schema.edge_types))
     manifest.require_weights(config.weights)
+    if config.timed:
+        manifest.require_times()
     read_integer(header["config"], "seed_type", 0, len(schema.node_types) - 1)
     config = replace(config, most_bytes=most_bytes, threads=min(config.threads, most_threads))
     request = read_request(message)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest, cum_name, edge_path
+from glt_lightning.data.row_order import TIMES
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEntries, Pairs
@@ -99,7 +100,8 @@ class TopologyCache:
             return GraphView(bounds, arrays, ids, keys, *ends, edge_counts)
 
         self._view_of, self._view = view_of, view_of(lists)
-        self._weighted: dict[tuple[str | None, ...], GraphView] = {}
+        self._views: dict[tuple[tuple[str | None, ...], bool], GraphView] = {}
+        self._timed = [manifest.is_timed(r) for r in edge_types]
         self._lists, self._first_edge = lists, [found.get(f"first_edge/{r}") for r in edge_types]
         self._dst = dst
         self.edges = [self._edges_of(r) for r in edge_types]
@@ -111,25 +113,29 @@ class TopologyCache:
             return None
         return CachedEdges(found[f"indptr/{edge_type}"], found[f"first_edge/{edge_type}"], rows)
 
-    def _view_by(self, weights: tuple[str | None, ...]) -> GraphView:
-        """The lists, drawn from by the weights of `DrawOptions.weights`."""
-        if not any(weights):
+    def _view_by(self, draw: DrawOptions) -> GraphView:
+        """The lists, drawn from by weights, or with times, as these options say."""
+        weights = draw.weights if any(draw.weights) else (None,) * len(self._lists)
+        if not draw.timed and not any(weights):
             return self._view
-        if weights not in self._weighted:
-            self._weighted[weights] = self._view_of(
-                [
-                    each if w is None else self._with_sums(r, w)
-                    for r, (each, w) in enumerate(zip(self._lists, weights, strict=True))
-                ]
-            )
-        return self._weighted[weights]
+        if (weights, draw.timed) not in self._views:
+            arrays = list(self._lists)
+            for r, weight in enumerate(weights):
+                sums = None if weight is None else self._of_edges(r, cum_name(weight), np.int32)
+                times = self._of_edges(r, TIMES, np.int64) if draw.timed and self._timed[r] else None
+                arrays[r] = replace(arrays[r], sums=sums, times=times)
+            self._views[weights, draw.timed] = self._view_of(arrays)
+        return self._views[weights, draw.timed]
 
-    def _with_sums(self, edge_type: int, weight: str) -> EdgeTypeArrays:
+    def _of_edges(self, edge_type: int, name: str, dtype: type) -> np.ndarray:
+        """What there is of each entry of the lists."""
         lists, edges = self._lists[edge_type], self.edges[edge_type]
-        sums = np.empty(0, dtype=np.int32) if edges is None else edges.rows[cum_name(weight)]
-        if len(sums) != len(lists.indices):
-            raise DataError(f"cache.topology: too many edges of one type for weights ({len(lists.indices)}). Lower it.")
-        return replace(lists, sums=sums)
+        found: np.ndarray = np.empty(0, dtype) if edges is None else edges.rows[name]
+        if len(found) != len(lists.indices):
+            raise DataError(
+                f"cache.topology: too many edges of one type for their {name} ({len(lists.indices)}). Lower it."
+            )
+        return found
 
     @classmethod
     def create(
@@ -213,7 +219,7 @@ class TopologyCache:
         that are not there, ascending.  trees: of these rows, by their node type in the graph."""
         dst = self._dst[edge_type]
         ranks, first_row = ranks.astype(np.int64), self._first[dst]
-        view = self._view_by(draw.weights)
+        view = self._view_by(draw)
         without = None
         if excluded is not None:
             without = ExcludedEntries.find(self._view, edge_type, excluded[0].astype(np.int64) + first_row, excluded[1])
@@ -235,7 +241,7 @@ class TopologyCache:
         """The edges of the lists of cached nodes, by rank as ``rows``, whose sources are members."""
         edge_type, ranks = among.edge_type, among.rows.astype(np.int64)
         rows = replace(among, rows=ranks + self._first[self._dst[edge_type]])
-        picks = induce_all(self._view_by(weights), rows)
+        picks = induce_all(self._view_by(DrawOptions(weights=weights)), rows)
         first = self._first_edge[edge_type]
         assert first is not None
         assert picks.edge_rows is not None
