@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Trainer
 
-from glt_lightning import DistGraph, DistTensor, GLTDataModule, node_split
+from glt_lightning import DistGraph, GLTDataModule
 from glt_lightning.errors import SamplerError
 from tests.helpers import run_script
-from tests.lightning.tiny import NODES
+from tests.helpers.own_rows import Using, work
 
 WITH_TESTS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
@@ -26,7 +24,7 @@ import json, os, signal, sys
 import torch
 from lightning.pytorch import Trainer, seed_everything
 from glt_lightning import DistGraph, GLTDataModule
-from tests.lightning.test_dist_graph import Using
+from tests.helpers.own_rows import Using
 from tests.lightning.tiny import Noting
 
 options = json.loads(sys.argv[1])
@@ -45,51 +43,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-
-
-def work(graph: DistGraph, die: bool = False) -> dict[str, Any]:
-    """What a program does with a graph, whatever the ranks and parts; the same on every rank."""
-    h = DistTensor((NODES, 3), torch.float32, "h", init=("normal", 0.0, 1.0), graph=graph)
-    rows = node_split(graph.ndata["train_mask"])
-    h[rows] = graph.user_ids(rows).float()[:, None].expand(-1, 3)
-    counts = DistTensor((NODES,), torch.int64, "counts", graph=graph)
-    counts.add_([0, 5, 5], 1)
-    if die:
-        if graph.rank == 1:
-            with h.table._lock.held():
-                os.kill(os.getpid(), 9)
-        for _ in range(1000):  # its lock does not stay
-            h[rows] = 1.0
-    graph.barrier()
-    by_id = graph.rows_of(torch.arange(NODES))
-    seeds = by_id[::17]
-    edges = graph.sample_neighbors(seeds, 3, key=7)
-    found = {
-        "h": h[by_id].double().sum(1).tolist(),
-        "x": graph.ndata["x"][by_id].double().sum(1).tolist(),
-        "train": graph.ndata["train_mask"].count_nonzero(),
-        "edges": sorted(zip(graph.user_ids(edges.src).tolist(), graph.user_ids(edges.dst).tolist(), strict=True)),
-        "e_id": sorted(graph.user_ids(edges.edge_row, graph.edge_types[0]).tolist()),
-    }
-    assert counts[:6].tolist() == [graph.world_size, 0, 0, 0, 0, 2 * graph.world_size]
-    graph.barrier()
-    return json.loads(json.dumps(found))
-
-
-class Using(Callback):
-    """Uses the graph when a fit begins."""
-
-    def __init__(self, die: bool = False) -> None:
-        self.found: dict[str, Any] = {}
-        self._die = die
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        self.found = work(data.dist_graph, self._die)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        assert data.dist_graph.tables["h"].num_rows == NODES
 
 
 def alone(data: GLTDataModule) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sys
 import time
@@ -15,12 +16,14 @@ import pytest
 import torch
 import yaml
 
+from glt_lightning import DistGraph
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.transport.certs import run_certs
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
+from tests.helpers.own_rows import work
 from tests.helpers.run import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 _PORT = 18_800
 _LIMIT_S = 180.0
 _OWN = {host: placed_parts(host, 2, 2) for host in range(2)}  # which part is where
-_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +204,24 @@ def test_two_worker_hosts_with_their_own_parts(tmp_path, four_hosts, whole, calm
     with fitting(four_hosts, folders, [0, 1], "glt_worker") as runs:
         end_well(runs)
     same(weights(folders[0]), calm(2))
+
+
+@pytest.mark.parametrize("strategy", ["glt_worker", "glt_server_client"])
+def test_tensors_over_two_hosts(tmp_path, four_hosts, whole, strategy):
+    with DistGraph(whole, seed=3) as graph:
+        expected = work(graph)
+    more = ["--trainer.callbacks", "tests.helpers.own_rows.Using"]
+    if strategy == "glt_worker":
+        folders = make_folders(tmp_path, 2, four_hosts, whole, _OWN)
+        with fitting(four_hosts, folders, [0, 1], strategy, *more) as runs:
+            end_well(runs)
+        found = folders[0] / "found.json"
+    else:
+        folders = make_folders(tmp_path, 4, four_hosts, whole, _OWN, servers=addresses(four_hosts))
+        with two_servers(four_hosts, folders), fitting(four_hosts, folders, [2, 3], strategy, *more) as runs:
+            end_well(runs)
+        found = folders[2] / "found.json"
+    assert json.loads(found.read_text()) == expected
 
 
 def test_a_client_without_the_jobs_certificate_gets_nothing(tmp_path, four_hosts, whole):

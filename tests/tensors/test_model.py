@@ -10,12 +10,12 @@ import pytest
 
 from glt_lightning.data import LocalPartition
 from glt_lightning.ops.encoding import from_bfloat16, to_bfloat16
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
+from glt_lightning.tensors.space import RowSpace, row_spaces
 from glt_lightning.tensors.table import SharedTable
-from glt_lightning.tensors.tables import SharedTables, TableSpec
+from glt_lightning.tensors.tables import TableSpec
 from glt_lightning.tensors.values import ValueType
+from glt_lightning.transport.inproc import InProcessNetwork
+from tests.helpers.homes import open_tables
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks
 
@@ -55,15 +55,19 @@ def random_values(rng: np.random.Generator, kind: ValueType, shape: tuple[int, .
 
 
 def play(
-    seed: int, rank: int, exchange: Callable[[str], list[str]], world: int, folder: Path
+    seed: int,
+    rank: int,
+    exchange: Callable[[str], list[str]],
+    world: int,
+    hosts: int,
+    network: InProcessNetwork,
+    folder: Path,
 ) -> tuple[np.ndarray, np.ndarray]:
     """A program that all ranks draw alike; each carries out its own writes, of rows that no other rank writes to, and the model
     all of them. Returns (the table, the model)."""
     rng = np.random.default_rng(seed)
     partition = LocalPartition.open(folder)
-    reader, ranks = GraphReader(partition, partition), Ranks(rank, world, exchange)
-    homes = Homes.agree(ranks, partition.manifest.num_parts, partition.parts)
-    tables = SharedTables(ranks, homes, reader.user_ids_of_part)
+    tables, closing = open_tables(partition, rank, exchange, world, hosts=hosts, network=network)
     spaces = row_spaces(partition.manifest)
     space: RowSpace = spaces[int(rng.integers(len(spaces)))]
     kind, row_shape = ValueType(str(rng.choice(NAMES))), SHAPES[int(rng.integers(len(SHAPES)))]
@@ -89,15 +93,27 @@ def play(
         tables.barrier()
     assert tables.create(TableSpec(space, kind.name, row_shape, "t")) is table
     found = table.read(np.arange(space.num_rows))
-    tables.close()
+    tables.barrier()
+    if rank == 0:
+        table.fill(random_values(rng, kind, row_shape))
+    tables.barrier()
+    assert (table.read(np.arange(space.num_rows)) == table.read(np.array([0]))).all()
+    exchange("done with the rows of other hosts")
+    closing.close()
     partition.close()
     return found, model.array
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize(("world", "hosts"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
 @pytest.mark.parametrize("parts", [1, 2, 5])
-def test_programs_equal_one_array(folders: dict[int, Path], world: int, parts: int) -> None:
+def test_programs_equal_one_array(folders: dict[int, Path], world: int, hosts: int, parts: int) -> None:
     for seed in range(6):
-        results = run_ranks(world, lambda rank, exchange, seed=seed: play(seed, rank, exchange, world, folders[parts]))
+        with InProcessNetwork() as network:
+            results = run_ranks(
+                world,
+                lambda rank, exchange, seed=seed, network=network: play(
+                    seed, rank, exchange, world, hosts, network, folders[parts]
+                ),
+            )
         for found, expected in results:
             np.testing.assert_array_equal(found, expected)

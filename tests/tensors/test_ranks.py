@@ -179,10 +179,10 @@ def test_an_error_of_first_values_is_one_on_all_ranks(partition: LocalPartition)
     assert on_two(partition, body) == ["of the user", "rank 0: of the user"]
 
 
-def test_several_hosts_are_refused_by_name(partition: LocalPartition) -> None:
+def test_several_hosts_that_cannot_reach_each_other_are_refused(partition: LocalPartition) -> None:
     tables = SharedTables(Ranks(), Homes(0, (0, 1), (0, 1, 0)), lambda space, part: np.empty(0))
     with pytest.raises(
-        OptionError, match="the ranks run on 2 hosts; tensors of one's own are for the ranks of one host"
+        OptionError, match="the ranks run on 2 hosts, which reach each other's rows under the strategies"
     ):
         tables.create(described(partition))
 

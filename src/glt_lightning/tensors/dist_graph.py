@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from glt_lightning.tensors.dist_ranks import ranks_of_this_process
 from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
 from glt_lightning.tensors.dist_values import rows_of_index
 from glt_lightning.tensors.reader import GraphReader
+from glt_lightning.tensors.remote_home import LazyHomes, Reach
 from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
 from glt_lightning.tensors.table import own_parts
 from glt_lightning.tensors.tables import SharedTables
@@ -50,6 +52,7 @@ class DistGraph:
         options: What tensors may take.
         seed: Of random first values.
         wait_s: How long a write may wait for another rank's.
+        reach: How the ranks of other hosts are reached; strategies give it. None: all ranks run on one host.
 
     Attributes:
         node_types: Names of the node types.
@@ -78,6 +81,7 @@ class DistGraph:
         options: TensorOptions | None = None,
         seed: int = 0,
         wait_s: float = 30.0,
+        reach: Reach | None = None,
     ) -> None:
         self._closing = ExitStack()
         if isinstance(graph, (str, Path)):
@@ -87,10 +91,20 @@ class DistGraph:
         self.schema = self._reader.schema
         self.ranks = ranks_of_this_process() if ranks is None else ranks
         self._spaces = row_spaces(self._reader.manifest)
-        homes = Homes.agree(self.ranks, self._reader.manifest.num_parts, self._reader.parts)
-        options = as_options(TensorOptions, "tensors", {} if options is None else options)
+        place = None if reach is None else reach.place
+        homes = Homes.agree(self.ranks, self._reader.manifest.num_parts, self._reader.parts, place)
+        elsewhere = None
+        if reach is not None and homes.num_hosts > 1:
+            elsewhere = LazyHomes(self.ranks, homes, replace(reach, link=replace(reach.link, graph=self.hash)))
+            self._closing.callback(elsewhere.close)
         self.tables = SharedTables(
-            self.ranks, homes, self._reader.user_ids_of_part, seed=seed, options=options, wait_s=wait_s
+            self.ranks,
+            homes,
+            self._reader.user_ids_of_part,
+            seed=seed,
+            options=as_options(TensorOptions, "tensors", {} if options is None else options),
+            wait_s=wait_s,
+            elsewhere=elsewhere,
         )
         self._closing.callback(self.tables.close)
         self.node_types, self.edge_types = list(self.schema.node_types), list(self.schema.edge_types)

@@ -115,10 +115,14 @@ class Homes:
     def parts_at(self, host: int) -> list[int]:
         return [part for part, theirs in enumerate(self.host_of_part) if theirs == host]
 
+    def hosts_of(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
+        """int64 [n]: the host that has each row. Raises `DataError` for a row that there is not."""
+        return np.asarray(np.array(self.host_of_part, dtype=np.int64)[space.parts_of(rows)])
+
     def appliers(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
         """int32 [n]: the rank that applies updates of each row: of the host that has it, rank (row mod ranks of the host),
         since rows lie hottest first and a contiguous range for each rank would give one of them most of the work."""
-        hosts = np.array(self.host_of_part, dtype=np.int64)[space.parts_of(rows)]
+        hosts = self.hosts_of(space, rows)
         found = np.empty(len(rows), dtype=np.int32)
         for host in range(self.num_hosts):
             here, theirs = hosts == host, np.array(self.ranks_of(host), dtype=np.int32)

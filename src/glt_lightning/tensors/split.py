@@ -21,7 +21,7 @@ def split_rows(
     Raises `OptionError` for an even split where hosts have different numbers of ranks.
     """
     host, ranks = homes.host_of_rank[rank], homes.ranks_of(homes.host_of_rank[rank])
-    hosts = np.array(homes.host_of_part, dtype=np.int64)[space.parts_of(selected)]
+    hosts = homes.hosts_of(space, selected)
     if force_even:
         counts = [len(homes.ranks_of(h)) for h in range(homes.num_hosts)]
         if len(set(counts)) > 1:
@@ -41,5 +41,5 @@ def split_rows(
 
 def local_share(rows: np.ndarray, space: RowSpace, homes: Homes, rank: int) -> float:
     """Share of rows that lie on the host of a rank; 1 without rows."""
-    hosts = np.array(homes.host_of_part, dtype=np.int64)[space.parts_of(rows)]
+    hosts = homes.hosts_of(space, rows)
     return float((hosts == homes.host_of_rank[rank]).mean()) if len(rows) else 1.0

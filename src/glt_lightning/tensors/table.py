@@ -13,6 +13,7 @@ from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.gather import Shards
 from glt_lightning.tensors.lock import WriteLock
+from glt_lightning.tensors.remote_home import RemoteHome, RemoteHomes
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.values import ValueType
 
@@ -52,6 +53,7 @@ class SharedTable:
     """A table of rows of a `RowSpace`, made by `SharedTables.create`. Reads take no lock: one at the same time as a write of
     the same row may see parts of both.
 
+    id: by which other hosts ask for it.  elsewhere: their homes; None: all rows lie on this host.
     memory: the rows of this host, as all its ranks map them.  epoch: of the tables of the job.  checked: writers are noted.
 
     Attributes:
@@ -69,6 +71,8 @@ class SharedTable:
     wait_s: float
     epoch: WriteEpoch = field(default_factory=WriteEpoch)
     persistent: bool = False
+    id: str = ""
+    elsewhere: RemoteHomes | None = None
     on_close: Callable[[str], object] = lambda name: None
 
     def __post_init__(self) -> None:
@@ -81,9 +85,19 @@ class SharedTable:
         for each in self.own_parts:
             shards[each.part] = self.own[each.begin : each.begin + each.count]
             self._begin[each.part] = each.begin
-        self._shards = Shards(shards, bounds=self.space.bounds)
+        # a host may have no part, with more hosts than parts
+        self._shards = Shards(
+            shards if self.own_parts else [self.own], bounds=self.space.bounds if self.own_parts else None
+        )
         self.is_open = True
+        self.serve(self.id, self.elsewhere, self.epoch)
         self._release = weakref.finalize(self, self.memory.close)  # also when the table is forgotten
+
+    def serve(self, id_: str, elsewhere: RemoteHomes | None, epoch: WriteEpoch) -> None:
+        """Lets the ranks of other hosts ask for the rows of this one."""
+        self.id, self.elsewhere, self.epoch = id_, elsewhere, epoch
+        if elsewhere is not None and elsewhere.served is not None:
+            elsewhere.served.add(id_, self)
 
     @property
     def dtype(self) -> np.dtype:
@@ -101,46 +115,90 @@ class SharedTable:
         return self.memory.nbytes
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """A copy of rows int64 [n], as [n, *row_shape], in their order. Raises `DataError` for a row that there is not."""
+        """A copy of rows int64 [n], as [n, *row_shape], in their order. Raises `DataError` for a row that there is not,
+        `PeerError` where another host does not answer."""
         self._check_open()
-        try:
-            return self._shards.gather(rows)
-        except DataError:
-            self.space.parts_of(rows)  # says which rows there are
-            raise
+        if self.elsewhere is None:
+            try:
+                return self._shards.gather(rows)
+            except DataError:
+                self.space.parts_of(rows)  # says which rows there are
+                raise
+        found = np.empty((len(rows), *self.row_shape), self.dtype)
+        waits = []
+        for host, at in self._by_host(rows):
+            if host == self.homes.host:
+                found[at] = self._shards.gather(rows[at])
+            else:
+                waits.append((at, self.elsewhere[host].rows(self.id, rows[at], self.dtype, self.row_shape)))
+        for at, wait in waits:
+            found[at] = wait()
+        return found
 
     def write(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Sets rows int64 [n] to values [n, *row_shape]; of a row that comes twice the last value stays. When this returns, every
-        rank reads the values. Raises `DataError` for rows that there are not, `PeerError` where another writer does not end."""
-        at = self._positions_of(rows, values)
-        with self._lock.held():
-            self._note(rows, at)
-            self.own[at] = values
+        rank reads the values. Raises `DataError` for rows that there are not, `PeerError` where another writer or another host
+        does not end."""
+        self._send("set", rows, values)
 
     def add(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Adds values [n, *row_shape] to rows int64 [n], in their order. Raises as `write`."""
         if self.kind.name == "bool":
             raise DataError(f"tensor {self.name!r}: rows of bool cannot be added to. Set them, or use uint8.")
-        at = self._positions_of(rows, values)
+        self._send("add", rows, values)
+
+    def fill(self, value: np.ndarray) -> None:
+        """Sets all rows to a value [*row_shape]. Raises as `write`."""
+        self._check_open()
+        self.apply("fill", None, value, self.homes.rank, self.epoch.number)
+        for home in self._others():
+            home.put(self.id, "fill", None, value, self.epoch.number)
+
+    def count_nonzero(self) -> int:
+        """Raises `PeerError` where another host does not answer."""
+        return self.count_own() + sum(home.count_nonzero(self.id) for home in self._others())
+
+    def count_own(self) -> int:
+        """`count_nonzero` of the rows of this host."""
+        self._check_open()
+        pieces = range(0, len(self.own), _AT_ONCE)
+        return sum(self.kind.count_nonzero(self.own[begin : begin + _AT_ONCE]) for begin in pieces)
+
+    def apply(self, how: str, rows: np.ndarray | None, values: np.ndarray, rank: int, epoch: int) -> None:
+        """Carries out a write to rows of this host. rows: None for ``fill``.  rank, epoch: of the writer."""
+        at: Any = slice(None) if rows is None else self.position(rows)
         with self._lock.held():
-            self._note(rows, at)
-            if self.kind.is_bfloat16:
+            self._note(rows, at, rank, epoch)
+            if how != "add":
+                self.own[at] = values
+            elif self.kind.is_bfloat16:
                 self._add_rounded(at, values)
             else:
                 np.add.at(self.own, at, values)
 
-    def fill(self, value: np.ndarray) -> None:
-        """Sets the rows of this host to a value, [] or [*row_shape]."""
+    def _send(self, how: str, rows: np.ndarray, values: np.ndarray) -> None:
         self._check_open()
-        with self._lock.held():
-            self._note(None, slice(None))
-            self.own[...] = value
+        if values.dtype != self.dtype or values.shape != (len(rows), *self.row_shape):
+            raise DataError(
+                f"tensor {self.name!r}: expected {self.kind.name} values {[len(rows), *self.row_shape]}, got {values.dtype} "
+                f"{list(values.shape)}."
+            )
+        number = self.epoch.number
+        if self.elsewhere is None:
+            return self.apply(how, rows, values, self.homes.rank, number)
+        for host, at in self._by_host(rows):
+            if host == self.homes.host:
+                self.apply(how, rows[at], values[at], self.homes.rank, number)
+            else:
+                self.elsewhere[host].put(self.id, how, rows[at], values[at], number)
 
-    def count_nonzero(self) -> int:
-        """Of the rows of this host."""
-        self._check_open()
-        pieces = range(0, len(self.own), _AT_ONCE)
-        return sum(self.kind.count_nonzero(self.own[begin : begin + _AT_ONCE]) for begin in pieces)
+    def _by_host(self, rows: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """(host, positions of its rows)."""
+        hosts = self.homes.hosts_of(self.space, rows)
+        return [(int(host), np.flatnonzero(hosts == host)) for host in np.unique(hosts)]
+
+    def _others(self) -> list[RemoteHome]:
+        return [] if self.elsewhere is None else self.elsewhere.all()
 
     def home_of(self, rows: np.ndarray) -> np.ndarray:
         """int32 [n]: the rank that applies updates of each row."""
@@ -159,6 +217,8 @@ class SharedTable:
         twice."""
         if self.is_open:
             self.is_open = False
+            if self.elsewhere is not None and self.elsewhere.served is not None:
+                self.elsewhere.served.remove(self.id)
             self._release()
             del self._shards, self.own, self._writers, self.memory  # all that views the memory
             self.on_close(self.name)
@@ -166,15 +226,6 @@ class SharedTable:
     def _check_open(self) -> None:
         if not self.is_open:
             raise DataError(f"tensor {self.name!r} is closed. Create it again.")
-
-    def _positions_of(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-        self._check_open()
-        if values.dtype != self.dtype or values.shape != (len(rows), *self.row_shape):
-            raise DataError(
-                f"tensor {self.name!r}: expected {self.kind.name} values {[len(rows), *self.row_shape]}, got {values.dtype} "
-                f"{list(values.shape)}."
-            )
-        return self.position(rows)
 
     def _add_rounded(self, at: np.ndarray, values: np.ndarray) -> None:
         """One occurrence of each row after the other, each rounded, as the other types do."""
@@ -185,19 +236,18 @@ class SharedTable:
             self.own[at[now]] = self.kind.sums(self.own[at[now]], values[now])
             left = np.delete(left, first)
 
-    def _note(self, rows: np.ndarray | None, at: Any) -> None:
+    def _note(self, rows: np.ndarray | None, at: Any, rank: int, epoch: int) -> None:
         """Notes who writes, to find rows that two ranks write to between barriers. The lock is held."""
         writers = self._writers
         if writers is None:
             return
-        rank, last = self.homes.rank, writers[at]
-        mine = self.epoch.number * len(self.homes.host_of_rank) + rank + 1
-        others = np.flatnonzero((last > mine - rank - 1) & (last != mine))
+        base, last = epoch * len(self.homes.host_of_rank), writers[at]  # base + 1 + rank is a writer of this epoch
+        others = np.flatnonzero((last > base) & (last != base + 1 + rank))
         if len(others) and self.epoch.conflict is None:
-            other = int(last[others[0]] - (mine - rank))
-            row = int(self._row_at(int(others[0])) if rows is None else rows[others[0]])
-            self.epoch.conflict = Conflict(self.name, row, (other, rank))
-        writers[at] = mine
+            first = int(others[0])
+            row = self._row_at(first) if rows is None else int(rows[first])
+            self.epoch.conflict = Conflict(self.name, row, (int(last[first]) - base - 1, rank))
+        writers[at] = base + 1 + rank
 
     def _row_at(self, position: int) -> int:
         part = next(each for each in self.own_parts if position < each.begin + each.count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from glt_lightning.page.numbers import size
 from glt_lightning.producer.once_per_host import on_all_or_none, once_per_host
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.init import Init, fill, read_init
+from glt_lightning.tensors.remote_home import LazyHomes, RemoteHomes
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, SharedTable, WriteEpoch, own_parts
 from glt_lightning.tensors.values import ValueType
@@ -83,7 +85,7 @@ class SharedTables:
     """Creates the tables of a job. All ranks construct theirs at the same time. Close it.
 
     ranks: this rank, and its collective calls.  homes: which host has which rows.  user_ids: of the rows of a part of this host.
-    seed: of random first values.  wait_s: for another writer.
+    seed: of random first values.  wait_s: for another writer.  elsewhere: homes of the other hosts.
     """
 
     def __init__(
@@ -95,7 +97,9 @@ class SharedTables:
         seed: int = 0,
         options: TensorOptions | None = None,
         wait_s: float = 30.0,
+        elsewhere: LazyHomes | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
         self.ranks, self.homes, self.options = ranks, homes, options or TensorOptions()
         self.user_ids, self._seed, self._wait_s = user_ids, seed, wait_s
         self._family: WeakSet[SharedTables] = WeakSet([self])
@@ -106,7 +110,13 @@ class SharedTables:
     def apart(self) -> SharedTables:
         """Another set of tables of this job, which `close` of this one does not close. One limit counts the bytes of both."""
         made = SharedTables(
-            self.ranks, self.homes, self.user_ids, seed=self._seed, options=self.options, wait_s=self._wait_s
+            self.ranks,
+            self.homes,
+            self.user_ids,
+            seed=self._seed,
+            options=self.options,
+            wait_s=self._wait_s,
+            elsewhere=self._elsewhere,
         )
         self._family.add(made)
         made._family = self._family
@@ -130,12 +140,13 @@ class SharedTables:
         Raises, on all ranks, `DataError` where they describe different tables, `OptionError` where a host's limit is exceeded,
         and MemoryError, or on the other ranks `PeerError`, where it has too little memory.
         """
-        if self.homes.num_hosts > 1:
+        if self.homes.num_hosts > 1 and self._elsewhere is None:
             raise OptionError(
-                f"tensor: the ranks run on {self.homes.num_hosts} hosts; tensors of one's own are for the ranks of one host. "
-                "Train on one host, or keep the rows in the data set."
+                f"tensor: the ranks run on {self.homes.num_hosts} hosts, which reach each other's rows under the strategies "
+                "glt_worker and glt_server_client alone. Choose one of these."
             )
-        plan = self._agreed(describe)
+        self._remote_homes()  # before a rank may fail
+        plan, id_ = self._agreed(describe)
         there = self._open.get(plan.name)
         if there is not None:
             if there.plan.text != plan.text:
@@ -144,34 +155,31 @@ class SharedTables:
                 )
             return there.table
         self._require_room(plan)
-        table = SharedTable(
-            name=plan.name,
-            space=plan.spec.space,
-            kind=plan.kind,
-            row_shape=plan.spec.row_shape,
-            homes=self.homes,
-            memory=self._share(plan),
-            wait_s=self._wait_s,
-            epoch=self._epoch,
-            persistent=plan.spec.persistent,
-            on_close=self._forget,
-        )
+        table = self._share(plan, id_)
         self._open[plan.name] = _Entry(table, plan)
         return table
 
-    def _agreed(self, describe: TableSpec | Callable[[], TableSpec]) -> _Plan:
-        """What all ranks create."""
+    def adopt(self, table: SharedTable) -> None:
+        """Lets the ranks of other hosts reach a table that has outlived the set that made it. A collective call."""
+        id_ = self._agree("adopt a tensor", secrets.token_hex(8))[0]
+        on_all_or_none(self.ranks, lambda: table.serve(id_, self._remote_homes(), self._epoch), lambda _: None)
+
+    def _remote_homes(self) -> RemoteHomes | None:
+        return None if self._elsewhere is None else self._elsewhere.open()
+
+    def _agreed(self, describe: TableSpec | Callable[[], TableSpec]) -> tuple[_Plan, str]:
+        """What all ranks create, and the name by which other hosts ask for it."""
         plan, error = None, None
         try:
             plan = self._plan(describe if isinstance(describe, TableSpec) else describe())
         except GLTError as raised:
             error = raised
         text = "" if plan is None else plan.text + (", again" if plan.name in self._open else "")
-        everyone = self._agree("create a tensor", [text, None if error is None else str(error)])
+        everyone = self._agree("create a tensor", [text, None if error is None else str(error), secrets.token_hex(8)])
         if error is not None:
             raise error
         assert plan is not None
-        for rank, (theirs, failure) in enumerate(everyone):
+        for rank, (theirs, failure, _) in enumerate(everyone):
             if failure is not None:
                 raise PeerError(f"rank {rank}: {failure}")
             if theirs != everyone[0][0]:
@@ -180,7 +188,7 @@ class SharedTables:
                     "ranks create the same ones in the same order."
                 )
         self._anonymous += plan.spec.name is None
-        return plan
+        return plan, everyone[0][2]
 
     def _plan(self, spec: TableSpec) -> _Plan:
         spec.check()
@@ -197,36 +205,64 @@ class SharedTables:
             own_parts(spec.space, self.homes),
         )
 
-    def _share(self, plan: _Plan) -> SharedArrays:
-        """The memory of a table, made and filled by the first rank of each host. A collective call."""
+    def _share(self, plan: _Plan, id_: str) -> SharedTable:
+        """The table over memory that the first rank of each host makes and fills. A collective call; when it returns, the homes
+        of all hosts have the table."""
         made: list[SharedArrays] = []
 
         def make(_sharing: int) -> str:
-            shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
-                ROWS: (plan.kind.dtype, (plan.rows, *plan.spec.row_shape))
-            }
-            if self.options.check_conflicts:
-                shapes[WRITERS] = (np.dtype(np.int64), (plan.rows,))
-            made.append(memory := SharedArrays.create(shapes, {"tensor": plan.name}))
-            for each in plan.parts if plan.init.text != "zeros" else ():
-                rows = memory.arrays[ROWS][each.begin : each.begin + each.count]
-                fill(rows, plan.init, self.user_ids(plan.spec.space, each.part))
-            memory.finish()
-            return memory.path
+            made.append(self._make_memory(plan))
+            return made[0].path
+
+        def open_() -> SharedTable:
+            return self._table(plan, id_, made[0] if made else SharedArrays.open(path, writable=True))
 
         try:
             path = once_per_host(self.ranks, [each.part for each in plan.parts], make)
-            return on_all_or_none(
-                self.ranks, lambda: made[0] if made else SharedArrays.open(path, writable=True), SharedArrays.close
-            )
+            return on_all_or_none(self.ranks, open_, SharedTable.close)
         except BaseException:
             for memory in made:
                 memory.close()
             raise
 
+    def _make_memory(self, plan: _Plan) -> SharedArrays:
+        shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
+            ROWS: (plan.kind.dtype, (plan.rows, *plan.spec.row_shape))
+        }
+        if self.options.check_conflicts:
+            shapes[WRITERS] = (np.dtype(np.int64), (plan.rows,))
+        memory = SharedArrays.create(shapes, {"tensor": plan.name})
+        try:
+            for each in plan.parts if plan.init.text != "zeros" else ():
+                rows = memory.arrays[ROWS][each.begin : each.begin + each.count]
+                fill(rows, plan.init, self.user_ids(plan.spec.space, each.part))
+        except BaseException:
+            memory.close()
+            raise
+        memory.finish()
+        return memory
+
+    def _table(self, plan: _Plan, id_: str, memory: SharedArrays) -> SharedTable:
+        return SharedTable(
+            name=plan.name,
+            space=plan.spec.space,
+            kind=plan.kind,
+            row_shape=plan.spec.row_shape,
+            homes=self.homes,
+            memory=memory,
+            wait_s=self._wait_s,
+            epoch=self._epoch,
+            persistent=plan.spec.persistent,
+            id=id_,
+            elsewhere=self._remote_homes(),
+            on_close=self._forget,
+        )
+
     def barrier(self) -> None:
         """Waits for all ranks. Raises `DataError`, on all of them, for a row that two ranks have written to since the last
         barrier, if the tables check that. A collective call."""
+        if self._elsewhere is not None and self.options.check_conflicts:
+            self._agree("barrier")  # until then a write of another host may still find one here
         found, self._epoch.conflict = self._epoch.conflict, None
         self._epoch.number += 1
         mine = None if found is None else [found.name, found.row, *found.ranks]

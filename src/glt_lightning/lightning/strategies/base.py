@@ -24,6 +24,9 @@ from glt_lightning.lightning.strategies.graph_host import GraphHost
 from glt_lightning.lightning.strategies.watched_ddp import WatchedDDP
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.remote_home import Reach
+
+_LOOPBACK = "127.0.0.1"
 
 
 class GLTStrategy(WatchedDDP, GraphHost):
@@ -39,6 +42,7 @@ class GLTStrategy(WatchedDDP, GraphHost):
 
     strategy_name: ClassVar[str]
     description: ClassVar[str]
+    _role: ClassVar[str]
 
     def __init__(self, cluster: ClusterOptions | None = None, **kwargs: Any) -> None:
         super().__init__(cluster, **kwargs)
@@ -114,6 +118,43 @@ class GLTStrategy(WatchedDDP, GraphHost):
         if self.options.security.token_file is None and self._token is None and self.num_nodes == 1:
             raise OptionError("cluster.security.token_file: needed for several ranks on a system other than Linux.")
         return self._token
+
+    def _reach(self) -> Reach | None:
+        if self.num_nodes == 1:
+            return None
+        link = self._link(self._role, self._token)
+
+        def address() -> str:
+            host = self._host()
+            return f"[{host}]:0" if ":" in host else f"{host}:0"
+
+        return Reach(f"node {self.node_rank}", link, address, link.open_transport)
+
+    def _host(self) -> str:
+        """Name or address of this host for ranks on other hosts."""
+        if self.options.host is not None:
+            return self.options.host
+        if self.num_nodes == 1:
+            return _LOOPBACK
+        assert self.cluster_environment is not None
+        main = self.cluster_environment.main_address
+        try:
+            found = socket.getaddrinfo(main, self.cluster_environment.main_port, type=socket.SOCK_DGRAM)
+            family, _, _, _, where = found[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)  # sends nothing; tells which of our addresses leads there
+                host = str(probe.getsockname()[0])
+        except OSError as error:
+            raise OptionError(
+                f"cluster.host: the address of this host is unknown, because {main} cannot be resolved ({error}). "
+                "Give the name or address of this host."
+            ) from None
+        if host.startswith("127.") and not main.startswith(("127.", "localhost")):
+            raise OptionError(
+                f"cluster.host: {main} resolves to {host} on this host, which no other host can reach. Give the "
+                "name or address of this host, or set MASTER_ADDR to an address."
+            )
+        return host
 
     # The end
 

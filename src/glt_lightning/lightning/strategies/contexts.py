@@ -21,6 +21,7 @@ from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.reader import GraphReader
+from glt_lightning.tensors.remote_home import Reach
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +49,9 @@ class ContextOwner:
         device: torch.device,
         cache: CacheOptions,
         cluster: ClusterOptions,
+        reach: Reach | None,
     ) -> None:
-        """Closes what was open before, then starts what makes the batches: as `LoaderContext`. cluster: for the tensors."""
+        """Closes what was open before, then starts what makes the batches: as `LoaderContext`. cluster, reach: for tensors."""
         self.close()
         context = LoaderContext(
             graph,
@@ -66,7 +68,12 @@ class ContextOwner:
             _keep_memory(ends)
         ends.callback(context.close)
         self._graph = DistGraph(
-            GraphReader.of(graph), ranks=ranks, options=cluster.tensors, seed=seed, wait_s=cluster.deadlines.call_s
+            GraphReader.of(graph),
+            ranks=ranks,
+            options=cluster.tensors,
+            seed=seed,
+            wait_s=cluster.deadlines.call_s,
+            reach=reach,
         )
         ends.callback(self._graph.close)
         self._closer = weakref.finalize(self, ends.close)  # also when this owner is forgotten, and at exit

@@ -22,6 +22,7 @@ from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.in_flight import with_channel_bytes
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors.remote_home import Reach
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 
@@ -58,6 +59,10 @@ class GraphHost(ABC):
     def _gather_text(self, text: str) -> list[str]:
         """The texts of all ranks. A collective call."""
 
+    def _reach(self) -> Reach | None:
+        """How ranks of other hosts are reached for tensors; None: they are not. The first call is a collective one."""
+        return None
+
     def _samplers(self, sampling: SamplingOptions, ranks: int) -> int:
         """Number of sampler processes on this host."""
         return sampling.num_workers * ranks
@@ -80,7 +85,16 @@ class GraphHost(ABC):
         sampled = self._of_partition(graph) if isinstance(graph, LocalPartition) else graph
         ranks, on_host, device = self._place()
         sampling = with_channel_bytes(sampling, on_host)
-        self._contexts.open(sampled, sampling, seed=seed, ranks=ranks, device=device, cache=cache, cluster=self.options)
+        self._contexts.open(
+            sampled,
+            sampling,
+            seed=seed,
+            ranks=ranks,
+            device=device,
+            cache=cache,
+            cluster=self.options,
+            reach=self._reach(),
+        )
         if device.type == "cpu":
             self._contexts.until_closed(share_cores(on_host, self._samplers(sampling, on_host)))
 

@@ -41,6 +41,7 @@ class GLTServerClientStrategy(GLTStrategy):
     description = "DDP; graph servers sample, trainers have no graph"
 
     _server: ServerProcess | None = None
+    _role = Role.CLIENT.value
     _peers: Sequence[Peer] = ()
     _addresses: tuple[str, ...] = ()
     _dead_server = ""
@@ -92,10 +93,10 @@ class GLTServerClientStrategy(GLTStrategy):
         if options.servers:
             chosen = options.server_rank
             number = self.global_rank % len(options.servers) if chosen == "auto" else int(chosen)
-            link, addresses = self._link("client", None), options.servers
+            link, addresses = self._link(self._role, None), options.servers
         else:
             number, addresses = 0, list(self._addresses)
-            link = replace(self._link("client", self._secret()), security=_local(options.security))
+            link = replace(self._link(self._role, self._secret()), security=_local(options.security))
         transport = link.open_transport()
         self._peers = [link.peer(f"server {n}", [address], transport) for n, address in enumerate(addresses)]
         return ServedGraph(self._peers[number], options, others=self._peers)
@@ -107,7 +108,7 @@ class GLTServerClientStrategy(GLTStrategy):
                 f"cluster.servers: needed on {self.num_nodes} hosts. Start `python -m lightning serve --config F.yaml "
                 "--server.rank R` where the graph is, and list the addresses: cluster.servers: [host:port, ...]."
             )
-        self._link("client", None)  # agrees on the job before anyone may fail
+        self._link(self._role, None)  # agrees on the job before anyone may fail
         found = self._gather_found(lambda: self._start_here(folder, sampling, cache) if self.global_rank == 0 else "")
         self._addresses = (found[0],)
 
@@ -152,7 +153,8 @@ class GLTServerClientStrategy(GLTStrategy):
             exception.__cause__ = PeerError(self._dead_server)
 
     def _leave_together(self) -> None:
-        if not self.options.servers:  # evaluation and prediction end at different times, and rank 0 ends the server
+        # evaluation and prediction end at different times; rank 0 ends the server, and hosts have rows of tensors
+        if not self.options.servers or self.num_nodes > 1:
             self._gather_counts(0)
 
     def _close_graph(self) -> None:

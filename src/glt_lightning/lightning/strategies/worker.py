@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -18,7 +17,6 @@ from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
 
-_LOOPBACK = "127.0.0.1"
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 
 
@@ -38,6 +36,7 @@ class GLTWorkerStrategy(GLTStrategy):
     strategy_name = "glt_worker"
     description = "DDP; each rank samples, from parts that its host maps and from those of other hosts"
 
+    _role = Role.WORKER.value
     _parts: tuple[int, ...] = ()
     _serves = False
     _opened: LocalPartition | None = None
@@ -105,7 +104,7 @@ class GLTWorkerStrategy(GLTStrategy):
         self._serves = len(partition.parts) < partition.manifest.num_parts
         if not self._serves:
             return partition
-        link = self._link("worker", self._secret())
+        link = self._link(self._role, self._secret())
         return HostsGraph(partition, link, self._host(), self._end_by_deadline, self.options.peer_silence_s)
 
     def _end_by_deadline(self, reason: str, left: threading.Event) -> None:
@@ -117,34 +116,9 @@ class GLTWorkerStrategy(GLTStrategy):
             os._exit(1)
 
     def _leave_together(self) -> None:
-        if self._serves:  # evaluation and prediction end at different times, and other ranks may need rows of this one
+        # evaluation and prediction end at different times, and other ranks may need rows of this one
+        if self._serves or self.num_nodes > 1:
             self._gather_counts(0)
-
-    def _host(self) -> str:
-        """Name or address of this host for ranks on other hosts."""
-        if self.options.host is not None:
-            return self.options.host
-        if self.num_nodes == 1:
-            return _LOOPBACK
-        assert self.cluster_environment is not None
-        main = self.cluster_environment.main_address
-        try:
-            found = socket.getaddrinfo(main, self.cluster_environment.main_port, type=socket.SOCK_DGRAM)
-            family, _, _, _, where = found[0]
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(where)  # sends nothing; tells which of our addresses leads there
-                host = str(probe.getsockname()[0])
-        except OSError as error:
-            raise OptionError(
-                f"cluster.host: the address of this host is unknown, because {main} cannot be resolved ({error}). "
-                "Give the name or address of this host."
-            ) from None
-        if host.startswith("127.") and not main.startswith(("127.", "localhost")):
-            raise OptionError(
-                f"cluster.host: {main} resolves to {host} on this host, which no other host can reach. Give the "
-                "name or address of this host, or set MASTER_ADDR to an address."
-            )
-        return host
 
 
 def _say(line: str) -> None:
