@@ -44,6 +44,7 @@ class EncoderShape:
     in_channels: width of ``x``, None for nodes without it; per node type in a heterogeneous graph, as is ``num_nodes``.
     metadata: node and edge types of a heterogeneous graph.  target_type: node type of its seeds, or several.
     num_categories: number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
+    node_embedding: as of `NodeEncoder`.
     """
 
     in_channels: Any
@@ -54,6 +55,7 @@ class EncoderShape:
     num_nodes: Any = None
     target_type: str | tuple[str, ...] | None = None
     num_categories: NumCategories = None
+    node_embedding: str = "dense"
 
     def __post_init__(self) -> None:
         for name in ("hidden_channels", "num_layers"):
@@ -141,6 +143,7 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
         num_nodes=shape.num_nodes,
         target_type=shape.target_type,
         num_categories=shape.num_categories,
+        node_embedding=shape.node_embedding,
     )
 
 
@@ -159,6 +162,7 @@ class FamilyEncoder(HomogeneousGNN):
             num_nodes=shape.num_nodes,
             options=options,
             num_categories=shape.num_categories,
+            node_embedding=shape.node_embedding,
         )
         self.dropout = nn.Dropout(shape.dropout)
 
@@ -172,7 +176,8 @@ class ConvStack(nn.Module):
     def __init__(self, convs: list[nn.Module], shape: EncoderShape, *, with_type: bool = False) -> None:
         super().__init__()
         codes = categories_of(shape.num_categories, "node")
-        self.encoder = NodeEncoder(shape.in_channels, shape.num_nodes, shape.hidden_channels, num_categories=codes)
+        given: dict[str, Any] = {"num_categories": codes, "node_embedding": shape.node_embedding}
+        self.encoder = NodeEncoder(shape.in_channels, shape.num_nodes, shape.hidden_channels, **given)
         self.convs = fuse_layers(nn.ModuleList(convs))
         self.loops = take_self_loops(convs)
         self.dropout = nn.Dropout(shape.dropout)

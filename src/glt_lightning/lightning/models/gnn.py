@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
+from glt_lightning.embedding import DistEmbedding
 from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated, take_aggregate
@@ -102,10 +103,12 @@ class HomogeneousGNN(nn.Module):
         num_nodes: int | None,
         options: Mapping[str, Any],
         num_categories: NumCategories = None,
+        node_embedding: str = "dense",
     ) -> None:
         super().__init__()
         codes = categories_of(num_categories, "node")
-        self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), num_categories=codes)
+        given: dict[str, Any] = {"num_categories": codes, "node_embedding": node_embedding}
+        self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), **given)
         width = hidden_channels if in_channels is None or codes else in_channels
         options = family_options(name, options)
         self.gcn_loops = _take_normalization(options) if name == "GCN" else None
@@ -179,6 +182,7 @@ class HeterogeneousEncoder(nn.Module):
         num_nodes: Mapping[NodeType, int],
         target_type: NodeType | Sequence[NodeType],
         num_categories: NumCategories = None,
+        node_embedding: str = "dense",
     ) -> None:
         super().__init__()
         self.target_types = [target_type] if isinstance(target_type, str) else sorted(set(target_type))
@@ -196,6 +200,8 @@ class HeterogeneousEncoder(nn.Module):
                     num_nodes.get(t),
                     hidden_channels,
                     num_categories=categories_of(num_categories, t),
+                    node_embedding=node_embedding,
+                    of=t,
                 )
                 for t in sorted(needed)
             }
@@ -280,7 +286,10 @@ class EdgeTypeLayer(nn.Module):
 
 class NodeEncoder(nn.Module):
     """From what a batch holds of a node type to float [N, width]: its features, projected or not, plus the vectors of
-    its codes; an embedding of each node where it has neither."""
+    its codes; an embedding of each node where it has neither.
+
+    node_embedding: ``dense``: a parameter with a row for each node, on every rank; ``sparse``: a `DistEmbedding`.
+    of: the node type, in a heterogeneous graph."""
 
     def __init__(
         self,
@@ -290,6 +299,8 @@ class NodeEncoder(nn.Module):
         *,
         project: bool = True,
         num_categories: Sequence[int] = (),
+        node_embedding: str = "dense",
+        of: NodeType | None = None,
     ) -> None:
         super().__init__()
         self.codes = CodeEmbedding(num_categories, width) if num_categories else None
@@ -301,6 +312,8 @@ class NodeEncoder(nn.Module):
             self.layer = nn.Linear(in_channels, width) if project else nn.Identity()
         elif self.codes is not None:
             pass  # the codes say what a node is, also of nodes that come later
+        elif node_embedding == "sparse":
+            self.layer = DistEmbedding(width, of)
         elif num_nodes is not None:
             self.layer = nn.Embedding(num_nodes, width)
         else:
@@ -315,6 +328,8 @@ class NodeEncoder(nn.Module):
     def _features(self, node_type: NodeType, store: Any) -> Tensor:
         assert self.layer is not None
         if self.in_channels is None:
+            if isinstance(self.layer, DistEmbedding):
+                return self.layer(store).to(self.like.dtype)
             return self.layer(store.n_id)
         x = store.x.flatten(1) if store.x.dim() > 1 else store.x[:, None]
         if x.size(1) != self.in_channels:

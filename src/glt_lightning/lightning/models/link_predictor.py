@@ -21,6 +21,7 @@ from glt_lightning.lightning.models.link_decoders import make_decoder
 from glt_lightning.lightning.models.link_metrics import OGBMRR, HitsAtK
 from glt_lightning.lightning.models.link_scores import LOSSES, LinkScores, edge_ends, mean_loss, score_links, types_in
 from glt_lightning.lightning.models.metrics import monitor_of, update_metric
+from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 from glt_lightning.options.checks import one_of
 from glt_lightning.types import EdgeType, edge_type_str
 
@@ -58,6 +59,8 @@ class LinkPredictor(LightningModule):
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
+        node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
+            ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by `SparseAdam` with ``lr``.
 
     Raises:
         OptionError: For an encoder, decoder, loss or metric that is not known or does not fit the graph.
@@ -90,6 +93,7 @@ class LinkPredictor(LightningModule):
         metadata: Metadata | None = None,
         num_nodes: int | dict[str, int] | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
+        node_embedding: str = "dense",
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -108,8 +112,10 @@ class LinkPredictor(LightningModule):
             num_nodes=num_nodes,
             target_type=ends,
             num_categories=num_categories,
+            node_embedding=node_embedding,
         )
         self.encoder: Any = make_encoder(encoder, encoder_kwargs or {}, shape)
+        check_node_embedding(self, node_embedding)
         # Encoders end in a ReLU; a product of embeddings that are not negative would never be.
         self.heads = nn.ModuleDict(
             {t: nn.Linear(hidden_channels, hidden_channels) for t in sorted({*(ends or ["node"])})}
@@ -207,7 +213,7 @@ class LinkPredictor(LightningModule):
         return {name: torch.cat([rows[name] for rows in found]) for name in found[0]}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        return adam_of(self, self.lr, self.weight_decay)
 
     def _none(self) -> Tensor:
         """Embeddings of no node: of a rank without a share of a small evaluation split."""

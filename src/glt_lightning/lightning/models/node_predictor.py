@@ -17,6 +17,7 @@ from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
 from glt_lightning.lightning.models.fits import require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata
 from glt_lightning.lightning.models.metrics import make_metrics, metric_names, monitor_of, update_metric
+from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 from glt_lightning.lightning.models.tasks import make_task
 
 Batch: TypeAlias = Data | HeteroData
@@ -51,6 +52,8 @@ class NodePredictor(LightningModule):
         target_type: Node type of the seeds in a heterogeneous graph.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector.
+        node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
+            ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by `SparseAdam` with ``lr``.
 
     Raises:
         OptionError: For a task, encoder or metric that does not fit the labels or the graph.
@@ -83,6 +86,7 @@ class NodePredictor(LightningModule):
         num_nodes: int | dict[str, int] | None = None,
         target_type: str | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
+        node_embedding: str = "dense",
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -98,8 +102,10 @@ class NodePredictor(LightningModule):
             num_nodes=num_nodes,
             target_type=target_type,
             num_categories=num_categories,
+            node_embedding=node_embedding,
         )
         self.encoder = make_encoder(encoder, encoder_kwargs or {}, shape)
+        check_node_embedding(self, node_embedding)
         self.head = nn.Linear(hidden_channels, self.task.out_channels)
         self.in_channels, self.num_categories = in_channels, num_categories
         self.label_facts, self.embeddings = label_facts, embeddings
@@ -173,7 +179,7 @@ class NodePredictor(LightningModule):
         return rows | {"embedding": embedding} if self.embeddings else rows
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        return adam_of(self, self.lr, self.weight_decay)
 
     def _log_metrics(self, stage: str, metrics: nn.ModuleDict, out: Tensor, y: Tensor) -> None:
         scores, targets = self.task.scores(out, y)

@@ -15,6 +15,7 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.code_embedding import NumCategories
 from glt_lightning.lightning.models.gnn import HeterogeneousGNN, HomogeneousGNN, Metadata, errors_of_pyg
+from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 
 Batch: TypeAlias = Data | HeteroData
 
@@ -41,6 +42,8 @@ class GraphSAGE(LightningModule):
         target_type: Node type of the seeds in a heterogeneous graph.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector, added to the projected features.
+        node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
+            ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by `SparseAdam` with ``lr``.
 
     Raises:
         OptionError: For a model or arguments that do not fit the graph.
@@ -69,6 +72,7 @@ class GraphSAGE(LightningModule):
         num_nodes: int | dict[str, int] | None = None,
         target_type: str | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
+        node_embedding: str = "dense",
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -83,8 +87,18 @@ class GraphSAGE(LightningModule):
                 raise OptionError(f"{name}: expected an integer >= 1, got {value!r}.")
         with errors_of_pyg(f"model: {model} with model_kwargs {model_kwargs}"):
             self.gnn = _build(
-                model, in_channels, metadata, num_nodes, target_type, dropout, model_kwargs or {}, shape, num_categories
+                model,
+                in_channels,
+                metadata,
+                num_nodes,
+                target_type,
+                dropout,
+                model_kwargs or {},
+                shape,
+                num_categories,
+                node_embedding,
             )
+        check_node_embedding(self, node_embedding)
         self.in_channels, self.out_channels, self.num_categories = in_channels, out_channels, num_categories
         self.target_type = target_type if metadata is not None else None
         self.lr, self.weight_decay = lr, weight_decay
@@ -136,7 +150,7 @@ class GraphSAGE(LightningModule):
         return {"n_id": n_id, "pred": logits.argmax(dim=-1), "logits": logits}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        return adam_of(self, self.lr, self.weight_decay)
 
     def _seed_store(self, batch: Batch) -> Any:
         return batch if self.target_type is None else batch[self.target_type]
@@ -168,6 +182,7 @@ def _build(
     options: dict[str, Any],
     shape: dict[str, int],
     num_categories: NumCategories,
+    node_embedding: str,
 ) -> torch.nn.Module:
     if metadata is None:
         if isinstance(in_channels, dict) or isinstance(num_nodes, dict) or isinstance(num_categories, dict):
@@ -182,6 +197,7 @@ def _build(
             num_nodes=num_nodes,
             options=options,
             num_categories=num_categories,
+            node_embedding=node_embedding,
         )
     if not isinstance(in_channels, dict) or not isinstance(num_nodes, dict):
         raise OptionError(
@@ -201,6 +217,7 @@ def _build(
         target_type=target_type,
         options=options,
         num_categories=num_categories,
+        node_embedding=node_embedding,
     )
 
 
