@@ -195,6 +195,29 @@ def test_trees_of_links_say_which_edge_they_belong_to(tmp_path, make, neg_sampli
     assert dst.n_id[vs[:7]].tolist() == edges[1].tolist()
 
 
+def test_trees_of_seeds_of_several_types(tmp_path):
+    """They are counted over all types, as are the edges that they belong to."""
+    data = small_hetero()
+    writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+    edges = {t: data[t].edge_index[:, :count].numpy() for t, count in ((writes, 5), (cites, 4))}
+    plain = {"name": "train", "num_neighbors": [2, 2], "batch_size": 9, "disjoint": True}
+    with LoaderContext(partitioned(data, tmp_path, 2)) as context:
+        negatives = {writes: ("triplet", 2), cites: {"mode": "triplet", "sharing": "in_batch"}}
+        (batch,) = context.make_link_loader(LinkSpec(edge_label_index=edges, neg_sampling=negatives, **plain))
+        (nodes,) = context.make_loader(LoaderSpec(seeds={"paper": np.arange(4), "author": np.arange(3)}, **plain))
+    author, paper = batch["author"].batch, batch["paper"].batch
+    store = batch[writes]
+    assert author[store.src_index].tolist() == paper[store.dst_pos_index].tolist() == list(range(5))
+    assert paper[store.dst_neg_index].tolist() == [[i, i] for i in range(5)]
+    store = batch[cites]
+    for lids in (store.src_index, store.dst_pos_index, store.dst_neg_index):
+        assert paper[lids].tolist() == list(range(5, 9))
+    assert store.dst_neg_index.tolist() == store.dst_pos_index.tolist() != store.src_index.tolist()
+    assert len(batch["paper"].n_id[: batch["paper"].num_sampled_nodes[0]]) == 5 + 10 + 4 + 4
+    assert nodes["author"].batch[:3].tolist() == [0, 1, 2]
+    assert nodes["paper"].batch[:4].tolist() == [3, 4, 5, 6]
+
+
 def test_trees_that_do_not_fit(tmp_path):
     with pytest.raises(OptionError, match="loader 'a': disjoint: shared negatives"):
         LinkSpec(
