@@ -19,12 +19,20 @@ SINGLE = (("node", "to", "node"),)
 
 @dataclass
 class TypedGraph:
-    """num_nodes and edges (int64 [2, E], user ids) per type, by index in the schema. weights: edge type -> int64 [E]."""
+    """num_nodes and edges (int64 [2, E], user ids) per type, by index in the schema. weights, times: edge type -> int64 [E]."""
 
     schema: GraphSchema
     num_nodes: list[int]
     edges: list[np.ndarray]
     weights: dict[int, np.ndarray] = field(default_factory=dict)
+    times: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def date(self, rng: np.random.Generator) -> TypedGraph:
+        """Gives some edge types times, also before 0; many are equal."""
+        for r, edge_index in enumerate(self.edges):
+            if rng.integers(4):
+                self.times[r] = rng.integers(-5, int(rng.choice([-4, 5, 1000])), edge_index.shape[1])
+        return self
 
     def weigh(self, rng: np.random.Generator) -> TypedGraph:
         """Gives some edge types weights: few or many of 0, all alike, or of very different sizes."""
@@ -59,7 +67,9 @@ class TypedGraph:
         edge_types = []
         sources, destinations = self.schema.source_types(), self.schema.destination_types()
         for r, edge_index in enumerate(self.edges):
-            order = np.lexsort((np.arange(edge_index.shape[1]), edge_index[0], edge_index[1]))
+            times = self.times.get(r)
+            alike = np.zeros(edge_index.shape[1]) if times is None else times
+            order = np.lexsort((np.arange(edge_index.shape[1]), edge_index[0], alike, edge_index[1]))
             degrees = np.bincount(edge_index[1], minlength=self.num_nodes[destinations[r]])
             sums = self.sums(r, order, edge_index[1][order])
             edge_types.append(
@@ -71,6 +81,7 @@ class TypedGraph:
                     neighbors=torch.from_numpy(edge_index[0][order]),
                     edge_ids=torch.from_numpy(order),
                     sums=None if sums is None else torch.from_numpy(sums),
+                    times=None if times is None else torch.from_numpy(times[order]),
                 )
             )
         return edge_types
@@ -124,6 +135,8 @@ def random_data(rng: np.random.Generator, graph: TypedGraph) -> HeteroData:
             data[edge_type].edge_attr = torch.from_numpy(rng.random((edges.shape[1], 2), dtype=np.float32))
         if r in graph.weights:
             data[edge_type].weight = torch.from_numpy(graph.weights[r])
+        if r in graph.times:
+            data[edge_type].time = torch.from_numpy(graph.times[r])
     return data
 
 

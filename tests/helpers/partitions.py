@@ -57,9 +57,10 @@ def partitioned(
     undirected: bool | None = None,
     storage: dict[str, str] | None = None,
     weights: list[str] | None = None,
+    time_attr: str | None = None,
 ) -> LocalPartition:
     source = open_source(data, str(folder))
-    options = PartitionOptions(num_parts=parts, storage=storage or {}, weights=weights or [])
+    options = PartitionOptions(num_parts=parts, storage=storage or {}, weights=weights or [], time_attr=time_attr)
     target = folder / f"parts{parts}"
     partition_graph(source, target, options, undirected=undirected, normalize="none", progress=False)
     return LocalPartition.open(target)

@@ -1,10 +1,17 @@
 """Draws are uniform. Equality with a reference proves nothing if the reference is biased."""
 
+from collections import Counter
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from glt_lightning.ops.excluded import ExcludedEntries
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp
+from glt_lightning.ops.sample import RowDraw
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DrawOptions
 from tests.helpers.graphs import TypedGraph, cut
 
@@ -40,3 +47,22 @@ def test_inclusion_probabilities(degree, fanout, replace):
     assert chisquare(groups, sizes * single.sum() / degree).pvalue > 1e-4
     if not replace and degree <= 10:
         assert chisquare(pair).pvalue > 1e-4
+
+
+def test_uniform_in_a_window_without_excluded_entries():
+    """Of a row with times 0 to 9 those from 2 to 6, without the one at 3: each pair of four, once in six."""
+    times, row = np.arange(10), np.array([10])
+    lists = EdgeTypeArrays(np.array([0] * 11 + [10]), np.arange(10, dtype=np.int32), times=times)
+    view = GraphView(np.array([0, 11]), [lists], [np.arange(11, dtype=np.int32)], [5], [0], [0], np.array([[10]]))
+    trees = Trees({0: np.zeros(1, np.int32)}, until=np.array([6]), since=np.array([2]))
+    excluded = ExcludedEntries.find(view, 0, row, np.array([3]))
+    pairs: Counter[tuple[int, ...]] = Counter()
+    for key in range(SAMPLES):
+        draw = RowDraw(view, 0, row, 2, key, 0, excluded=excluded, trees=trees)
+        pairs[tuple(draw.picks()[1].tolist())] += 1
+    assert set(pairs) == set(combinations([2, 4, 5, 6], 2))
+    assert chisquare(list(pairs.values())).pvalue > 1e-4
+    for fanout, found in ((-1, [2, 4, 5, 6]), (4, [2, 4, 5, 6])):
+        assert RowDraw(view, 0, row, fanout, 1, 0, excluded=excluded, trees=trees).picks()[1].tolist() == found
+    last = RowDraw(view, 0, row, 3, 1, 0, DrawOptions(timed=True, last=True), excluded, trees)
+    assert last.picks()[1].tolist() == [4, 5, 6]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,13 +52,22 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 def assert_is_the_reference(
-    graph: TypedGraph, found: dict[str, np.ndarray], seeds, fanouts, key, replace, excluded, trees
+    graph: TypedGraph,
+    found: dict[str, np.ndarray],
+    seeds: dict[int, np.ndarray],
+    config: SamplerConfig,
+    key: int,
+    excluded: dict[int, set[tuple[int, int]]],
+    trees: Trees | None,
 ) -> None:
     uids = {t: torch.from_numpy(ids) for t, ids in seeds.items()}
-    options = {"batch_key": key, "replace": replace, "excluded": excluded}
+    options: dict = {"batch_key": key, "replace": config.replace, "excluded": excluded, "last": config.last}
     if trees is not None:
         options["trees"] = {t: torch.from_numpy(tree.astype(np.int64)) for t, tree in trees.of.items()}
-    want = reference.khop(graph.reference(), len(graph.num_nodes), uids, fanouts, **options)
+        options |= {name: torch.from_numpy(b) for name in ("since", "until") if (b := getattr(trees, name)) is not None}
+    want = reference.khop(
+        graph.reference(), len(graph.num_nodes), uids, [list(hop) for hop in config.fanouts], **options
+    )
     for t, n_id in enumerate(want.n_id):
         assert found[f"node/{t}/n_id"].tolist() == n_id.tolist()
         if want.tree is not None:
@@ -72,30 +82,40 @@ def assert_is_the_reference(
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_source_gives_the_reference(tmp_path, seed, parts):
-    """Of random graphs, some with weights: one native call, hop by hop, with owners here and over the wire, and with cached
-    neighbour lists. Half of the batches are disjoint: with a tree for each seed, or several seeds in one."""
+    """Of random graphs, some with weights, most with times: one native call, hop by hop, with owners here and over the wire, and
+    with cached neighbour lists. Some batches are disjoint: with a tree for each seed, or several seeds in one, and with bounds in
+    time, some of which leave nothing."""
     rng = np.random.default_rng(seed)
     graph = TypedGraph.random(rng, (SINGLE, HETERO, HETERO)[seed % 3])
     if seed % 2:
         graph.weigh(rng)
+    if seed:
+        graph.date(rng)
     weights = tuple("weight" if r in graph.weights else None for r in range(len(graph.edges)))
-    whole = partitioned(random_data(rng, graph), tmp_path, parts, weights=["weight"] if any(weights) else None)
+    named = {"weights": ["weight"] if any(weights) else None, "time_attr": "time" if graph.times else None}
+    whole = partitioned(random_data(rng, graph), tmp_path, parts, **named)
     here, remote = split_up(whole, [[p] for p in rng.permutation(parts).tolist()])
     gid_of, cache = gids_of(whole), make_cache(here, remote, CacheOptions(bytes=1 << 25, topology=1 << 24))
     with closing(cache), open_farm("in process") as farm:
         wire = over_the_wire(farm, remote)
-        for number in range(4):
+        for number in range(8):
             seeds, excluded = random_seeds(graph, rng), random_excluded(graph, rng)
             fanouts = rng.choice([0, 1, 2, 5, 70, -1], (int(rng.integers(1, 4)), len(graph.edges))).tolist()
-            key, replace = int(rng.integers(0, 2**64, dtype=np.uint64)), bool(rng.integers(2))
+            key, repeat = int(rng.integers(0, 2**64, dtype=np.uint64)), bool(rng.integers(2))
             gids = {t: gid_of[t][ids] for t, ids in seeds.items()}
-            trees = Trees().for_seeds(gids) if number == 2 else random_trees(seeds, rng) if number == 3 else None
+            trees = None
+            if number >= 2:
+                trees = random_trees(seeds, rng) if number % 2 else Trees().for_seeds(gids)
+            timed = number >= 4 and bool(graph.times)
+            if timed:
+                trees = with_bounds(trees, rng)
+            last = timed and number >= 6 and not any(weights)
+            draw = {"replace": repeat and not last, "with_edge": True, "weights": weights, "timed": timed, "last": last}
             sent = None if number == 2 else trees
             seed_type, request = request_of(number, key, gids, excluded_edges(graph, excluded, gid_of), sent)
-            draw = {"replace": replace, "with_edge": True, "weights": weights, "disjoint": trees is not None}
-            config = SamplerConfig(seed_type, tuple(map(tuple, fanouts)), **draw)
+            config = SamplerConfig(seed_type, tuple(map(tuple, fanouts)), disjoint=trees is not None, **draw)
             expected = arrays_of(KHopSampler(whole, config), request)
-            assert_is_the_reference(graph, expected, seeds, fanouts, key, replace, excluded, trees)
+            assert_is_the_reference(graph, expected, seeds, config, key, excluded, trees)
             stepped = KHopSampler(whole, config)
             stepped.source.khop = lambda *_: None
             for sampler in (
@@ -105,6 +125,12 @@ def test_every_source_gives_the_reference(tmp_path, seed, parts):
                 KHopSampler(here, config, remote=remote, cache=cache),
             ):
                 assert_same(arrays_of(sampler, request), expected)
+
+
+def with_bounds(trees: Trees, rng: np.random.Generator) -> Trees:
+    until, since = (rng.integers(-6, int(rng.choice([6, 1000])), trees.num_trees) for _ in range(2))
+    which = rng.integers(3)
+    return replace(trees, until=until if which else None, since=np.minimum(since, until) if which != 1 else None)
 
 
 def random_trees(seeds: dict[int, np.ndarray], rng: np.random.Generator) -> Trees:

@@ -150,6 +150,25 @@ def left_of(
     return left
 
 
+def in_windows(
+    edge_type: ReferenceEdgeType, rows: Tensor, since: Tensor | None, until: Tensor | None, left: list[Tensor] | None
+) -> list[Tensor]:
+    """For each row the positions of entries with since <= time <= until, both int64 [F] of the rows or None. left: as
+    `left_of` gives it; None: all."""
+    assert edge_type.times is not None
+    found = []
+    for i, row in enumerate(rows.tolist()):
+        times = edge_type.times[edge_type.indptr[row] : edge_type.indptr[row + 1]]
+        inside = torch.ones(len(times), dtype=torch.bool)
+        if since is not None:
+            inside &= times >= since[i]
+        if until is not None:
+            inside &= times <= until[i]
+        kept = torch.arange(len(times)) if left is None else left[i]
+        found.append(kept[inside[kept]])
+    return found
+
+
 def has_edges(indptr: Tensor, neighbors: Tensor, dst: Tensor, src: Tensor) -> Tensor:
     """bool [n]: whether the row ``dst[i]`` has the neighbour ``src[i]``."""
     rows = [neighbors[indptr[d] : indptr[d + 1]] for d in dst.tolist()]
@@ -221,7 +240,7 @@ def gather_sum(rows: Tensor, src: Tensor, dst: Tensor, n: int, *, mean: bool = F
 @dataclass(frozen=True)
 class ReferenceEdgeType:
     """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id. sums: as in
-    `sample_rows`."""
+    `sample_rows`.  times: int64 [E], of entries; rows are then in the order of (time, user id of the source, edge id)."""
 
     source: int
     destination: int
@@ -230,6 +249,7 @@ class ReferenceEdgeType:
     neighbors: Tensor
     edge_ids: Tensor
     sums: Tensor | None = None
+    times: Tensor | None = None
 
 
 @dataclass
@@ -255,9 +275,13 @@ def khop(
     replace: bool = False,
     excluded: Mapping[int, Set[tuple[int, int]]] | None = None,
     trees: Mapping[int, Tensor] | None = None,
+    since: Tensor | None = None,
+    until: Tensor | None = None,
+    last: bool = False,
 ) -> ReferenceBatch:
     """A whole batch in the user's ids. seeds: by node type.  excluded: by edge type, as for `left_of`.  trees: int64, of the
-    seeds, by node type, where batches are disjoint: a node is then one of a tree.
+    seeds, by node type, where batches are disjoint: a node is then one of a tree.  since, until: int64, for each tree: of
+    rows with times those entries are drawn from for which since <= time <= until.  last: the latest of them are picked.
 
     Local ids of a type: its seeds first (one row each, also when equal), then by first occurrence in the order hop, edge
     type, frontier local id, pick. Each node is expanded in the hop after it was found.
@@ -274,6 +298,11 @@ def khop(
             begin, end = frontier[edge_type.destination]
             tree, rows = _apart(nodes[edge_type.destination][begin:end])
             gone = None if excluded is None else excluded.get(r)
+            left = None if gone is None else left_of(edge_type.indptr, edge_type.neighbors, rows, rows, gone)
+            if edge_type.times is not None and (since is not None or until is not None):
+                bounds = [None if bound is None else bound[tree] for bound in (since, until)]
+                left = in_windows(edge_type, rows, bounds[0], bounds[1], left)
+                left = [each[max(0, len(each) - fanout) :] if last and fanout >= 0 else each for each in left]
             counts, at = sample_rows(
                 edge_type.indptr,
                 rows,
@@ -283,7 +312,7 @@ def khop(
                 hop=hop,
                 edge_type_key=edge_type.key,
                 replace=replace,
-                left=None if gone is None else left_of(edge_type.indptr, edge_type.neighbors, rows, rows, gone),
+                left=left,
                 sums=edge_type.sums,
                 trees=None if trees is None else tree,
             )
