@@ -55,9 +55,13 @@ class DrawOptions:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The options that decide which neighbours are drawn: a checkpoint in mid-epoch resumes only with the same."""
-        times = {"temporal_strategy": ("last" if self.last else "uniform") if self.timed else None}
-        return {"replace": self.replace, **times} | ({"weights": list(self.weights)} if any(self.weights) else {})
+        """The options that decide which neighbours are drawn: a checkpoint in mid-epoch resumes only with the same. None for what
+        is not asked for, so that leaving it out is noticed; checkpoints of earlier releases lack it then."""
+        return {
+            "replace": self.replace,
+            "temporal_strategy": ("last" if self.last else "uniform") if self.timed else None,
+            "weights": list(self.weights) if any(self.weights) else None,
+        }
 
     def to_wire(self) -> dict[str, Any]:
         """The options that an owner has to know, as fields of the message ``expand``.
