@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from glt_lightning.loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
         DistNeighborLoader as DistNeighborLoader,
+        DistSubGraphLoader as DistSubGraphLoader,
         Layer as Layer,
         LinkSpec as LinkSpec,
         LoaderContext as LoaderContext,
@@ -62,6 +63,7 @@ _HOMES = {
     "DistGraph": "glt_lightning.tensors.dist_graph",
     "DistLinkNeighborLoader": "glt_lightning.loader",
     "DistNeighborLoader": "glt_lightning.loader",
+    "DistSubGraphLoader": "glt_lightning.loader",
     "DistTensor": "glt_lightning.tensors.dist_tensor",
     "GLTDataModule": "glt_lightning.lightning",
     "GLTServerClientStrategy": "glt_lightning.lightning",

@@ -319,6 +319,11 @@ def test_options_that_contradict_each_other(changes, message):
 def test_what_does_not_fit_the_graph(tmp_path, folders):
     cases: list[tuple[Any, SamplingOptions, str]] = [
         ({"kind": "induced"}, SamplingOptions(aggregate_first="mean"), "aggregate_first exclude each other"),
+        (
+            {"kind": "induced"},
+            SamplingOptions(time_attr="t"),
+            "time_attr exclude each other: its edges would be of any time",
+        ),
         ({"kind": "induced"}, SamplingOptions(worker_devices=["cuda:0"], num_workers=1), "needs samplers on CPUs"),
     ]
     manifest = folders["one type", 1].manifest

@@ -26,6 +26,7 @@ from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
 from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.batch_transform import BatchTransform
+from glt_lightning.loader.link_spec import check_tree
 from glt_lightning.loader.subgraph_type import check_subgraph
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import (
@@ -47,6 +48,7 @@ from glt_lightning.tensors.dist_graph import DistGraph
 
 PredictSplit = Literal["all", "train", "val", "test"]
 Task = Literal["node", "link"]
+Tree = Literal["end", "example"]
 
 _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
 _PARTITION = PartitionOptions()
@@ -121,6 +123,8 @@ class GLTDataModule(SeedDataModule):
             the other direction); or by split, ``{train: reverse}``. ``None``: ``reverse`` in training, else ``none``.
         reverse_edge_types: With ``task: link`` or ``subgraph_type: bidirectional``, edge types of the other direction where they
             are not called ``rev_REL``: ``{a__rel__b: b__back__a}``.
+        tree: With ``task: link`` and ``disjoint``: ``example`` puts both ends of an edge, or of a negative, into one tree, as
+            SEAL wants it; ``batch`` is then the column of ``edge_label_index``. ``end``: each end has its own.
         subgraph_type: Which edges batches have. ``directional``: those that were sampled. ``bidirectional``: also those of the
             other direction, and where none is stored a flipped copy, of which ``is_flipped`` tells. ``induced``: all edges among
             the nodes of the batch.
@@ -176,6 +180,7 @@ class GLTDataModule(SeedDataModule):
         disjoint: bool = False,
         subgraph_type: SubgraphType = "directional",
         induced_limit: int | None = None,
+        tree: Tree = "end",
     ) -> None:
         links = LinkSeeds.of(
             task,
@@ -208,8 +213,9 @@ class GLTDataModule(SeedDataModule):
         self.subgraph_type, self.induced_limit = subgraph_type, induced_limit
         self.reverse_edge_types = reverse_edge_types
         self.transform = BatchTransform.of("transform", transform)
+        self._added_features = 0 if self.transform is None else self.transform.added_features
         self.seed_weights, self.edge_format, self.with_row = seed_weights, edge_format, with_row
-        self.disjoint = disjoint
+        self.disjoint, self.tree = disjoint, tree
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size)
         self._seed: int | None = self.sampling.seed
@@ -224,6 +230,9 @@ class GLTDataModule(SeedDataModule):
         if not isinstance(self.disjoint, bool):
             raise OptionError(f"disjoint: expected true or false, got {self.disjoint!r:.80}.")
         check_subgraph("", self)
+        check_tree("", self.tree, self.disjoint, None if self.links is None else self.links.neg_sampling)
+        if self.tree == "example" and self.links is None:
+            raise OptionError("tree: example: is about the two ends of an edge. Set task: link, or remove it.")
         self._check_graph()
         for name in ("batch_size", "eval_batch_size"):
             size = getattr(self, name)

@@ -96,8 +96,11 @@ class GraphDataModule(LightningDataModule):
 
     @property
     def num_features(self) -> int | dict[str, int | None] | None:
-        """Width of ``x``; per node type in a heterogeneous graph."""
-        return self._per_type(self._facts.num_features)
+        """Width of ``x``, with the columns that `transform` adds; per node type in a heterogeneous graph."""
+        found = self._per_type(self._facts.num_features)
+        return found if isinstance(found, dict) or not self._added_features else (found or 0) + self._added_features
+
+    _added_features = 0  # by every batch's transform
 
     @property
     def num_categories(self) -> list[int] | dict[str, list[int]] | None:

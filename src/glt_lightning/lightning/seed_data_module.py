@@ -38,6 +38,7 @@ class SeedDataModule(GraphDataModule):
     reverse_edge_types: dict[str, str] | None
     with_row: bool
     disjoint: bool
+    tree: str
 
     def _check_before_partitioning(self, stage: str | None) -> None:
         """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
@@ -96,7 +97,9 @@ class SeedDataModule(GraphDataModule):
                 **loader,
             )
         self.links.require_split(split or "all", self._split_names())
-        return self.links.spec(self._opened(), split or "all", timed=self.sampling.time_attr is not None, **loader)
+        return self.links.spec(
+            self._opened(), split or "all", timed=self.sampling.time_attr is not None, tree=self.tree, **loader
+        )
 
     def _times(self, split: str) -> Any:
         """Those of ``input_time``, by node type where they are given so; None: not given."""

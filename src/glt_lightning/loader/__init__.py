@@ -6,10 +6,12 @@ from glt_lightning.loader.link_loader import DistLinkNeighborLoader
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader, LoaderStats
 from glt_lightning.loader.spec import LoaderSpec
+from glt_lightning.loader.subgraph_loader import DistSubGraphLoader
 
 __all__ = [
     "DistLinkNeighborLoader",
     "DistNeighborLoader",
+    "DistSubGraphLoader",
     "Layer",
     "LinkSpec",
     "LoaderContext",

@@ -35,6 +35,11 @@ class BatchTransform:
             f"callable; got {given!r:.200}. The list of what changes the graph before it is partitioned is data.transforms."
         )
 
+    @property
+    def added_features(self) -> int:
+        """Columns that it appends to ``x``: what the function says by an attribute of this name."""
+        return int(getattr(self.function, "added_features", 0))
+
     def __call__(self, batch: Batch, loader: str, number: int) -> Batch:
         """The batch to use in its place. Raises `DataError` that names the transform and the batch where it fails."""
         where = f"loader {loader!r}: transform {self.name}:"

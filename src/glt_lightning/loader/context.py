@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypedDict, Unpack
+from dataclasses import replace
+from typing import TypedDict, TypeVar, Unpack
 from weakref import WeakSet
 
 import numpy as np
@@ -21,10 +22,13 @@ from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, require_cpu, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.stored import log_ignored, log_stored_dtypes
+from glt_lightning.loader.subgraph_loader import DistSubGraphLoader, SubgraphCollate, check_subgraphs
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import OpenedProducer, ProducedElsewhere, Producer, ProducerSetup, SampledGraph
 from glt_lightning.producer.ranks import Exchange, GatherCounts, Ranks, alone
+
+_Loader = TypeVar("_Loader", bound=DistNeighborLoader)
 
 
 class RankFields(TypedDict, total=False):
@@ -123,6 +127,9 @@ class LoaderContext:
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
+        return self._make_loader(spec, Collate, DistNeighborLoader)
+
+    def _make_loader(self, spec: LoaderSpec, make_collate: type[Collate], make: type[_Loader]) -> _Loader:
         self._check_open()
         if spec.disjoint or self.sampling.time_attr is not None:
             refuse_trees(spec.name, self._producer, self.sampling)
@@ -131,12 +138,17 @@ class LoaderContext:
         config = sampler_config(spec, seeds, manifest, sampling)
         plan = make_plan(spec, seeds, manifest, sampling, self.seed, ranks, self.read_seeds)
         stored = manifest.as_stored if config.stored else manifest
-        collate = Collate(stored, seeds.types)
+        collate = make_collate(stored, seeds.types)
         self._require_possible(spec, collate)
         identity = plan_identity(spec.by_type, plan, seeds, manifest, ranks)
-        loader = DistNeighborLoader(plan, config, self._producer, collate, identity, spec.transform)
+        loader = make(plan, config, self._producer, collate, identity, spec.transform)
         self._loaders.add(loader)
         return loader
+
+    def make_subgraph_loader(self, spec: LoaderSpec) -> DistSubGraphLoader:
+        """A new loader of subgraphs, for graphs with one node type and one edge type. Raises as `make_loader`."""
+        check_subgraphs(spec, self.graph.manifest)
+        return self._make_loader(replace(spec, subgraph_type="induced"), SubgraphCollate, DistSubGraphLoader)
 
     def make_link_loader(self, spec: LinkSpec) -> DistLinkNeighborLoader:
         """A new loader of edges. Raises `OptionError` or `DataError` for a spec that does not fit the graph, `PartitionError` for

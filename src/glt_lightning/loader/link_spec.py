@@ -22,6 +22,9 @@ from glt_lightning.types import EdgeType, GraphSchema
 _BY_TYPE = ("edge_label", "edge_label_time", "negatives", "neg_sampling", "extras")
 
 
+TREES = ("end", "example")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinkSpec:
     """A loader of edges: which edges, their negatives, how many neighbours, in what order.
@@ -54,6 +57,8 @@ class LinkSpec:
         edge_format, subgraph_type, induced_limit, transform, with_row: As in `LoaderSpec`.
         disjoint: Both ends of every edge, and of every negative, are roots of trees of their own. ``batch`` tells of each node to
             which edge its tree belongs; those of negative j belong to edge j modulo the number of edges.
+        tree: With ``disjoint``: ``end``, a tree for each end; ``example``: one for both ends of an edge, or of a negative, and
+            ``batch`` is the column of ``edge_label_index`` that it belongs to.
 
     Raises:
         OptionError: For a spec that contradicts itself; by ``make_link_loader`` for one that does not fit the graph.
@@ -87,6 +92,7 @@ class LinkSpec:
     disjoint: bool = False
     subgraph_type: SubgraphType = "directional"
     induced_limit: int | None = None
+    tree: str = "end"
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
@@ -105,6 +111,7 @@ class LinkSpec:
             )
         object.__setattr__(self, "edge_label_time", as_times(f"{where} edge_label_time", self.edge_label_time))
         options = NegativeSampling.of(self.neg_sampling)
+        check_tree(f"{where} ", self.tree, self.disjoint, options)
         if self.negatives is not None:
             options = self._check_negatives(edges.shape[1], options)
         if self.edge_label is not None and options is not None and options.mode == "triplet":
@@ -227,12 +234,25 @@ class LinkSpec:
             edge_type=schema.edge_types.index(edge_type),
             exclude=self.exclude_target_edges,
             reverse=reverse,
+            joint=self.tree == "example",
         )
 
     def _edge_type(self, schema: GraphSchema) -> EdgeType:
         if self.edge_type is None and len(schema.edge_types) == 1:
             return schema.edge_types[0]
         return known_type(self, "edge_type", self.edge_type, schema)
+
+
+def check_tree(where: str, tree: str, disjoint: bool, options: NegativeSampling | None) -> None:
+    """Raises `OptionError` for trees that edges with these negatives cannot have. where: begins the errors."""
+    one_of(f"{where}tree", tree, TREES)
+    if tree == "example" and not disjoint:
+        raise OptionError(f"{where}tree: example needs disjoint: true, without which a batch has no trees.")
+    if tree == "example" and options is not None and options.mode == "triplet":
+        raise OptionError(
+            f"{where}tree: example needs negatives that are pairs of nodes, and those of neg_sampling.mode triplet share the "
+            "source of their edge. Set neg_sampling: binary."
+        )
 
 
 def _ids(name: str, given: Any) -> np.ndarray:

@@ -63,6 +63,10 @@ def subgraph_task(spec: NamedSpec, manifest: Manifest, sampling: SamplingOptions
             f"{where} and sampling.aggregate_first exclude each other: the last hop that is aggregated has the nodes whose edges "
             "are wanted. Remove one of them."
         )
+    if sampling.time_attr is not None:
+        raise OptionError(
+            f"{where} and sampling.time_attr exclude each other: its edges would be of any time. Remove one of them."
+        )
     if sampling.worker_devices:
         raise OptionError(f"{where} needs samplers on CPUs. Remove sampling.worker_devices.")
     if kind == INDUCED:

@@ -24,7 +24,8 @@ class LinkTask:
     strict, sharing, self_loops and unresolved; None: no negatives.  timed: their nodes exist at the time of
     their edge.  exclude: whether messages are passed over the edges of the batch
     (``none``), over those of the other direction alone (``self``), or over neither (``reverse``).  reverse: index of the edge
-    type of the other direction, which may be the same; None: there is none.
+    type of the other direction, which may be the same; None: there is none.  joint: in a disjoint batch, both ends of an edge, or
+    of a negative, are in one tree, which is theirs alone; not with triplets.
 
     Raises `DataError` for values that no loader has.
     """
@@ -40,11 +41,14 @@ class LinkTask:
     unresolved: str = "error"
     exclude: str = "none"
     reverse: int | None = None
+    joint: bool = False
 
     def __post_init__(self) -> None:
         kinds = {"mode": (None, *NEGATIVE_MODES), "sharing": SHARINGS, "exclude": EXCLUDE, "unresolved": UNRESOLVED}
         bad = [name for name, known in kinds.items() if getattr(self, name) not in known]
-        bad += [name for name in ("strict", "self_loops", "timed") if not isinstance(getattr(self, name), bool)]
+        bad += [
+            name for name in ("strict", "self_loops", "timed", "joint") if not isinstance(getattr(self, name), bool)
+        ]
         if type(self.amount) not in (int, float) or not 0 < self.amount <= _MOST_AMOUNT:
             bad.append("amount")
         for name in ("edge_type", "reverse"):
@@ -53,6 +57,8 @@ class LinkTask:
                 bad.append(name)
         if not isinstance(self.loader, str) or len(self.loader) > _MOST_NAME:
             bad.append("loader")
+        if self.joint and self.mode == "triplet":
+            bad.append("joint")
         if bad:
             raise DataError(f"link: {bad[0]}: {getattr(self, bad[0])!r:.80} is not allowed.")
 
@@ -82,7 +88,8 @@ class LinkTask:
         return TRIALS if (self.strict or self.timed) and self.sharing == "none" else 1
 
     def to_wire(self) -> dict[str, Any]:
-        return asdict(self)
+        sent = asdict(self)  # servers of earlier releases do not know the last one
+        return sent if self.joint else {name: value for name, value in sent.items() if name != "joint"}
 
     @classmethod
     def from_wire(cls, given: Any, num_edge_types: int | None = None) -> LinkTask:

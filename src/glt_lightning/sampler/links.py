@@ -30,8 +30,9 @@ class EdgeSeeds:
     seeds: node type -> int64 gids, each once, in first-occurrence order of the edges' sources, destinations, and those of
     negatives, edge type after edge type.  excluded: edges over which no messages are passed.  arrays: by PyG's names, with
     positions among these seeds; those of further edge types by `of_type`.  counters: what it took to find them.
-    Of a disjoint batch, seeds are as they come.  trees: the bounds of their trees, where there are some.  examples: int64, the
-    number of the edge that each tree belongs to, edge type after edge type; negative j belongs to edge j modulo their number.
+    Of a disjoint batch, seeds are as they come.  trees: those of the seeds where they have none of their own, and their bounds,
+    where there are some.  examples: int64, the number of the edge that each tree belongs to, edge type after edge type; negative
+    j belongs to edge j modulo their number. Of trees with both ends it is the number of the tree: negatives follow the edges.
     """
 
     seeds: dict[int, np.ndarray]
@@ -60,6 +61,9 @@ class LinksSampler:
             key = key_of_type(request.key, edge_type, len(self._links))
             found.append(link.find(replace(mine, key=key)))
         seeds, lids, examples = self._place(found)
+        trees = _trees_of(request, examples, found)
+        if self._source.config.disjoint and any(link.task.joint for link in self._links):
+            trees, examples = self._joint_trees(request, found)
         arrays = {}
         for i, (link, ends) in enumerate(zip(self._links, found, strict=True)):
             for name, array in (ends.arrays | link.fields(lids[4 * i : 4 * i + 4])).items():
@@ -67,7 +71,7 @@ class LinksSampler:
         counters = Counters(remote_s=self._source.local.counters.remote_s)
         counters.sample_s = time.perf_counter() - begin - counters.remote_s
         excluded = _joined(request.excluded, [each for ends in found for each in ends.excluded])
-        return EdgeSeeds(seeds, excluded, arrays, counters, _trees_of(request, examples, found), examples)
+        return EdgeSeeds(seeds, excluded, arrays, counters, trees, examples)
 
     def _place(self, found: Sequence[LinkEnds]) -> tuple[dict[int, np.ndarray], list[np.ndarray], np.ndarray | None]:
         """(seeds, positions among them of all arrays of ``found``, `EdgeSeeds.examples`)"""
@@ -87,6 +91,20 @@ class LinksSampler:
             lids[i] = lids[i - 2]
         in_order = sorted(range(len(arrays)), key=lambda i: types[i])
         return seeds, lids, np.concatenate([examples[i] for i in in_order])
+
+    def _joint_trees(self, request: BatchRequest, found: Sequence[LinkEnds]) -> tuple[Trees, np.ndarray]:
+        """The trees of seeds in the order of `_place`, both ends of an edge or negative in one. Raises `DataError` for bounds."""
+        if request.trees is not None:
+            raise DataError(f"batch {request.number}: trees with both ends of an edge have no bounds in time.")
+        of: dict[int, list[np.ndarray]] = {}
+        first = 0
+        for link, ends in zip(self._links, found, strict=True):
+            for node_type, gids, begin in zip(
+                (*link.types, *link.types), ends.all, (0, 0, len(ends.src), len(ends.src)), strict=True
+            ):
+                of.setdefault(node_type, []).append(np.arange(len(gids), dtype=np.int32) + np.int32(first + begin))
+            first += len(ends.src) + len(ends.src_neg)
+        return Trees({t: np.concatenate(of[t]) for t in sorted(of)}), np.arange(first)
 
 
 def split_by_type(request: BatchRequest, tasks: Sequence[LinkTask]) -> list[BatchRequest]:

@@ -1,0 +1,104 @@
+"""Ready transforms of batches, for ``data.transform``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.loader.edge_index import plain
+
+_FAR = 1 << 20  # of a node that is not reached
+
+
+class DRNL:
+    """Labels the nodes around each pair by their distances to its two ends, as SEAL does (Zhang and Chen, 2018): double-radius
+    node labelling.
+
+    For batches of edges in a graph with one node type, ``disjoint`` with ``tree: example`` and usually ``subgraph_type:
+    induced``. A node at the distances a and b, each without passing the other end, gets 1 + min(a, b) + h (h + r - 1), with h, r
+    = divmod(a + b, 2); the ends 1, and a node that reaches only one of them 0. Edges count in both directions.
+
+    Args:
+        max_z: Labels above it become it.
+        to: ``z``: batches have the labels, int64 [N].  ``x``: they are appended to ``x`` as ``max_z + 1`` columns of 0 and 1, or
+            make it up where nodes have none.
+
+    Raises:
+        OptionError: For other arguments.
+        DataError: For a batch without trees of both ends.
+
+    Example:
+        >>> edges = np.array([[0, 3], [1, 4]])
+        >>> spec = LinkSpec(
+        ...     name="seal", edge_label_index=edges, num_neighbors=[-1], batch_size=2, disjoint=True, tree="example",
+        ...     subgraph_type="induced", transform=DRNL(),
+        ... )
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     batch = next(iter(context.make_link_loader(spec)))
+        >>> batch.z[batch.edge_label_index]
+        tensor([[1, 1],
+                [1, 1]])
+    """
+
+    def __init__(self, max_z: int = 20, to: str = "z") -> None:
+        if isinstance(max_z, bool) or not isinstance(max_z, int) or max_z < 1:
+            raise OptionError(f"DRNL: max_z: expected an integer >= 1, got {max_z!r:.80}.")
+        if to not in ("x", "z"):
+            raise OptionError(f"DRNL: to: expected x or z, got {to!r:.80}.")
+        self.max_z, self.to = max_z, to
+
+    @property
+    def added_features(self) -> int:
+        """Columns that it appends to ``x``, for `GLTDataModule.num_features`."""
+        return self.max_z + 1 if self.to == "x" else 0
+
+    def __call__(self, batch: Any) -> Any:
+        if "edge_label_index" not in batch or "batch" not in batch:
+            raise DataError(
+                "DRNL labels batches of edges in which the two ends of a pair are in one tree, in a graph with one node type. "
+                "Set task: link, disjoint: true and tree: example."
+            )
+        ends, tree = batch.edge_label_index, batch.batch
+        column = torch.arange(ends.size(1), device=ends.device)
+        if not torch.equal(tree[ends], torch.stack([column, column])):
+            raise DataError("DRNL: the two ends of a pair are in different trees. Set tree: example.")
+        z = drnl(plain(batch.edge_index), ends, len(tree)).clamp(max=self.max_z)
+        if self.to == "z":
+            batch.z = z
+            return batch
+        labels = torch.nn.functional.one_hot(z, self.max_z + 1).to(torch.float32)
+        x = batch.get("x")
+        batch.x = labels if x is None else torch.cat([x.to(labels.dtype), labels], dim=1)
+        return batch
+
+
+def drnl(edge_index: Tensor, ends: Tensor, num_nodes: int) -> Tensor:
+    """int64 [N]: the labels. edge_index: int64 [2, E].  ends: int64 [2, K], the two ends of each pair, in parts of the graph that
+    have no common edge."""
+    both = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    to_first, to_second = (_distances(both, ends[i], ends[1 - i], num_nodes) for i in (0, 1))
+    reached = (to_first < _FAR) & (to_second < _FAR)
+    total = to_first + to_second
+    half = total // 2
+    z = torch.where(reached, 1 + torch.minimum(to_first, to_second) + half * (half + total % 2 - 1), 0)
+    z[ends.flatten()] = 1
+    return z
+
+
+def _distances(edges: Tensor, begin: Tensor, without: Tensor, num_nodes: int) -> Tensor:
+    """int64 [N]: edges on the shortest way from ``begin`` without the nodes ``without``."""
+    gone = torch.zeros(num_nodes, dtype=torch.bool, device=edges.device)
+    gone[without] = True
+    gone[begin] = False  # a pair of one node
+    src, dst = edges[:, ~(gone[edges[0]] | gone[edges[1]])]
+    found = torch.full((num_nodes,), _FAR, dtype=torch.int64, device=edges.device)
+    found[begin] = 0
+    for distance in range(1, num_nodes):
+        new = dst[(found[src] == distance - 1) & (found[dst] == _FAR)]
+        if not len(new):
+            break
+        found[new] = distance
+    return found
