@@ -328,6 +328,10 @@ def test_where_parts_are_remote(made, cache) -> None:
         graph = HostsGraph(here, link(rank), "127.0.0.1")
         ranks = {"rank": rank, "world_size": 2, "exchange": exchange}
         with LoaderContext(graph, SamplingOptions(**OPTIONS), seed=3, cache=cache, **ranks) as context:
+            loader = context.make_loader(chosen[0])
+            for _ in loader:
+                pass
+            assert (loader.stats().counters.cached_frontier_rows > 0) == (cache is not None)
             mine = batches(context, chosen)
             exchange("all done")
             return mine
@@ -487,3 +491,71 @@ def test_no_negative_exists(tmp_path: Path) -> None:
     ):
         one_batch(graph, spec)
     assert issubclass(DataError, GLTError)
+
+
+# Several types of seeds, GPUs, other edges
+
+
+def test_seeds_of_several_types_have_their_own_times(tmp_path: Path) -> None:
+    source = shop("nodes")
+    graph = partitioned_by_time(source, tmp_path, 2)
+    seeds = {"user": np.array([3, 5, 3]), "item": np.array([7, 8])}
+    times = {"user": np.array([4, 12, 9]), "item": np.array([2, 11])}
+    spec = LoaderSpec(name="t", seeds=seeds, input_time=times, num_neighbors=[-1], batch_size=5, shuffle=True)
+    batch = one_batch(graph, spec)
+    for t, first in (("item", 0), ("user", 2)):
+        store = batch[t]
+        assert store.seed_time.tolist() == times[t][store.input_id].tolist()
+        for k, time in enumerate(store.seed_time.tolist()):
+            root = int(seeds[t][store.input_id[k]])
+            nodes, edges = whole_tree(source, t, root, 1, NO_BOUND, time)
+            assert trees(batch, 5)[first + k] == Tree(sorted(nodes), edges)
+    own = one_batch(graph, replace(spec, input_time={"user": times["user"]}))
+    assert (
+        own["item"].seed_time.tolist() == np.asarray(source.node["item"]["time"])[[7, 8]][own["item"].input_id].tolist()
+    )
+
+
+def test_edges_of_several_types_have_their_own_times(tmp_path: Path) -> None:
+    source, names = shop("edges"), ("item__viewed__user", "user__buys__item")
+    edges = {name: source.edge_index[tuple(name.split("__"))][:, :7] for name in names}
+    times = {name: np.arange(7) + 3 * i for i, name in enumerate(names)}
+    spec = LinkSpec(
+        name="t",
+        edge_label_index=edges,
+        edge_label_time=times,
+        neg_sampling="binary",
+        num_neighbors=[-1],
+        batch_size=14,
+        shuffle=True,
+    )
+    batch = one_batch(partitioned_by_time(source, tmp_path), spec, with_edge=True)
+    examples = []
+    for name in names:
+        store = batch[tuple(name.split("__"))]
+        mine = times[name][store.input_id].tolist()
+        assert store.edge_label_time.tolist() == mine * 2
+        examples += mine
+    for e in source.schema.edge_types:
+        if (of_edges := times_of_edges(source, e)) is not None:
+            example = batch[e[2]].batch[batch[e].edge_index[1]].numpy()
+            assert (of_edges[batch[e].e_id] <= np.array(examples)[example]).all()
+            assert len(example)
+
+
+@pytest.mark.parametrize(
+    ("of", "changes", "said"),
+    [
+        (
+            "edges",
+            {"subgraph_type": "induced"},
+            r"'t': subgraph_type: 'induced' adds stored edges .* also later ones than",
+        ),
+        ("nodes", {"subgraph_type": "induced"}, r"'t': subgraph_type: 'induced' adds stored edges"),
+        ("edges", {"subgraph_type": "bidirectional"}, r"'t': subgraph_type: 'bidirectional' adds stored edges"),
+    ],
+)
+def test_edges_that_are_not_drawn_may_be_later(tmp_path: Path, of: str, changes: dict, said: str) -> None:
+    graph = timed_graph(tmp_path, [(0, 1), (1, 0)], 2, times=[1, 2], of=of)
+    with pytest.raises(OptionError, match=said):
+        one_batch(graph, node_spec([0], [1], [1], **changes))

@@ -50,7 +50,11 @@ class SeedDataModule(GraphDataModule):
             self._own_seeds(name)
 
     def _check_times(self) -> None:
-        time_attr = self.sampling.time_attr
+        time_attr, stored = self.sampling.time_attr, self.partition.time_attr
+        if time_attr is not None and time_attr != stored and self.dataset is not None:
+            raise OptionError(
+                f"sampling.time_attr: {time_attr}: partition.time_attr is {stored}. Set both to the attribute that has the times."
+            )
         if self.links is not None:
             self.links.check_times(time_attr)
         if unknown := set(self.input_time) - {"train", "val", "test", "all"}:

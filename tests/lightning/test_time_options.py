@@ -1,0 +1,152 @@
+"""Times in a data module: what reads them, for nodes and for edges, and what is refused before anything is partitioned."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glt_lightning import GLTDataModule, LinkPredictor
+from glt_lightning.errors import DataError, GLTError, OptionError
+
+EDGES, NODES = 400, 60
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    """Edges with times that are their numbers; every node has the time 0."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "graph.npz"
+    np.savez(
+        path,
+        edge_index=rng.permutation(np.stack(np.triu_indices(NODES, 1), 1))[:EDGES].T,
+        edge_time=np.arange(EDGES),
+        x=rng.random((NODES, 4), np.float32),
+        y=rng.integers(0, 2, NODES),
+        train_idx=np.array([43, 55, 43, 49]),
+        val_idx=np.array([7]),
+        test_idx=np.array([8]),
+    )
+    for name, part in (("train", slice(0, 300)), ("val", slice(300, 350)), ("test", slice(350, 400))):
+        np.save(tmp_path / f"{name}.npy", np.load(path)["edge_index"][:, part])
+        np.save(tmp_path / f"{name}_time.npy", np.arange(EDGES)[part])
+    return path
+
+
+def temporal(graph: Path, **options: Any) -> GLTDataModule:
+    plain: dict[str, Any] = {"num_neighbors": [4, 2], "batch_size": 16, "partition": {"time_attr": "edge_time"}}
+    return GLTDataModule(str(graph), str(graph.parent), **plain | {"sampling": {"time_attr": "edge_time"}} | options)
+
+
+def splits(graph: Path, **more: Any) -> dict[str, Any]:
+    folder = graph.parent
+    names = ("train", "val", "test")
+    return {n: {"edge": folder / f"{n}.npy", "time": folder / f"{n}_time.npy"} | more for n in names}
+
+
+def test_times_of_nodes_by_split(graph: Path) -> None:
+    data = temporal(graph, input_time={"train": [40, 390, 0, 200], "val": np.array([100]), "all": np.full(NODES, 7)})
+    data.prepare_data()
+    data.setup()
+    try:
+        batch = next(iter(data.train_dataloader()))
+        assert dict(zip(batch.input_id.tolist(), batch.seed_time.tolist(), strict=True)) == {
+            0: 40,
+            1: 390,
+            2: 0,
+            3: 200,
+        }
+        assert (batch.edge_time <= batch.seed_time[batch.batch[batch.edge_index[1]]]).all()
+        assert batch.edge_time.numel()
+        assert next(iter(data.val_dataloader())).seed_time.tolist() == [100]
+        assert set(next(iter(data.predict_dataloader())).seed_time.tolist()) == {7}
+        with pytest.raises(
+            OptionError, match=r"loader 'test': input_time: missing, and sampling.time_attr is edge_time"
+        ):
+            data.test_dataloader()
+    finally:
+        data.teardown()
+
+
+def test_times_of_edges_by_split(graph: Path, make_trainer: Any) -> None:
+    data = temporal(graph, task="link", edge_splits=splits(graph), eval_num_neighbors=[4, 2])
+    model = LinkPredictor(data.num_features, hidden_channels=8, num_layers=2)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    data.setup()
+    try:
+        for loader, begin in ((data.train_dataloader(), 0), (data.test_dataloader(), 350)):
+            batch = next(iter(loader))
+            positives = len(batch.input_id)
+            times = begin + batch.input_id
+            assert batch.edge_label_time.tolist() == times.repeat(2).tolist()
+            assert batch.edge_label_index.shape[1] == 2 * positives
+            later = batch.edge_time > times[batch.batch[batch.edge_index[1]]]
+            assert not later.any()
+            assert batch.edge_time.numel()
+    finally:
+        data.teardown()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"partition": {}}, "sampling.time_attr: edge_time: partition.time_attr is None. Set both to the attribute"),
+        ({"input_time": {"fit": [1]}}, "input_time: expected any of train, val, test, all; got fit"),
+        (
+            {"input_time": {"train": [1]}, "sampling": {}},
+            "input_time: nothing reads these times of seed nodes; set sampling.time_attr",
+        ),
+        (
+            {"input_time": {"train": [1]}, "task": "link"},
+            "input_time: nothing reads these times of seed nodes; those of edges are time of edge_splits",
+        ),
+        (
+            {"task": "link", "edge_splits": {"train": "train.npy"}},
+            "edge_splits.train.time: missing, and sampling.time_attr is edge_time. Give a time for each edge",
+        ),
+        (
+            {"task": "link", "edge_splits": {"val": {"edge": "v.npy", "time": "t.npy"}}, "sampling": {}},
+            "edge_splits.val.time: nothing reads these times. Set sampling.time_attr",
+        ),
+        (
+            {"task": "link", "neg_sampling": {"mode": "triplet", "sharing": "shared"}},
+            "task: link: neg_sampling.sharing: 'shared' shares negatives between edges of different times",
+        ),
+        (
+            {"sampling": {"time_attr": "edge_time", "temporal_strategy": "last", "weight_attr": "w"}},
+            "sampling.temporal_strategy: 'last' takes the latest edges, whatever their weights",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused_at_construction(graph: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(said)):
+        temporal(graph, **options)
+
+
+def test_pairs_without_times_are_refused(graph: Path) -> None:
+    given = splits(graph)
+    given["test"]["negative_edges"] = np.array([[0, 1], [2, 3]])
+    data = temporal(graph, task="link", edge_splits=given)
+    data.prepare_data()
+    data.setup()
+    try:
+        with pytest.raises(DataError, match=r"edge_splits.test: its pairs of label 0 \(negative_edges\) have no times"):
+            data.test_dataloader()
+    finally:
+        data.teardown()
+
+
+def test_splits_at_random_have_no_times(graph: Path) -> None:
+    data = temporal(graph, task="link", edge_splits={"num_val": 0.1, "num_test": 0.1})
+    data.prepare_data()
+    data.setup()
+    try:
+        with pytest.raises(GLTError, match=r"loader 'train': edge_label_time: missing, .* Give a time for each edge"):
+            data.train_dataloader()
+    finally:
+        data.teardown()
