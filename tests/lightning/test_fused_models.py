@@ -56,7 +56,7 @@ def summed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return kinds
 
 
-@pytest.mark.parametrize("name", ["GraphSAGE", "GCN", "GIN", "GAT", "GATv2Conv", "PNA"])
+@pytest.mark.parametrize("name", ["GraphSAGE", "GCN", "GCNConv", "GIN", "GAT", "GATv2Conv", "PNA"])
 def test_one_node_type(make_data, name: str, summed: list[str]) -> None:
     batch = one_batch(make_data(num_neighbors=[3, 3]))
     assert (batch.edge_index[1].diff() >= 0).all()
@@ -78,7 +78,7 @@ def test_several_node_types(make_data, name: str, summed: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "edge_format", "number"),
     [
-        *((name, {}, "tensor", 1) for name in ("GCN", "GIN", "GATv2Conv")),
+        *((name, {}, "tensor", 1) for name in ("GCN", "GCNConv", "GIN", "GATv2Conv")),
         ("PNA", PNA, "tensor", 1),
         ("RGCN", {"num_relations": 3}, "tensor", 2),
         ("GAT", {"norm": "batch_norm", "jk": "cat"}, "tensor", 2),

@@ -196,7 +196,8 @@ def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data, 
         ("GraphConv", {}, True),
         ("LEConv", {}, True),
         ("ResGatedGraphConv", {}, True),
-        ("GCNConv", {}, False),  # degrees of the neighbours
+        ("GCNConv", {}, True),  # with the degrees in the whole batch
+        ("GCNConv", {"flow": "target_to_source"}, False),  # degrees of the neighbours
         ("ChebConv", {"K": 3}, False),  # neighbours of neighbours
         ("TAGConv", {}, False),
         ("RGCN", {"num_relations": 2}, True),
@@ -226,6 +227,7 @@ def test_convolutions_by_name_are_trimmed_where_that_is_right(
             OptionError,
             "GAT with model_kwargs {'heads': 3}: .*divisible",
         ),
+        ({"model": "GCN", "model_kwargs": {"cached": True}}, OptionError, "GCN: cached: expected false, got True"),
         ({"in_channels": {"a": 1}}, OptionError, "metadata: needed"),
         ({"in_channels": None}, OptionError, "num_nodes: needed to learn embeddings"),
         ({"metadata": (["a"], [("a", "to", "a")])}, OptionError, "one entry per node type"),
@@ -239,6 +241,15 @@ def test_convolutions_by_name_are_trimmed_where_that_is_right(
 def test_bad_arguments(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         GraphSAGE(**SHAPE | options)
+
+
+def test_edges_of_the_first_batch_are_not_kept() -> None:
+    shape = EncoderShape(in_channels=WIDTH, hidden_channels=16, num_layers=2, dropout=0.0)
+    for name in ("GCNConv", "SGConv"):
+        with pytest.raises(
+            OptionError, match=f"{name}: cached: expected false, got True: PyG would use the edges of the"
+        ):
+            make_encoder(name, {"cached": True}, shape)
 
 
 def test_models_without_a_form_for_two_node_types_say_so(make_data) -> None:

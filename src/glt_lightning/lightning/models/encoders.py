@@ -28,7 +28,14 @@ from glt_lightning.lightning.models.gnn import (
 )
 from glt_lightning.lightning.models.hgt import HGTLayer
 from glt_lightning.lightning.models.layers import conv_names, made, make_conv
-from glt_lightning.lightning.models.loops import add_loop_sink, run_with_loops, take_self_loops, with_self_loops
+from glt_lightning.lightning.models.loops import (
+    add_loop_sink,
+    gcn_weights,
+    run_with_loops,
+    take_normalization,
+    take_self_loops,
+    with_self_loops,
+)
 from glt_lightning.lightning.models.rgcn import EdgeKindConv, RGCNLayer
 from glt_lightning.lightning.models.trim import Form, layer_size, ordered_edges, per_hop, run_layer
 from glt_lightning.nn import fuse_layers, relu_dropout
@@ -179,7 +186,7 @@ class ConvStack(nn.Module):
         given: dict[str, Any] = {"num_categories": codes, "node_embedding": shape.node_embedding}
         self.encoder = NodeEncoder(shape.in_channels, shape.num_nodes, shape.hidden_channels, **given)
         self.convs = fuse_layers(nn.ModuleList(convs))
-        self.loops = take_self_loops(convs)
+        self.gcn_loops, self.loops = take_normalization(convs), take_self_loops(convs)
         self.dropout = nn.Dropout(shape.dropout)
         self.with_type = with_type
         widths = [shape.hidden_channels] * len(convs)
@@ -192,25 +199,26 @@ class ConvStack(nn.Module):
     def forward(self, batch: Data) -> Tensor:
         take_aggregate(batch, (), len(self.convs))
         x = self.encoder("node", batch)
-        kinds: Tensor | None = None
+        (edge_index, order), values = ordered_edges(batch), []
         if self.with_type:
             if "edge_type" not in batch:
                 raise DataError(
                     "encoder: RGCN: the edges have no attribute edge_type, from which RGCN reads their kinds."
                 )
-            kinds = batch.edge_type.long()
-        edge_index, order = ordered_edges(batch)
-        kinds = kinds if kinds is None or order is None else kinds[order]
-        if self.loops and self.forms is None:
+            values = [batch.edge_type.long() if order is None else batch.edge_type.long()[order]]
+        elif self.gcn_loops is not None:
+            edge_index, weights = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
+            values = [weights]
+        elif self.loops and self.forms is None:
             edge_index = with_self_loops(edge_index, len(x))
         hops = per_hop(batch, x, batch.edge_index)
         for i, conv in enumerate(self.convs):
             if self.forms is None:
-                x = conv(x, edge_index)
+                x = conv(x, edge_index, *values)
             else:
                 size = layer_size(len(self.convs) - 1 - i, *hops)
-                further = () if kinds is None else (kinds[: size.edges],)
+                needed = size.edges + (size.destinations if self.gcn_loops else 0)
                 run = run_with_loops if self.loops else run_layer
-                x = run(conv, self.forms[i], x, size, edge_index[:, : size.edges], *further)
+                x = run(conv, self.forms[i], x, size, edge_index[:, :needed], *(each[:needed] for each in values))
             x = relu_dropout(x, self.dropout.p, self.training)
         return x[: num_seeds(batch)]

@@ -17,10 +17,12 @@ from glt_lightning.embedding import DistEmbedding
 from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated, take_aggregate
+from glt_lightning.lightning.models.layers import refuse_cached
 from glt_lightning.lightning.models.loops import (
     add_loop_sink,
     gcn_weights,
     run_with_loops,
+    take_normalization,
     take_self_loops,
     with_self_loops,
 )
@@ -49,6 +51,7 @@ _PNA = {"aggregators": ["mean", "min", "max", "std"], "scalers": ["identity", "a
 
 def family_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a class of the family as it takes them: `PNA` wants the degrees that it is scaled by as a tensor."""
+    refuse_cached(name, options)
     if name != "PNA":
         return dict(options)
     degrees = torch.as_tensor(options.get("deg", ()))
@@ -111,10 +114,10 @@ class HomogeneousGNN(nn.Module):
         self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), **given)
         width = hidden_channels if in_channels is None or codes else in_channels
         options = family_options(name, options)
-        self.gcn_loops = _take_normalization(options) if name == "GCN" else None
         self.gnn = fuse_layers(
             gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
         )
+        self.gcn_loops = take_normalization(self.gnn.convs)
         self.loops = take_self_loops(self.gnn.convs)
         self.forms = find_forms(name, self.gnn.convs, [width] + [hidden_channels] * (num_layers - 1), options)
         if self.loops and self.forms is None:
@@ -371,16 +374,3 @@ def find_forms(
         f"depend ({reason})."
     )
     return None
-
-
-def _take_normalization(options: dict[str, Any]) -> bool | None:
-    """Takes GCN's normalisation out of its layers' options, so that it is computed once, with the degrees in the whole batch.
-
-    Returns whether it adds self-loops; None where it cannot be taken: the layers then do what they do. To ``improved`` PyG pays
-    regard where edges have weights, which those of a batch have not.
-    """
-    if not options.get("normalize", True) or options.get("cached") or "flow" in options:
-        return None
-    options["normalize"] = False
-    options.pop("improved", None)
-    return options.pop("add_self_loops", None) is not False

@@ -23,6 +23,7 @@ def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: b
 
     Raises `OptionError` for one that needs more than x and edge_index, which is detected by running it once.
     """
+    refuse_cached(name, options)
     kind = getattr(pyg_convs, name)
     known = inspect.signature(kind.__init__).parameters
     options = dict(options)
@@ -45,6 +46,15 @@ def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: b
         f"encoder: {name} cannot be used here: with {what} alone, width {width} and encoder_kwargs {dict(options)} it raises "
         f"{reason[:200]}. Choose another encoder, or correct encoder_kwargs."
     )
+
+
+def refuse_cached(name: str, options: Mapping[str, Any]) -> None:
+    """Raises `OptionError` for ``cached``, with which PyG keeps the edges that a layer is given first."""
+    if options.get("cached"):
+        raise OptionError(
+            f"{name}: cached: expected false, got {options['cached']!r}: PyG would use the edges of the first batch for all "
+            "batches. Remove it."
+        )
 
 
 def _try(conv: nn.Module, width: int, two_types: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GATv2Conv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from glt_lightning.lightning.models.trim import Form, LayerSize, run_layer
@@ -69,6 +69,20 @@ def run_with_loops(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge
         x = torch.cat([x, x[-1:]])
     larger = LayerSize(max(size.sources, rows), rows, edges.size(1))
     return run_layer(conv, form, x, larger, edges)[: size.destinations]
+
+
+def take_normalization(convs: Iterable[nn.Module]) -> bool | None:
+    """Takes GCN's normalisation off convolutions, so that it is computed once, with the degrees in the whole batch.
+
+    Returns whether it adds self-loops; None where it cannot be taken: the layers then do what they do. To ``improved`` PyG pays
+    regard where edges have weights, which those of a batch have not.
+    """
+    found: list[Any] = list(convs)
+    if not all(type(c) is GCNConv and c.normalize and c.flow == "source_to_target" for c in found):
+        return None
+    for conv in found:
+        conv.normalize = False
+    return bool(found[0].add_self_loops)
 
 
 def gcn_weights(edge_index: Tensor, num_nodes: int, dtype: torch.dtype, *, loops: bool) -> tuple[Tensor, Tensor]:
