@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class HGTLayer(nn.Module):
         # The factors of the edge types are in the keys. Of a scalar the scores would stay in bfloat16 under autocast.
         one = rows.new_ones(1, 1)
         sent: Tensor = self.conv.propagate(
-            merge_edges([edges[e] for e in into], [len(x[e[0]]) for e in into], len(rows)),
+            merge_edges([edges[e] for e in into], [len(x[e[0]]) for e in into]),
             k=_one(keys).view(shape),
             q=queries.view(shape),
             v=_one(values).view(shape),
@@ -82,21 +83,15 @@ def _one(rows: Sequence[Tensor]) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat(list(rows))
 
 
-def merge_edges(parts: Sequence[Tensor], sources: Sequence[int], destinations: int) -> Tensor:
-    """Edges [2, E] into the same nodes, each part ascending in them, as one that is ascending, too; those of a node in the order
-    of the parts. The sources of a part are numbered after those of the parts before.
+def merge_edges(parts: Sequence[Tensor], sources: Sequence[int]) -> Tensor:
+    """Edges [2, E] into the same nodes as one list that is ascending in them; those of a node in the order of the parts. The
+    sources of a part are numbered after those of the parts before.
 
-    Where an edge belongs is counted, so that nothing is sorted and no shape depends on values.
+    Counting the places of edges that are ascending in each part takes as long as the sort (8,000: 0.2 ms, 100,000: 5 ms).
     """
     if len(parts) == 1:
         return parts[0]
-    plains, moved, places, first = [plain(part) for part in parts], [], [], 0
-    nodes = torch.arange(destinations + 1, device=parts[0].device)
-    pointers = torch.stack([torch.searchsorted(part[1].contiguous(), nodes) for part in plains])
-    for p, part in enumerate(plains):
-        before = pointers[:p, 1:].sum(0) + pointers[p + 1 :, :-1].sum(0)
-        places.append(before[part[1]] + torch.arange(part.size(1), device=part.device))
-        moved.append(torch.stack([part[0] + first, part[1]]))
-        first += sources[p]
+    starts = accumulate(sources, initial=0)
+    moved = [torch.stack([row + start, col]) for (row, col), start in zip(map(plain, parts), starts, strict=False)]
     together = torch.cat(moved, dim=1)
-    return torch.empty_like(together).index_copy(1, torch.cat(places), together)
+    return together[:, together[1].argsort(stable=True)]
