@@ -13,7 +13,7 @@ from typing import Any
 
 from glt_lightning import ClusterOptions, GLTDataModule
 from glt_lightning.options import DeadlineOptions, RetryOptions, SecurityOptions
-from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.plan import ServerPlan
 from glt_lightning.transport.certs import run_certs
 from tests.faults import cells
 from tests.faults.zygote import Zygote

@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 
-from glt_lightning.server.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer
+from glt_lightning.server.plan import ServerPlan
 
 
 def main() -> None:

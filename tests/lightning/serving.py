@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning import CacheOptions, ClusterOptions
-from glt_lightning.server.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer
+from glt_lightning.server.plan import ServerPlan
 from tests.helpers.servers import cluster
 
 

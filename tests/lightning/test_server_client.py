@@ -21,7 +21,8 @@ from glt_lightning.cluster.graph import RemoteGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.errors import DataError, OptionError, PartitionError, PeerError, PeerLostError
 from glt_lightning.options import ClusterOptions, DeadlineOptions
-from glt_lightning.server.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer
+from glt_lightning.server.plan import ServerPlan
 from tests.helpers.servers import cluster
 from tests.lightning.serving import free_addresses, serving
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, Noting, learnable_hetero

@@ -13,7 +13,8 @@ from glt_lightning.loader import LoaderContext, LoaderSpec, hosts
 from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer import host_parts, shared_tiers
-from glt_lightning.server.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer
+from glt_lightning.server.plan import ServerPlan
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

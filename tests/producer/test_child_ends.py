@@ -15,7 +15,7 @@ import pytest
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.ops import child
 from glt_lightning.options import ClusterOptions, SamplingOptions
-from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.plan import ServerPlan
 from glt_lightning.server.process import ServerProcess
 from tests.helpers import started
 from tests.helpers.contents import contents
@@ -44,7 +44,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 SERVER = """
 import os, signal, sys
 from glt_lightning.options import ClusterOptions
-from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.plan import ServerPlan
 from glt_lightning.server.process import ServerProcess
 
 plan = ServerPlan(directory=sys.argv[1], cluster=ClusterOptions(num_workers=1), address="127.0.0.1:0", token="0123456789abcdef")

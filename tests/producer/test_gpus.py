@@ -27,7 +27,7 @@ from glt_lightning.producer.shared_uva import SamplerGpus
 from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.hosted import server_gpus
+from glt_lightning.server.plan import server_gpus
 from glt_lightning.store import device_store
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

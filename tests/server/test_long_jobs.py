@@ -18,8 +18,8 @@ from glt_lightning.options import DeadlineOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server import client_session, process as server_process
 from glt_lightning.server.client_session import ClientSession
-from glt_lightning.server.hosted import ServerPlan
 from glt_lightning.server.outage import Outage
+from glt_lightning.server.plan import ServerPlan
 from glt_lightning.server.process import ServerProcess
 from glt_lightning.server.question import Question
 from glt_lightning.transport.base import Caller, Service

@@ -8,7 +8,8 @@ import pytest
 
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
-from glt_lightning.server.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer
+from glt_lightning.server.plan import ServerPlan
 from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import contents_of, inline, open_farm

@@ -14,7 +14,7 @@ import pytest
 
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.plan import ServerPlan
 from glt_lightning.server.remote import RemoteProducer
 from glt_lightning.transport.peer import Peer
 from tests.helpers import started
@@ -25,7 +25,8 @@ from tests.soak.test_chaos import MINUTES
 
 SERVER = """
 import json, signal, sys
-from glt_lightning.server.hosted import HostedServer, ServerPlan
+from glt_lightning.server.hosted import HostedServer
+from glt_lightning.server.plan import ServerPlan
 server = HostedServer(ServerPlan.from_json(json.loads(sys.argv[1])))
 print("listening at", server.address, flush=True)
 signal.pause()

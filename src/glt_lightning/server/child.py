@@ -16,7 +16,8 @@ from glt_lightning.errors import GLTError
 
 def serve(sock: socket.socket) -> None:
     """Reads a plan, answers with the address or the error, and serves until ``sock`` ends."""
-    from glt_lightning.server.hosted import HostedServer, ServerPlan
+    from glt_lightning.server.hosted import HostedServer
+    from glt_lightning.server.plan import ServerPlan
 
     header, _, _ = receive(sock)
     try:

@@ -15,7 +15,7 @@ from glt_lightning.channel.wire import ClosedError, receive, send
 from glt_lightning.errors import PeerError
 from glt_lightning.producer.child import Starter
 from glt_lightning.producer.process import exit_reason
-from glt_lightning.server.hosted import ServerPlan
+from glt_lightning.server.plan import ServerPlan
 
 _LEAVE_S = 5.0  # for the child to close its sockets and end its samplers, before it is killed
 

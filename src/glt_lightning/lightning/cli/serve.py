@@ -25,7 +25,8 @@ from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.cli.status_table import status_table
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.options import ClusterOptions, parse_address
-from glt_lightning.server.hosted import HostedServer, ServerPlan, server_gpus
+from glt_lightning.server.hosted import HostedServer
+from glt_lightning.server.plan import ServerPlan, server_gpus
 
 _CLUSTER = ClusterOptions()
 _READ = ("data", "cluster")  # what serve reads of a configuration

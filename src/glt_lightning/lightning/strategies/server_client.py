@@ -14,7 +14,7 @@ from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.options import CacheOptions, SamplingOptions, SecurityOptions
 from glt_lightning.producer.base import SampledGraph
-from glt_lightning.server.hosted import ServerPlan, server_gpus
+from glt_lightning.server.plan import ServerPlan, server_gpus
 from glt_lightning.server.process import ServerProcess
 from glt_lightning.server.served import ServedGraph
 from glt_lightning.transport.peer import Peer
