@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lightning.pytorch import seed_everything
 
 from glt_lightning import LinkPredictor, SamplingOptions
 from glt_lightning.errors import OptionError
@@ -75,3 +76,47 @@ def test_options_are_checked_first(make_data) -> None:
         make_data(induced_limit=3)
     with pytest.raises(OptionError, match=r"^reverse_edge_types: has no effect with task: node"):
         make_data(reverse_edge_types={"a__to__b": "b__to__a"})
+    with pytest.raises(OptionError, match=r"^tree: example: is about the two ends of an edge. Set task: link"):
+        make_data(tree="example", disjoint=True)
+    with pytest.raises(OptionError, match=r"^tree: example needs disjoint: true"):
+        make_data(tree="example", task="link")
+
+
+SEAL = {
+    "task": "link",
+    "edge_splits": {"num_val": 0.1, "num_test": 0.1},
+    "disjoint": True,
+    "tree": "example",
+    "subgraph_type": "induced",
+    "transform": {
+        "class_path": "glt_lightning.loader.transforms.DRNL",
+        "init_args": {"to": "x", "max_z": 5},
+    },
+}
+
+
+def test_seal_trains_with_every_strategy(make_data, make_trainer) -> None:
+    """The model is as wide as the labels make the features."""
+    losses = []
+    for strategy in ("auto", "glt_worker", "glt_server_client"):
+        data = make_data(**SEAL, sampling=SamplingOptions(seed=3), partition={"num_parts": 2})
+        data.prepare_data()
+        data.setup("fit")
+        assert data.num_features == WIDTH + 6
+        data.teardown()
+        seed_everything(1, verbose=False)
+        trainer, model = (
+            make_trainer(max_epochs=1, strategy=strategy),
+            LinkPredictor(WIDTH + 6, hidden_channels=8, dropout=0.0),
+        )
+        trainer.fit(model, data)
+        losses.append(trainer.callback_metrics["train_loss"].item())
+    assert losses[0] == losses[1] == losses[2] > 0
+
+
+@pytest.mark.filterwarnings("error:.*hops and the model")
+def test_shadow_trains_a_model_deeper_than_its_subgraphs(make_data, make_model, make_trainer) -> None:
+    model = make_model(Noting, num_layers=3)
+    data = make_data(disjoint=True, subgraph_type="induced", num_neighbors=[5, 3], eval_num_neighbors=[5, 3])
+    make_trainer().fit(model, data)
+    assert model.losses[-1] < model.losses[0]

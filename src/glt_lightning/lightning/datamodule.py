@@ -279,7 +279,8 @@ class GLTDataModule(SeedDataModule):
             attach_embeddings(self.trainer, lambda: self.dist_graph)
         if stage == "fit" and self.trainer is not None:
             give_shapes_early(self.trainer)
-            for name in ("num_neighbors", "eval_num_neighbors"):
+            # other subgraphs have edges between any two hops, and ShaDow's models are deeper than they have hops
+            for name in ("num_neighbors", "eval_num_neighbors") if self.subgraph_type == "directional" else ():
                 warn_of_hops(name, getattr(self, name), self.trainer.lightning_module)
 
     def train_dataloader(self) -> DistNeighborLoader:
