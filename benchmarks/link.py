@@ -1,17 +1,22 @@
 """The loader of edges beside that of nodes, [15, 10] x 512 with features: M sampled edges per CPU second, in this process.
 
-    python benchmarks/link.py PARTITION [--batches 10] [--rounds 5]
+    python benchmarks/link.py PARTITION [--batches 10] [--rounds 5] [--dgl PYTHON]
 
 PARTITION: a partition folder with one edge type; all of its parts are mapped. Edges to predict are some of its own, excluded from
 the messages in ``exclude``. ``nodes``: a node loader with as many seeds as ``binary strict`` has on average. ``distinct``: nodes
-among the ends of a batch's pairs. Systems take turns; the first round of each, which loads code, is not counted.
+among the ends of a batch's pairs. Systems take turns; the first round of each, which loads code, is not counted. --dgl: an
+interpreter that has DGL, for peer_dgl_link.py, whose loaders take their turns, too; PARTITION then has one part.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,14 +60,39 @@ def num_ends(batch: Any) -> int:
     return len(torch.cat([batch[name].flatten() for name in names if name in batch]).unique())
 
 
+def start_dgl(python: str | None, partition: str, batches: int) -> AbstractContextManager[Any]:
+    """DGL's process: a round for each line that it is given."""
+    if python is None:
+        return nullcontext()
+    script = Path(__file__).with_name("peer_dgl_link.py")
+    command = [python, str(script), partition, "--batches", str(batches)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def round_of_dgl(process: Any) -> Iterator[tuple[str, tuple[float, int]]]:
+    process.stdin.write("round\n")
+    process.stdin.flush()
+    while True:
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit("DGL's process ended; its error is above.")
+        if line.startswith("{"):
+            found = json.loads(line)
+            yield found["system"], (found["cpu_s"], found["edges"])
+            if found["last"]:
+                return
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("partition")
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dgl", metavar="PYTHON")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    with LoaderContext(LocalPartition.open(args.partition)) as context:
+    peer = start_dgl(args.dgl, args.partition, args.batches)
+    with LoaderContext(LocalPartition.open(args.partition)) as context, peer as dgl:
         edges = some_edges(context)
         plain = {"num_neighbors": FANOUTS, "batch_size": EDGES_PER_BATCH, "shuffle": True, "edge_label_index": edges}
         streams = {
@@ -79,16 +109,21 @@ def main() -> None:
                 began = time.process_time()
                 edge_count = sum(next(stream).num_edges for _ in range(args.batches))
                 found[name].append((time.process_time() - began, edge_count))
+            for name, measured in round_of_dgl(dgl) if dgl else ():
+                found.setdefault(name, []).append(measured)
+        if dgl:
+            dgl.stdin.close()  # which ends it
     for name, rounds in found.items():
         rates = sorted(count / cpu_s / 1e6 for cpu_s, count in rounds[1:])
         report(
             bench="link",
             system=name,
-            distinct=ends[name],
+            distinct=ends.get(name),
             rounds=args.rounds,
             m_edges_per_cpu_s=rates[len(rates) // 2],
             least=rates[0],
             most=rates[-1],
+            edges_per_batch=sum(count for _, count in rounds[1:]) // args.rounds // args.batches,
             cpu_ms=sum(cpu_s for cpu_s, _ in rounds[1:]) / args.rounds / args.batches * 1e3,
         )
 
