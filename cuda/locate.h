@@ -3,12 +3,16 @@
 #include "graph.h"
 #include "pick.h"
 #include "weighted.h"
+#include "window.h"
 
 namespace glt {
 
+// A row, or what lies in the window of a tree.
 struct Located {
-  int32_t part;  // edge_type * P + part
+  int32_t part;        // edge_type * P + part
   int64_t begin, end;
+  int64_t first;       // where the whole row begins
+  bool latest;         // the last entries are picked, not any
 };
 
 // The row of a destination node of the edge type, of which nothing is known. Returns a glt_status.
@@ -21,13 +25,37 @@ GLT_HD int32_t locate_row(const glt_graph& g, int32_t edge_type, int64_t gid, Lo
   const int64_t* at = g.indptr[row->part] + (gid - g.bounds[s]);
   row->begin = at[0];
   row->end = at[1];
+  row->first = at[0];
+  row->latest = false;
   return is_sound_row(row->begin, row->end, g.num_edges[row->part]) ? GLT_OK : GLT_BAD_ROW;
 }
+
+// The trees of the rows that a kernel is called for.
+struct RowTrees {
+  const int32_t* of;  // [F], null: the batch has none
+  const int64_t *since, *until;
+  bool last;
+
+  // Leaves of a row that was found, and of its excluded entries, what lies in the window of its tree.
+  GLT_HD void narrow(const glt_graph& g, int64_t i, Located* row, ExcludedRow* excluded) const {
+    const int64_t* times = of && g.times && (since || until) ? g.times[row->part] : nullptr;
+    if (!times) return;
+    const glt_trees trees{0, nullptr, since, until, 0, 0};
+    const TimeWindow window = window_of(times + row->begin, row->end - row->begin, trees, of[i]);
+    *excluded = within(*excluded, window);
+    row->end = row->begin + window.end;
+    row->begin += window.begin;
+    row->latest = last;
+  }
+
+  GLT_HD uint64_t key(uint64_t hop_key, int64_t i) const { return of ? tree_key(hop_key, of[i]) : hop_key; }
+};
 
 // The prefix sums of a row that was found, where it has some.
 GLT_HD WeightedRow weighted_row(const glt_graph& g, const Located& row, const ExcludedRow& excluded) {
   const int32_t* sums = g.sums ? g.sums[row.part] : nullptr;
-  return {sums ? sums + row.begin : nullptr, row.end - row.begin, excluded};
+  if (!sums) return {nullptr, row.end - row.begin, excluded};
+  return {sums + row.begin, row.end - row.begin, excluded, row.begin > row.first ? uint32_t(sums[row.begin - 1]) : 0};
 }
 
 // How many neighbours the row of a node yields, but for what is excluded.

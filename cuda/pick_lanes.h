@@ -35,6 +35,7 @@ struct RowPicks {
   uint64_t stream;
   uint32_t *drawn, *picks;  // [count] each, which all lanes see; the same with replacement
   WeightedRow weighted;     // sums null: all entries weigh the same
+  uint32_t skipped = 0;     // where `all` begins
 
   GLT_DEVICE void first(uint32_t lane, uint32_t lanes) const {
     if (all) return;
@@ -66,7 +67,7 @@ struct RowPicks {
       if (lane == 0) weighted.each_positive(count, [&](int64_t position, int64_t rank) { write(uint32_t(position), uint32_t(rank)); });
       return;
     }
-    for (uint32_t i = lane; i < count; i += lanes) write(all ? i : picks[i], all ? i : rank_of(picks, count, i));
+    for (uint32_t i = lane; i < count; i += lanes) write(all ? skipped + i : picks[i], all ? i : rank_of(picks, count, i));
   }
 };
 
@@ -75,6 +76,11 @@ GLT_DEVICE RowPicks open_picks(uint32_t degree, uint32_t count, int32_t fanout, 
                                uint32_t* memory) {
   const bool all = count == degree && !(replace && fanout >= 0);
   return {degree, count, all, replace, stream, memory, replace ? memory : memory + count, {}};
+}
+
+// The last `count` entries of a row.
+GLT_DEVICE RowPicks open_latest(uint32_t degree, uint32_t count) {
+  return {degree, count, true, false, 0, nullptr, nullptr, {}, degree - count};
 }
 
 // The same for a row with prefix sums.

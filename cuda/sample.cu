@@ -16,13 +16,16 @@ struct CountRow {
   int32_t edge_type, fanout;
   bool replace;
   glt_excluded excluded;
+  RowTrees trees;
   const int64_t* gids;
   int64_t *counts, *error;
 
   GLT_DEVICE void operator()(int64_t i) const {
     Located row;
     const int32_t status = locate_row(g, edge_type, gids[i], &row);
-    counts[i] = status ? 0 : yields(g, row, excluded_of(excluded, gids[i]), fanout, replace);
+    ExcludedRow gone = excluded_of(excluded, gids[i]);
+    if (!status) trees.narrow(g, i, &row, &gone);
+    counts[i] = status ? 0 : yields(g, row, gone, fanout, replace);
     if (status == GLT_BAD_ID) report(error, status, i, gids[i]);
     if (status == GLT_BAD_ROW) report(error, status, edge_type, gids[i], row.begin, row.end);
   }
@@ -37,6 +40,7 @@ struct PickRow {
   bool replace;
   uint64_t batch_key;
   glt_excluded excluded;
+  RowTrees trees;
   const int64_t *gids, *uids, *offsets;
   int64_t first_lid;
   int64_t *neighbors, *dst, *edge_rows;
@@ -57,11 +61,12 @@ struct PickRow {
     const uint32_t count = uint32_t(offsets[i + 1] - item.at);
     Located row;
     if (!count || locate_row(g, edge_type, gids[i], &row)) return Item{};
+    item.excluded = excluded_of(excluded, gids[i]);
+    trees.narrow(g, i, &row, &item.excluded);
     item.indices = static_cast<const Id*>(g.indices[row.part]) + row.begin;
     item.edge_row = g.edge_base[row.part] + row.begin;
     item.lid = first_lid + i;
-    item.excluded = excluded_of(excluded, gids[i]);
-    const uint64_t stream = row_stream(hop_key(batch_key, hop, g.key[edge_type]), uids[i]);
+    const uint64_t stream = row_stream(trees.key(hop_key(batch_key, hop, g.key[edge_type]), i), uids[i]);
     uint32_t* memory = fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared;
     const WeightedRow weighted = weighted_row(g, row, item.excluded);
     if (weighted.sums) {
@@ -69,7 +74,8 @@ struct PickRow {
       item.excluded = {};  // such picks are positions in the whole row
       return item;
     }
-    item.picks = open_picks(uint32_t(left_of(row.end - row.begin, item.excluded)), count, fanout, replace, stream, memory);
+    const uint32_t degree = uint32_t(left_of(row.end - row.begin, item.excluded));
+    item.picks = row.latest ? open_latest(degree, count) : open_picks(degree, count, fanout, replace, stream, memory);
     return item;
   }
 
@@ -111,33 +117,44 @@ int32_t pick_rows(int64_t n, const PickRow<Id>& body, void* stream, int64_t* det
   return for_each_lanes<32>(n, body, stream, detail);
 }
 
+RowTrees rows_of(const glt_trees* trees) {
+  if (!trees) return {nullptr, nullptr, nullptr, false};
+  return {trees->of[0], trees->since, trees->until, trees->last != 0};
+}
+
+bool fits(const glt_trees* trees, bool replace) {
+  return !trees || (trees->of[0] && !(trees->last && replace));
+}
+
 bool known_width(const glt_graph& g) { return g.id_bytes == 4 || g.id_bytes == 8; }
 
 }  // namespace
 }  // namespace glt
 
 int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
-                            int32_t fanout, int32_t replace, const glt_excluded* excluded, int64_t* counts,
-                            int64_t* error, int64_t* detail, void* stream) try {
+                            int32_t fanout, int32_t replace, const glt_excluded* excluded, const glt_trees* trees,
+                            int64_t* counts, int64_t* error, int64_t* detail, void* stream) try {
   if (edge_type < 0 || edge_type >= graph->num_edge_types || !glt::is_fanout(fanout))
     return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
-  const glt_excluded none{};
-  const glt::CountRow body{*graph, edge_type, fanout, replace != 0, excluded ? *excluded : none, gids, counts, error};
+  if (!glt::fits(trees, replace != 0)) return glt::fail(detail, GLT_BAD_ARG, edge_type, trees->last);
+  const glt_excluded some = excluded ? *excluded : glt_excluded{};
+  const glt::CountRow body{*graph, edge_type, fanout, replace != 0, some, glt::rows_of(trees), gids, counts, error};
   return glt::for_each(num_rows, body, stream, detail);
 }
 GLT_CATCH(detail)
 
 int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* uids,
                            int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
-                           const glt_excluded* excluded, const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
-                           int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream) try {
+                           const glt_excluded* excluded, const glt_trees* trees, const int64_t* offsets, int64_t first_lid,
+                           int64_t* neighbors, int64_t* dst, int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream) try {
   if (edge_type < 0 || edge_type >= graph->num_edge_types || !glt::known_width(*graph))
     return glt::fail(detail, GLT_BAD_ARG, edge_type, graph->id_bytes);
   if (!glt::is_fanout(fanout) || (fanout > GLT_SPARE_FANOUT && !spare)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
+  if (!glt::fits(trees, replace != 0)) return glt::fail(detail, GLT_BAD_ARG, edge_type, trees->last);
   auto run = [&](auto id) {
     const glt_excluded some = excluded ? *excluded : glt_excluded{};
-    const glt::PickRow<decltype(id)> body{*graph, edge_type, fanout,    hop,       replace != 0, batch_key, some,  gids,
-                                          uids,   offsets,   first_lid, neighbors, dst,          edge_rows, spare, error};
+    const glt::PickRow<decltype(id)> body{*graph,  edge_type, fanout, hop,  replace != 0, batch_key, some,      glt::rows_of(trees),
+                                          gids,    uids,      offsets, first_lid, neighbors, dst, edge_rows, spare, error};
     return glt::pick_rows(num_rows, body, stream, detail);
   };
   return graph->id_bytes == 4 ? run(int32_t()) : run(int64_t());

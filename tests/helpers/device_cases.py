@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.khop import KHopOp, Subgraph
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DrawOptions
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut, excluded_edges, random_excluded, random_seeds
@@ -60,6 +61,57 @@ def assert_same_batch(got: DeviceSubgraph, want: Subgraph) -> None:
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), name)
 
 
+def random_trees(seeds: Mapping[int, np.ndarray], rng: np.random.Generator) -> Trees:
+    """One for each seed, or some for several seeds."""
+    if rng.integers(2):
+        return Trees().for_seeds(seeds)
+    num_trees = int(rng.integers(1, 9))
+    return Trees({t: rng.integers(0, num_trees, len(gids)).astype(np.int32) for t, gids in seeds.items()})
+
+
+def with_times(view: GraphView, rng: np.random.Generator) -> GraphView:
+    """The same with times of some edge types, which ascend in each row; ties are many."""
+    arrays: list[EdgeTypeArrays | None] = []
+    timed = rng.integers(0, 3, view.num_edge_types) > 0
+    for r, each in enumerate(view._keep[0]):
+        if each is not None and timed[r // view.num_parts]:
+            row = np.repeat(np.arange(len(each.indptr) - 1), np.diff(each.indptr))
+            times = rng.integers(-9, 9, len(row))
+            each = replace(each, times=times[np.lexsort((times, row))])
+        arrays.append(each)
+    counts = np.diff(view.edge_bounds, axis=1)
+    keys, ends = view.keys.tolist(), (view.src_types.tolist(), view.dst_types.tolist())
+    return GraphView(view.bounds, arrays, view._keep[1], keys, *ends, counts)
+
+
+def check_windows(kernels: Kernels, seed: int) -> None:
+    """Batches of trees that see a window of time each, of any strategy, with and without excluded edges and weights."""
+    rng = np.random.default_rng(seed)
+    edge_types = (SINGLE, HETERO)[rng.integers(2)]
+    graph = TypedGraph.random(rng, edge_types)
+    last = bool(rng.integers(2))
+    if rng.integers(2) and not last:
+        graph.weigh(rng)
+    pieces = cut(graph, int(rng.choice([1, 2, 5])), rng, (np.int32, np.int64)[rng.integers(2)])
+    view = with_times(pieces.view, rng)
+    fanouts = rng.choice([0, *FANOUTS], (int(rng.integers(1, 4)), len(edge_types))).tolist()
+    gids = {t: pieces.gid_of[t][ids] for t, ids in random_seeds(graph, rng).items()}
+    trees = Trees().for_seeds(gids)
+    until, since = (rng.integers(-10, 11, trees.num_trees) for _ in range(2))
+    bounds = ((until, None), (None, since), (until, until - rng.integers(0, 6, len(until))))[rng.integers(3)]
+    trees = replace(trees, until=bounds[0], since=bounds[1])
+    excluded = random_excluded(graph, rng) if rng.integers(2) else {}
+    gone = excluded_edges(graph, excluded, pieces.gid_of).find(view)
+    draw = DrawOptions(
+        replace=bool(rng.integers(2)) and not last, with_edge=bool(rng.integers(2)), timed=True, last=last
+    )
+    key = int(rng.integers(0, 2**64, dtype=np.uint64))
+    want = KHopOp(view, fanouts, draw, disjoint=True)(gids, key, gone, trees)
+    away = DeviceExcluded(gone, len(edge_types), kernels) if excluded else None
+    op = CudaKHopOp(DeviceGraph.from_view(view, kernels), fanouts, draw)
+    assert_same_batch(op({t: to(kernels, ids) for t, ids in gids.items()}, key, away, trees), want)
+
+
 def check_khop(kernels: Kernels, seed: int) -> None:
     """A whole batch of a random graph, cut at random, with random options."""
     rng = np.random.default_rng(seed)
@@ -84,6 +136,13 @@ def check_khop(kernels: Kernels, seed: int) -> None:
         op = CudaKHopOp(device_graph, fanouts, draw, max_picks=max_picks)
         got = op({t: to(kernels, ids) for t, ids in gids.items()}, key, away)
         assert_same_batch(got, want)
+    trees = random_trees(gids, rng)
+    in_trees = KHopOp(pieces.view, fanouts, draw, disjoint=True)(gids, key, gone, trees)
+    found = op({t: to(kernels, ids) for t, ids in gids.items()}, key, away, trees)
+    assert_same_batch(found, in_trees)
+    assert found.tree is not None
+    for mine, theirs in zip(found.tree, in_trees.tree, strict=True):
+        assert mine.tolist() == theirs.tolist()
     oracle = reference.khop(
         graph.reference(),
         len(graph.num_nodes),

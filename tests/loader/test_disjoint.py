@@ -13,7 +13,8 @@ from torch_geometric.data import Data
 
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.khop import KHopSampler
@@ -70,6 +71,21 @@ def test_a_tree_with_all_neighbours_is_the_batch_of_its_seed(tmp_path, make):
 
 def batch_size(batch) -> int:
     return len(stores_of(batch)[0][0][1].input_id) if isinstance(batch, Data) else len(batch["paper"].input_id)
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+def test_a_gpu_makes_the_batches_of_the_cpu(tmp_path, make, kernels, monkeypatch):
+    whole, specs = partitioned(make(), tmp_path, 3), [spec(shuffle=True), spec(num_neighbors=[-1, 2])]
+
+    def all_of():
+        with LoaderContext(whole, WITH_EDGE, seed=3) as context:
+            made = [[contents(batch) for batch in context.make_loader(each)] for each in specs]
+            return made, type(context._producer).__name__
+
+    expected, _ = all_of()
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+    assert all_of() == (expected, "DeviceProducer")
 
 
 @pytest.mark.parametrize("make", [small_graph, small_hetero])

@@ -79,10 +79,6 @@ def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
 
 def test_who_makes_them_does_not_matter(context, expected):
     for kind, batches in expected.items():
-        if spec(kind).disjoint and type(context._producer).__name__ == "DeviceProducer":
-            with pytest.raises(OptionError, match="loader 'train': disjoint: the CPU samples disjoint batches"):
-                context.make_link_loader(spec(kind))
-            continue
         assert [contents(batch) for batch in context.make_link_loader(spec(kind))] == batches, kind
 
 

@@ -12,8 +12,9 @@ import torch
 
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import DataError, GLTError, OptionError
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.loader.hosts import HostsGraph
+from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import PartitionOptions, SamplingOptions
 from glt_lightning.partition import partition_graph
 from tests.helpers.contents import contents
@@ -317,9 +318,37 @@ def test_who_samples_does_not_matter(made, context) -> None:
     assert batches(context, specs(source)) == expected
 
 
+@pytest.fixture
+def gpu(kernels, monkeypatch) -> None:
+    """The CPU counts as a GPU."""
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+
+
+@pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_a_gpu_makes_the_batches_of_the_cpu(made, gpu, memory: str, strategy: str) -> None:
+    source, whole, _ = made
+    options = OPTIONS | {"temporal_strategy": strategy, "time_window": 7}
+    with LoaderContext(whole, SamplingOptions(**options, topology="cpu"), seed=3) as context:
+        expected = batches(context, specs(source))
+    budget = {"topology_bytes": 9000} if memory == "hybrid" else {}
+    with LoaderContext(whole, SamplingOptions(**options, topology=memory, **budget), seed=3) as context:
+        assert batches(context, specs(source)) == expected
+        assert type(context._producer).__name__ == "DeviceProducer"
+
+
 @pytest.mark.parametrize("cache", [None, {"topology": "60KB", "bytes": "200KB"}])
 def test_where_parts_are_remote(made, cache) -> None:
     """Also where neighbour lists of others are cached: with their times."""
+    remote_parts(made, cache)
+
+
+def test_where_parts_are_remote_of_gpus(made, gpu) -> None:
+    remote_parts(made, None)
+
+
+def remote_parts(made, cache) -> None:
     source, whole, _ = made
     chosen = specs(source)
 
@@ -336,7 +365,8 @@ def test_where_parts_are_remote(made, cache) -> None:
             exchange("all done")
             return mine
 
-    contexts = [LoaderContext(whole, SamplingOptions(**OPTIONS), seed=3, rank=r, world_size=2) for r in range(2)]
+    on_cpu = SamplingOptions(**OPTIONS, topology="cpu")
+    contexts = [LoaderContext(whole, on_cpu, seed=3, rank=r, world_size=2) for r in range(2)]
     expected = [batches(context, chosen) for context in contexts]
     for context in contexts:
         context.close()

@@ -65,6 +65,11 @@ def test_lanes_pick_what_the_reference_picks(emulated):
 
 
 @pytest.mark.parametrize("seed", range(40))
+def test_windows_of_time(kernels, seed):
+    cases.check_windows(kernels, seed)
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_neighbor_sums(kernels, seed):
     kernels.schedule(seed, *SCHEDULES[seed % len(SCHEDULES)])
     cases.check_neighbor_sums(kernels, seed)

@@ -53,6 +53,7 @@ def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
     whole, count = partitioned(make(), tmp_path, 4, undirected=True), 2
     options = SamplingOptions(with_edge=True, concurrency=3, prefetch=3)
     every = LoaderSpec(name="all", num_neighbors=[3, -1], batch_size=64, exact=True, node_type=target(make))
+    specs = [SPEC, every, LoaderSpec(**vars(SPEC) | {"name": "trees", "disjoint": True})]
 
     def remote(rank, exchange):
         parts = [p for p in range(4) if p % count == rank]
@@ -62,7 +63,7 @@ def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
         )
         with context:
             assert type(context._producer).__name__ == "DeviceProducer"
-            found = contents_of(context, [SPEC, every])
+            found = contents_of(context, specs)
             exchange("all done")
             return found
 
@@ -70,7 +71,7 @@ def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
     on_cpu = SamplingOptions(with_edge=True, topology="cpu")
     for rank in range(count):
         with LoaderContext(whole, on_cpu, seed=3, rank=rank, world_size=count) as context:
-            assert found[rank] == contents_of(context, [SPEC, every])
+            assert found[rank] == contents_of(context, specs)
 
 
 def target(make):

@@ -137,6 +137,10 @@ def random_khop(kernels: PtxKernels, seed: int) -> None:
     cases.check_khop(kernels, seed)
 
 
+def windows(kernels: PtxKernels, seed: int) -> None:
+    cases.check_windows(kernels, seed)
+
+
 def picks(kernels: PtxKernels, seed: int) -> None:
     """One row, around the borders of lanes and of shared memory."""
     rng = np.random.default_rng(seed)
@@ -178,6 +182,7 @@ CASES: dict[str, tuple[Callable[[PtxKernels, int], None], int]] = {
     "ready": (ready, 1),
     "khop": (khop, 96),
     "random_khop": (random_khop, 24),
+    "windows": (windows, 24),
     "picks": (picks, 32),
     "sample": (sample, 24),
     "gather": (gather, 100),

@@ -39,10 +39,10 @@ def test_lists_within_a_budget(tmp_path, make, parts):
     longest = max(
         16 + 4 * int(np.diff(view.arrays(r, p).indptr).max()) for r in range(len(view.keys)) for p in partition.parts
     )
-    before = np.zeros_like(choose_lists(partition, 0).rows)
+    before = np.zeros_like(choose_lists(BatchArrays(partition), 0).rows)
     for share in SHARES:
         budget = int(share * need)
-        found = choose_lists(partition, budget)
+        found = choose_lists(BatchArrays(partition), budget)
         assert list_bytes(partition, found) <= budget
         assert list_bytes(partition, found) > min(budget, need) - 2 * longest
         assert found.rows[:, [p for p in range(3) if p not in partition.parts]].sum() == 0

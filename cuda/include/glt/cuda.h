@@ -35,19 +35,19 @@ GLT_API const char* glt_cuda_error_text(int32_t error);
 GLT_API int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** device_address, int64_t* detail);
 GLT_API int32_t glt_cuda_host_unregister(void* address, int64_t* detail);
 
-// counts [F]: how many neighbours the rows of F nodes yield. excluded: null where nothing is; a struct on the host, its arrays on
-// the device. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h.
+// counts [F]: how many neighbours the rows of F nodes yield. excluded, trees: null where there are none; structs on the host (with
+// the table `of`), their arrays on the device. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h.
 GLT_API int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
-                                    int32_t fanout, int32_t replace, const glt_excluded* excluded, int64_t* counts,
-                                    int64_t* error, int64_t* detail, void* stream);
+                                    int32_t fanout, int32_t replace, const glt_excluded* excluded, const glt_trees* trees,
+                                    int64_t* counts, int64_t* error, int64_t* detail, void* stream);
 
 // The picks of the same F rows. uids [F]: their user ids. offsets [F + 1]: exclusive scan of the counts.
 // Out, each [offsets[F]]: neighbors (gids; -1 for a damaged one), and unless null dst (first_lid + row), edge_rows.
 // spare: null, or for a fan-out above GLT_SPARE_FANOUT 2 * offsets[F] words. There a row takes fanout^2 steps.
 GLT_API int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* uids,
                                    int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
-                                   const glt_excluded* excluded, const int64_t* offsets, int64_t first_lid, int64_t* neighbors, int64_t* dst,
-                                   int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream);
+                                   const glt_excluded* excluded, const glt_trees* trees, const int64_t* offsets, int64_t first_lid,
+                                   int64_t* neighbors, int64_t* dst, int64_t* edge_rows, uint32_t* spare, int64_t* error, int64_t* detail, void* stream);
 
 // uids[i] = user id of gids[i], for i in [begin, end) below *count. error: GLT_BAD_ID {i, id}.
 GLT_API int32_t glt_cuda_user_ids(const glt_graph* graph, int32_t type, const int64_t* gids, int64_t begin, int64_t end,

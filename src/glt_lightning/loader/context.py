@@ -16,7 +16,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError, SamplerError
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.link_loader import DistLinkNeighborLoader, LinkSpec, make_link_loader
-from glt_lightning.loader.mapped import MappedGraph, refuse_trees
+from glt_lightning.loader.mapped import MappedGraph
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, require_cpu, sampler_config
@@ -131,8 +131,6 @@ class LoaderContext:
 
     def _make_loader(self, spec: LoaderSpec, make_collate: type[Collate], make: type[_Loader]) -> _Loader:
         self._check_open()
-        if spec.disjoint or self.sampling.time_attr is not None:
-            refuse_trees(spec.name, self._producer, self.sampling)
         manifest, sampling, ranks = self.graph.manifest, self.sampling, self._ranks
         seeds = spec.typed_seeds(self.graph)
         config = sampler_config(spec, seeds, manifest, sampling)
@@ -154,8 +152,6 @@ class LoaderContext:
         """A new loader of edges. Raises `OptionError` or `DataError` for a spec that does not fit the graph, `PartitionError` for
         negatives of a partition folder of an earlier release."""
         self._check_open()
-        if spec.disjoint or self.sampling.time_attr is not None:
-            refuse_trees(spec.name, self._producer, self.sampling)
         loader, collate = make_link_loader(spec, self.graph, self.sampling, self.seed, self._ranks, self._producer)
         self._require_possible(spec, collate)
         self._loaders.add(loader)

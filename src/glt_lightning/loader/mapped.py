@@ -10,26 +10,16 @@ import torch
 from glt_lightning.cluster.cache import NOTHING_TO_CACHE
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError
-from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.base import JoiningProducer, OpenedProducer, Producer, ProducerSetup
+from glt_lightning.producer.base import JoiningProducer, OpenedProducer, ProducerSetup
 from glt_lightning.producer.host_parts import HostParts
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.samplers import Samplers
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.device_source import DeviceSource
-from glt_lightning.sampler.khop import NO_TREES_ON_GPU
 
 _log = logging.getLogger(__name__)
-
-
-def refuse_trees(loader: str, producer: Producer, sampling: SamplingOptions) -> None:
-    """Raises `OptionError` where a GPU makes the batches."""
-    if isinstance(producer, DeviceProducer) or sampling.worker_devices:
-        raise OptionError(f"loader {loader!r}: disjoint: {NO_TREES_ON_GPU}")
 
 
 class MappedGraph:

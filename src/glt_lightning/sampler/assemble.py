@@ -76,10 +76,7 @@ def assemble(
         elif source.config.with_row:
             fields.append(local.row_numbers(node_key(table.type, ROW), found, table.type))
         if table.kind == "node" and source.config.disjoint:
-            tree = found.tree[table.type]
-            fields.append(
-                local.put(key(table.type, TREE_OF), tree.astype(np.int64) if examples is None else examples[tree])
-            )
+            fields.append(local.tree_of(key(table.type, TREE_OF), found, table.type, examples))
         if table.on_device is not None:
             fields.append(copied(key(table.type, "device_rows"), table.all_ranks))
         table.count(counters)

@@ -22,6 +22,7 @@ from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.merge import Drawn, require_seeds
 from glt_lightning.ops.route import Route
+from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
 from glt_lightning.sampler.table import MappedTables, RowTable
@@ -40,7 +41,7 @@ class DeviceNeighbors(MappedTables):
     ) -> None:
         super().__init__(partition, config)
         if any(map(any, config.fanouts)):
-            store.require_weights(config.weights)
+            store.require_drawn_by(config)
         kernels = store.kernels
         self._store, self._kernels = store, kernels
         self._manifest = (partition.as_stored if config.stored else partition).manifest
@@ -62,9 +63,10 @@ class DeviceNeighbors(MappedTables):
         seeds: Mapping[int, np.ndarray],
         key: int,
         excluded: ExcludedEdges | None = None,
-        trees: Any = None,
+        trees: Trees | None = None,
     ) -> DeviceSubgraph | None:
-        return self._khop({t: self._kernels.put(gids) for t, gids in seeds.items()}, key, self._put_excluded(excluded))
+        put = {t: self._kernels.put(gids) for t, gids in seeds.items()}
+        return self._khop(put, key, self._put_excluded(excluded), trees)
 
     def _put_excluded(self, excluded: ExcludedEdges | None) -> DeviceExcluded | None:
         """The CPU finds them in the mapped files: there are few, and how many it finds bounds the device's memory."""
@@ -72,10 +74,10 @@ class DeviceNeighbors(MappedTables):
             return None
         return DeviceExcluded(excluded.find(self.view), self.view.num_edge_types, self._kernels)
 
-    def start(self, seeds: Mapping[int, np.ndarray], trees: Any = None) -> DeviceHops:
+    def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> DeviceHops:
         each = require_seeds(self.view, seeds)
         put = [self._kernels.put(gids) for gids in each]
-        return DeviceHops(self._store.graph, put, self.config, remote=self._remote, host_seeds=each)
+        return DeviceHops(self._store.graph, put, self.config, remote=self._remote, host_seeds=each, trees=trees)
 
     def expand(
         self,
@@ -86,7 +88,7 @@ class DeviceNeighbors(MappedTables):
         *,
         new: bool = True,
         excluded: ExcludedEdges | None = None,
-        trees: Any = None,
+        trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
         return self._khop.expand(key, hop, fanouts, frontier, excluded=self._put_excluded(excluded), trees=trees)
 
@@ -104,7 +106,8 @@ class DeviceNeighbors(MappedTables):
         self._places |= {("edge", r): rows for r, rows in enumerate(found.edge_row) if rows is not None}
         self._host_places.clear()
         for t, table in enumerate(self.nodes):
-            table.counts[0] = len(found.gid[t]) - sum(table.counts[1:])
+            others = sum(table.counts[1:]) if found.remote is None else len(found.remote[t])
+            table.counts[0] = len(found.gid[t]) - others
         for r, table in enumerate(self.edges):
             table.counts[0] = found.edge_index[r].shape[1] - sum(table.counts[1:])
         if found.remote is not None:
@@ -134,6 +137,11 @@ class DeviceNeighbors(MappedTables):
         nodes = int(found.nodes_per_hop[self.view.src_types[edge_type]].sum())
         sources, perm = torch.sort(found.src[edge_type], stable=True)
         return self._field(name, torch.cat([_pointers(sources, nodes), found.dst[edge_type][perm], perm]))
+
+    def tree_of(self, name: str, found: DeviceSubgraph, node_type: int, examples: np.ndarray | None) -> Field:
+        assert found.tree is not None
+        tree = found.tree[node_type]
+        return self._field(name, tree if examples is None else self._kernels.put(examples).index_select(0, tree))
 
     def row_numbers(self, name: str, found: DeviceSubgraph, node_type: int) -> Field:
         return self._field(name, found.gid[node_type] - self._manifest.offsets[node_type])

@@ -8,7 +8,7 @@ from typing import Any
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
-from glt_lightning.options import CacheOptions, GpuBudgets, SamplingOptions
+from glt_lightning.options import DEFAULT_DRAW, CacheOptions, DrawOptions, GpuBudgets, SamplingOptions
 from glt_lightning.sampler.request import drawn_from
 from glt_lightning.store.placement import require_readable
 
@@ -18,7 +18,7 @@ class DeviceSource:
     """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
 
     topology, features: as in `SamplingOptions`, without ``auto``.  feature_bytes, topology_bytes: the budgets
-    of ``hybrid``.  edges: batches may have ids and attributes of edges.  weights: as in `DrawOptions`.
+    of ``hybrid``.  edges: batches may have ids and attributes of edges.  weights, timed: as in `DrawOptions`.
     host: path of the arrays that GPUs read in the host's memory; None where they read none.
     """
 
@@ -30,6 +30,7 @@ class DeviceSource:
     edges: bool = True
     host: str | None = None
     weights: tuple[str | None, ...] = ()
+    timed: bool = False
 
     @classmethod
     def of(
@@ -38,7 +39,7 @@ class DeviceSource:
         sampling: SamplingOptions,
         cache: CacheOptions,
         edges: bool,
-        weights: tuple[str | None, ...] = (),
+        draw: DrawOptions = DEFAULT_DRAW,
     ) -> DeviceSource | None:
         """What the options say; None where no GPU is named. Raises `OptionError` for one that has nothing to do."""
         if not devices:
@@ -62,14 +63,30 @@ class DeviceSource:
             feature_bytes=budgets.features,
             topology_bytes=budgets.topology,
             edges=edges,
-            weights=weights,
+            weights=draw.weights,
+            timed=draw.timed,
         )
 
     @classmethod
     def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
         """For the sampler processes of a rank."""
+        return cls.of_devices(sampling.worker_devices, sampling, cache, manifest)
+
+    @classmethod
+    def of_devices(
+        cls,
+        devices: Sequence[str],
+        sampling: SamplingOptions,
+        cache: CacheOptions,
+        manifest: Manifest,
+        edges: bool = False,
+    ) -> DeviceSource | None:
+        """The same for this graph, which is drawn from by the weights and times of ``sampling``. edges: even if it wants none.
+
+        Raises `OptionError` for weights and times that the graph does not have, too.
+        """
         draw = drawn_from(manifest, sampling.draw, sampling.weight_attr, time_attr=sampling.time_attr)
-        return cls.of(sampling.worker_devices, sampling, cache, "edge_rows" in draw.columns, draw.weights)
+        return cls.of(devices, sampling, cache, edges or "edge_rows" in draw.columns, draw)
 
     @property
     def on_host(self) -> tuple[str, ...]:

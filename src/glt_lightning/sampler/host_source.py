@@ -120,6 +120,11 @@ class HostSource(MappedTables):
         write = partial(by_source, src, dst, nodes, threads=self.config.threads)
         return Field(name, _INT64, (nodes + 1 + 2 * len(src),), write)
 
+    def tree_of(self, name: str, found: Subgraph, node_type: int, examples: np.ndarray | None) -> Field:
+        assert found.tree is not None
+        tree = found.tree[node_type]
+        return copied(name, tree.astype(np.int64) if examples is None else examples[tree])
+
     def row_numbers(self, name: str, found: Subgraph, node_type: int) -> Field:
         gids = found.gid[node_type]
         subtract = partial(np.subtract, gids, self.view.type_offsets[node_type])

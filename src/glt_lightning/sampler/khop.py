@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from glt_lightning.store.device_store import DeviceStore  # imports torch
 
 
-NO_TREES_ON_GPU = (
-    "the CPU samples disjoint batches, and here a GPU samples. Set sampling.topology to cpu and remove worker_devices, or remove "
-    "disjoint."
-)
-
-
 def neighbor_source(
     partition: LocalPartition,
     config: SamplerConfig,
@@ -46,11 +40,9 @@ def neighbor_source(
     remote rows and neighbour lists that are cached on this host.  on_device: nodes whose attributes the trainer's device
     has; batches of the CPU leave them out, and an array ``device_rows`` (int32 [n], -1: not there) tells of every node its
     row on the device.  attributes: False for a source that serves `k_hop` alone, and asks owners for no attributes.
-    Raises `OptionError` for ``on_device`` together with ``store``, and for disjoint batches of a device.
+    Raises `OptionError` for ``on_device`` together with ``store``.
     """
     local: LocalSource
-    if config.disjoint and store is not None:
-        raise OptionError(f"disjoint: {NO_TREES_ON_GPU}")
     require_aggregable(partition.manifest, config)
     if config.aggregate is not None and (store is not None or on_device is not None):
         raise OptionError(

@@ -120,6 +120,9 @@ class LocalSource(NeighborSource, Protocol):
     def by_source(self, name: str, found: Found, edge_type: int) -> Field:
         """int64 [N_src + 1 + 2 E]: the edges in the order of sources, as `ops.edge_order.by_source` writes them."""
 
+    def tree_of(self, name: str, found: Found, node_type: int, examples: np.ndarray | None) -> Field:
+        """int64 [n], the tree of each node of a disjoint batch, or its entry of ``examples``, int64 [number of trees]."""
+
     def row_numbers(self, name: str, found: Found, node_type: int) -> Field:
         """int64 [n]: the number of each node in its type: its gid less those of the types before."""
 

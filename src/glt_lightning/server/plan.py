@@ -14,7 +14,6 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 from glt_lightning.sampler.device_source import DeviceSource
-from glt_lightning.sampler.weights import weights_of
 
 _CACHE = CacheOptions()
 
@@ -70,14 +69,14 @@ class ServerPlan:
 def server_gpus(
     directory: str, cluster: ClusterOptions, sampling: SamplingOptions, cache: CacheOptions
 ) -> DeviceSource | None:
-    """The GPUs with which a server samples, by the weights of ``sampling``, and with edges: its clients may request them.
+    """The GPUs with which a server samples, by the weights and times of ``sampling``, and with edges: its clients may
+    request them.
 
-    Raises `OptionError` for weights that the graph in ``directory`` does not have.
+    Raises `OptionError` for weights and times that the graph in ``directory`` does not have.
     """
     if not cluster.worker_devices:
         return None
-    weights = weights_of(Manifest.load(Path(directory)), sampling.weight_attr)
-    return DeviceSource.of(cluster.worker_devices, sampling, cache, edges=True, weights=weights)
+    return DeviceSource.of_devices(cluster.worker_devices, sampling, cache, Manifest.load(Path(directory)), edges=True)
 
 
 def open_parts(plan: ServerPlan) -> LocalPartition:

@@ -51,13 +51,14 @@ def device_node_bytes(partition: LocalPartition, node_type: int) -> int:
     return 8 + sum(row_bytes(s.dtype, s.row_shape) for s in shards)
 
 
-def choose_lists(partition: LocalPartition, budget: int, weights: tuple[str | None, ...] = ()) -> DeviceLists:
+def choose_lists(batch: BatchArrays, budget: int) -> DeviceLists:
     """The neighbour lists that are drawn from most for each of ``budget`` bytes.
 
     A batch looks up the user ids of all its nodes, and a row pointer before any neighbour, and both are small beside the
     lists. So all ids come first where they take at most half of the budget, and then all pointers in the same way.
     """
-    manifest, view = partition.manifest, partition.weighted(weights)
+    partition, view = batch.partition, batch.view()
+    manifest = partition.manifest
     types = range(len(manifest.num_nodes))
     lists: dict[tuple[int, int], list[EdgeTypeArrays]] = {}
     for t in types:
@@ -108,7 +109,8 @@ def _list_bytes(lists: Sequence[EdgeTypeArrays], id_bytes: int, pointers: bool, 
     """Of the first neighbour lists, with user ids of ``id_bytes``, and with row pointers or without."""
     nbytes = rows * id_bytes
     for each in lists:
-        nbytes += each.indptr[rows] * (each.indices.itemsize + (0 if each.sums is None else each.sums.itemsize))
+        entry = sum(array.itemsize for array in (each.indices, each.sums, each.times) if array is not None)
+        nbytes += each.indptr[rows] * entry
         if pointers:
             nbytes += (rows + (rows > 0)) * each.indptr.itemsize
     return nbytes

@@ -13,7 +13,7 @@ from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.graph import DeviceGraph, GraphAddresses
 from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import GpuBudgets
+from glt_lightning.options import DrawOptions, GpuBudgets
 from glt_lightning.store.device_choice import DeviceAttributes, DeviceLists, choose_attributes, choose_lists
 from glt_lightning.store.device_memory import DeviceMemory
 from glt_lightning.store.placement import BatchArrays, Placement, place
@@ -66,12 +66,18 @@ class DeviceStore:
             raise SamplerError("the graph on the device is gone: its store is closed.")
         return self._graph
 
-    def require_weights(self, weights: tuple[str | None, ...]) -> None:
-        """Raises `OptionError` unless the graph on the device is drawn from by these weights (`DrawOptions.weights`)."""
-        if tuple(weights) != tuple(self._batch.weights) and (any(weights) or any(self._batch.weights)):
+    def require_drawn_by(self, draw: DrawOptions) -> None:
+        """Raises `OptionError` unless the graph on the device has what neighbours are to be drawn by: weights, times."""
+        weights, mine = draw.weights, self._batch.weights
+        if tuple(weights) != tuple(mine) and (any(weights) or any(mine)):
             raise OptionError(
                 f"sampling.weight_attr: {list(weights)}: the GPU that samples has the graph with the weights "
-                f"{list(self._batch.weights)}. Start graph servers whose GPUs sample with the weight_attr of their clients."
+                f"{list(mine)}. Start graph servers whose GPUs sample with the weight_attr of their clients."
+            )
+        if draw.timed and not self._batch.timed:
+            raise OptionError(
+                "sampling.time_attr: the GPU that samples has the graph without its times. Start graph servers whose GPUs sample "
+                "with the time_attr of their clients."
             )
 
     @property
@@ -112,8 +118,7 @@ class DeviceStore:
 
     def _lay_graph(self) -> DeviceGraph:
         memory, kind = self._memory, self.graph_memory
-        partition, weights = self._partition, self._batch.weights
-        view = partition.weighted(weights) if kind == "device" else partition.view_of(memory.array, weights)
+        view = self._batch.view() if kind == "device" else self._batch.view(memory.array)
         if kind == "hybrid":
             copy, lists = memory.address_of_copy, self.lists
             addresses = GraphAddresses.split(
@@ -185,7 +190,7 @@ def open_store(
 def _lists_on_device(batch: BatchArrays, placement: Placement) -> DeviceLists:
     partition = batch.partition
     if placement.topology == "hybrid":
-        return choose_lists(partition, placement.topology_bytes, batch.weights)
+        return choose_lists(batch, placement.topology_bytes)
     return DeviceLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64))
 
 

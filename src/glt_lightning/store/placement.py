@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import cum_name, edge_path, node_path
+from glt_lightning.data.row_order import TIMES
 from glt_lightning.errors import OptionError
+from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import DrawOptions, GpuBudgets
 
@@ -47,17 +51,24 @@ class Need:
 class BatchArrays:
     """The arrays of the mapped parts of ``partition`` that batches are made from. edges: ids and attributes of edges, too.
 
-    weights: as in `DrawOptions`.
+    weights, timed: as in `DrawOptions`.
     """
 
     partition: LocalPartition
     edges: bool = True
     weights: tuple[str | None, ...] = ()
+    timed: bool = False
 
     @classmethod
     def of(cls, partition: LocalPartition, draw: DrawOptions) -> BatchArrays:
         """For batches that are drawn so (`sampler.request.drawn_from`)."""
-        return cls(partition, "edge_rows" in draw.columns, draw.weights)
+        return cls(partition, "edge_rows" in draw.columns, draw.weights, draw.timed)
+
+    def view(self, opened: Callable[[str], np.ndarray] | None = None) -> GraphView:
+        """What neighbours are drawn from. opened: as for `LocalPartition.view_of`; None: the mapped arrays."""
+        if opened is None:
+            return self.partition.drawn_by(self.weights, self.timed)
+        return self.partition.view_of(opened, self.weights, self.timed)
 
     def edge_names(self, edge_type: int) -> tuple[str, ...]:
         """Arrays with a row for each edge of this type."""
@@ -74,6 +85,8 @@ class BatchArrays:
                 yield edge_path(p, r, "indices")
                 if self.weights and (weight := self.weights[r]) is not None:
                     yield edge_path(p, r, cum_name(weight))
+                if self.timed and self.partition.manifest.is_timed(r):
+                    yield edge_path(p, r, TIMES)
 
     def feature_paths(self) -> Iterator[str]:
         """The arrays that batches take rows of."""

@@ -23,7 +23,7 @@ class GraphAddresses:
     """Where a device reads the arrays of a graph in Q parts; 0 for what is not here. T node types, R edge types.
 
     bounds: int64 [T * Q + 1], first gid of each segment.  user_ids: [T * Q].  indptr, indices, edge_base, num_edges: [R * Q],
-    as in `GraphView`; the values of ``indptr`` count from where ``indices`` begins, and ``sums`` too.
+    as in `GraphView`; the values of ``indptr`` count from where ``indices`` begins, and ``sums`` and ``times`` too.
     """
 
     bounds: np.ndarray
@@ -33,6 +33,7 @@ class GraphAddresses:
     edge_base: list[int] = field(default_factory=list)
     num_edges: list[int] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
 
     @classmethod
     def whole(cls, view: GraphView, place: Place) -> GraphAddresses:
@@ -46,6 +47,7 @@ class GraphAddresses:
             view._edge_base.tolist(),
             view._num_edges.tolist(),
             [0 if r is None or r.sums is None else place(r.sums) for r in arrays],
+            [0 if r is None or r.times is None else place(r.times) for r in arrays],
         )
 
     @classmethod
@@ -75,26 +77,36 @@ class GraphAddresses:
                 of, k = arrays[r * view.num_parts + p], int(rows[t, p])
                 made.edge_base += [int(view.edge_bounds[r, p])] * 2
                 if of is None or len(of.indptr) == 0:
-                    made._append((0, 0), (0, 0), (0, 0), (0, 0))
+                    made._append((0, 0), (0, 0), (0, 0), (0, 0), (0, 0))
                     continue
                 entries = int(of.indptr[k])
                 lists = of.indices[:entries]
-                sums = (0, 0) if of.sums is None else (hot(of.sums[:entries]) if k else 0, rest(of.sums))
+                sums, times = (
+                    (0, 0) if each is None else (hot(each[:entries]) if k else 0, rest(each))
+                    for each in (of.sums, of.times)
+                )
                 made._append(
                     _split(of.indptr, k, k + 1, hot, rest, pointers),
                     (hot(lists) if k else 0, rest(of.indices)),
                     (len(lists), len(of.indices)),
                     sums,
+                    times,
                 )
         return made
 
     def _append(
-        self, indptr: tuple[int, int], indices: tuple[int, int], num_edges: tuple[int, int], sums: tuple[int, int]
+        self,
+        indptr: tuple[int, int],
+        indices: tuple[int, int],
+        num_edges: tuple[int, int],
+        sums: tuple[int, int],
+        times: tuple[int, int],
     ) -> None:
         self.indptr += indptr
         self.indices += indices
         self.num_edges += num_edges
         self.sums += sums
+        self.times += times
 
 
 def _split(array: np.ndarray, k: int, entries: int, hot: Place, rest: Place, whole: Place | None) -> tuple[int, int]:
@@ -136,6 +148,7 @@ class DeviceGraph:
             edge_base=self._table(addresses.edge_base),
             num_edges=self._table(addresses.num_edges),
             sums=self._table(addresses.sums) if any(addresses.sums) else None,
+            times=self._table(addresses.times) if any(addresses.times) else None,
         )
         self.address = ctypes.addressof(self.struct)
 

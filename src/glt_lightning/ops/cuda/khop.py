@@ -43,26 +43,34 @@ class CudaKHopOp(AllLocal):
         self._rooms: dict[tuple[int, ...], KHopRoom] = {}
 
     def __call__(
-        self, seeds: Mapping[int, Tensor], batch_key: int, excluded: DeviceExcluded | None = None
+        self,
+        seeds: Mapping[int, Tensor],
+        batch_key: int,
+        excluded: DeviceExcluded | None = None,
+        trees: Trees | None = None,
     ) -> DeviceSubgraph:
         """One batch. seeds: by node type int64 [S] gids on the device; a seed that comes twice has two rows.
-        excluded: entries of rows that are not there.
+        excluded: entries of rows that are not there.  trees: of all seeds, on the host, in a disjoint batch, which is sampled
+        hop by hop.
 
         Raises `DataError` for a seed outside its type, `PartitionError` for damaged rows.
         """
-        return self.start(seeds, batch_key, excluded).result()
+        return self.start(seeds, batch_key, excluded, trees).result()
 
     def start(
-        self, seeds: Mapping[int, Tensor], batch_key: int, excluded: DeviceExcluded | None = None
+        self,
+        seeds: Mapping[int, Tensor],
+        batch_key: int,
+        excluded: DeviceExcluded | None = None,
+        trees: Trees | None = None,
     ) -> PendingBatch:
         """Queues a batch on the current stream; its ``result`` is asked for later, with the same stream current."""
         kernels = self.graph.kernels
         ids = {t: kernels.require_ids(gids, "seeds") for t, gids in seeds.items()}
         each = per_type(ids, self.graph.num_types, kernels.empty(0))
-        room = self._room(tuple(map(len, each)))
-        if room.workspace >= 0:
+        if trees is None and (room := self._room(tuple(map(len, each)))).workspace >= 0:
             return NativeBatch(room, each, batch_key, excluded)
-        batch = DeviceHops(self.graph, each, self.draw)
+        batch = DeviceHops(self.graph, each, self.draw, trees=trees)
         run_hops(self, batch, batch_key, self.fanouts, (excluded, excluded))
         return batch
 
@@ -76,9 +84,8 @@ class CudaKHopOp(AllLocal):
         excluded: DeviceExcluded | None = None,
         trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
-        """One hop, for `ops.hops.run_hops`. No batch on a device has trees."""
-        assert trees is None
-        return expand(self.graph, key, hop, fanouts, frontier, self.draw, excluded)
+        """One hop, for `ops.hops.run_hops`. trees: their bounds; the tree of each row is in the frontier."""
+        return expand(self.graph, key, hop, fanouts, frontier, self.draw, excluded, trees)
 
     def _room(self, num_seeds: tuple[int, ...]) -> KHopRoom:
         room = self._rooms.get(num_seeds)

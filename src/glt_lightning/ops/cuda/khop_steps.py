@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,13 +19,16 @@ from glt_lightning.ops.cuda.merge import Merged, Piece, RemoteSplit, merge
 from glt_lightning.ops.cuda.relabel import DeviceLids
 from glt_lightning.ops.cuda.sample import DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
+from glt_lightning.ops.cuda.trees import DeviceTrees
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.merge import Drawn, Picks
+from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DrawOptions
 
 # Remote nodes of one type that are read together with a hop's sizes; a hop that finds more waits twice.
 _READ_WITH_SIZES = 1 << 16
 _NONE = np.empty(0, dtype=np.int64)
+_Ids = TypeVar("_Ids", np.ndarray, Tensor)
 
 
 class RemoteParts:
@@ -79,6 +83,7 @@ class Frontier:
 
     first: lid of the first.  gids, uids: of the local ones.  local, remote: the positions of either behind ``first``; None
     where all are local.  remote_gids: on the host.  error: [5], where kernels leave a status; read at the end of the hop.
+    tree: of all of them, int64, in a disjoint batch.
     """
 
     first: int
@@ -88,6 +93,13 @@ class Frontier:
     remote_gids: np.ndarray
     local: Tensor | None = None
     remote: Tensor | None = None
+    tree: Tensor | None = None
+
+    @property
+    def local_trees(self) -> Tensor:
+        """int32, of the local ones."""
+        assert self.tree is not None
+        return (self.tree if self.local is None else self.tree.index_select(0, self.local)).to(torch.int32)
 
     def __len__(self) -> int:
         return len(self.gids) + len(self.remote_gids)
@@ -101,12 +113,17 @@ def expand(
     frontier: Sequence[Frontier],
     draw: DrawOptions,
     excluded: DeviceExcluded | None = None,
+    trees: Trees | None = None,
 ) -> dict[int, Drawn]:
     """Draws for the local nodes of a frontier, by edge type. The host waits only where fan-outs do not bound the picks."""
     asked = [(frontier[graph.dst_types[r]], r, fanout) for r, fanout in enumerate(fanouts) if fanout]
     asked = [each for each in asked if len(each[0].gids)]
+    bounds = None if trees is None else DeviceTrees(trees, draw.last, graph.kernels)
     draws = [
-        DeviceRowDraw(graph, r, fanout, draw, nodes.gids, nodes.uids, nodes.error, excluded)
+        DeviceRowDraw(
+            *(graph, r, fanout, draw, nodes.gids, nodes.uids, nodes.error, excluded),
+            None if bounds is None else bounds.struct(nodes.local_trees),
+        )
         for nodes, r, fanout in asked
     ]
     drawn = {}
@@ -121,14 +138,12 @@ class DeviceHops:
     hop, and once more in a hop that finds very many remote nodes.
 
     seeds: by node type, int64 [S] gids, on the device.  remote: which parts are remote; None: none is.  host_seeds: the
-    seeds on the host, needed with ``remote``.
+    seeds on the host, needed with ``remote``.  trees: of the seeds, in a disjoint batch: a node is then one of a tree, and
+    known to the table by tree * number of nodes + gid.
 
     Attributes:
         frontier: Per node type, the nodes that the last hop found first.
-        trees: None: no batch on a device has trees.
     """
-
-    trees = None
 
     def __init__(
         self,
@@ -138,15 +153,26 @@ class DeviceHops:
         *,
         remote: RemoteParts | None = None,
         host_seeds: Sequence[np.ndarray] = (),
+        trees: Trees | None = None,
     ) -> None:
         kernels = graph.kernels
+        self._trees, self._num_ids = trees, graph.num_nodes
+        if trees is not None:
+            self._num_ids *= max(1, trees.num_trees)
+            if self._num_ids >= 2**63:
+                raise DataError(
+                    f"trees: {trees.num_trees} trees of a graph of {graph.num_nodes} nodes have too many ids."
+                )
+            bases = [trees.of.get(t, _NONE).astype(np.int64) * graph.num_nodes for t in range(graph.num_types)]
+            seeds = [gids + kernels.put(base) for gids, base in zip(seeds, bases, strict=True)]
+            host_seeds = [gids + base for gids, base in zip(host_seeds, bases, strict=False)]
         self._graph, self._kernels, self._columns, self._remote = graph, kernels, draw.columns, remote
         types, edge_types = range(graph.num_types), range(graph.num_edge_types)
         self._error = kernels.new_error()
         self._lids = DeviceLids(kernels, self._error)
-        self._gid = [gids.clone() for gids in seeds]
-        self._uid = [kernels.empty(len(gid)) for gid in self._gid]
-        self._num_nodes = [len(gid) for gid in self._gid]
+        self._ids = [ids.clone() for ids in seeds]  # gids, or with trees what the table knows nodes by
+        self._uid = [kernels.empty(len(ids)) for ids in self._ids]
+        self._num_nodes = [len(ids) for ids in self._ids]
         # on the device: ahead of `_num_nodes` while a hop is made
         self._counts = kernels.put(np.array(self._num_nodes))
         self._src, self._dst, self._edge_row = ([[kernels.empty(0)] for _ in edge_types] for _ in range(3))
@@ -159,9 +185,9 @@ class DeviceHops:
         if remote is None:
             self._look_up([0 for _ in types])
         else:
-            for t, gids in enumerate(host_seeds):
-                away = remote.find(t, gids)
-                split[t] = kernels.put(np.argsort(~away, kind="stable")), gids[away]
+            for t, ids in enumerate(host_seeds):
+                away = remote.find(t, self._gids_of(ids))
+                split[t] = kernels.put(np.argsort(~away, kind="stable")), ids[away]
         self._begin([0 for _ in types], split)
 
     def stitch(self, drawn: Mapping[int, Drawn]) -> dict[int, np.ndarray]:
@@ -181,8 +207,8 @@ class DeviceHops:
         for r, each in pieces.items():
             source = self._graph.src_types[r]
             merged = merge(len(self._frontier(r)), each)
-            unique = (self._gid[source], self._counts[source : source + 1])
-            self._found[r] = merged, self._lids.number(merged.neighbors, merged.total, *unique)
+            unique = (self._ids[source], self._counts[source : source + 1])
+            self._found[r] = merged, self._lids.number(self._ids_of(r, merged), merged.total, *unique)
         return edge_rows
 
     def end_hop(self) -> None:
@@ -191,11 +217,13 @@ class DeviceHops:
         if self._remote is None:
             self._look_up(before)
         else:
-            grown = {t: self._gid[t][before[t] : before[t] + more] for t, more in enumerate(self._bounds) if more}
-            splits = {t: self._remote.splits[t](gids, self._counts[t] - before[t]) for t, gids in grown.items()}
-            heads = [gids.index_select(0, splits[t][0][:_READ_WITH_SIZES]) for t, gids in grown.items()]
+            grown = {t: self._ids[t][before[t] : before[t] + more] for t, more in enumerate(self._bounds) if more}
+            splits = {
+                t: self._remote.splits[t](self._gids_of(ids), self._counts[t] - before[t]) for t, ids in grown.items()
+            }
+            heads = [ids.index_select(0, splits[t][0][:_READ_WITH_SIZES]) for t, ids in grown.items()]
         none = self._error[:0]
-        error, counts, totals, remote, *ids = _read(
+        error, counts, totals, remote, *found = _read(
             self._kernels,
             self._error,
             self._counts,
@@ -205,11 +233,11 @@ class DeviceHops:
         )
         raise_if(error.tolist(), "sample")
         self._num_nodes, new = counts.tolist(), {}
-        for t, k, head in zip(splits, remote.tolist(), ids, strict=True):
-            order, gids = splits[t][0], head[:k]
+        for t, k, head in zip(splits, remote.tolist(), found, strict=True):
+            order, ids = splits[t][0], head[:k]
             if k > len(head):
-                gids = np.concatenate([head, *_read(self._kernels, grown[t].index_select(0, order[len(head) : k]))])
-            new[t] = order, gids
+                ids = np.concatenate([head, *_read(self._kernels, grown[t].index_select(0, order[len(head) : k]))])
+            new[t] = order, ids
         self._append_edges(totals.tolist())
         self._begin(before, new)
 
@@ -218,42 +246,62 @@ class DeviceHops:
         if not self._edges_per_hop:  # no hop has looked at the seeds' errors
             raise_if(_read(self._kernels, self._error)[0].tolist(), "sample")
         hops = len(self._edges_per_hop)
+        ids = [each[:n] for each, n in zip(self._ids, self._num_nodes, strict=True)]
         return DeviceSubgraph(
-            gid=[gid[:n] for gid, n in zip(self._gid, self._num_nodes, strict=True)],
+            gid=[self._gids_of(each) for each in ids],
             uid=[uid[:n] for uid, n in zip(self._uid, self._num_nodes, strict=True)],
             edge_index=[torch.cat([*src, *dst]).view(2, -1) for src, dst in zip(self._src, self._dst, strict=True)],
             edge_row=[torch.cat(rows) if "edge_rows" in self._columns else None for rows in self._edge_row],
             nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).reshape(hops + 1, -1).T,
             edges_per_hop=np.array(self._edges_per_hop, dtype=np.int64).reshape(hops, self._graph.num_edge_types).T,
             remote=None if self._remote is None else [torch.cat(lids) for lids in self._remote_lids],
+            tree=None if self._trees is None else [each // self._graph.num_nodes for each in ids],
         )
+
+    @property
+    def trees(self) -> Trees | None:
+        """Of the remote nodes of the frontier, for their owners; the local ones have theirs on the device."""
+        return None if self._trees is None else self._trees.of_rows(self._remote_trees)
+
+    def _gids_of(self, ids: _Ids) -> _Ids:
+        return ids if self._trees is None else ids % self._graph.num_nodes
+
+    def _ids_of(self, edge_type: int, merged: Merged) -> Tensor:
+        """What the table knows the picks by. Behind the last pick there is anything."""
+        tree = self._frontier(edge_type).tree
+        if tree is None:
+            return merged.neighbors
+        rows = merged.row.clamp(0, len(tree) - 1)
+        return merged.neighbors + self._graph.num_nodes * tree.index_select(0, rows)
 
     def _frontier(self, edge_type: int) -> Frontier:
         return self.frontier[self._graph.dst_types[edge_type]]
 
     def _begin(self, first: Sequence[int], split: Mapping[int, tuple[Tensor, np.ndarray]]) -> None:
         """The next frontier: the nodes from ``first`` (per type) on. split: type -> the order that `RemoteSplit` gave, and
-        the remote gids."""
-        self.frontier = []
-        nothing = self._kernels.empty(0), _NONE
+        what the table knows the remote nodes by."""
+        self.frontier, self._remote_trees = [], {}
+        nothing, num_gids = (self._kernels.empty(0), _NONE), self._graph.num_nodes
         for t, (begin, end) in enumerate(zip(first, self._num_nodes, strict=True)):
-            gids, uids = self._gid[t][begin:end], self._uid[t][begin:end]
+            ids, uids = self._ids[t][begin:end], self._uid[t][begin:end]
+            gids, tree = self._gids_of(ids), None if self._trees is None else ids // num_gids
             if self._remote is None:
-                self.frontier.append(Frontier(begin, gids, uids, self._error, _NONE))
+                self.frontier.append(Frontier(begin, gids, uids, self._error, _NONE, tree=tree))
                 continue
-            order, remote_gids = split.get(t, nothing)
+            order, remote_ids = split.get(t, nothing)
+            remote_gids, self._remote_trees[t] = self._gids_of(remote_ids), (remote_ids // num_gids).astype(np.int32)
             remote, local = order[: len(remote_gids)], order[len(remote_gids) : end - begin]
             gids, found = gids.index_select(0, local), self._kernels.empty(len(local))
             self._user_ids(t, gids, 0, found)  # of no more nodes than the type has by now
             uids.index_copy_(0, local, found)
             self._remote_lids[t].append(remote + begin)
-            self.frontier.append(Frontier(begin, gids, found, self._error, remote_gids, local, remote))
+            self.frontier.append(Frontier(begin, gids, found, self._error, remote_gids, local, remote, tree))
         self._nodes_per_hop.append([len(each) for each in self.frontier])
 
     def _look_up(self, begin: Sequence[int]) -> None:
         """User ids of the nodes from ``begin`` (per type) on; how many that are, the device knows."""
-        for t, (gid, uid) in enumerate(zip(self._gid, self._uid, strict=True)):
-            self._user_ids(t, gid, begin[t], uid)
+        for t, (ids, uid) in enumerate(zip(self._ids, self._uid, strict=True)):
+            self._user_ids(t, self._gids_of(ids), begin[t], uid)
 
     def _user_ids(self, node_type: int, gids: Tensor, begin: int, out: Tensor) -> None:
         arguments = (node_type, gids, begin, len(gids), self._counts[node_type:], out, self._error)
@@ -282,13 +330,14 @@ class DeviceHops:
         extra = [0] * graph.num_types
         for r, each in pieces.items():
             extra[graph.src_types[r]] += sum(len(piece.neighbors) for piece in each)
-        bounds = [min(more, size) for more, size in zip(extra, graph.type_sizes, strict=True)]
-        known = [gid[:n] for gid, n in zip(self._gid, self._num_nodes, strict=True)]
+        trees = self._num_ids // max(1, graph.num_nodes)
+        bounds = [min(more, size * trees) for more, size in zip(extra, graph.type_sizes, strict=True)]
+        known = [ids[:n] for ids, n in zip(self._ids, self._num_nodes, strict=True)]
         for t, (n, more) in enumerate(zip(self._num_nodes, bounds, strict=True)):
-            if n + more > len(self._gid[t]):
-                for lists in (self._gid, self._uid):
+            if n + more > len(self._ids[t]):
+                for lists in (self._ids, self._uid):
                     lists[t] = torch.cat([lists[t][:n], self._kernels.empty(more)])
-        self._lids.make_room(min(sum(map(len, self._gid)), graph.num_nodes), known)
+        self._lids.make_room(min(sum(map(len, self._ids)), self._num_ids), known)
         return bounds
 
     def _append_edges(self, totals: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import torch
@@ -22,7 +23,7 @@ class DeviceRowDraw:
     """Rows of one edge type: counted when made, then picked.
 
     gids, uids: int64 [F].  offsets: int64 [F + 1], exclusive scan of the counts; ``offsets[-1:]`` is their total.
-    excluded: entries of rows that are not there.
+    excluded: entries of rows that are not there.  trees: the struct of `DeviceTrees`, in a disjoint batch.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class DeviceRowDraw:
         uids: Tensor,
         error: Tensor,
         excluded: DeviceExcluded | None = None,
+        trees: ctypes.Structure | None = None,
     ):
         self._graph, self.edge_type, self.fanout, self._draw = graph, edge_type, fanout, draw
         self._gids, self._uids, self._error = gids, uids, error
-        self._excluded = excluded
+        self._excluded, self._trees = excluded, trees
+        self._trees_address = None if trees is None else ctypes.addressof(trees)
         self.counts = graph.kernels.empty(len(gids))
-        rows = (edge_type, gids, len(gids), fanout, draw.replace, self._excluded_address)
+        rows = (edge_type, gids, len(gids), fanout, draw.replace, self._excluded_address, self._trees_address)
         graph.kernels.run("glt_cuda_count_rows", graph.address, *rows, self.counts, error)
         self.offsets = graph.kernels.zeros(len(gids) + 1)
         torch.cumsum(self.counts, 0, out=self.offsets[1:])
@@ -77,6 +80,7 @@ class DeviceRowDraw:
             hop,
             self._draw.replace,
             self._excluded_address,
+            self._trees_address,
             self.offsets,
             0,  # number of the first row
             neighbors,
