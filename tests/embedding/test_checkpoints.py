@@ -193,7 +193,7 @@ import numpy as np, torch
 from glt_lightning import DistEmbedding, DistGraph, SparseAdagrad
 from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.callbacks.row_checkpoints import RowCheckpointIO
-from glt_lightning.embedding.saved import open_saved
+from glt_lightning.tensors.saved import open_saved
 from tests.helpers.partitions import partitioned, small_graph
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "shutil.rmtree"}

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch import Trainer
 
-from glt_lightning import DistGraph, GLTDataModule
-from glt_lightning.errors import SamplerError
+from glt_lightning import DistGraph, DistTensor, GLTDataModule
+from glt_lightning.errors import DataError, SamplerError
 from tests.helpers import run_script
 from tests.helpers.own_rows import Using, work
 
@@ -23,7 +24,7 @@ SCRIPT = """
 import json, os, signal, sys
 import torch
 from lightning.pytorch import Trainer, seed_everything
-from glt_lightning import DistGraph, GLTDataModule
+from glt_lightning import DistGraph, DistTensor, GLTDataModule
 from tests.helpers.own_rows import Using
 from tests.lightning.tiny import Noting
 
@@ -60,6 +61,22 @@ def test_under_auto_it_is_as_alone(
     assert using.found == expected
     with pytest.raises(SamplerError, match="graph: no graph is open here; ask the data module for dist_graph"):
         _ = data._standalone.graph
+
+
+def test_tensors_stay_when_a_checkpoint_brings_another_seed(make_data: Callable[..., GLTDataModule]) -> None:
+    data = make_data()
+    data.prepare_data()
+    data.setup("fit")
+    graph = data.dist_graph
+    h = DistTensor((graph.num_nodes(),), torch.float32, "h", "ones")
+    data.load_state_dict({"sampling_seed": 12345})
+    assert data.dist_graph is graph
+    h[[0]] = 2.0
+    assert float(h[:].sum()) == graph.num_nodes() + 1
+    assert graph.ndata["train_mask"].count_nonzero() == 100
+    data.teardown()
+    with pytest.raises(DataError, match="tensor 'h' is closed"):
+        h[[0]]
 
 
 CASES = {

@@ -147,8 +147,6 @@ def test_anonymous_tensors_are_different_ones(graph: DistGraph) -> None:
     first.close()
     assert DistTensor((300,), torch.int64).name not in (first.name, second.name)
     assert second.count_nonzero() == 0
-    with pytest.raises(DataError, match="persistent: needs a name"):
-        DistTensor((300,), torch.int64, persistent=True)
 
 
 def test_the_type_follows_from_the_rows_where_one_has_as_many(typed: DistGraph) -> None:

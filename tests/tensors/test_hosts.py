@@ -141,6 +141,26 @@ def test_a_conflict_of_two_hosts_is_found(partition: LocalPartition, network: In
     assert "rank 1" in first
 
 
+def test_a_table_that_outlives_its_graph_is_adopted(partition: LocalPartition, network: InProcessNetwork) -> None:
+    def run(rank: int, exchange: Callable[[str], list[str]]) -> np.ndarray:
+        tables, closing = open_tables(partition, rank, exchange, 2, hosts=2, network=network)
+        kept = tables.apart().create(described(partition, init="ones"))
+        exchange("done with the rows of other hosts")
+        closing.close()
+        later, closing = open_tables(partition, rank, exchange, 2, hosts=2, network=network)
+        later.adopt(kept)
+        kept.add(ROWS, np.ones((300, 4), dtype=np.float32))
+        later.barrier()
+        found = kept.read(ROWS)
+        exchange("done with the rows of other hosts")
+        kept.close()
+        closing.close()
+        return found
+
+    for found in run_ranks(2, run):
+        assert (found == 3).all()
+
+
 def _ask(network: InProcessNetwork, address: str, op: str, hello: dict[str, Any], body: Any, **header: Any) -> Any:
     peer = link_of(7, **hello).peer("home", [address], network)
     entries, packed = pack(body)

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glt_lightning.embedding.saved import WEIGHT, RowsToSave, SavedRows, open_saved
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.embedding import RowSums, merge_rows
 from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors.saved import WEIGHT, RowsToSave, SavedRows, open_saved
 from glt_lightning.tensors.space import RowSpace
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables, TableSpec

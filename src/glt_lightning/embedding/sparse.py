@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from glt_lightning.embedding.dist_embedding import MARKER, DistEmbedding
 from glt_lightning.embedding.exchange import Exchange, open_exchange
 from glt_lightning.embedding.norm import norms, row_squares
-from glt_lightning.embedding.saved import open_saved
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.embedding import Adjust, RowSums, adagrad_rows, adam_rows, merge_rows, sgd_rows
 from glt_lightning.options import one_of
+from glt_lightning.tensors.saved import open_saved
 
 Reduction = Literal["ddp", "occurrences"]
 REDUCTIONS = ("ddp", "occurrences")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,15 +17,19 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.options import DrawOptions, TensorOptions, as_options, parse_fanouts
+from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.dist_ranks import ranks_of_this_process
 from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
-from glt_lightning.tensors.dist_values import rows_of_index
+from glt_lightning.tensors.dist_values import rows_of_index, torch_dtype
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.remote_home import LazyHomes, Reach
+from glt_lightning.tensors.saved import SavedRows
+from glt_lightning.tensors.snapshot import kind_and_shape, load_table, save_tables
 from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
 from glt_lightning.tensors.table import own_parts
 from glt_lightning.tensors.tables import SharedTables
+from glt_lightning.tensors.values import ValueType
 from glt_lightning.types import EdgeType, NodeType
 
 
@@ -244,6 +249,49 @@ class DistGraph:
         two ranks have written to since the last one, if ``tensors.check_conflicts`` is set."""
         self.tables.barrier()
 
+    def save(self, folder: str | Path) -> None:
+        """Writes all tensors that have a name of the user's to a new folder, by the user's ids. A collective call.
+
+        Raises `WriteError` where that fails, for instance because the folder is there already; on other ranks `PeerError`.
+        """
+        save_tables(Path(folder), self.tables, self.tables.named, self._reader)
+
+    def load(self, folder: str | Path) -> list[DistTensor]:
+        """Tensors that `save` has written, with any number of parts, ranks and hosts: into those of the same name, or new ones.
+        A collective call; each host reads the folder.
+
+        Raises `DataError` for a folder that is damaged or of another graph; on other ranks `PeerError`.
+        """
+        saved = on_all_or_none(self.ranks, lambda: SavedRows(Path(folder), None), lambda _: None)
+        found = []
+        for name, each in saved.tables.items():
+            kind, row_shape = kind_and_shape(saved, name)
+            space = self.space(each["of"])
+            if name in self.tables.named:
+                tensor = DistTensor.over(self, self.tables[name])
+            else:
+                shape, dtype = (space.num_rows, *row_shape), torch_dtype(ValueType.of(kind))
+                tensor = DistTensor(shape, dtype, name, of=space.label, graph=self)
+            load = partial(load_table, saved, self.tables, tensor.table, self._reader)
+            on_all_or_none(self.ranks, load, lambda _: None)
+            found.append(tensor)
+        return found
+
+    def renew(self, reader: GraphReader, seed: int) -> None:
+        """Reads the same graph in another way, and draws with another seed from now on."""
+        self._reader.renew(reader)
+        self.tables.seed = seed
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """`close` has no effect meanwhile."""
+        closing, self._closing = self._closing.pop_all(), ExitStack()
+        try:
+            yield
+        finally:
+            self._closing = closing
+            OPEN_GRAPHS.add(self)
+
     def own_rows(self, space: RowSpace, most: int) -> Iterator[np.ndarray]:
         """This rank's share of the rows of its host, at most ``most`` at once. Over all ranks each row comes once."""
         homes = self.tables.homes
@@ -300,7 +348,7 @@ class _RowData(MutableMapping[str, DistTensor]):
             return own
         if name not in self._reader.names(self._space):
             raise KeyError(f"{self._space.label!r} has no data {name!r}; it has: {', '.join(self) or 'none'}")
-        return DistTensor.stored(self._graph, self._reader.open(self._space, name), name)
+        return DistTensor.over(self._graph, self._reader.open(self._space, name), name)
 
     def __setitem__(self, name: str, tensor: DistTensor) -> None:
         where = f"data {name!r} of {self._space.label!r}"

@@ -40,7 +40,6 @@ class DistTensor:
             ``"xavier_uniform"``, a tensor or ``.npy`` file by user id: these do not depend on how the graph is partitioned. Or
             ``f(shape, dtype)``, called for some rows at a time by one rank.
         of: Node type or edge type. None: the only one that has N rows.
-        persistent: It is saved with the job's checkpoint. Needs a name.
         graph: The graph. None: the one that is open in this process.
 
     Attributes:
@@ -70,7 +69,6 @@ class DistTensor:
         name: str | None = None,
         init: Any = None,
         of: NodeType | EdgeType | None = None,
-        persistent: bool = False,
         graph: DistGraph | None = None,
     ) -> None:
         graph = graph or only_graph()
@@ -80,13 +78,13 @@ class DistTensor:
                 raise DataError(f"tensor {name!r}: dtype: expected one of torch, got {dtype!r:.80}.")
             given = tuple(shape)
             space = graph.space_of_rows(given, of, f"tensor {name!r}")
-            return TableSpec(space, dtype, given[1:], name, _init_of(init, dtype), persistent)
+            return TableSpec(space, dtype, given[1:], name, _init_of(init, dtype))
 
         self._set(graph, graph.tables.create(describe), None)
 
     @classmethod
-    def stored(cls, graph: DistGraph, rows: StoredRows, name: str) -> DistTensor:
-        """What the partition stores, to read."""
+    def over(cls, graph: DistGraph, rows: SharedTable | StoredRows, name: str | None = None) -> DistTensor:
+        """A table that there is, or, with its name, what the partition stores."""
         tensor = cls.__new__(cls)
         tensor._set(graph, rows, name)
         return tensor

@@ -72,6 +72,10 @@ class GraphReader:
             f"DistGraph: expected a partition folder or the graph of a strategy, got {type(graph).__name__}."
         )
 
+    def renew(self, other: GraphReader) -> None:
+        """Reads the same graph as another reader does."""
+        self._graph, self._partition, self._remote = other._graph, other._partition, other._remote
+
     # What there is
 
     def names(self, space: RowSpace) -> list[str]:

@@ -70,7 +70,6 @@ class SharedTable:
     memory: SharedArrays
     wait_s: float
     epoch: WriteEpoch = field(default_factory=WriteEpoch)
-    persistent: bool = False
     id: str = ""
     elsewhere: RemoteHomes | None = None
     on_close: Callable[[str], object] = lambda name: None

@@ -31,14 +31,13 @@ UserIds = Callable[[RowSpace, int], np.ndarray]  # of the rows of a part
 @dataclass(frozen=True)
 class TableSpec:
     """A table to create. name: None for an anonymous one.  dtype: of torch or numpy, or a name.  init: see `init.read_init`;
-    arrays by user id as they are stored.  persistent: it is saved with the job's checkpoint."""
+    arrays by user id as they are stored."""
 
     space: RowSpace
     dtype: Any
     row_shape: tuple[int, ...]
     name: str | None = None
     init: Any = None
-    persistent: bool = False
 
     def check(self) -> None:
         """Raises `DataError` for a name or shape that cannot be."""
@@ -47,8 +46,6 @@ class TableSpec:
             not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME
         ):
             raise DataError(f"tensor: name: expected 1 to {_MOST_NAME} printable characters, got {name!r:.100}.")
-        if name is None and self.persistent:
-            raise DataError("tensor: persistent: needs a name, under which it is saved and loaded.")
         if any(type(n) is not int or n < 1 for n in self.row_shape):
             raise DataError(
                 f"tensor {name!r}: shape: expected [N, ...] with integers >= 1, got rows of {list(self.row_shape)}."
@@ -101,7 +98,7 @@ class SharedTables:
     ) -> None:
         self._elsewhere = elsewhere
         self.ranks, self.homes, self.options = ranks, homes, options or TensorOptions()
-        self.user_ids, self._seed, self._wait_s = user_ids, seed, wait_s
+        self.user_ids, self.seed, self._wait_s = user_ids, seed, wait_s
         self._family: WeakSet[SharedTables] = WeakSet([self])
         self._open: dict[str, _Entry] = {}
         self._anonymous = 0
@@ -113,7 +110,7 @@ class SharedTables:
             self.ranks,
             self.homes,
             self.user_ids,
-            seed=self._seed,
+            seed=self.seed,
             options=self.options,
             wait_s=self._wait_s,
             elsewhere=self._elsewhere,
@@ -126,6 +123,11 @@ class SharedTables:
     def nbytes(self) -> int:
         """Memory that the tables of this host take."""
         return sum(entry.table.nbytes for each in self._family for entry in each._open.values())
+
+    @property
+    def named(self) -> dict[str, SharedTable]:
+        """Those with a name of the user's."""
+        return {name: entry.table for name, entry in self._open.items() if entry.plan.spec.name is not None}
 
     def __getitem__(self, name: str) -> SharedTable:
         return self._open[name].table
@@ -194,16 +196,9 @@ class SharedTables:
         spec.check()
         kind = ValueType.of(spec.dtype)
         name = f"anonymous-{self._anonymous}" if spec.name is None else spec.name
-        init = read_init(spec.init, name, self._seed, kind, (spec.space.num_rows, *spec.row_shape))
+        init = read_init(spec.init, name, self.seed, kind, (spec.space.num_rows, *spec.row_shape))
         text = f"{name!r} of {spec.space.label}, {kind.name} rows {list(spec.row_shape)}, {init.text}"
-        return _Plan(
-            spec,
-            name,
-            kind,
-            init,
-            text + (", persistent" if spec.persistent else ""),
-            own_parts(spec.space, self.homes),
-        )
+        return _Plan(spec, name, kind, init, text, own_parts(spec.space, self.homes))
 
     def _share(self, plan: _Plan, id_: str) -> SharedTable:
         """The table over memory that the first rank of each host makes and fills. A collective call; when it returns, the homes
@@ -252,7 +247,6 @@ class SharedTables:
             memory=memory,
             wait_s=self._wait_s,
             epoch=self._epoch,
-            persistent=plan.spec.persistent,
             id=id_,
             elsewhere=self._remote_homes(),
             on_close=self._forget,

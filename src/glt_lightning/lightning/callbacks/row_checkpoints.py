@@ -16,8 +16,8 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, CheckpointIO
 from glt_lightning.embedding import DistEmbedding
 from glt_lightning.embedding.combined import sparse_optimizers
 from glt_lightning.embedding.dist_embedding import MARKER
-from glt_lightning.embedding.saved import RowsToSave, write_rows
 from glt_lightning.errors import OptionError
+from glt_lightning.tensors.saved import RowsToSave, write_rows
 
 
 class RowCheckpointIO(CheckpointIO):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import numpy as np
 import torch
@@ -52,29 +52,41 @@ class ContextOwner:
         reach: Reach | None,
     ) -> None:
         """Closes what was open before, then starts what makes the batches: as `LoaderContext`. cluster, reach: for tensors."""
-        self.close()
-        context = LoaderContext(
-            graph,
-            sampling,
-            seed=seed,
-            ranks=ranks,
-            pin_memory=wants_pinned(sampling, device),
-            cache=cache,
-            device=device,
-        )
+        kept = self._graph  # opened again with another seed: tensors stay
+        with nullcontext() if kept is None else kept.kept_open():
+            self.close()
+        with ExitStack() as failing:
+            if kept is not None:
+                failing.callback(kept.close)
+            context = LoaderContext(
+                graph,
+                sampling,
+                seed=seed,
+                ranks=ranks,
+                pin_memory=wants_pinned(sampling, device),
+                cache=cache,
+                device=device,
+            )
+            failing.pop_all()
         self._context = context
         ends = self._ends = ExitStack()
         if sampling.keep_memory and device.type == "cpu":
             _keep_memory(ends)
         ends.callback(context.close)
-        self._graph = DistGraph(
-            GraphReader.of(graph),
-            ranks=ranks,
-            options=cluster.tensors,
-            seed=seed,
-            wait_s=cluster.deadlines.call_s,
-            reach=reach,
-        )
+        if kept is not None and kept.hash == graph.manifest.options_hash:
+            kept.renew(GraphReader.of(graph), seed)
+            self._graph = kept
+        else:
+            if kept is not None:
+                kept.close()
+            self._graph = DistGraph(
+                GraphReader.of(graph),
+                ranks=ranks,
+                options=cluster.tensors,
+                seed=seed,
+                wait_s=cluster.deadlines.call_s,
+                reach=reach,
+            )
         ends.callback(self._graph.close)
         self._closer = weakref.finalize(self, ends.close)  # also when this owner is forgotten, and at exit
 

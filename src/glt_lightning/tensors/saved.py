@@ -44,15 +44,18 @@ class RowsToSave:
 
 def write_rows(folder: Path, tables: Sequence[RowsToSave], graph: str) -> str:
     """Writes a new folder, whole when this returns. Returns the hash of its index. Raises `WriteError` and leaves nothing."""
+    made = False
     try:
         folder.mkdir()
+        made = True
         described = [_write_table(folder, number, table) for number, table in enumerate(tables)]
         text = json.dumps({"version": VERSION, "graph": graph, "tables": described}, indent=1).encode()
         _write_file(folder / INDEX, [text])
         _sync(folder)
         _sync(folder.parent)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        if made:  # never one that was there
+            shutil.rmtree(folder, ignore_errors=True)
         raise WriteError(
             f"{folder}: the rows of this checkpoint cannot be written ({error.strerror or error}). Free some space or choose "
             "another folder (default_root_dir, dirpath), then resume from the last checkpoint."
@@ -121,12 +124,12 @@ def hash_of(pieces: Any) -> str:
 
 
 class SavedRows:
-    """Reads a folder of `write_rows`. digest: what the checkpoint has of its index.
+    """Reads a folder of `write_rows`. digest: what the checkpoint has of its index; None: there is no checkpoint.
 
     Raises `DataError` for a folder that is missing, damaged, or of another checkpoint.
     """
 
-    def __init__(self, folder: Path, digest: str) -> None:
+    def __init__(self, folder: Path, digest: str | None) -> None:
         self.folder = folder
         try:
             text = (folder / INDEX).read_bytes()
@@ -135,9 +138,12 @@ class SavedRows:
                 f"{folder}: the rows of this checkpoint cannot be read ({error.strerror}). A checkpoint with embeddings is a "
                 "file and the folder beside it; copy both."
             ) from None
-        if hash_of([text]) != digest:
+        if digest is not None and hash_of([text]) != digest:
             raise DataError(f"{folder / INDEX}: damaged, or of another checkpoint. Use another checkpoint.")
-        index = json.loads(text)
+        try:
+            index = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"{folder / INDEX}: damaged: it is no JSON ({error}).") from None
         if index.get("version") != VERSION:
             raise DataError(
                 f"{folder / INDEX}: version {index.get('version')!r}; this release reads version {VERSION}."
