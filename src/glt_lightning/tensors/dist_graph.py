@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,19 +16,16 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.options import DrawOptions, TensorOptions, as_options, parse_fanouts
-from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.dist_ranks import ranks_of_this_process
+from glt_lightning.tensors.dist_snapshot import load_tensors, save_tensors
 from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
-from glt_lightning.tensors.dist_values import rows_of_index, torch_dtype
+from glt_lightning.tensors.dist_values import rows_of_index
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.remote_home import LazyHomes, Reach
-from glt_lightning.tensors.saved import SavedRows
-from glt_lightning.tensors.snapshot import kind_and_shape, load_table, save_tables
 from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
 from glt_lightning.tensors.table import own_parts
 from glt_lightning.tensors.tables import SharedTables
-from glt_lightning.tensors.values import ValueType
 from glt_lightning.types import EdgeType, NodeType
 
 
@@ -254,7 +250,7 @@ class DistGraph:
 
         Raises `WriteError` where that fails, for instance because the folder is there already; on other ranks `PeerError`.
         """
-        save_tables(Path(folder), self.tables, self.tables.named, self._reader)
+        save_tensors(self, self._reader, Path(folder))
 
     def load(self, folder: str | Path) -> list[DistTensor]:
         """Tensors that `save` has written, with any number of parts, ranks and hosts: into those of the same name, or new ones.
@@ -262,20 +258,7 @@ class DistGraph:
 
         Raises `DataError` for a folder that is damaged or of another graph; on other ranks `PeerError`.
         """
-        saved = on_all_or_none(self.ranks, lambda: SavedRows(Path(folder), None), lambda _: None)
-        found = []
-        for name, each in saved.tables.items():
-            kind, row_shape = kind_and_shape(saved, name)
-            space = self.space(each["of"])
-            if name in self.tables.named:
-                tensor = DistTensor.over(self, self.tables[name])
-            else:
-                shape, dtype = (space.num_rows, *row_shape), torch_dtype(ValueType.of(kind))
-                tensor = DistTensor(shape, dtype, name, of=space.label, graph=self)
-            load = partial(load_table, saved, self.tables, tensor.table, self._reader)
-            on_all_or_none(self.ranks, load, lambda _: None)
-            found.append(tensor)
-        return found
+        return load_tensors(self, self._reader, Path(folder))
 
     def renew(self, reader: GraphReader, seed: int) -> None:
         """Reads the same graph in another way, and draws with another seed from now on."""

@@ -1,0 +1,40 @@
+"""The tensors of a graph in a folder: what `DistGraph.save` and `load` do."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glt_lightning.producer.once_per_host import on_all_or_none
+from glt_lightning.tensors.dist_tensor import DistTensor
+from glt_lightning.tensors.dist_values import torch_dtype
+from glt_lightning.tensors.reader import GraphReader
+from glt_lightning.tensors.saved import SavedRows
+from glt_lightning.tensors.snapshot import kind_and_shape, load_table, save_tables
+from glt_lightning.tensors.values import ValueType
+
+if TYPE_CHECKING:
+    from glt_lightning.tensors.dist_graph import DistGraph
+
+
+def save_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> None:
+    """A collective call. Raises `WriteError`, on other ranks `PeerError`."""
+    save_tables(folder, graph.tables, graph.tables.named, reader)
+
+
+def load_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> list[DistTensor]:
+    """Into tensors of the same name, or new ones. A collective call. Raises `DataError`, on other ranks `PeerError`."""
+    saved = on_all_or_none(graph.ranks, lambda: SavedRows(folder, None), lambda _: None)
+    found = []
+    for name, each in saved.tables.items():
+        kind, row_shape = kind_and_shape(saved, name)
+        space = graph.space(each["of"])
+        if name in graph.tables.named:
+            tensor = DistTensor.over(graph, graph.tables[name])
+        else:
+            shape, dtype = (space.num_rows, *row_shape), torch_dtype(ValueType.of(kind))
+            tensor = DistTensor(shape, dtype, name, of=space.label, graph=graph)
+        on_all_or_none(graph.ranks, partial(load_table, saved, graph.tables, tensor.table, reader), lambda _: None)
+        found.append(tensor)
+    return found
