@@ -14,13 +14,16 @@ namespace {
 
 constexpr int64_t kAtOnce = 64;  // entries compared without a branch between them, so with vector instructions
 
+// sums: of the weights of the entries, or null. An entry of weight 0 is none: it is never in a batch.
 template <class Id>
-bool contains(const Id* row, int64_t degree, Id id) {
+bool contains(const Id* row, int64_t degree, Id id, const int32_t* sums) {
   for (int64_t i = 0; i < degree; i += kAtOnce) {
     const int64_t end = std::min(degree, i + kAtOnce);
     Id hit = 0;
     for (int64_t k = i; k < end; ++k) hit |= Id(row[k] == id);
-    if (hit) return true;
+    if (hit && !sums) return true;
+    for (int64_t k = i; hit && k < end; ++k)
+      if (row[k] == id && sums[k] != (k ? sums[k - 1] : 0)) return true;
   }
   return false;
 }
@@ -54,7 +57,7 @@ int32_t find_pairs(const RowRequest& q, const Pairs& pairs, int64_t begin, int64
     }
     for (int64_t k = 0; k < n; ++k) prefetch_row<Id>(rows[k]);
     for (int64_t k = 0; k < n; ++k)
-      pairs.found[i + k] = contains(static_cast<const Id*>(rows[k].first), rows[k].degree, Id(pairs.src[i + k]));
+      pairs.found[i + k] = contains(static_cast<const Id*>(rows[k].first), rows[k].degree, Id(pairs.src[i + k]), rows[k].sums);
   }
   return GLT_OK;
 }

@@ -39,9 +39,9 @@ class DirectRows:
                 found[r] = Picks(*(None if a is None else a.astype(self._wire) for a in arrays))
         return lambda: found
 
-    def has_edges(self, owner, edge_type, dst, src):
+    def has_edges(self, owner, edge_type, dst, src, weights=()):
         self.asked.append(("has_edges", owner, len(dst)))
-        found = has_edges(self._owners[owner - 1].view, edge_type, dst, src)
+        found = has_edges(self._owners[owner - 1].weighted(tuple(weights)), edge_type, dst, src)
         return lambda: found
 
     def induce(self, owner, among, weights):

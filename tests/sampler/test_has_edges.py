@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
@@ -17,6 +18,7 @@ from glt_lightning.transport.message import Message, pack
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import open_farm
+from tests.sampler.test_typed_seeds import over_the_wire
 
 SPLITS = [[[0]], [[0, 1]], [[1], [0]], [[2], [0], [1]], [[0, 3], [2], [1]], [[2], [0], [1], [3]]]
 
@@ -126,3 +128,31 @@ def test_a_reply_that_is_no_answer(reply):
     gids = np.arange(3, dtype=np.int32)
     with pytest.raises(PeerError, match="server 0: its reply to a question for 3 edges is inconsistent"):
         rows.has_edges(1, 0, gids, gids)()
+
+
+def test_edges_of_weight_0_are_none(tmp_path):
+    """Here, at owners in this process and over the wire, and in cached lists; one of two parallel edges may have a weight."""
+    data = small_hetero()
+    edges = data["author", "writes", "paper"].edge_index
+    data["author", "writes", "paper"].edge_index = edges[:, [*range(500), *range(100)]]
+    weight = np.random.default_rng(1).integers(0, 3, 600)
+    data["author", "writes", "paper"].edge_weight = torch.from_numpy(weight)
+    whole = partitioned(data, tmp_path, 3, weights=["edge_weight"])
+    there = {pair for pair, w in zip(zip(*edges_of(data)[0][2].tolist(), strict=True), weight, strict=True) if w}
+    here, remote = split_up(whole, [[1], [0], [2]])
+    config = SamplerConfig(0, (), weights=("edge_weight", None))
+    r, dst, src, stored = next(questions(data, whole))
+    user = [whole.node_shards(t, "n_id").gather(gids).tolist() for t, gids in ((0, src), (1, dst))]
+    truth = [pair in there for pair in zip(*user, strict=True)]
+    assert sum(truth) < sum(stored)
+    cache = make_cache(here, remote, CacheOptions(bytes=1 << 25, topology=1 << 24))
+    with closing(cache), open_farm("in process") as farm:
+        wire = over_the_wire(farm, remote)
+        for source in (
+            neighbor_source(whole, config),
+            neighbor_source(here, config, remote=remote),
+            neighbor_source(here, config, remote=wire),
+            neighbor_source(here, config, remote=remote, cache=cache),
+        ):
+            assert source.has_edges(r, dst, src).tolist() == truth
+        assert neighbor_source(here, SamplerConfig(0, ()), remote=wire).has_edges(r, dst, src).tolist() == stored

@@ -73,9 +73,12 @@ class PeerRows:
 
         return gathered
 
-    def has_edges(self, owner: int, edge_type: int, dst: np.ndarray, src: np.ndarray) -> HasEdges:
-        peer, first = self.peers[owner - 1], _ask_pairs(self.peers[owner - 1], edge_type, dst, src)
-        return lambda: _all_found(peer, edge_type, dst, src, first)
+    def has_edges(
+        self, owner: int, edge_type: int, dst: np.ndarray, src: np.ndarray, weights: Sequence[str | None] = ()
+    ) -> HasEdges:
+        header = {"edge_type": edge_type} | ({"weights": list(weights)} if any(weights) else {})
+        peer, first = self.peers[owner - 1], _ask_pairs(self.peers[owner - 1], header, dst, src)
+        return lambda: _all_found(peer, header, dst, src, first)
 
     def induce(self, owner: int, among: Among, weights: Sequence[str | None]) -> Induced:
         peer = self.peers[owner - 1]
@@ -201,12 +204,14 @@ def _rows_of(peer: Peer, request: Sequence[AskedRows], reply: Message) -> Sequen
     return found
 
 
-def _ask_pairs(peer: Peer, edge_type: int, dst: np.ndarray, src: np.ndarray) -> PendingAnswer:
+def _ask_pairs(peer: Peer, header: Mapping[str, Any], dst: np.ndarray, src: np.ndarray) -> PendingAnswer:
     arrays, body = pack({"dst": dst[:MOST_PAIRS], "src": src[:MOST_PAIRS]})
-    return peer.ask("has_edges", {"edge_type": edge_type, "arrays": arrays}, body)
+    return peer.ask("has_edges", {**header, "arrays": arrays}, body)
 
 
-def _all_found(peer: Peer, edge_type: int, dst: np.ndarray, src: np.ndarray, first: PendingAnswer) -> np.ndarray:
+def _all_found(
+    peer: Peer, header: Mapping[str, Any], dst: np.ndarray, src: np.ndarray, first: PendingAnswer
+) -> np.ndarray:
     """bool [n]. One question has a limit, and an owner answers its first pairs; the rest is requested after that."""
     whole, done, answer = np.empty(len(dst), dtype=np.bool_), 0, first
     while True:
@@ -218,7 +223,7 @@ def _all_found(peer: Peer, edge_type: int, dst: np.ndarray, src: np.ndarray, fir
         done += len(found)
         if done == len(dst):
             return whole
-        answer = _ask_pairs(peer, edge_type, dst[done:], src[done:])
+        answer = _ask_pairs(peer, header, dst[done:], src[done:])
 
 
 def _ask_among(peer: Peer, header: Mapping[str, Any], among: Among) -> PendingAnswer:

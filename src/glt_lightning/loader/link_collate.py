@@ -11,7 +11,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.loader.collate import Batch, Collate, as_tensor, starting_with
 from glt_lightning.loader.times import SEED_TIME
 from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.sample import link_key, of_type, seed_key
+from glt_lightning.sampler.sample import TARGET_ID, edge_key, link_key, of_type, seed_key, target_name
 
 _NAMES = {"edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "neg_mask"}
 _TIMES = {"edge_label_time", SEED_TIME}
@@ -25,11 +25,13 @@ class LinkCollate(Collate):
     def __init__(self, manifest: Manifest, tasks: Sequence[LinkTask], timed: bool) -> None:
         self._tasks, self._timed = tasks, timed
         self._own = {name for task in tasks for name in manifest.edge_attrs(task.edge_type)}
+        self._attrs = {task.edge_type: _target_names(manifest, task) for task in tasks}
         super().__init__(manifest, [manifest.schema.source_types()[task.edge_type] for task in tasks])
 
     @property
     def names(self) -> set[str]:
-        return super().names | self._own | _NAMES | (_TIMES if self._timed else set())
+        attrs = {name for names in self._attrs.values() for name in names}
+        return super().names | self._own | _NAMES | attrs | (_TIMES if self._timed else set())
 
     def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
         for i, task in enumerate(self._tasks):
@@ -42,6 +44,9 @@ class LinkCollate(Collate):
             src, dst = data[edge_type[0]], data[edge_type[2]]
         edges.input_id = as_tensor(arrays[seed_key(f"{prefix}input_id") if prefix else "input_id"])
         for name, values in starting_with(link_key(prefix), arrays):
+            if attr := self._attrs[task.edge_type].get(name):
+                is_bfloat16 = edge_key(task.edge_type, attr) in self._bfloat16  # which numpy lacks
+                edges[name] = values.view(torch.bfloat16) if is_bfloat16 else values
             if name not in _NAMES:  # what the loader alone has to know, and the fields of further edge types
                 continue
             owner = src if name == "src_index" else edges if name == "edge_label_index" else dst
@@ -61,6 +66,12 @@ class LinkCollate(Collate):
 def _of_all(times: torch.Tensor, pairs: int) -> torch.Tensor:
     """[P + N]: times of the edges, then those of negatives: negative j has that of edge j mod P."""
     return times if len(times) == pairs else times[torch.arange(pairs, device=times.device) % len(times)]
+
+
+def _target_names(manifest: Manifest, task: LinkTask) -> dict[str, str]:
+    """Name in a batch -> attribute, of the edges to predict."""
+    attrs = {target_name(name): name for name in manifest.edge_attrs(task.edge_type)}
+    return attrs | {TARGET_ID: "e_id"} if task.attrs else {}
 
 
 def _labels(given: torch.Tensor | None, pairs: torch.Tensor, positives: int) -> torch.Tensor:

@@ -51,6 +51,11 @@ class LinkSpec:
             drawn as if they were not stored. With ``none``, a warning says so where edges of the loader are stored.
         reverse_edge_types: The edge type of the other direction, by edge type, such as ``{"a__to__b": "b__from__a"}``. Without an
             entry it is the same edge type where it has one node type, else the one named ``rev_...``.
+        with_target_attrs: Batches have the attributes of those of their edges that are stored: ``edge_label_attr`` [P, ...] of
+            ``edge_attr``, and so on, and ``edge_label_id``, the user's ids of the edges. Those of an edge that is not stored are
+            0, and its id is -1.
+        per_rank: The edges are this rank's own, as ``per_rank`` of `LoaderSpec`: strict negatives are then none of these, and
+            ``degree`` weights count these.
         shuffle: A new order in every epoch.
         exact: For evaluation: every edge exactly once over all ranks, and the same draws in every epoch.
         extras: Arrays [S, ...] in the order of the edges, by the name that they get in a batch.
@@ -83,6 +88,8 @@ class LinkSpec:
     negatives: Any = None
     exclude_target_edges: str = "none"
     reverse_edge_types: Mapping[str, str] | None = None
+    with_target_attrs: bool = False
+    per_rank: bool = False
     shuffle: bool = False
     exact: bool = False
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -103,6 +110,9 @@ class LinkSpec:
         if isinstance(self.edge_label_index, Mapping):
             self._check_types(where)
             return
+        for name in ("with_target_attrs", "per_rank"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{where} {name}: expected true or false, got {getattr(self, name)!r:.80}.")
         edges = _ids(f"{where} edge_label_index", self.edge_label_index)
         if edges.ndim != 2 or edges.shape[0] != 2:
             raise OptionError(
@@ -213,6 +223,7 @@ class LinkSpec:
             num_neighbors=self.num_neighbors,
             batch_size=self.batch_size,
             seeds=self.edge_label_index[0],
+            per_rank=self.per_rank,
             shuffle=self.shuffle,
             exact=self.exact,
             extras=dict(self.extras) | ({} if labels is None else {"edge_label": labels}),
@@ -235,6 +246,7 @@ class LinkSpec:
             exclude=self.exclude_target_edges,
             reverse=reverse,
             joint=self.tree == "example",
+            attrs=self.with_target_attrs,
         )
 
     def _edge_type(self, schema: GraphSchema) -> EdgeType:

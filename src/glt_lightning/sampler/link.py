@@ -10,6 +10,7 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
+from glt_lightning.ops.induce import Among
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.negatives import (
     DrawnTrials,
@@ -22,6 +23,7 @@ from glt_lightning.sampler.negatives import (
 )
 from glt_lightning.sampler.neighbors import NeighborSource
 from glt_lightning.sampler.request import BatchRequest
+from glt_lightning.sampler.sample import TARGET_ID, target_name
 
 _EMPTY = np.empty(0, dtype=np.int64)
 
@@ -75,7 +77,37 @@ class LinkSampler:
             arrays["stored"] = np.array([np.count_nonzero(self._source.has_edges(self.task.edge_type, dst, src))])
         if self.task.sharing != "none":
             arrays["neg_mask"] = self._mask(request, dst_neg)
+        if self.task.attrs:
+            arrays |= self._attributes(src, dst)
         return LinkEnds(src, dst, src_neg, dst_neg, self._excluded(src, dst), arrays)
+
+    def _attributes(self, src: np.ndarray, dst: np.ndarray) -> dict[str, np.ndarray]:
+        """Of the edges themselves, by `target_name`: 0, and the id -1, of those that are not stored."""
+        edges = self._stored_edges(src, dst)
+        some = np.flatnonzero(edges >= 0)
+        found = {}
+        for name, values in self._source.read_targets(self.task.edge_type, edges[some]).items():
+            whole = np.zeros((len(src), *values.shape[1:]), values.dtype)
+            if name == "e_id":
+                whole = np.full(len(src), -1, dtype=np.int64)
+            whole[some] = values
+            found[TARGET_ID if name == "e_id" else target_name(name)] = whole
+        return found
+
+    def _stored_edges(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """int64 [P]: their edge rows, of parallel edges the first, or -1."""
+        (rows, at_row), (members, at_member) = (np.unique(ids, return_inverse=True) for ids in (dst, src))
+        if not len(rows):
+            return _EMPTY
+        (picks,) = self._source.induce([Among.of(self._source.view, self.task.edge_type, rows, members, None)])
+        assert picks.edge_rows is not None
+        pairs = np.repeat(np.arange(len(rows)), picks.counts) * len(members) + picks.neighbors
+        known, first = np.unique(pairs, return_index=True)
+        wanted = at_row * len(members) + at_member
+        at = np.minimum(np.searchsorted(known, wanted), max(0, len(known) - 1))
+        if not len(known):
+            return np.full(len(src), -1, dtype=np.int64)
+        return np.where(known[at] == wanted, picks.edge_rows[first[at]], -1)
 
     def _excluded(self, src: np.ndarray, dst: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
         found = [] if self.task.exclude == "none" else [(self.task.edge_type, dst, src)]

@@ -25,7 +25,7 @@ class LinkTask:
     their edge.  exclude: whether messages are passed over the edges of the batch
     (``none``), over those of the other direction alone (``self``), or over neither (``reverse``).  reverse: index of the edge
     type of the other direction, which may be the same; None: there is none.  joint: in a disjoint batch, both ends of an edge, or
-    of a negative, are in one tree, which is theirs alone; not with triplets.
+    of a negative, are in one tree, which is theirs alone; not with triplets.  attrs: batches have the attributes of their edges.
 
     Raises `DataError` for values that no loader has.
     """
@@ -42,13 +42,13 @@ class LinkTask:
     exclude: str = "none"
     reverse: int | None = None
     joint: bool = False
+    attrs: bool = False
 
     def __post_init__(self) -> None:
         kinds = {"mode": (None, *NEGATIVE_MODES), "sharing": SHARINGS, "exclude": EXCLUDE, "unresolved": UNRESOLVED}
         bad = [name for name, known in kinds.items() if getattr(self, name) not in known]
-        bad += [
-            name for name in ("strict", "self_loops", "timed", "joint") if not isinstance(getattr(self, name), bool)
-        ]
+        flags = ("strict", "self_loops", "timed", "joint", "attrs")
+        bad += [name for name in flags if not isinstance(getattr(self, name), bool)]
         if type(self.amount) not in (int, float) or not 0 < self.amount <= _MOST_AMOUNT:
             bad.append("amount")
         for name in ("edge_type", "reverse"):

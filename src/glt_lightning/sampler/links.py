@@ -70,6 +70,9 @@ class LinksSampler:
                 arrays[of_type(link.task.edge_type, name) if i else name] = array
         counters = Counters(remote_s=self._source.local.counters.remote_s)
         counters.sample_s = time.perf_counter() - begin - counters.remote_s
+        for link in self._links:
+            if link.task.attrs:
+                self._source.local.targets[link.task.edge_type].count(counters)
         excluded = _joined(request.excluded, [each for ends in found for each in ends.excluded])
         return EdgeSeeds(seeds, excluded, arrays, counters, trees, examples)
 

@@ -74,7 +74,8 @@ class NeighborSource(Expands, Protocol):
         """
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
-        """bool [n]: whether the graph has an edge of the type (an index) from ``src[i]`` to ``dst[i]``, both gids.
+        """bool [n]: whether the graph has an edge of the type (an index) from ``src[i]`` to ``dst[i]``, both gids; where
+        neighbours are drawn by weights, one whose weight is not 0.
 
         Owners of remote ``dst`` are asked once. The CPU answers from the mapped files also where a GPU samples. Raises
         `DataError` for an edge type or ids that the graph does not have.
@@ -83,6 +84,10 @@ class NeighborSource(Expands, Protocol):
     def induce(self, asked: Sequence[Among]) -> Sequence[Picks]:
         """The edges of each entry, in the order of its rows: neighbours are positions in its members. Edges of weight 0 are left
         out. Owners of remote rows are asked once for each. Raises `DataError` for a row beyond `Among.limit`."""
+
+    def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
+        """``e_id`` and the attributes of some edges, int64 [n] edge rows, of an edge type whose `LinkTask` asks for them. Owners
+        are asked once, and waited for."""
 
     def settle(self, found: Found) -> None:
         """Waits for all that was asked for, and notes in the tables where the rows of the batch lie."""
@@ -94,7 +99,10 @@ class LocalSource(NeighborSource, Protocol):
 
     Attributes:
         counters: Of the batch.
+        targets: As of `table.MappedTables`.
     """
+
+    targets: dict[int, RowTable]
 
     @property
     def counters(self) -> Counters: ...

@@ -58,6 +58,9 @@ class RoutedSource:
             edges = cache.topology.edges[r] if cache.topology is not None and table.names else None
             router = Router(bounds, remote.owner_of_part, owners, self._wire)
             table.route_by(router, int(bounds[-1]), edges, repeats=self.config.disjoint)
+        for r, table in local.targets.items():
+            bounds = view.edge_bounds[r]
+            table.route_by(Router(bounds, remote.owner_of_part, owners, self._wire), int(bounds[-1]))
 
     def begin(self) -> None:
         self.local.begin()
@@ -182,11 +185,13 @@ class RoutedSource:
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
         require_pairs(self.view, edge_type, dst, src)
-        node_type, owners = int(self.view.dst_types[edge_type]), self._remote.num_owners
+        node_type, owners, weights = int(self.view.dst_types[edge_type]), self._remote.num_owners, self.config.weights
         route = self._route_lists(node_type, np.ascontiguousarray(dst, dtype=np.int64))
         mine = [np.flatnonzero(route.owner == owner) for owner in range(len(route.begin) - 1)]
         asked = {
-            owner: self._remote.has_edges(owner, edge_type, route.of(owner), src[mine[owner]].astype(self._wire))
+            owner: self._remote.has_edges(
+                owner, edge_type, route.of(owner), src[mine[owner]].astype(self._wire), weights
+            )
             for owner in range(1, owners)
             if len(mine[owner])
         }
@@ -194,7 +199,7 @@ class RoutedSource:
         found[mine[0]] = self.local.has_edges(edge_type, route.of(0), src[mine[0]])
         if len(mine) > owners:
             assert self._topology is not None
-            found[mine[owners]] = self._topology.has_edges(edge_type, route.of(owners), src[mine[owners]])
+            found[mine[owners]] = self._topology.has_edges(edge_type, route.of(owners), src[mine[owners]], weights)
         begin = time.perf_counter()
         for owner, answer in asked.items():
             found[mine[owner]] = answer()
@@ -218,6 +223,15 @@ class RoutedSource:
                 assert self._topology is not None
                 picks.append(self._topology.induce(shares[owners], weights))
             found.append(Drawn(picks, owner).stitched())
+        return found
+
+    def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
+        table = self.local.targets[edge_type]
+        table.clear()
+        self._ask_rows([table], [table.route(edges)])
+        begin = time.perf_counter()
+        found = table.gathered(self.config.threads)
+        self.local.counters.remote_s += time.perf_counter() - begin
         return found
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:

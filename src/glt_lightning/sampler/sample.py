@@ -49,6 +49,14 @@ def of_type(index: int, name: str) -> str:
     return f"{index}/{name}"
 
 
+TARGET_ID = "edge_label_id"
+
+
+def target_name(attr: str) -> str:
+    """Name of an attribute of the edges to predict in a batch: ``edge_label_attr`` of ``edge_attr``."""
+    return f"edge_label_{attr.removeprefix('edge_')}"
+
+
 def link_key(name: str) -> str:
     """Name of an array of a batch of edges, such as ``edge_label_index``, in a Sample."""
     return f"link/{name}"

@@ -67,7 +67,9 @@ class RemoteRows(Protocol):
     def expand(self, owner: int, request: Expand) -> Picked:
         """Samples neighbours of rows at their owner. Waiting raises `PeerError`, naming it."""
 
-    def has_edges(self, owner: int, edge_type: int, dst: np.ndarray, src: np.ndarray) -> HasEdges:
+    def has_edges(
+        self, owner: int, edge_type: int, dst: np.ndarray, src: np.ndarray, weights: Sequence[str | None] = ()
+    ) -> HasEdges:
         """Asks the owner of ``dst`` whether there are edges from ``src[i]`` to ``dst[i]``. Waiting raises `PeerError`, naming
         it."""
 

@@ -186,6 +186,12 @@ class RowTable:
         remote = [(answer.place, self._checked(answer, name)) for answer in self.answers]
         return local.extended(remote, self.next_place)
 
+    def gathered(self, threads: int) -> dict[str, np.ndarray]:
+        """All rows that were placed or routed, by name in a batch."""
+        return {
+            public: self.shards(name).gather(self.all_places, threads=threads) for public, name in self.names.items()
+        }
+
     def learn(self) -> None:
         """Offers the rows that owners sent to the dynamic cache."""
         for answer in self.answers:
@@ -240,6 +246,7 @@ class MappedTables(AllLocal):
     Attributes:
         nodes: A table for each node type, with ``n_id`` and the attributes of nodes.
         edges: A table for each edge type, with ``e_id`` and the attributes of edges, where batches have these.
+        targets: The same for edge types of which a batch has the attributes of the edges to predict.
     """
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
@@ -254,6 +261,18 @@ class MappedTables(AllLocal):
         for r, names in enumerate(edge_names(partition.manifest, config)):
             shards = {name: partition.edge_shards(r, name) for name in names.values()}
             self.edges.append(RowTable("edge", r, names, shards))
+
+        attrs = partition.manifest.edge_attrs
+        self.targets: dict[int, RowTable] = {}
+        for r in (task.edge_type for task in config.links if task.attrs):
+            names = {"e_id": "edge_ids"} | {name: name for name in attrs(r)}
+            self.targets[r] = RowTable("edge", r, names, {n: partition.edge_shards(r, n) for n in names.values()})
+
+    def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
+        table = self.targets[edge_type]
+        table.clear()
+        table.place(edges, {})
+        return table.gathered(self.config.threads)
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
         return has_edges(self.view, edge_type, dst, src, threads=self.config.threads)

@@ -233,9 +233,13 @@ class TopologyCache:
             edges += np.repeat(first[ranks] - self._lists[edge_type].indptr[ranks], counts)
         return Picks(counts, neighbors, edges)
 
-    def has_edges(self, edge_type: int, ranks: np.ndarray, src: np.ndarray) -> np.ndarray:
-        """bool [n]: whether the lists of cached nodes, by rank, have the neighbours ``src`` (gids)."""
-        return has_edges(self._view, edge_type, ranks.astype(np.int64) + self._first[self._dst[edge_type]], src)
+    def has_edges(
+        self, edge_type: int, ranks: np.ndarray, src: np.ndarray, weights: tuple[str | None, ...] = ()
+    ) -> np.ndarray:
+        """bool [n]: whether the lists of cached nodes, by rank, have the neighbours ``src`` (gids), of weights that are not 0."""
+        return has_edges(
+            self._view_by(weights), edge_type, ranks.astype(np.int64) + self._first[self._dst[edge_type]], src
+        )
 
     def induce(self, among: Among, weights: tuple[str | None, ...]) -> Picks:
         """The edges of the lists of cached nodes, by rank as ``rows``, whose sources are members."""
