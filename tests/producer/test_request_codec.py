@@ -137,7 +137,7 @@ LINK = {"loader": "train", "edge_type": 1}
 @pytest.mark.parametrize(
     ("link", "message"),
     [
-        (3, "link: expected an object with some of amount, edge_type"),
+        (3, "link: expected an object with some of amount, attrs, edge_type"),
         ({"loader": "train"}, "link: expected an object with some of"),
         (LINK | {"weights": 1}, "link: expected an object with some of"),
         (LINK | {"edge_type": 2}, "link: edge_type: expected 0 to 1, an edge type, got 2"),

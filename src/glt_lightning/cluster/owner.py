@@ -102,8 +102,7 @@ class Owner:
     @guarded()
     def _has_edges(self, message: Message, _caller: Caller) -> Message:
         """Answers the first pairs: as many as fit, and no more than `MOST_PAIRS`, since each may scan the longest row."""
-        weights = read_weights(message.header.get("weights", []), self._partition.view.num_edge_types)
-        view, arrays = self._partition.weighted(weights), unpack(message)
+        view, arrays = self._partition.weighted(DrawOptions.from_wire(message.header).weights), unpack(message)
         edge_type = read_integer(message.header, "edge_type", 0, view.num_edge_types - 1)
         dst, src = _ids(arrays.get("dst")), _ids(arrays.get("src"))
         require_pairs(view, edge_type, dst, src)

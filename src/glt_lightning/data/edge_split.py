@@ -51,3 +51,6 @@ class EdgeSplit:
 
 
 EDGE_SPLIT_ARRAYS = tuple(each.name for each in fields(EdgeSplit))
+
+# Edge attribute of a graph that also stores the edges of validation: which edges carry messages in training.
+IN_TRAINING = "in_training"

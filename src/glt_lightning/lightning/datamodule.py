@@ -132,6 +132,10 @@ class GLTDataModule(SeedDataModule):
             are an error. ``None``: any number.
         with_row: Batches have ``row`` beside ``n_id``: the number of each node in its type, by which `DistEmbedding` and
             `DistTensor` look it up. A module with a `DistEmbedding` gets it anyway.
+        with_target_attrs: Batches have the attributes of those of their edges to predict that are stored, ``edge_label_attr`` of
+            ``edge_attr``, and their ids ``edge_label_id``.
+        val_edges_at_test: Edges of validation carry messages at test, though not in training and validation (OGB's
+            ``use_valedges_as_input``). They are stored, too, with weight 0 in the attribute ``in_training``.
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
             ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
 
@@ -174,6 +178,8 @@ class GLTDataModule(SeedDataModule):
         exclude_target_edges: str | dict[str, str] | None = None,
         reverse_edge_types: dict[str, str] | None = None,
         input_time: dict[str, Any] | None = None,
+        with_target_attrs: bool = False,
+        val_edges_at_test: bool = False,
         # as for dataset
         transform: str | dict[str, Any] | Any = None,
         with_row: bool = False,
@@ -189,6 +195,8 @@ class GLTDataModule(SeedDataModule):
             neg_sampling=neg_sampling,
             eval_neg_sampling=eval_neg_sampling,
             exclude_target_edges=exclude_target_edges,
+            with_target_attrs=with_target_attrs or None,
+            val_edges_at_test=val_edges_at_test or None,
             reverse_edge_types=reverse_edge_types if task == "link" or subgraph_type == "directional" else None,
         )
         super().__init__(
@@ -249,6 +257,8 @@ class GLTDataModule(SeedDataModule):
         if self.predict_split not in ("all", *_SPLITS):
             raise OptionError(f"predict_split: expected all, train, val or test; got {self.predict_split!r}.")
         self._check_times()
+        if self.links is not None:
+            self.links.require_own_weights(self.sampling.weight_attr)
         for name in ("splits", "seed_weights") if self.links is not None else ():
             if getattr(self, name):
                 raise OptionError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.data.edge_split import IN_TRAINING
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import OptionError, PartitionError
@@ -58,6 +60,8 @@ class GraphDataModule(LightningDataModule):
         self.dataset, self.root, self.transforms = dataset, root, transforms or []
         self.undirected, self.normalize, self.input_type = undirected, normalize, input_type
         self.partition = as_options(PartitionOptions, "partition", partition)
+        if links is not None and links.val_edges_at_test:
+            self.partition = replace(self.partition, weights=[*self.partition.weights, IN_TRAINING])
         self.num_neighbors, self.batch_size = num_neighbors, batch_size
         self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
         self._graph: LocalPartition | SampledGraph | None = None

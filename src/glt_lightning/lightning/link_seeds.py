@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from glt_lightning.data.edge_split import EdgeSplit
+from glt_lightning.data.edge_split import IN_TRAINING, EdgeSplit
 from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.manifest import Manifest, edge_split_key
 from glt_lightning.errors import DataError, OptionError
@@ -40,8 +40,13 @@ class LinkSeeds:
     eval_neg_sampling: Any = None
     exclude_target_edges: Any = None
     reverse_edge_types: Mapping[str, str] | None = None
+    with_target_attrs: bool | None = None
+    val_edges_at_test: bool | None = None
 
     def __post_init__(self) -> None:
+        for name in ("with_target_attrs", "val_edges_at_test"):
+            if getattr(self, name) not in (None, True, False):
+                raise OptionError(f"{name}: expected true or false, got {getattr(self, name)!r:.80}.")
         if self._types:
             _ = self.by_type  # which checks each
             return
@@ -111,7 +116,7 @@ class LinkSeeds:
     def hold_out(self, source: GraphSource, allow: Collection[str]) -> GraphSource:
         """The graph without the edges to predict. Raises `DataError` for splits that do not fit. allow: ``partition.allow``."""
         splits = {edge_type_str(each.edge_type(source.schema)): each.edge_splits for each in self.by_type}
-        return hold_out_edges(source, splits, self.reverse_edge_types, allow)
+        return hold_out_edges(source, splits, self.reverse_edge_types, allow, bool(self.val_edges_at_test))
 
     def edge_types(self, schema: GraphSchema) -> list[EdgeType]:
         """The edge types to predict."""
@@ -201,9 +206,35 @@ class LinkSeeds:
             exclude_target_edges=excluded,
             reverse_edge_types=self._reverses(edge_type),
             edge_label_time=found.time if timed else None,
+            with_target_attrs=bool(self.with_target_attrs),
+            weight_attr=self._weight_attr(graph.manifest, split),
             **self._edges(split, name, found, timed),
             **loader,
         )
+
+    def require_own_weights(self, weight_attr: Any, masked: bool = False) -> None:
+        """Raises `OptionError` where neighbours are drawn by ``sampling.weight_attr`` and by what leaves out validation."""
+        if weight_attr is not None and (masked or self.val_edges_at_test):
+            raise OptionError(
+                f"val_edges_at_test: edges of validation are left out by their weight, {IN_TRAINING}, and sampling.weight_attr "
+                f"is {weight_attr}. Remove one of them."
+            )
+
+    def _weight_attr(self, manifest: Manifest, split: str) -> dict[str, str] | None:
+        """Where edges of validation are stored: what leaves them out of all splits but the test."""
+        edge_types = enumerate(manifest.schema.edge_types)
+        found = {edge_type_str(e): IN_TRAINING for r, e in edge_types if IN_TRAINING in manifest.weights(r)}
+        if not found:
+            if self.val_edges_at_test:
+                raise OptionError(
+                    "val_edges_at_test: this partition has no edges of validation. Give the data set, so that another is made."
+                )
+            return None
+        at_test = split == "test" and bool(self.val_edges_at_test)
+        rank_zero_info(
+            f"val_edges_at_test: edges of validation carry {'' if at_test else 'no '}messages in split {split!r}."
+        )
+        return None if at_test else found
 
     def _edges(self, split: str, name: str, found: EdgeSplit, timed: bool) -> dict[str, Any]:
         """Edges, labels and negatives of a loader."""

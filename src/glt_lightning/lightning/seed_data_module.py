@@ -101,9 +101,10 @@ class SeedDataModule(GraphDataModule):
                 **loader,
             )
         self.links.require_split(split or "all", self._split_names())
-        return self.links.spec(
-            self._opened(), split or "all", timed=self.sampling.time_attr is not None, tree=self.tree, **loader
-        )
+        timed = self.sampling.time_attr is not None
+        spec = self.links.spec(self._opened(), split or "all", timed=timed, tree=self.tree, **loader)
+        self.links.require_own_weights(self.sampling.weight_attr, spec.weight_attr is not None)
+        return spec
 
     def _times(self, split: str) -> Any:
         """Those of ``input_time``, by node type where they are given so; None: not given."""

@@ -89,7 +89,7 @@ def make_link_loader(
     plan = LinkPlan.over(plan, edges, extras, schema)
     config = replace(sampler_config(nodes[0], seeds, manifest, sampling), link=tasks[0], more_links=tuple(tasks[1:]))
     collate = LinkCollate(manifest.as_stored if config.stored else manifest, tasks, config.timed)
-    identity = plan_identity(nodes, plan, seeds, manifest, ranks) | plan.link_identity(with_edges=not spec.per_rank)
+    identity = plan_identity(nodes, plan, seeds, manifest, ranks) | plan.link_identity(shared=not spec.per_rank)
     return DistLinkNeighborLoader(plan, config, producer, collate, identity, spec.transform), collate
 
 

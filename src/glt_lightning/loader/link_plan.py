@@ -150,13 +150,13 @@ class LinkPlan(EpochPlan):
             named |= _named(i, each.task, own)
         return cls(**vars(plan) | {"extras": named}, edges=tuple(edges), edge_types=edge_types)
 
-    def link_identity(self, with_edges: bool) -> dict[str, Any]:
-        """What a checkpoint in mid-epoch must find again, beside what it must of every loader. with_edges: the edges are the same
+    def link_identity(self, shared: bool) -> dict[str, Any]:
+        """What a checkpoint in mid-epoch must find again, beside what it must of every loader. shared: the edges are the same
         on every rank, as the state is."""
         found = []
         for each in self.edges:
             task = {name: value for name, value in each.task.to_wire().items() if name != "loader"}
-            found.append(task | ({"edges": each.digest} if with_edges else {}))
+            found.append(task | ({"edges": each.digest} if shared else {}))
         return {"links": found[0] if len(found) == 1 else found}
 
     def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:

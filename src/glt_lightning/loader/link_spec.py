@@ -14,7 +14,7 @@ from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import check_subgraph, known_type, reverse_of
 from glt_lightning.loader.times import as_times
 from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
-from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, SubgraphType, one_of
+from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, SubgraphType, WeightAttr, one_of
 from glt_lightning.sampler.link_task import EXCLUDE, LinkTask
 from glt_lightning.types import EdgeType, GraphSchema
 
@@ -59,7 +59,7 @@ class LinkSpec:
         shuffle: A new order in every epoch.
         exact: For evaluation: every edge exactly once over all ranks, and the same draws in every epoch.
         extras: Arrays [S, ...] in the order of the edges, by the name that they get in a batch.
-        edge_format, subgraph_type, induced_limit, transform, with_row: As in `LoaderSpec`.
+        edge_format, subgraph_type, induced_limit, transform, with_row, weight_attr: As in `LoaderSpec`.
         disjoint: Both ends of every edge, and of every negative, are roots of trees of their own. ``batch`` tells of each node to
             which edge its tree belongs; those of negative j belong to edge j modulo the number of edges.
         tree: With ``disjoint``: ``end``, a tree for each end; ``example``: one for both ends of an edge, or of a negative, and
@@ -96,6 +96,7 @@ class LinkSpec:
     edge_format: EdgeFormat = "tensor"
     transform: Any = None
     with_row: bool = False
+    weight_attr: WeightAttr = None
     disjoint: bool = False
     subgraph_type: SubgraphType = "directional"
     induced_limit: int | None = None
@@ -232,6 +233,7 @@ class LinkSpec:
             induced_limit=self.induced_limit,
             reverse_edge_types=self.reverse_edge_types if self.subgraph_type == "bidirectional" else None,
             with_row=self.with_row,
+            weight_attr=self.weight_attr,
             disjoint=self.disjoint,
         )
 

@@ -58,7 +58,9 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
         with_row=spec.with_row,
         subgraph=task,
-        **drawn_from(manifest, sampling.draw, sampling.weight_attr, task, sampling.time_attr).values,
+        **drawn_from(
+            manifest, sampling.draw, spec.weight_attr or sampling.weight_attr, task, sampling.time_attr
+        ).values,
     )
     require_aggregable(manifest, config)
     for t, node_type in enumerate(manifest.schema.node_types):

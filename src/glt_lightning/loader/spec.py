@@ -14,7 +14,7 @@ from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.subgraph_type import check_subgraph
 from glt_lightning.loader.times import as_times
 from glt_lightning.loader.typed_plan import TypedSeeds, for_each_type, joined
-from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, SubgraphType, one_of
+from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, SubgraphType, WeightAttr, one_of
 from glt_lightning.transport.message import DTYPES
 from glt_lightning.types import GraphSchema
 
@@ -60,6 +60,7 @@ class LoaderSpec:
             ranks yield equally many batches.
         disjoint: Every seed is the root of a tree of its own, in which nodes are drawn and numbered apart from those of other
             seeds. ``batch`` tells of each node which seed's tree it is in.
+        weight_attr: By which edge attributes neighbours are drawn; None: as ``sampling.weight_attr`` says.
 
     Raises:
         OptionError: For a spec that contradicts itself; by ``make_loader`` for one that does not fit the graph.
@@ -94,6 +95,7 @@ class LoaderSpec:
     seed_weights: np.ndarray | Mapping[str, np.ndarray] | None = None
     transform: Any = None
     with_row: bool = False
+    weight_attr: WeightAttr = None
     disjoint: bool = False
     subgraph_type: SubgraphType = "directional"
     induced_limit: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from glt_lightning.data.edge_split import IN_TRAINING
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.options import WeightAttr
@@ -41,7 +42,7 @@ def weights_of(manifest: Manifest, weight_attr: WeightAttr) -> tuple[str | None,
 
 def ignored_weights(manifest: Manifest, weight_attr: WeightAttr) -> str | None:
     """A line for the log where edges have an ``edge_weight``, or weights in ``partition.weights``, that sampling ignores."""
-    names = {"edge_weight", *manifest.made_by.get("weights", ())}
+    names = {"edge_weight", *manifest.made_by.get("weights", ())} - {IN_TRAINING}
     found = sorted({n for r in range(len(manifest.schema.edge_types)) for n in manifest.edge_attrs(r) if n in names})
     if weight_attr is not None or not found:
         return None

@@ -238,7 +238,10 @@ class TopologyCache:
     ) -> np.ndarray:
         """bool [n]: whether the lists of cached nodes, by rank, have the neighbours ``src`` (gids), of weights that are not 0."""
         return has_edges(
-            self._view_by(weights), edge_type, ranks.astype(np.int64) + self._first[self._dst[edge_type]], src
+            self._view_by(DrawOptions(weights=weights)),
+            edge_type,
+            ranks.astype(np.int64) + self._first[self._dst[edge_type]],
+            src,
         )
 
     def induce(self, among: Among, weights: tuple[str | None, ...]) -> Picks:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.edge_split import EdgeSplit
+from glt_lightning.data.edge_split import IN_TRAINING, EdgeSplit
 from glt_lightning.errors import DataError
 from glt_lightning.page.numbers import counted
 from glt_lightning.partition.edge_splits.kept import KeptEdges, KeptRows
@@ -26,6 +26,7 @@ from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
 _log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
+VAL_AT_TEST = "val_edges_at_test"
 _RANDOM = ("num_val", "num_test", "neg_sampling_ratio", "seed")
 Given = Mapping[str, Any] | None
 StoredSplits = dict[tuple[int, str], EdgeSplit]  # (index of the edge type in the schema, name of the split)
@@ -36,6 +37,7 @@ def hold_out_edges(
     edge_splits: Mapping[str, Given],
     reverse_edge_types: Mapping[str, str] | None = None,
     allow: Collection[str] = (),
+    val_edges_at_test: bool = False,
 ) -> LinkSource:
     """The graph for a task that predicts edges: it carries messages over training edges alone, and its partition stores the
     edges of each split.
@@ -51,6 +53,8 @@ def hold_out_edges(
             set.
         reverse_edge_types: Edge type -> its reverse edge type. An edge type ``rev_REL`` need not be named.
         allow: As ``partition.allow``: ``overlapping_splits`` permits pairs that are in training and evaluation.
+        val_edges_at_test: Edges of validation are stored, too. The edge attribute ``in_training`` (bool) tells them from those
+            that carry messages in training: name it in ``partition.weights``, and draw by it except for the test.
 
     Raises:
         DataError: For an unknown edge type, a missing file, ids out of range, and splits that overlap or are not given.
@@ -66,15 +70,23 @@ def hold_out_edges(
         raise DataError("edge_splits: no edge type is given. Name the edges to predict: input_type: src__rel__dst.")
     given = {_edge_type("input_type", name, source): splits for name, splits in edge_splits.items()}
     reverse = _reverses(source, reverse_edge_types or {})
-    return LinkSource(source, given, {e: reverse[e] for e in given if e in reverse}, "overlapping_splits" in allow)
+    return LinkSource(
+        source, given, {e: reverse[e] for e in given if e in reverse}, "overlapping_splits" in allow, val_edges_at_test
+    )
 
 
 class LinkSource(DelegatingSource):
     """What `hold_out_edges` returns. It reads the edges once when it is first asked for some."""
 
     def __init__(
-        self, source: GraphSource, given: Mapping[EdgeType, Given], reverse: Mapping[EdgeType, EdgeType], overlap: bool
+        self,
+        source: GraphSource,
+        given: Mapping[EdgeType, Given],
+        reverse: Mapping[EdgeType, EdgeType],
+        overlap: bool,
+        val_at_test: bool,
     ) -> None:
+        self._val_at_test = val_at_test
         self.inner, self.name = source, source.name
         self._given, self._reverse, self._overlap = given, reverse, overlap
         for edge_type, splits in given.items():
@@ -92,27 +104,34 @@ class LinkSource(DelegatingSource):
     def edge_splits_hash(self) -> str:
         """Changes with the edges to predict; the graph is not read for it."""
         own: list[Any] = [[e, self._reverse.get(e), identity(splits)] for e, splits in sorted(self._given.items())]
+        own += [VAL_AT_TEST] if self._val_at_test else []
         return hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     @property
     def edge_splits(self) -> dict[EdgeType, dict[str, EdgeSplit]]:
         """The edges to predict of each edge type and split."""
-        return self._resolved[0]
+        return self._resolved.splits
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
-        columns = self._resolved[1].get(edge_type)
+        columns = self._resolved.columns.get(edge_type)
         edges = self.inner.edges(edge_type)
         return edges if columns is None else KeptEdges(edges, columns)
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
-        columns, attrs = self._resolved[1].get(edge_type), self.inner.edge_attrs(edge_type)
-        return attrs if columns is None else {name: KeptRows(rows, columns) for name, rows in attrs.items()}
+        columns, attrs = self._resolved.columns.get(edge_type), self.inner.edge_attrs(edge_type)
+        trained = self._resolved.trained.get(edge_type)
+        if trained is not None and IN_TRAINING in attrs:
+            raise DataError(
+                f"val_edges_at_test: edges of type {edge_type_str(edge_type)} have an attribute {IN_TRAINING}. Rename it."
+            )
+        kept = dict(attrs) if columns is None else {name: KeptRows(rows, columns) for name, rows in attrs.items()}
+        return kept if trained is None else kept | {IN_TRAINING: trained}
 
     @cached_property
-    def _resolved(self) -> tuple[dict[EdgeType, dict[str, EdgeSplit]], dict[EdgeType, np.ndarray]]:
-        """(splits, the columns that are kept of the edge types from which some are left out)."""
+    def _resolved(self) -> _Resolved:
         splits: dict[EdgeType, dict[str, EdgeSplit]] = {}
         masks: dict[EdgeType, np.ndarray] = {}
+        at_test: dict[EdgeType, np.ndarray] = {}
         for edge_type in sorted(self._given):
             task = _LinkTask(self.inner, edge_type, self._reverse.get(edge_type))
             found = task.read(self._given[edge_type])
@@ -120,8 +139,9 @@ class LinkSource(DelegatingSource):
                 self._given[edge_type] is None and getattr(self.inner, "edge_splits_may_overlap", False)
             )
             task.check_overlap(found, may_overlap)
-            for held_out_of, keep in task.kept(found).items():
-                masks[held_out_of] = masks[held_out_of] & keep if held_out_of in masks else keep
+            _narrow(masks, task.kept(found))
+            if self._val_at_test:
+                _narrow(at_test, task.kept(_with_val(found)))
             if "train" not in found:
                 found["train"] = EdgeSplit(edge=task.edge_index(edge_type, masks[edge_type]))
             splits[edge_type] = {name: found[name] for name in SPLITS if name in found}
@@ -132,7 +152,39 @@ class LinkSource(DelegatingSource):
                 counted(len(keep), "edge"),
                 edge_type_str(edge_type),
             )
-        return splits, {e: np.flatnonzero(keep) for e, keep in masks.items() if not keep.all()}
+        stored, trained = masks, dict[EdgeType, np.ndarray]()
+        if self._val_at_test:
+            stored = {e: keep | at_test[e] for e, keep in masks.items()}
+            trained = {e: masks[e][keep] for e, keep in stored.items()}
+            more = sum(np.count_nonzero(~each) for each in trained.values())
+            _log.info(
+                "val_edges_at_test: %s edges of validation are stored; they carry messages at test alone.", f"{more:,}"
+            )
+        columns = {e: np.flatnonzero(keep) for e, keep in stored.items() if not keep.all()}
+        return _Resolved(splits, columns, trained)
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    """columns: those that are kept of the edge types from which some are left out.  trained: bool, which of the kept edges carry
+    messages in training, where others are stored, too."""
+
+    splits: dict[EdgeType, dict[str, EdgeSplit]]
+    columns: dict[EdgeType, np.ndarray]
+    trained: dict[EdgeType, np.ndarray]
+
+
+def _narrow(masks: dict[EdgeType, np.ndarray], kept: Mapping[EdgeType, np.ndarray]) -> None:
+    for edge_type, keep in kept.items():
+        masks[edge_type] = masks[edge_type] & keep if edge_type in masks else keep
+
+
+def _with_val(splits: Mapping[str, EdgeSplit]) -> dict[str, EdgeSplit]:
+    """The splits if the edges of validation were training edges, without those that are of the test, too."""
+    found = {name: split for name, split in splits.items() if name != "val"}
+    if {"train", "val"} <= set(splits):
+        found["train"] = EdgeSplit(edge=np.concatenate([splits["train"].edge, splits["val"].edge], axis=1))
+    return found
 
 
 def stored_splits(source: GraphSource, schema: GraphSchema) -> StoredSplits:
