@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.partition.report import Report, TrafficOptions, make_report
 from glt_lightning.partition.report.html import report_html
 from glt_lightning.partition.report.text import report_text
+from glt_lightning.partition.report.traffic import why_no_traffic
 from glt_lightning.progress import Progress
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -105,6 +109,18 @@ def test_json(report: Report) -> None:
     assert said["contents"]["edge_cut"] == report.contents.edge_cut
     assert said["contents"]["counts"][0]["balance"] == report.contents.counts[0].balance
     assert said["traffic"][0]["parts"][0]["bytes"]["mean"] == report.traffic[0].parts[0].bytes.mean
+
+
+def test_edges_to_predict_and_weights_are_said(tmp_path: Path) -> None:
+    data = small_graph()
+    data.rare = torch.arange(data.num_edges) % 4 == 0
+    whole = partitioned(data, tmp_path, 2, weights=["rare"])
+    report = make_report(whole, replace(OPTIONS, weight_attr="rare"), Progress(False))
+    assert "neighbours by weight (rare), one rank" in report_text(report)
+    links = replace(whole.manifest, splits={}, edge_splits={"0/train": next(iter(whole.manifest.splits.values()))})
+    why = why_no_traffic(LocalPartition(whole.directory, links, whole.parts))
+    assert why is not None
+    assert "this partition has edges to predict" in why
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.remote_rows import Traffic as Measured
@@ -28,7 +29,8 @@ def measure(
 ) -> list[tuple[Measured, int]]:
     """What each rank of worker mode, with one part each, asks of the others, and in how many batches."""
     count = partition.manifest.num_parts
-    sampling = SamplingOptions(seed_placement=placement, with_edge=options.with_edge, replace=options.replace)
+    drawn = {name: getattr(options, name) for name in ("with_edge", "replace", "weight_attr")}
+    sampling = SamplingOptions(seed_placement=placement, **drawn)
     spec = LoaderSpec(
         name="train",
         split="train",
@@ -79,13 +81,18 @@ def test_within_five_percent_of_worker_mode(tmp_path: Path, parts: int, placemen
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
     "more",
-    [{}, {"with_edge": True}, {"replace": True, "num_neighbors": [3, -1, 2]}],
+    [{}, {"with_edge": True}, {"replace": True, "num_neighbors": [3, -1, 2]}, {"weight_attr": "rare"}],
 )
 def test_the_same_batches_ask_for_exactly_that(tmp_path: Path, make: Callable[[], Any], more: dict[str, Any]) -> None:
     data = make()
     if not more and "edge_attr" in data:
         del data.edge_attr
-    partition = partitioned(data, tmp_path, 3, undirected=True)
+    weights = None
+    if "weight_attr" in more:
+        weights = ["rare"]
+        for store in data.edge_stores:
+            store.rare = torch.arange(store.num_edges) % 4 == 0
+    partition = partitioned(data, tmp_path, 3, undirected=True, weights=weights)
     options = TrafficOptions(**{"num_neighbors": [4, 3], "batch_size": 8, "batches": 1000, "seed": 3} | more)
     for traffic in predict_traffic(partition, options):
         for part, (measured, batches) in enumerate(measure(partition, options, traffic.placement, seed=3, epochs=1)):

@@ -144,6 +144,7 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
         batches=config.batches,
         cache=config.cache,
         seed=sampling.seed or 0,
+        weight_attr=sampling.weight_attr,
         **sampling.draw.values,
     )
 

@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.cli.messages import OneLineParser
-from glt_lightning.options import Fanouts
+from glt_lightning.options import Fanouts, WeightAttr
 from glt_lightning.partition.folder import whole_file
 from glt_lightning.partition.report import TrafficOptions, make_report
 from glt_lightning.partition.report.html import report_html
@@ -37,12 +37,19 @@ def run_report(argv: Sequence[str], prog: str) -> None:
     )
     parser.add_argument("--batch_size", type=int, default=_OPTIONS.batch_size, help="Seeds per batch and rank.")
     parser.add_argument("--seed", type=int, default=_OPTIONS.seed, help="Seed of the sampled batches.")
+    parser.add_argument(
+        "--weight_attr",
+        type=WeightAttr,
+        default=None,
+        help="Edge attribute by which neighbours are drawn, as sampling.weight_attr.",
+    )
     add_report_arguments(parser)
     config = parser.parse_args(list(argv))
     options = TrafficOptions(
         num_neighbors=config.num_neighbors,
         batch_size=config.batch_size,
         seed=config.seed,
+        weight_attr=config.weight_attr,
         batches=config.batches,
         cache=config.cache,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from glt_lightning.errors import OptionError
-from glt_lightning.options import DrawOptions, Fanouts, parse_fanouts
+from glt_lightning.options import DrawOptions, Fanouts, WeightAttr, parse_fanouts
 
 
 def _default_fanouts() -> Fanouts:
@@ -23,6 +23,7 @@ class TrafficOptions(DrawOptions):
         batches: Batches to sample of each part; fewer if an epoch has fewer.
         cache: Sizes of remote caches, each as a share of all nodes of each type.
         seed: Seed of all draws.
+        weight_attr: The edge attribute that neighbours are drawn by, as ``sampling.weight_attr``.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -37,6 +38,7 @@ class TrafficOptions(DrawOptions):
     batches: int = 16
     cache: Sequence[float] = (0.01, 0.05, 0.1, 0.2)
     seed: int = 0
+    weight_attr: WeightAttr = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,8 +57,9 @@ def _hotness(report: Report) -> str:
 def _assumed(report: Report) -> str:
     options = report.options
     most = max(part.batches for traffic in report.traffic for part in traffic.parts)
+    weighted = f"neighbours by weight ({options.weight_attr}), " if options.weight_attr else ""
     return (
-        f"num_neighbors {options.num_neighbors}, batch_size {options.batch_size}, one rank with one part per host; "
+        f"num_neighbors {options.num_neighbors}, batch_size {options.batch_size}, {weighted}one rank with one part per host; "
         f"means of {most} sampled batches per part, ± standard error"
     )
 

@@ -87,6 +87,11 @@ def count_batches(partition: LocalPartition, options: TrafficOptions) -> int:
 def why_no_traffic(partition: LocalPartition) -> str | None:
     """The reason why traffic cannot be predicted; None if it can."""
     manifest = partition.manifest
+    if _SPLIT not in manifest.splits and manifest.edge_splits:
+        return (
+            "it is predicted for batches of seed nodes, and this partition has edges to predict, whose batches also ask whether "
+            "negatives are edges"
+        )
     if _SPLIT not in manifest.splits:
         return f"the partition has no split {_SPLIT!r}"
     if manifest.splits[_SPLIT].count < manifest.num_parts:
@@ -117,10 +122,11 @@ class _Prediction:
         self._config = SamplerConfig(
             seed_type=self._seeds.node_type,
             fanouts=fanout_table(options.num_neighbors, schema),
-            **drawn_from(manifest, options).values,
+            **drawn_from(manifest, options, options.weight_attr).values,
         )
         no_rows = [False] * len(schema.edge_types)  # which edges were picked does not matter here
-        self._sample = KHopOp(partition.view, self._config.fanouts, self._config, edge_rows=no_rows)
+        view = partition.weighted(self._config.weights)
+        self._sample = KHopOp(view, self._config.fanouts, self._config, edge_rows=no_rows)
         self._requests = OwnerRequests(manifest, self._config)
         self._owner = part_of(manifest, self._seeds.node_type, self._seeds.gids)
         self._policies = _policies(partition)
