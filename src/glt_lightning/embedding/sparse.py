@@ -41,6 +41,9 @@ class _Trained:
 
     def add(self, received: list[RowSums]) -> None:
         parts = [*([] if self.sums is None else [self.sums]), *received]
+        if len(parts) == 1:  # of one rank, in its first backward pass: each row is there once
+            self.sums = parts[0]
+            return
         columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "values", "counts"))
         self.sums = merge_rows(*columns, threads=torch.get_num_threads())
 
