@@ -24,6 +24,11 @@ def test_random_graphs(kernels, seed):
     cases.check_khop(kernels, seed)
 
 
+@pytest.mark.parametrize("seed", range(80))
+def test_windows_of_time(kernels, seed):
+    cases.check_windows(kernels, seed)
+
+
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("fanouts", [[[5], [4], [3]], [[-1], [3]], [[70], [2]]])
 def test_larger_batches(kernels, fanouts, replace):
