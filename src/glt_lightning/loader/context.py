@@ -16,10 +16,10 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError, SamplerError
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.link_loader import DistLinkNeighborLoader, LinkSpec, make_link_loader
-from glt_lightning.loader.mapped import MappedGraph
+from glt_lightning.loader.mapped import MappedGraph, require_cpu
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
-from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, require_cpu, sampler_config
+from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.stored import log_ignored, log_stored_dtypes
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader, SubgraphCollate, check_subgraphs
@@ -186,7 +186,7 @@ class LoaderContext:
             raise OptionError(
                 f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
             )
-        require_cpu(spec, self._producer)
+        require_cpu(spec.name, spec.subgraph_type, self._producer)
         if spec.transform is not None and self.device_rows is not None:
             raise OptionError(
                 f"loader {spec.name!r}: transform: with cache.device batches get their rows on {self._device}, after the "

@@ -11,15 +11,12 @@ import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
-from glt_lightning.loader.device_producer import DeviceProducer
-from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import subgraph_task
-from glt_lightning.loader.time_bounds import refuse_later_edges, times_of, with_bounds
+from glt_lightning.loader.time_bounds import times_of, with_bounds
 from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
 from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.base import Producer
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.fanouts import fanout_table
@@ -46,8 +43,6 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
     task = subgraph_task(spec, manifest, sampling)
     among_seeds = task is not None and task.kind == INDUCED and not len(spec.num_neighbors)
     fanouts = () if among_seeds else fanout_table(spec.num_neighbors, manifest.schema)
-    if task is not None:
-        refuse_later_edges(spec.name, task.kind, manifest, sampling)
     config = SamplerConfig(
         seed_type=seeds.node_type,
         fanouts=fanouts,
@@ -76,15 +71,6 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
             f"{has_name[0]} have an attribute of this name. Give it another one when partitioning."
         )
     return config
-
-
-def require_cpu(spec: LoaderSpec | LinkSpec, producer: Producer) -> None:
-    """Raises `OptionError` for batches that a GPU cannot make, where it would."""
-    if spec.subgraph_type != "directional" and isinstance(producer, DeviceProducer):
-        raise OptionError(
-            f"loader {spec.name!r}: subgraph_type: {spec.subgraph_type} needs a CPU that samples, and here a GPU does. Set "
-            "sampling.topology to cpu."
-        )
 
 
 def attribute_reading(

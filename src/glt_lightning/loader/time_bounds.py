@@ -14,7 +14,6 @@ from glt_lightning.loader.times import SEED_TIME, bounds_of, require_times
 from glt_lightning.loader.typed_plan import TypedSeeds, joined
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.subgraph_task import INDUCED
 from glt_lightning.sampler.times import require_time_attr
 
 
@@ -50,15 +49,3 @@ def with_bounds(
         raise OptionError(f"loader {plan.loader!r}: extras: batches have {SEED_TIME} already. Use another name.")
     extras = [{**each, SEED_TIME: own} for each, own in zip(extras, times, strict=True)]
     return replace(plan, bounds=bounds_of(joined(times), sampling)), extras
-
-
-def refuse_later_edges(loader: str, kind: str, manifest: Manifest, sampling: SamplingOptions) -> None:
-    """Raises `OptionError` where neighbours are drawn by time and batches get edges that are not drawn, which may be later than
-    their seeds. kind: of `SubgraphTask`."""
-    order = manifest.row_order
-    if sampling.time_attr is None or order is None or (kind != INDUCED and order.of == "nodes"):
-        return
-    raise OptionError(
-        f"loader {loader!r}: subgraph_type: {kind!r} adds stored edges among the nodes of a batch, also later ones than its "
-        f"seeds, and sampling.time_attr is {sampling.time_attr}. Remove one of them."
-    )
