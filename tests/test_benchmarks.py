@@ -45,6 +45,7 @@ COMMANDS = {
     "first_step.py": "{graph} {tmp}/part --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
     "dynamic_cache.py": "--ids 1000 --width 4 --repeat 1",
+    "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",
 }
 # what the scripts above start or import, and what tests/test_gpu_*.py run
 WITHIN = {"sampling", "loader", "startup", "memory", "train", "table", "measure", "cluster", "proxy", "make_graph"}
