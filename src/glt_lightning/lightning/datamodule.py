@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,8 +13,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.errors import DataError, OptionError
+from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks
-from glt_lightning.lightning.embeddings import attach_embeddings
 from glt_lightning.lightning.layers import require_taken, warn_of_hops
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.log import show_log
@@ -26,11 +25,8 @@ from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
 from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.batch_transform import BatchTransform
-from glt_lightning.loader.link_spec import check_tree
-from glt_lightning.loader.subgraph_type import check_subgraph
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import (
-    EDGE_FORMATS,
     CacheOptions,
     ClusterOptions,
     EdgeFormat,
@@ -41,8 +37,6 @@ from glt_lightning.options import (
     SamplingOptions,
     SubgraphType,
     as_options,
-    one_of,
-    parse_fanouts,
 )
 from glt_lightning.tensors.dist_graph import DistGraph
 
@@ -53,7 +47,6 @@ Tree = Literal["end", "example"]
 _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
 _PARTITION = PartitionOptions()
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
-_SPLITS = ("train", "val", "test")
 _COMPILE = (
     "torch.compile of a whole LightningModule traces Lightning, too, such as self.log(), and torch cannot follow all of it. "
     "Compile the network inside the module instead: self.gnn = torch.compile(self.gnn)."
@@ -234,36 +227,11 @@ class GLTDataModule(SeedDataModule):
 
     def _check_options(self) -> None:
         check_seed_weights(self.seed_weights)
-        one_of("edge_format", self.edge_format, EDGE_FORMATS)
-        if not isinstance(self.disjoint, bool):
-            raise OptionError(f"disjoint: expected true or false, got {self.disjoint!r:.80}.")
-        check_subgraph("", self)
-        check_tree("", self.tree, self.disjoint, None if self.links is None else self.links.neg_sampling)
-        if self.tree == "example" and self.links is None:
-            raise OptionError("tree: example: is about the two ends of an edge. Set task: link, or remove it.")
+        check_batches(self)
         self._check_graph()
-        for name in ("batch_size", "eval_batch_size"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise OptionError(f"{name}: expected an integer >= 1, got {size!r}.")
-        for name in ("num_neighbors", "eval_num_neighbors"):
-            given = getattr(self, name)
-            if given is None and name == "eval_num_neighbors":
-                continue
-            for key, fanouts in given.items() if isinstance(given, Mapping) else [(None, given)]:
-                parse_fanouts(fanouts, name if key is None else f"{name}[{key}]")
-        if unknown := set(self.splits) - set(_SPLITS):
-            raise OptionError(f"splits: expected any of {', '.join(_SPLITS)}; got {', '.join(sorted(unknown))}.")
-        if self.predict_split not in ("all", *_SPLITS):
-            raise OptionError(f"predict_split: expected all, train, val or test; got {self.predict_split!r}.")
         self._check_times()
         if self.links is not None:
             self.links.require_own_weights(self.sampling.weight_attr)
-        for name in ("splits", "seed_weights") if self.links is not None else ():
-            if getattr(self, name):
-                raise OptionError(
-                    f"{name}: is about nodes, and task: link predicts edges. Remove it, or give edge_splits."
-                )
 
     # Lightning's hooks
 
@@ -285,8 +253,7 @@ class GLTDataModule(SeedDataModule):
             require_taken(self.sampling.aggregate_first, self.trainer.lightning_module)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if self.trainer is not None:
-            add_callbacks(self.trainer)
-            attach_embeddings(self.trainer, lambda: self.dist_graph)
+            add_callbacks(self.trainer, lambda: self.dist_graph)
         if stage == "fit" and self.trainer is not None:
             give_shapes_early(self.trainer)
             # other subgraphs have edges between any two hops, and ShaDow's models are deeper than they have hops

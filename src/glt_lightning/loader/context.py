@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from glt_lightning.channel.slots import PinMemory
-from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError, SamplerError
 from glt_lightning.loader.collate import Batch, Collate
@@ -95,7 +94,7 @@ class LoaderContext:
         self.seed, self._ranks = seed, ranks or _ranks_of(rank_fields)
         self.sampling = as_options(SamplingOptions, "sampling", {} if sampling is None else sampling)
         self.cache = as_options(CacheOptions, "cache", {} if cache is None else cache)
-        self.graph: AnyGraph = graph
+        self.graph = graph
         self._device, self._in_flight = device or torch.device("cpu"), CopiesInFlight()
         self._loaders: WeakSet[DistNeighborLoader] = WeakSet()  # a reloaded one may go before the context does
         sampled = MappedGraph(graph) if isinstance(graph, LocalPartition) else graph

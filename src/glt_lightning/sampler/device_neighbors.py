@@ -13,7 +13,6 @@ from torch import Tensor
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.gather import CudaShards
-from glt_lightning.ops.cuda.kernels import raise_if
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.khop_batch import HostCopy
 from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, RemoteParts
@@ -100,7 +99,9 @@ class DeviceNeighbors(MappedTables):
 
     def settle(self, found: DeviceSubgraph) -> None:
         """Raises `DataError` where edges of the batch before led out of the graph."""
-        raise_if(self._error_before.tolist(), "gather")  # copied before this batch, whose sizes the host has by now
+        self._kernels.raise_error(
+            self._error_before, "gather"
+        )  # copied before this batch, whose sizes the host has by now
         self._n_id = found.uid
         self._places = {("node", t): gids for t, gids in enumerate(found.gid)}
         self._places |= {("edge", r): rows for r, rows in enumerate(found.edge_row) if rows is not None}

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.run_report import RunReport
+from glt_lightning.lightning.embeddings import attach_embeddings
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
+from glt_lightning.tensors.dist_graph import DistGraph
 
 _ADDED: tuple[type[Callback], ...] = (SamplingMonitor, RunReport)
 
 
-def add_callbacks(trainer: Trainer) -> None:
+def add_callbacks(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
     """Has SIGTERM end the run in order. Adds to a fit a `SamplingMonitor` and a `RunReport`, unless the user has one, or
-    wants nothing that takes time."""
+    wants nothing that takes time; and what trains the module's embeddings, which it attaches to the ``graph``."""
     end_by_sigterm(trainer)
+    _add_reports(trainer)
+    attach_embeddings(trainer, graph)
+
+
+def _add_reports(trainer: Trainer) -> None:
     if trainer.barebones or trainer.state.fn != TrainerFn.FITTING:
         return
     callbacks = trainer.callbacks  # type: ignore[attr-defined]

@@ -107,6 +107,10 @@ class Kernels:
         """int64 [5]: where kernels leave a status and its detail."""
         return self.zeros(5)
 
+    def raise_error(self, error: Tensor, what: str) -> None:
+        """Raises what kernels left in ``error``. Waits for them unless it is on the host."""
+        raise_if(error.tolist(), what)
+
     def copy(self, array: np.ndarray) -> Tensor:
         """A (mapped) array's copy on the device, through a bounded piece of host memory."""
         array = array.view(np.int64) if array.dtype == np.uint64 else array

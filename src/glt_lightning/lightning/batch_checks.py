@@ -1,0 +1,45 @@
+"""The checks of a data module's options about its batches, before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from glt_lightning.errors import OptionError
+from glt_lightning.loader.link_spec import check_tree
+from glt_lightning.loader.subgraph_type import check_subgraph
+from glt_lightning.options import EDGE_FORMATS, one_of, parse_fanouts
+
+_SPLITS = ("train", "val", "test")
+
+
+def check_batches(data: Any) -> None:
+    """Raises `OptionError` for options of a `GLTDataModule` that no graph has a use for."""
+    one_of("edge_format", data.edge_format, EDGE_FORMATS)
+    if not isinstance(data.disjoint, bool):
+        raise OptionError(f"disjoint: expected true or false, got {data.disjoint!r:.80}.")
+    check_subgraph("", data)
+    check_tree("", data.tree, data.disjoint, None if data.links is None else data.links.neg_sampling)
+    if data.tree == "example" and data.links is None:
+        raise OptionError("tree: example: is about the two ends of an edge. Set task: link, or remove it.")
+    _check_sizes(data)
+    if unknown := set(data.splits) - set(_SPLITS):
+        raise OptionError(f"splits: expected any of {', '.join(_SPLITS)}; got {', '.join(sorted(unknown))}.")
+    if data.predict_split not in ("all", *_SPLITS):
+        raise OptionError(f"predict_split: expected all, train, val or test; got {data.predict_split!r}.")
+    for name in ("splits", "seed_weights") if data.links is not None else ():
+        if getattr(data, name):
+            raise OptionError(f"{name}: is about nodes, and task: link predicts edges. Remove it, or give edge_splits.")
+
+
+def _check_sizes(data: Any) -> None:
+    for name in ("batch_size", "eval_batch_size"):
+        size = getattr(data, name)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise OptionError(f"{name}: expected an integer >= 1, got {size!r}.")
+    for name in ("num_neighbors", "eval_num_neighbors"):
+        given = getattr(data, name)
+        if given is None and name == "eval_num_neighbors":
+            continue
+        for key, fanouts in given.items() if isinstance(given, Mapping) else [(None, given)]:
+            parse_fanouts(fanouts, name if key is None else f"{name}[{key}]")
