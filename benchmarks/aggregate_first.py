@@ -40,7 +40,7 @@ def main() -> None:
         aggregate = None if name == "all rows" else name
         samplers[name] = KHopSampler(partition, SamplerConfig(0, ((15,), (10,), (5,)), aggregate=aggregate))
         memory[name] = np.empty(0, np.uint8)
-    collate, rng = Collate(partition.manifest, 0), np.random.default_rng(0)
+    collate, rng = Collate(partition.manifest, (0,)), np.random.default_rng(0)
     width = partition.manifest.num_features("node")
     model = HomogeneousGNN("GraphSAGE", width, args.hidden, LAYERS, CLASSES, dropout=0.5, num_nodes=None, options={})
     spent: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}

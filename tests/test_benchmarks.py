@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from glt_lightning import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from tests.helpers import started
+from tests.helpers.partitions import small_hetero
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 SCALE = 0.006  # 14 k nodes, and training seeds for one batch of 1024
@@ -45,6 +47,7 @@ COMMANDS = {
     "first_step.py": "{graph} {tmp}/part --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
     "dynamic_cache.py": "--ids 1000 --width 4 --repeat 1",
+    "typed_step.py": "{typed} --rounds 1 --batch_size 16 --hidden 8",
     "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",
 }
 # what the scripts above start or import, and what tests/test_gpu_*.py run
@@ -59,7 +62,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for parts in (1, 2):
         source = open_source(folder / "graph", folder)
         partition_graph(source, folder / f"part{parts}", PartitionOptions(num_parts=parts))
-    return {name: str(folder / name) for name in ("graph", "part1", "part2")}
+    torch.save(small_hetero(), folder / "typed.pt")
+    return {name: str(folder / name) for name in ("graph", "part1", "part2")} | {"typed": str(folder / "typed.pt")}
 
 
 def run(*command: str, python: str = sys.executable) -> str:

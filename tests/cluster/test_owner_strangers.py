@@ -249,7 +249,7 @@ GATHER = {"tables": [["node", PAPER, ["x"]]]}
             "induce",
             PAIRS | {"weights": ["x"]},
             {"rows": [80], "members": [0]},
-            "weights: expected the name of an attribute",
+            "weights: expected one for each of 2 edge types, got 1",
         ),
         ("gather", {"tables": 7}, {}, "expected one array of ids per table, got 0 for 7"),
         ("gather", GATHER, {"0": [0], "1": [0]}, "expected one array of ids per table, got 2 for [['node', 1, ['x']]]"),

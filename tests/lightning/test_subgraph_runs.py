@@ -23,7 +23,7 @@ PLAIN = [
 ]
 
 
-def tested(name: str, graph: str, folder: Path, *more: object) -> str:
+def run_of(name: str, graph: str, folder: Path, *more: object) -> str:
     """What ``test`` prints after ``fit``."""
     file = Path(os.environ.get("GLT_TEST_DATA", "data"), f"{graph}.npz").resolve()
     if not file.exists():
@@ -52,8 +52,8 @@ def metric(name: str, said: str) -> float:
 @pytest.mark.slow
 @pytest.mark.timeout(2000)
 def test_seal_tells_edges_better_than_the_plain_encoder(tmp_path: Path) -> None:
-    seal = metric("test_auc", tested("cora_seal", "cora", tmp_path / "seal"))
-    plain = metric("test_auc", tested("cora_seal", "cora", tmp_path / "plain", *PLAIN))
+    seal = metric("test_auc", run_of("cora_seal", "cora", tmp_path / "seal"))
+    plain = metric("test_auc", run_of("cora_seal", "cora", tmp_path / "plain", *PLAIN))
     assert seal >= 0.9
     assert plain < seal - 0.05
 
@@ -62,4 +62,4 @@ def test_seal_tells_edges_better_than_the_plain_encoder(tmp_path: Path) -> None:
 @pytest.mark.timeout(2000)
 def test_shadow_learns_wordnet(tmp_path: Path) -> None:
     """Full-batch GraphSAGE reaches 0.528."""
-    assert metric("test_acc", tested("wordnet_shadow", "wordnet", tmp_path / "shadow")) >= 0.53
+    assert metric("test_acc", run_of("wordnet_shadow", "wordnet", tmp_path / "shadow")) >= 0.53

@@ -84,7 +84,7 @@ def test_uneven_fanouts(tmp_path, seed_type, gids, fanouts):
     config = SamplerConfig(seed_type, fanouts, pointers=True, by_source=True)
     request = BatchRequest(0, 9, np.array(gids), np.arange(len(gids)))
     draft = KHopSampler(graph, config).draft(request)
-    collate = Collate(graph.manifest, seed_type)
+    collate = Collate(graph.manifest, (seed_type,))
     check(collate(Sample(0, draft.write(np.empty(draft.nbytes, dtype=np.uint8)))))
 
 

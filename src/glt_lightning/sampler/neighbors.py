@@ -73,9 +73,9 @@ class NeighborSource(Expands, Protocol):
         excluded: edges that are not there.  trees: of the frontier, in a disjoint batch.
         """
 
-    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
         """bool [n]: whether the graph has an edge of the type (an index) from ``src[i]`` to ``dst[i]``, both gids; where
-        neighbours are drawn by weights, one whose weight is not 0.
+        neighbours are drawn by weights and ``weighted``, one whose weight is not 0.
 
         Owners of remote ``dst`` are asked once. The CPU answers from the mapped files also where a GPU samples. Raises
         `DataError` for an edge type or ids that the graph does not have.

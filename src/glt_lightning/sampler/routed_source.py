@@ -183,9 +183,10 @@ class RoutedSource:
             picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config, pairs, trees))
         return picks
 
-    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
         require_pairs(self.view, edge_type, dst, src)
-        node_type, owners, weights = int(self.view.dst_types[edge_type]), self._remote.num_owners, self.config.weights
+        node_type, owners = int(self.view.dst_types[edge_type]), self._remote.num_owners
+        weights = self.config.weights if weighted else ()
         route = self._route_lists(node_type, np.ascontiguousarray(dst, dtype=np.int64))
         mine = [np.flatnonzero(route.owner == owner) for owner in range(len(route.begin) - 1)]
         asked = {
@@ -196,7 +197,7 @@ class RoutedSource:
             if len(mine[owner])
         }
         found = np.empty(len(dst), dtype=np.bool_)
-        found[mine[0]] = self.local.has_edges(edge_type, route.of(0), src[mine[0]])
+        found[mine[0]] = self.local.has_edges(edge_type, route.of(0), src[mine[0]], weighted=weighted)
         if len(mine) > owners:
             assert self._topology is not None
             found[mine[owners]] = self._topology.has_edges(edge_type, route.of(owners), src[mine[owners]], weights)

@@ -181,7 +181,7 @@ def _reverse(
         if task.reverse[r] == r:
             copies = flipped.where(~_in_pairs(flipped, stored))
             if any(source.config.weights):  # an edge of weight 0 is in no batch, nor is a copy of the other direction
-                copies = copies.where(~source.has_edges(r, dst.gid[copies.dst], src.gid[copies.src]))
+                copies = copies.where(~source.has_edges(r, dst.gid[copies.dst], src.gid[copies.src], weighted=False))
             copied[r] = copies.where(~_are_pairs(dst.gid[copies.dst], src.gid[copies.src], excluded.get(r)))
     return added, copied
 

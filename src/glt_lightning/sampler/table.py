@@ -251,6 +251,7 @@ class MappedTables(AllLocal):
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
         self.config, self.view, self.counters = config, partition.drawn_by(config.weights, config.timed), Counters()
+        self._unweighted = partition.drawn_by((), config.timed)
         self.nodes: list[RowTable] = []
         self.edges: list[RowTable] = []
         partition = partition.as_stored if config.stored else partition
@@ -274,8 +275,8 @@ class MappedTables(AllLocal):
         table.place(edges, {})
         return table.gathered(self.config.threads)
 
-    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
-        return has_edges(self.view, edge_type, dst, src, threads=self.config.threads)
+    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
+        return has_edges(self.view if weighted else self._unweighted, edge_type, dst, src, threads=self.config.threads)
 
     def induce(self, asked: Sequence[Among]) -> list[Picks]:
         threads, require_room = self.config.threads, self.config.require_room
