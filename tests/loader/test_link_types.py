@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from glt_lightning.errors import GLTError, OptionError, RemoteError
-from glt_lightning.loader import LinkSpec, LoaderContext, on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.loader import LinkSpec, LoaderContext
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.plan import permutation
 from glt_lightning.sampler.request import shuffle_key
@@ -68,21 +65,6 @@ def graph(tmp_path_factory):
 def expected(graph):
     with LoaderContext(graph, seed=3) as context:
         return made(context)
-
-
-@pytest.fixture(params=["sampler process", "server", "gpu"])
-def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
-    if request.param == "server":
-        with open_farm("in process") as farm:
-            yield farm.context(farm.serve(graph).address)
-        return
-    if request.param == "gpu":  # the CPU counts as one
-        kernels = request.getfixturevalue("kernels")
-        monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
-        monkeypatch.setattr(Kernels, "open", lambda device: kernels)
-    workers = int(request.param == "sampler process")
-    with LoaderContext(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
-        yield context
 
 
 def test_who_makes_them_does_not_matter(context, expected):

@@ -1,0 +1,27 @@
+"""Loaders of a module's ``graph`` by everybody who can make its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from glt_lightning.loader import LoaderContext, on_gpu
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.options import SamplingOptions
+from tests.helpers.servers import open_farm
+
+
+@pytest.fixture(params=["sampler process", "server", "gpu"])
+def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
+    if request.param == "server":
+        with open_farm("in process") as farm:
+            yield farm.context(farm.serve(graph).address)
+        return
+    if request.param == "gpu":  # the CPU counts as one
+        kernels = request.getfixturevalue("kernels")
+        monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+        monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+    workers = int(request.param == "sampler process")
+    with LoaderContext(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
+        yield context
