@@ -79,6 +79,7 @@ def test_refusals():
         GraphSAGE(None, 3, num_nodes=5, node_embedding="spares")
 
 
+@pytest.mark.slow
 def test_by_yaml(tmp_path):
     options = ["--data.dataset", without_features(tmp_path / "bare.npz"), "--data.num_neighbors", "[5, 5]"]
     options += ["--model", "GraphSAGE", "--model.node_embedding", "sparse", "--model.hidden_channels", "16"]

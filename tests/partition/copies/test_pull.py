@@ -288,10 +288,11 @@ def killed(parts: Path, copy: Path, left: int) -> int | None:
     return int(ended.stdout) if ended.returncode == 0 else None
 
 
-def test_killed_at_any_moment_and_resumed(parts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_and_resumed(parts: Path, tmp_path: Path, times: int) -> None:
     copy, draw = tmp_path / "copy", random.Random(0)
-    for _ in range(20):
-        killed(parts, copy, draw.randint(1, 80))
+    for _ in range(times):
+        killed(parts, copy, draw.randint(60, 120))
     source = Counted(parts)
     pull_partition(source, copy, progress=False)
     assert contents(copy) == contents(parts)
