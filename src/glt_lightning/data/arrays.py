@@ -136,7 +136,9 @@ def _damaged(file: Path, reason: str) -> PartitionError:
 
 
 @contextmanager
-def disk_full_speaks(folder: Path, needed: int) -> Iterator[None]:
+def disk_full_speaks(
+    folder: Path, needed: int, advice: str = "choose another folder (partition.dir)"
+) -> Iterator[None]:
     """Turns "no space left" into a `PartitionError` that names the folder, the bytes needed and the bytes free."""
     try:
         yield
@@ -147,7 +149,7 @@ def disk_full_speaks(folder: Path, needed: int) -> Iterator[None]:
         free = shutil.disk_usage(place).free
         raise PartitionError(
             f"{folder}: cannot write ({error.strerror}): {needed:,} bytes needed, {free:,} free. "
-            "Free some space or choose another folder (partition.dir)."
+            f"Free some space or {advice}."
         ) from error
 
 

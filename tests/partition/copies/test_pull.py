@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 import signal
@@ -11,6 +13,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -225,6 +228,28 @@ def test_full_disk_is_said_before_anything_is_copied(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 0, 10))
     with pytest.raises(PartitionError, match=r"bytes are to be copied, 10 are free"):
         pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
+
+
+def test_a_disk_that_fills_up_on_the_way(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came before stays."""
+    real, left = os.pwrite, [20]
+
+    def write(*args: Any) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*args)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    with pytest.raises(
+        PartitionError, match=r"No space left.*Free some space or copy elsewhere; the same command goes on"
+    ):
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", PullOptions(streams=1), progress=False)
+    monkeypatch.setattr(os, "pwrite", real)
+    source = Counted(parts)
+    pull_partition(source, tmp_path / "copy", progress=False)
+    assert contents(tmp_path / "copy") == contents(parts)
+    assert source.bytes < sum(map(len, array_files(parts).values()))
 
 
 def test_limit_of_bytes_per_second() -> None:

@@ -237,7 +237,9 @@ class _Copy:
             with open(file, "ab") as stream:
                 if stream.tell() != entry.bytes:
                     os.truncate(stream.fileno(), entry.bytes)
-        with disk_full_speaks(partial, self._pulled.bytes):
+        with disk_full_speaks(
+            partial, self._pulled.bytes, "copy elsewhere; the same command goes on from what is here"
+        ):
             yield files
 
     def _all(self, fetch: object, chunks: list[Chunk]) -> None:
