@@ -15,9 +15,10 @@ _BYTES = 64 << 20
 
 def kept() -> bool:
     """Whether the memory of a large tensor remains in the process when the tensor is gone."""
-    before = _resident()
-    torch.ones(_BYTES, dtype=torch.uint8)
-    return _resident() - before > _BYTES // 2
+    tensor = torch.ones(_BYTES, dtype=torch.uint8)
+    used = _resident()
+    del tensor
+    return used - _resident() < _BYTES // 2
 
 
 def _resident() -> int:
