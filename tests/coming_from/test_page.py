@@ -1,0 +1,83 @@
+"""docs/coming-from.md: the right column of every table runs, row after row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import glt_lightning
+from glt_lightning import partition
+
+PAGE = Path(__file__).parents[2] / "docs/coming-from.md"
+RING = np.arange(20)
+
+
+def ring() -> dict[str, Any]:
+    """A ring of 20 nodes, each linked to the next two; features are ids."""
+    return {
+        "np": np,
+        "edge_index": np.stack([np.repeat(RING, 2), (np.repeat(RING, 2) + np.tile([1, 2], 20)) % 20]),
+        "x": RING[:, None].astype("f4"),
+        "y": RING % 3,
+        "node_num": 20,
+        "seeds": RING[:8],
+    }
+
+
+def names_of_pyg(_: ExitStack) -> dict[str, Any]:
+    public = {name: getattr(glt_lightning, name) for name in glt_lightning.__all__ if name[0].isupper()}
+    ours = {name: getattr(partition, name) for name in ("open_source", "partition_graph", "random_link_split")}
+    names = ring()
+    data = Data(**{name: torch.from_numpy(names[name]) for name in ("x", "y", "edge_index")})
+    return public | ours | names | {"data": data, "train_mask": RING < 8, "change": lambda batch: batch}
+
+
+# Heading of the page -> what its rows need not make. What a stack is given ends after the table.
+NAMES: Mapping[str, Callable[[ExitStack], dict[str, Any]]] = {
+    "GLT": lambda _: ring(),
+    "PyG": names_of_pyg,
+}
+
+
+def tables(text: str) -> dict[str, list[str]]:
+    """Heading -> the code of the right column, row by row."""
+    found = {}
+    for section in text.split("\n## ")[1:]:
+        rows = re.findall(r"^\| (.+) \| (.+) \|$", section, re.M)
+        code = ["; ".join(re.findall(r"`([^`]+)`", right)) for _, right in rows]
+        found[section.partition("\n")[0]] = [each for each in code if each]
+    return found
+
+
+@pytest.mark.parametrize("heading", NAMES)
+def test_every_row_runs(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = tables(PAGE.read_text())[heading]
+    assert len(rows) > 5
+    with ExitStack() as stack:
+        names = NAMES[heading](stack)
+        for row in rows:
+            try:
+                exec(row, names)
+            except Exception as error:
+                error.add_note(f"in the row {row}")
+                raise
+
+
+def test_every_table_is_run() -> None:
+    assert {heading for heading, rows in tables(PAGE.read_text()).items() if rows} == set(NAMES)
+
+
+def test_rows_are_found() -> None:
+    page = (
+        "# Page\n\n## One\n\n| a | b |\n| --- | --- |\n| `x = 0` | `x = 1` |\n| - | `y = 2` (why) |\n\n## Two\n\ntext\n"
+    )
+    assert tables(page) == {"One": ["x = 1", "y = 2"], "Two": []}
