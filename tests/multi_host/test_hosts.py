@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -24,6 +25,7 @@ from glt_lightning.transport.certs import run_certs
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
 from tests.helpers.own_rows import work
+from tests.helpers.partitions import small_graph
 from tests.helpers.run import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -222,6 +224,83 @@ def test_tensors_over_two_hosts(tmp_path, four_hosts, whole, strategy):
             end_well(runs)
         found = folders[2] / "found.json"
     assert json.loads(found.read_text()) == expected
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph whose rows an embedding learns, in two parts."""
+    folder = tmp_path_factory.mktemp("bare")
+    torch.save(small_graph(), folder / "graph.pt")
+    partition_graph(open_source(str(folder / "graph.pt"), str(folder)), folder / "part", PartitionOptions(num_parts=2))
+    return folder / "part"
+
+
+def embedded(epochs: int) -> dict[str, Any]:
+    """What of a configuration is changed to train an embedding."""
+    found = config(epochs)
+    found["model"] = {"class_path": "tests.embedding.twins.Twin", "init_args": {"rule": "adam", "real": True}}
+    found["data"]["init_args"] |= {"num_neighbors": [3], "batch_size": 8}
+    found["trainer"] |= {"num_sanity_val_steps": 0}
+    return found
+
+
+def rows_of(folder: Path) -> dict[str, np.ndarray]:
+    """Rows and states of the last checkpoint, by the user's ids."""
+    (rows,) = folder.rglob("last*.ckpt.rows-*")
+    (table,) = json.loads((rows / "index.json").read_text())["tables"]
+    return {name: np.load(rows / each["file"]) for name, each in table["arrays"].items()}
+
+
+def last_of(folder: Path, into: Path) -> str:
+    """The last checkpoint with its rows, copied: the hosts share no file system."""
+    (path,) = (each for each in folder.rglob("last*.ckpt") if each.is_file())
+    (rows,) = folder.rglob("last*.ckpt.rows-*")
+    shutil.copy(path, into / "given.ckpt")
+    shutil.copytree(rows, into / rows.name.replace(path.name, "given.ckpt"))
+    return "given.ckpt"
+
+
+def on_one_host(folder: Path, bare: Path, epochs: int, *more: object) -> dict[str, np.ndarray]:
+    folder.mkdir()
+    shutil.copytree(bare, folder / "part")
+    (folder / "run.yaml").write_text(yaml.safe_dump(embedded(epochs)))
+    argv = ["fit", "--config", "run.yaml", "--trainer.devices", 2, "--trainer.strategy", "glt_worker", *more]
+    with started([sys.executable, "-m", "glt_lightning", *map(str, argv)], cwd=folder, env=_ONE_THREAD) as run:
+        assert run.wait(_LIMIT_S) == 0, run.output
+    return rows_of(folder)
+
+
+def test_an_embedding_over_two_hosts(tmp_path, four_hosts, bare):
+    """Its rows, states and checkpoints are those of the run on one host; each goes on from the checkpoint of the other."""
+    expected = on_one_host(tmp_path / "whole", bare, 2)
+    on_one_host(tmp_path / "half", bare, 1)
+
+    def over_two(name: str, epochs: int, resumed: Path | None = None) -> Path:
+        (tmp_path / name).mkdir()
+        folders = make_folders(tmp_path / name, 2, four_hosts, bare, _OWN)
+        more: list[object] = []
+        for folder in folders:
+            given = yaml.safe_load((folder / "run.yaml").read_text()) | embedded(epochs)
+            given["cluster"] = yaml.safe_load((folder / "run.yaml").read_text())["cluster"]
+            (folder / "run.yaml").write_text(yaml.safe_dump(given))
+            if resumed is not None:
+                more = ["--ckpt_path", last_of(resumed, folder)]
+        with fitting(four_hosts, folders, [0, 1], "glt_worker", *more) as runs:
+            end_well(runs)
+        return folders[0]
+
+    same_rows(rows_of(over_two("two", 2)), expected)
+    same_rows(rows_of(over_two("then two", 2, tmp_path / "half")), expected)
+    (tmp_path / "copy").mkdir()
+    checkpoint = last_of(over_two("two, half", 1), tmp_path / "copy")
+    same_rows(on_one_host(tmp_path / "then one", bare, 2, "--ckpt_path", tmp_path / "copy" / checkpoint), expected)
+
+
+def same_rows(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    assert (expected["steps"] > 0).mean() > 0.7
+    for name, value in expected.items():
+        assert np.array_equal(found[name], value), name
 
 
 def test_a_client_without_the_jobs_certificate_gets_nothing(tmp_path, four_hosts, whole):

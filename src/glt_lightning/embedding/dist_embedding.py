@@ -18,12 +18,13 @@ from glt_lightning.ops.embedding import RowSums, merge_rows
 from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.saved import WEIGHT, RowsToSave, SavedRows, open_saved
-from glt_lightning.tensors.space import RowSpace
+from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables, TableSpec
 
 MARKER = "glt_rows"  # in a state dict: the name of a table whose rows are beside the checkpoint
 _FLOAT32 = np.dtype(np.float32)
+_AT_ONCE = 1 << 16  # rows
 
 
 class Held:
@@ -38,8 +39,17 @@ class Held:
         self.table, self.ids, self.graph, self.token = table, ids, graph, token
         self.states: dict[str, SharedTable] = {}
 
+    def lies_as(self, homes: Homes) -> bool:
+        """Whether each row lies on the same host and has the same applier under ``homes``."""
+        mine = self.table.homes
+        return (mine.host_of_part, mine.host_of_rank) == (homes.host_of_part, homes.host_of_rank)
+
+    def all(self) -> list[SharedTable]:
+        """In an order that is the same on all ranks."""
+        return [self.table, self.ids, *self.states.values()]
+
     def close(self) -> None:
-        for each in (self.table, self.ids, *self.states.values()):
+        for each in self.all():
             each.close()
 
 
@@ -90,25 +100,24 @@ class EmbeddingRows:
         """Reads saved arrays, once per host. A collective call; an error is one on all ranks."""
 
         def read() -> None:
-            ranks = self.tables.homes.ranks_of(self.tables.homes.host)
-            if self.tables.ranks.rank == ranks[0]:
-                order = self.order()
+            if self.tables.homes.is_first:
                 for name, table in arrays.items():
-                    self._load(saved, name, table, order, strict)
+                    self._load(saved, name, table, strict)
 
         on_all_or_none(self.tables.ranks, read, lambda _: None)
 
-    def _load(self, saved: SavedRows, name: str, table: SharedTable, order: np.ndarray, strict: bool) -> None:
-        values = saved.open(self.name, name, table.row_shape, table.dtype)
-        if len(values) != len(order) and strict:
+    def _load(self, saved: SavedRows, name: str, table: SharedTable, strict: bool) -> None:
+        """The rows of this host, which lie in ``own`` of all tables in the same order."""
+        values, ids = saved.open(self.name, name, table.row_shape, table.dtype), self.held.ids.own
+        if len(values) != self.space.num_rows and strict:
             raise DataError(
-                f"{saved.folder}: embedding {self.name!r} has {len(values)} rows; the graph has {len(order)} nodes of type "
-                f"{self.space.label!r}. Load it with strict_loading=False to take those whose ids both have."
+                f"{saved.folder}: embedding {self.name!r} has {len(values)} rows; the graph has {self.space.num_rows} nodes of "
+                f"type {self.space.label!r}. Load it with strict_loading=False to take those whose ids both have."
             )
-        both, at_once = min(len(values), len(order)), 1 << 16
-        for begin in range(0, both, at_once):
-            rows = order[begin : min(begin + at_once, both)]
-            table.own[table.position(rows)] = values[begin : begin + len(rows)]
+        for begin in range(0, len(ids), _AT_ONCE):
+            mine = ids[begin : begin + _AT_ONCE]
+            saved_too = np.flatnonzero(mine < len(values))
+            table.own[begin + saved_too] = values[mine[saved_too]]
 
 
 class DistEmbedding(nn.Module):
@@ -187,8 +196,10 @@ class DistEmbedding(nn.Module):
                     "Make a new module and load a checkpoint, which finds rows by the user's ids."
                 )
         tables = graph.tables.apart()
-        if mine is not None and all(theirs == mine for theirs, _ in everyone):
-            assert before is not None
+        token = None if everyone[0][0] is None else everyone[0][0][0]
+        if before is not None and all(theirs == mine for theirs, _ in everyone) and before.lies_as(tables.homes):
+            for table in before.all():
+                tables.adopt(table)
             self._rows = EmbeddingRows(name, tables, space, before)
         else:
             spec = TableSpec(space, _FLOAT32, (self.embedding_dim,), name=name, init=self.init)
@@ -196,15 +207,35 @@ class DistEmbedding(nn.Module):
             ids = TableSpec(space, wide, (), name=f"{name}/user_id", init=np.arange(space.num_rows, dtype=wide))
             held = Held(tables.create(spec), tables.create(ids), identity, everyone[0][1])
             self._rows = EmbeddingRows(name, tables, space, held)
-            self._take_over(before, graph)
+            if token is not None:
+                self._take_over(before if before is not None and before.token == token else None)
         if self._saved is not None:
             self._load_saved(self._saved)
 
-    def _take_over(self, before: Held | None, graph: DistGraph) -> None:
-        """The values that rank 0 has from an earlier run with other ranks. A collective call."""
-        if graph.ranks.rank == 0 and before is not None:
-            self.rows.table.own[...] = before.table.own
-        graph.ranks.exchange("")
+    def _take_over(self, before: Held | None) -> None:
+        """The values that ranks have from an earlier run with other ranks or hosts. A collective call.
+
+        before: the table of that run; None: this rank had no part in it.
+        """
+        rows, own = self.rows, None
+        if before is not None and before.table.homes.is_first:
+            own = before.table
+        everyone = rows.tables.ranks.exchange(json.dumps(0 if own is None else len(own.own)))
+        if (found := sum(map(json.loads, everyone))) != rows.space.num_rows:
+            raise DataError(
+                f"embedding {rows.name!r}: of its {rows.space.num_rows} rows from the run before, {found} lie on hosts of this "
+                "run. Load a checkpoint of that run into a new module."
+            )
+
+        def write() -> None:
+            if own is None:
+                return
+            for each in own.own_parts:
+                for begin in range(0, each.count, _AT_ONCE):
+                    at = np.arange(begin, min(begin + _AT_ONCE, each.count))
+                    rows.table.write(each.first + at, own.own[each.begin + at])
+
+        on_all_or_none(rows.tables.ranks, write, lambda _: None)
 
     def close(self) -> None:
         """Lets go of the table, as the end of this object does. Safe to call twice."""

@@ -129,7 +129,7 @@ class RemoteHomes:
 
             def serve() -> tuple[Transport, str]:
                 transport = reach.transport()
-                if homes.ranks_of(homes.host)[0] != homes.rank:
+                if not homes.is_first:
                     return transport, ""
                 self.served = RowsHome(link, reach.address(), transport, len(homes.host_of_rank))
                 opened.callback(self.served.close)

@@ -49,7 +49,7 @@ def kind_and_shape(saved: SavedRows, name: str) -> tuple[str, tuple[int, ...]]:
 def load_table(saved: SavedRows, tables: SharedTables, table: SharedTable, reader: GraphReader) -> None:
     """Reads the rows of this host, on its first rank. Raises `DataError` for rows of other nodes or edges than the graph has."""
     homes = tables.homes
-    if homes.ranks_of(homes.host)[0] != homes.rank:
+    if not homes.is_first:
         return
     values = saved.open(table.name, table.kind.name, table.row_shape, table.dtype)
     ids = None if table.space.kind == "node" else saved.open(table.name, IDS, (), np.dtype(np.int64))

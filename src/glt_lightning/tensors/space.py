@@ -105,6 +105,11 @@ class Homes:
         """Number of this rank's host."""
         return self.host_of_rank[self.rank]
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the first one of its host."""
+        return self.ranks_of(self.host)[0] == self.rank
+
     @cached_property
     def num_hosts(self) -> int:
         return max(self.host_of_rank) + 1

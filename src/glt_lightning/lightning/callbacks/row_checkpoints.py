@@ -24,7 +24,7 @@ class RowCheckpointIO(CheckpointIO):
     """Writes the rows, then has ``inner`` write the checkpoint, which names them; then removes what the one before named. A crash
     at any point leaves a checkpoint with its rows.
 
-    Only rank 0 writes: it reads the tables of its host, while the others wait for it.
+    Only rank 0 writes: it reads the tables, of other hosts too, while the others wait for it.
     """
 
     def __init__(self, inner: CheckpointIO, trainer: Trainer, embeddings: Mapping[str, DistEmbedding]) -> None:
