@@ -241,6 +241,7 @@ print("KILLED", k)
 """
 
 
+@pytest.mark.slow
 def test_killed_between_any_two_operations_on_files(tmp_path):
     output = run_script(KILLED, cwd=tmp_path, env=ENV).stdout
     (line,) = [line for line in output.splitlines() if line.startswith("KILLED ")]

@@ -34,7 +34,7 @@ def fitted(model: Any, data: GLTDataModule, epochs: int) -> dict[str, float]:
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
-@pytest.mark.parametrize("encoder", ["GraphSAGE", "GATv2Conv"])
+@pytest.mark.parametrize("encoder", ["GraphSAGE", pytest.param("GATv2Conv", marks=pytest.mark.slow)])
 def test_nodes_without_features(tmp_path, encoder):
     """As well as with a dense embedding, which Adam moves in all its rows."""
     reached = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import os
 import shutil
 import subprocess
 from ctypes import c_int32, c_int64, c_uint32, c_uint64, c_void_p
@@ -41,12 +43,21 @@ def emulated(tmp_path_factory) -> ctypes.CDLL:
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.fail("the emulated kernels need a C++ compiler, as the package itself does")
-    path = tmp_path_factory.mktemp("emulated") / "libemulated.so"
+    path = tmp_path_factory.getbasetemp() / "libemulated.so"
+    if (
+        "PYTEST_XDIST_WORKER" in os.environ
+    ):  # the parent folder is that of the whole run: one build for all its processes
+        path = path.parent.parent / path.name
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
     flags += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]  # what a device cannot do ends the tests
     source = ROOT / "tests" / "native" / "emulate.cpp"
     includes = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
-    subprocess.run([compiler, *flags, *includes, str(source), "-o", str(path)], check=True, timeout=240)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            built = path.with_suffix(".new")
+            subprocess.run([compiler, *flags, *includes, str(source), "-o", str(built)], check=True, timeout=240)
+            built.rename(path)
     library = ctypes.CDLL(str(path))
     extra = {
         "emulate_schedule": [c_uint64, c_int32, c_int32],

@@ -58,6 +58,7 @@ def _family_mark() -> Iterator[None]:
 def leak_police(_family_mark: None, request: pytest.FixtureRequest) -> Iterator[None]:
     """Set up before and torn down after a test's other fixtures; what wider fixtures hold counts as there before."""
     env, interrupt = dict(os.environ), signal.getsignal(signal.SIGINT)
+    pids = set(psutil.pids())
     before = {kind: set(found()) for kind, found in _KINDS.items()}
     memfds = _count_memfds()
     yield
@@ -67,6 +68,7 @@ def leak_police(_family_mark: None, request: pytest.FixtureRequest) -> Iterator[
     leaks = _restore_env(env)
     for kind, found in _KINDS.items():
         leaks += settle(lambda found=found, kind=kind: [x for x in found() if _is_leak(x, before[kind])], GRACE_S)
+    leaks += settle(lambda: _new_processes(pids), GRACE_S)
     processes = [leak for leak in leaks if isinstance(leak, psutil.Process)]
     said = [_say(leak) for leak in leaks]
     end(processes)
@@ -77,6 +79,13 @@ def leak_police(_family_mark: None, request: pytest.FixtureRequest) -> Iterator[
     # The traceback of a failed test keeps its locals alive, and its own error is the one to read.
     if said and not request.node.stash.get(_failed, False):
         pytest.fail("left behind: " + "; ".join(said), pytrace=False)
+
+
+def _new_processes(before: set[int]) -> list[psutil.Process]:
+    """Those of ours with other process ids than there were before. Without a new one, none is looked at: that takes 5 ms."""
+    if set(psutil.pids()) <= before:
+        return []
+    return [process for process in _processes() if process.pid not in before]
 
 
 def _processes() -> list[psutil.Process]:
@@ -120,7 +129,7 @@ def _mapped_by_others(path: Path) -> bool:
     return bool(users) and not users & ours
 
 
-_KINDS = {"processes": _processes, "threads": _threads, "shared memory": shared_memory}
+_KINDS = {"threads": _threads, "shared memory": shared_memory}
 
 
 def _count_memfds() -> int:

@@ -87,7 +87,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c[-1] == "k" else pytest.mark.slow) for c in CASES])
+@pytest.mark.slow  # tests/embedding/test_two_ranks.py is the quick one of tables of two ranks
+@pytest.mark.parametrize("case", CASES)
 def test_on_two_ranks_it_is_as_alone(
     case: str, make_data: Callable[..., GLTDataModule], graph_npz: Path, tmp_path: Path
 ) -> None:

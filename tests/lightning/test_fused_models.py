@@ -78,12 +78,15 @@ def test_several_node_types(make_data, name: str, summed: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "edge_format", "number"),
     [
-        *((name, {}, "tensor", 1) for name in ("GCN", "GCNConv", "GIN", "GATv2Conv")),
-        ("PNA", PNA, "tensor", 1),
-        ("RGCN", {"num_relations": 3}, "tensor", 2),
-        ("GAT", {"norm": "batch_norm", "jk": "cat"}, "tensor", 2),
-        *((name, {}, "tensor", 2) for name in ("GraphSAGE", "GAT")),
-        *((name, {}, "edge_index_csr", 2) for name in ("GraphSAGE", "GAT")),
+        ("GCN", {}, "tensor", 1),
+        *(pytest.param(name, {}, "tensor", 1, marks=pytest.mark.slow) for name in ("GCNConv", "GIN", "GATv2Conv")),
+        pytest.param("PNA", PNA, "tensor", 1, marks=pytest.mark.slow),
+        pytest.param("RGCN", {"num_relations": 3}, "tensor", 2, marks=pytest.mark.slow),
+        pytest.param("GAT", {"norm": "batch_norm", "jk": "cat"}, "tensor", 2, marks=pytest.mark.slow),
+        ("GraphSAGE", {}, "tensor", 2),
+        pytest.param("GAT", {}, "tensor", 2, marks=pytest.mark.slow),
+        pytest.param("GraphSAGE", {}, "edge_index_csr", 2, marks=pytest.mark.slow),
+        ("GAT", {}, "edge_index_csr", 2),
     ],
 )
 def test_compiles_without_a_break(
@@ -104,7 +107,8 @@ def test_compiles_without_a_break(
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        *((name, 1) for name in ("GraphSAGE", "GIN", "GAT", "GATv2Conv", "RGCN", "HGT")),
+        ("HGT", 1),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("GraphSAGE", "GIN", "GAT", "GATv2Conv", "RGCN")),
         *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("RGCN", "HGT")),
     ],
 )

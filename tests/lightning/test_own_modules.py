@@ -28,8 +28,7 @@ MODULES = (
     "page.NodeClassifier",
     "own_module.NodeClassifier",
 )
-QUICK = {("SageByHand", "ddp"), ("LazyGat", "glt_worker"), ("ToHetero", "auto"), ("SeveralLosses", "glt_server_client")}
-QUICK |= {("Hgt", "glt_worker")}
+QUICK = {("SageByHand", "ddp"), ("Hgt", "glt_worker")}
 HETERO = ("Hgt", "ToHetero")
 
 
