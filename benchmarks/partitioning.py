@@ -34,8 +34,8 @@ from typing import Any
 from measure import report
 
 from glt_lightning import LocalPartition
-from glt_lightning.partition.report import TrafficOptions, make_report
 from glt_lightning.progress import Progress
+from glt_lightning.report import TrafficOptions, make_report
 
 ALGORITHMS = ["random", "frequency", "streaming", "metis", "pymetis"]
 CACHE = 0.1

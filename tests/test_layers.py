@@ -25,6 +25,7 @@ LAYERS = [
     {"producer"},
     {"nn"},
     {"server", "loader"},
+    {"report"},
     {"tensors"},
     {"embedding"},
     {"glt"},

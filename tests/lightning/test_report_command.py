@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonargparse import Namespace
 
 from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.lightning.cli.partition import _batches_of
 from glt_lightning.options import PartitionOptions
 
 
@@ -94,3 +96,18 @@ def test_help_of_the_program_names_it(capsys: pytest.CaptureFixture[str]) -> Non
         main(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "{fit,validate,test,predict,partition,pull,report,serve,certs,completion}" in shown
+
+
+def test_edges_to_predict(make_data: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Batches of edges are predicted, those of a configuration with its negatives."""
+    splits, negatives = {"num_val": 0.1, "num_test": 0.1}, {"mode": "triplet", "amount": 3}
+    data = make_data(task="link", edge_splits=splits, neg_sampling=negatives, partition=PartitionOptions(num_parts=2))
+    data.prepare_data()
+    batches = ["--num_neighbors", "[3]", "--batch_size", "20", "--batches", "2", "--cache", "[]"]
+    negatives_by_flag = ["--neg_sampling", "{mode: triplet, amount: 3}", "--disjoint", "true"]
+    text = said(capsys, str(data.partition_dir), *batches, *negatives_by_flag)
+    assert "cannot be predicted" not in text
+    assert "batch_size 20, disjoint, one rank" in text
+    options = _batches_of(data, Namespace(batches=2, cache=[]))
+    assert (options.neg_sampling.mode, options.neg_sampling.amount) == ("triplet", 3)
+    assert options.exclude_target_edges == "reverse"

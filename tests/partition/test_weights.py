@@ -17,10 +17,10 @@ from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.partition.build.weights import WeightSums
-from glt_lightning.partition.report.contents import collect_contents
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.partition.verify import verify_partition
 from glt_lightning.progress import Progress
+from glt_lightning.report.contents import collect_contents
 from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 

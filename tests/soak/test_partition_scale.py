@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from glt_lightning import LocalPartition
-from glt_lightning.partition.report.contents import collect_contents
 from glt_lightning.partition.verify import verify_partition
 from glt_lightning.progress import Progress
+from glt_lightning.report.contents import collect_contents
 from tests.helpers import started
 
 NODES, EDGES = 111_059_956 // 16, 1_615_685_872 // 16

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
-from glt_lightning.data.graph import AnyGraph, Seeds
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import OptionError
+from glt_lightning.data.graph import AnyGraph
 from glt_lightning.loader.link_collate import LinkCollate
-from glt_lightning.loader.link_plan import LinkEdges, LinkPlan
 from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
-from glt_lightning.loader.plans import plan_identity, sampler_config, share_out
-from glt_lightning.loader.time_bounds import with_bounds
-from glt_lightning.loader.times import require_own_negatives, require_times
-from glt_lightning.loader.typed_plan import TypedSeeds
+from glt_lightning.loader.planned_links import plan_links
+from glt_lightning.loader.plans import plan_identity
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.ranks import Ranks
-from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.sample import Sample, link_key
 
 _log = logging.getLogger(__name__)
@@ -77,35 +70,9 @@ def make_link_loader(
     spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed: int, ranks: Ranks, producer: Producer
 ) -> tuple[DistLinkNeighborLoader, LinkCollate]:
     """Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
-    manifest, schema = graph.manifest, graph.schema
-    tasks = [_with_time(each, each.task(schema), manifest, sampling) for each in spec.by_type]
-    edges = [LinkEdges.of(each, task, graph) for each, task in zip(spec.by_type, tasks, strict=True)]
-    nodes = [each.as_nodes() for each in spec.by_type]
-    seeds = TypedSeeds(tuple(Seeds(schema.source_types()[each.task.edge_type], each.gids[0]) for each in edges))
-    extras = [each.find_extras(part) for each, part in zip(nodes, seeds.parts, strict=True)]
-    plan = share_out(nodes[0], seeds, manifest, sampling, seed, ranks)
-    times = [each.edge_label_time for each in spec.by_type if each.edge_label_time is not None]
-    plan, extras = with_bounds(plan, extras, times, sampling)
-    plan = LinkPlan.over(plan, edges, extras, schema)
-    config = replace(sampler_config(nodes[0], seeds, manifest, sampling), link=tasks[0], more_links=tuple(tasks[1:]))
-    collate = LinkCollate(manifest.as_stored if config.stored else manifest, tasks, config.timed)
-    identity = plan_identity(nodes, plan, seeds, manifest, ranks) | plan.link_identity(shared=not spec.per_rank)
+    manifest, links = graph.manifest, plan_links(spec, graph, sampling, seed, ranks)
+    plan, config = links.plan, links.config
+    collate = LinkCollate(manifest.as_stored if config.stored else manifest, links.tasks, config.timed)
+    identity = plan_identity(links.nodes, plan, links.seeds, manifest, ranks)
+    identity |= plan.link_identity(shared=not spec.per_rank)
     return DistLinkNeighborLoader(plan, config, producer, collate, identity, spec.transform), collate
-
-
-def _with_time(spec: LinkSpec, task: LinkTask, manifest: Manifest, sampling: SamplingOptions) -> LinkTask:
-    """With negatives of nodes that exist at the time of their edge, where nodes have times. Raises `OptionError` for times that
-    are missing, or that nothing reads."""
-    where = f"loader {spec.name!r}"
-    remedy = "Give a time for each edge (time of edge_splits)."
-    edges = spec.edge_label_index.shape[1]
-    require_times(f"{where}: edge_label_time", spec.edge_label_time, edges, sampling, remedy)
-    require_own_negatives(where, spec.neg_sampling, sampling.time_attr)
-    ends = manifest.schema.source_types()[task.edge_type], manifest.schema.destination_types()[task.edge_type]
-    of_nodes = sampling.time_attr is not None and any(sampling.time_attr in manifest.node_attrs(t) for t in ends)
-    if task.unresolved != "error" and not of_nodes:
-        raise OptionError(
-            f"{where}: neg_sampling.unresolved: {task.unresolved!r} has no effect without sampling.time_attr and times of the "
-            "nodes at either end. Remove it."
-        )
-    return replace(task, timed=of_nodes and task.mode is not None)

@@ -189,6 +189,17 @@ class SamplingOptions(WorkerOptions):
                 "sampling.weight_attr, or set temporal_strategy to uniform, which draws by weight among the edges up to a time."
             )
 
+    @classmethod
+    def of_draw(cls, draw: DrawOptions, **options: Any) -> SamplingOptions:
+        """Those whose `draw` this is, but for the weights and times that a graph has to know."""
+        return cls(
+            replace=draw.replace,
+            with_edge=draw.with_edge,
+            num_threads=draw.threads,
+            temporal_strategy="last" if draw.last else "uniform",
+            **options,
+        )
+
     @property
     def draw(self) -> DrawOptions:
         """How neighbours are drawn; `sampler.request.drawn_from` says whether batches of a graph have edges."""

@@ -12,7 +12,7 @@ from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
 from glt_lightning.lightning.report import EpochRecord, RunRecord, run_html
 from glt_lightning.lightning.report.record import by_quantity
 from glt_lightning.sampler.counters import Counters
-from tests.partition.report.test_shown import Page
+from tests.report.test_shown import Page
 
 REMOTE = Counters(
     local_rows=600,

@@ -19,11 +19,12 @@ from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.cli.parts import assign_only, part_numbers, write_parts
 from glt_lightning.lightning.cli.report import add_report_arguments, page_path, show_report
 from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.lightning.own_splits import read_array
 from glt_lightning.page.numbers import counted, size
 from glt_lightning.partition.copies import hash_partition
-from glt_lightning.partition.report import TrafficOptions
 from glt_lightning.partition.verify import verify_partition
 from glt_lightning.progress import Progress
+from glt_lightning.report import TrafficOptions
 
 _READ = ("data",)  # what partition reads of a configuration
 _DESCRIPTION = (
@@ -137,7 +138,15 @@ def _partition(data: GLTDataModule, config: Namespace) -> None:
 
 def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
     """The batches that training with this data module makes."""
-    sampling = data.sampling
+    sampling, links = data.sampling, {}
+    if data.links is not None:
+        exclude = data.links.by_type[0].exclude_target_edges["train"]
+        links = {
+            "neg_sampling": data.links.neg_sampling,
+            "exclude_target_edges": exclude,
+            "reverse_edge_types": data.links.reverse_edge_types,
+        }
+    times = data.input_time.get("train") if "train" not in data.splits else None  # the stored split is assumed
     return TrafficOptions(
         num_neighbors=data.num_neighbors,
         batch_size=data.batch_size,
@@ -145,6 +154,12 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
         cache=config.cache,
         seed=sampling.seed or 0,
         weight_attr=sampling.weight_attr,
+        time_attr=sampling.time_attr,
+        time_window=sampling.time_window,
+        time_boundary=sampling.time_boundary,
+        input_time=None if times is None else read_array("input_time.train", times, "times"),
+        disjoint=data.disjoint,
+        **links,
         **sampling.draw.values,
     )
 

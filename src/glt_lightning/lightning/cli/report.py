@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.cli.messages import OneLineParser
+from glt_lightning.lightning.own_splits import read_array
 from glt_lightning.options import Fanouts, WeightAttr
 from glt_lightning.partition.folder import whole_file
-from glt_lightning.partition.report import TrafficOptions, make_report
-from glt_lightning.partition.report.html import report_html
-from glt_lightning.partition.report.text import report_text
 from glt_lightning.progress import Progress
+from glt_lightning.report import TrafficOptions, make_report
+from glt_lightning.report.html import report_html
+from glt_lightning.report.text import report_text
 
 _OPTIONS = TrafficOptions()
 _DESCRIPTION = (
@@ -43,6 +45,18 @@ def run_report(argv: Sequence[str], prog: str) -> None:
         default=None,
         help="Edge attribute by which neighbours are drawn, as sampling.weight_attr.",
     )
+    parser.add_argument(
+        "--time_attr", type=str | None, default=None, help="Neighbours are drawn by time, as sampling.time_attr."
+    )
+    parser.add_argument("--time_window", type=int | None, default=None, help="As sampling.time_window.")
+    parser.add_argument(
+        "--input_time", type=str | None, default=None, help="Times of the training seeds, a file such as times.npy."
+    )
+    parser.add_argument("--disjoint", type=bool, default=False, help="As data.disjoint.")
+    parser.add_argument(
+        "--neg_sampling", type=Any, default=None, help="Negatives of edges to predict, as data.neg_sampling."
+    )
+    parser.add_argument("--exclude_target_edges", type=str, default="reverse", help="none, self or reverse.")
     add_report_arguments(parser)
     config = parser.parse_args(list(argv))
     options = TrafficOptions(
@@ -50,6 +64,12 @@ def run_report(argv: Sequence[str], prog: str) -> None:
         batch_size=config.batch_size,
         seed=config.seed,
         weight_attr=config.weight_attr,
+        time_attr=config.time_attr,
+        time_window=config.time_window,
+        input_time=None if config.input_time is None else read_array("--input_time", config.input_time, "times"),
+        disjoint=config.disjoint,
+        neg_sampling=config.neg_sampling,
+        exclude_target_edges=config.exclude_target_edges,
         batches=config.batches,
         cache=config.cache,
     )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from glt_lightning.page import numbers
 from glt_lightning.page.table import Table
-from glt_lightning.partition.report.contents import Contents
-from glt_lightning.partition.report.estimate import Estimate
-from glt_lightning.partition.report.report import Report
-from glt_lightning.partition.report.traffic import ExpectedTraffic, PartTraffic
+from glt_lightning.report.contents import Contents
+from glt_lightning.report.estimate import Estimate
+from glt_lightning.report.report import Report
+from glt_lightning.report.traffic import ExpectedTraffic, PartTraffic
 
 _NAMES = {
     "topology": "topology and ids",
@@ -57,9 +57,11 @@ def _hotness(report: Report) -> str:
 def _assumed(report: Report) -> str:
     options = report.options
     most = max(part.batches for traffic in report.traffic for part in traffic.parts)
-    weighted = f"neighbours by weight ({options.weight_attr}), " if options.weight_attr else ""
+    drawn = f"neighbours by weight ({options.weight_attr}), " if options.weight_attr else ""
+    drawn += f"neighbours by time ({options.time_attr}), " if options.time_attr else ""
+    drawn += "disjoint, " if options.disjoint and not options.time_attr else ""
     return (
-        f"num_neighbors {options.num_neighbors}, batch_size {options.batch_size}, {weighted}one rank with one part per host; "
+        f"num_neighbors {options.num_neighbors}, batch_size {options.batch_size}, {drawn}one rank with one part per host; "
         f"means of {most} sampled batches per part, ± standard error"
     )
 

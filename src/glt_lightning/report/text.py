@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glt_lightning.page.table import Table
-from glt_lightning.partition.report.report import Report
-from glt_lightning.partition.report.tables import cache_tables, contents_tables, facts, traffic_table
+from glt_lightning.report.report import Report
+from glt_lightning.report.tables import cache_tables, contents_tables, facts, traffic_table
 
 _COLUMNS = 11  # of a table beside each other; more parts go below
 

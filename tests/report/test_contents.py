@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.partition.report import collect_contents
-from glt_lightning.partition.report.contents import Counts
+from glt_lightning.report import collect_contents
+from glt_lightning.report.contents import Counts
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 

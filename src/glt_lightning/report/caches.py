@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.manifest import Manifest, node_path
+from glt_lightning.ops.row_bytes import row_bytes
+from glt_lightning.sampler.table import node_names
 from glt_lightning.store.choose import rows_of_share
 from glt_lightning.store.hotness import remote_hotness
 
@@ -29,12 +31,11 @@ class RemoteRanking:
             rank[np.asarray(gids) - first] = np.arange(len(gids), dtype=np.int32)
             self._rank.append(rank)
 
-    def cached(self, gids: Sequence[np.ndarray], ratio: float) -> list[np.ndarray]:
-        """bool [n_t] for each type: whether a node is in a cache with this share of the nodes of each type."""
-        return [
-            rank[ids - first] < rows
-            for rank, ids, first, rows in zip(self._rank, gids, self._manifest.offsets, self.sizes(ratio), strict=False)
-        ]
+    def cached(self, node_type: int, gids: np.ndarray, ratio: float) -> np.ndarray:
+        """bool [n]: whether nodes of a type are in a cache with this share of the nodes of each type."""
+        ranks = self._rank[node_type][gids - self._manifest.offsets[node_type]]
+        found: np.ndarray = ranks < self.sizes(ratio)[node_type]
+        return found
 
     def sizes(self, ratio: float) -> list[int]:
         """Number of nodes of each type in such a cache: fewer than the share if the list is shorter."""
@@ -62,3 +63,12 @@ def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray]
         hottest = np.lexsort((row[remote], -seen[remote]))[: rows_of_share(ratio, len(seen), len(remote))]
         lists.append(remote[hottest] + offset)
     return RemoteRanking(manifest, lists)
+
+
+def cached_widths(manifest: Manifest) -> list[int]:
+    """Bytes of a node's row in such a cache, by type: its id and attributes."""
+    widths = []
+    for t, names in enumerate(node_names(manifest)):
+        entries = [manifest.arrays[node_path(0, t, name)] for name in ("n_id", *names)]
+        widths.append(sum(row_bytes(entry.dtype, entry.shape[1:]) for entry in entries))
+    return widths

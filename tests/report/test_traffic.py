@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ import torch
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.remote_rows import Traffic as Measured
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
 from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import STORAGE, SamplingOptions
-from glt_lightning.partition.report import TrafficOptions
-from glt_lightning.partition.report.traffic import PartTraffic, predict_traffic
+from glt_lightning.options import STORAGE, PartitionOptions, SamplingOptions
+from glt_lightning.partition import hold_out_edges, open_source, partition_graph
+from glt_lightning.report import TrafficOptions
+from glt_lightning.report.batches import why_no_batches
+from glt_lightning.report.traffic import PartTraffic, predict_traffic
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
+from tests.helpers.temporal import partitioned_by_time, shop
 
 NEAR = 0.05
 
@@ -28,7 +32,6 @@ def measure(
     partition: LocalPartition, options: TrafficOptions, placement: str, seed: int, epochs: int
 ) -> list[tuple[Measured, int]]:
     """What each rank of worker mode, with one part each, asks of the others, and in how many batches."""
-    count = partition.manifest.num_parts
     drawn = {name: getattr(options, name) for name in ("with_edge", "replace", "weight_attr")}
     sampling = SamplingOptions(seed_placement=placement, **drawn)
     spec = LoaderSpec(
@@ -38,17 +41,27 @@ def measure(
         batch_size=options.batch_size,
         shuffle=True,
     )
+    return measure_loader(partition, spec, sampling, seed, epochs)
+
+
+def measure_loader(
+    partition: LocalPartition, spec: LoaderSpec | LinkSpec, sampling: SamplingOptions, seed: int, epochs: int = 1
+) -> list[tuple[Measured, int]]:
+    count = partition.manifest.num_parts
 
     def run(rank: int, exchange: Callable[[str], list[str]]) -> tuple[Measured, int]:
         link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test")
         graph = HostsGraph(LocalPartition.open(partition.directory, parts=[rank]), link, "127.0.0.1")
         with LoaderContext(graph, sampling, seed=seed, rank=rank, world_size=count, exchange=exchange) as context:
-            loader, batches = context.make_loader(spec), 0
+            make = context.make_loader if isinstance(spec, LoaderSpec) else context.make_link_loader
+            loader, batches = make(spec), 0
+            before = asdict(context._producer.traffic)  # seeds may have to ask for their times
             for epoch in range(epochs):
                 loader.set_epoch(epoch)
                 batches += sum(1 for _ in loader)
             exchange("all done")
-            return context._producer.traffic, batches
+            found = asdict(context._producer.traffic)
+            return Measured(**{name: n - before[name] for name, n in found.items()}), batches
 
     return run_ranks(count, run)
 
@@ -66,7 +79,7 @@ def errors(predicted: PartTraffic, measured: Measured, batches: int) -> dict[str
 
 
 @pytest.mark.parametrize("placement", ["owner", pytest.param("global", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_within_five_percent_of_worker_mode(tmp_path: Path, parts: int, placement: str) -> None:
     """Other seeds of the draws, other epochs, and not all batches of one."""
     partition = partitioned(small_graph(8000), tmp_path, parts, undirected=True)
@@ -134,3 +147,56 @@ def test_one_part_asks_nobody(tmp_path: Path) -> None:
         assert part.caches == ()
         assert part.nodes.mean > 16
     assert np.isfinite(traffic.parts[0].nodes.error)
+
+
+@pytest.mark.parametrize("of", ["edges", "nodes"])
+def test_batches_by_time(tmp_path: Path, of: str) -> None:
+    """Owners hear of trees and their bounds, and are asked for the attributes of a node once."""
+    partition = partitioned_by_time(shop(of), tmp_path, 3)
+    given = {} if of == "nodes" else {"input_time": np.arange(60) % 12}
+    by_time = {"time_attr": "time", "time_window": 6}
+    spec = LoaderSpec(name="train", split="train", num_neighbors=[3, -1], batch_size=8, shuffle=True, **given)
+    options = TrafficOptions(num_neighbors=[3, -1], batch_size=8, batches=1000, seed=3, **by_time, **given)
+    assert why_no_batches(partition, replace(options, input_time=None)) == (
+        None if of == "nodes" else "neighbours are drawn by time, and the seeds of split 'train' have no times"
+    )
+    exactly(partition, options, spec, SamplingOptions(seed_placement="owner", **by_time))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"neg_sampling": {"amount": 2}},
+        {"neg_sampling": {"mode": "triplet", "amount": 3, "sharing": "shared"}, "exclude_target_edges": "none"},
+        {"neg_sampling": {"strict": False}, "disjoint": True},
+    ],
+)
+def test_batches_of_edges(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Owners hear of the edges of a batch, and are asked whether negatives are edges."""
+    source = hold_out_edges(
+        open_source(small_hetero(), str(tmp_path)), {"author__writes__paper": {"num_val": 0.2, "num_test": 0.2}}
+    )
+    partition_graph(
+        source, tmp_path / "parts", PartitionOptions(num_parts=3), undirected=True, normalize="none", progress=False
+    )
+    partition = LocalPartition.open(tmp_path / "parts")
+    spec = LinkSpec(
+        name="train",
+        edge_type="author__writes__paper",
+        edge_label_index=partition.edge_split(0, "train").edge,
+        num_neighbors=[4, 3],
+        batch_size=16,
+        shuffle=True,
+        **{"exclude_target_edges": "reverse"} | more,
+    )
+    options = TrafficOptions(num_neighbors=[4, 3], batch_size=16, batches=1000, seed=3, **more)
+    exactly(partition, options, spec, SamplingOptions(seed_placement="owner"))
+
+
+def exactly(
+    partition: LocalPartition, options: TrafficOptions, spec: LoaderSpec | LinkSpec, sampling: SamplingOptions
+) -> None:
+    traffic = predict_traffic(partition, options)[0]
+    for part, (measured, batches) in enumerate(measure_loader(partition, spec, sampling, seed=3)):
+        assert batches == traffic.parts[part].batches == traffic.steps
+        assert max(errors(traffic.parts[part], measured, batches).values()) < 1e-12

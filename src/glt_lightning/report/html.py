@@ -5,16 +5,16 @@ from __future__ import annotations
 from glt_lightning.page import numbers
 from glt_lightning.page.html import facts_html, plots_html, table_html, whole_page
 from glt_lightning.page.plots import Series, bars, lines
-from glt_lightning.partition.report.contents import Contents
-from glt_lightning.partition.report.report import Report
-from glt_lightning.partition.report.tables import (
+from glt_lightning.report.contents import Contents
+from glt_lightning.report.report import Report
+from glt_lightning.report.tables import (
     cache_tables,
     contents_tables,
     facts,
     mean_hit_rate,
     traffic_table,
 )
-from glt_lightning.partition.report.traffic import ExpectedTraffic
+from glt_lightning.report.traffic import ExpectedTraffic
 
 _MANY = 6  # parts from which on a plot shows the means alone
 

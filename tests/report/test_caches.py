@@ -12,9 +12,9 @@ import pytest
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.khop import KHopOp
-from glt_lightning.partition.report import TrafficOptions
-from glt_lightning.partition.report.caches import presampled_lists
-from glt_lightning.partition.report.traffic import predict_traffic
+from glt_lightning.report import TrafficOptions
+from glt_lightning.report.caches import presampled_lists
+from glt_lightning.report.traffic import predict_traffic
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.store.hotness import stored_policies
@@ -84,9 +84,9 @@ def test_presampled_order(tmp_path: Path) -> None:
     seen[[9, 2, 5]] = (1, 3, 7)
     lists = presampled_lists(manifest, 1, [seen], 0.5)
     assert lists.sizes(0.5) == [6]
-    ranked = [gid for gid in range(12) if lists.cached([np.array([gid])], 0.5)[0][0]]
+    ranked = [gid for gid in range(12) if lists.cached(0, np.array([gid]), 0.5)[0]]
     assert ranked == [0, 1, 2, 8, 9, 10]  # after 2 and 9 the first rows of both parts: 0, 8, 1, 10
-    assert [gid for gid in range(12) if lists.cached([np.array([gid])], 0.2)[0][0]] == [2, 9]
+    assert [gid for gid in range(12) if lists.cached(0, np.array([gid]), 0.2)[0]] == [2, 9]
 
 
 def test_no_cache_is_asked_for(tmp_path: Path) -> None:

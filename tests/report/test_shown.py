@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
-from glt_lightning.partition.report import Report, TrafficOptions, make_report
-from glt_lightning.partition.report.html import report_html
-from glt_lightning.partition.report.text import report_text
-from glt_lightning.partition.report.traffic import why_no_traffic
 from glt_lightning.progress import Progress
+from glt_lightning.report import Report, TrafficOptions, make_report
+from glt_lightning.report.html import report_html
+from glt_lightning.report.text import report_text
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 OPTIONS = TrafficOptions(num_neighbors=[3, 2], batch_size=16, batches=3, cache=(0.1, 0.5))
@@ -111,16 +109,12 @@ def test_json(report: Report) -> None:
     assert said["traffic"][0]["parts"][0]["bytes"]["mean"] == report.traffic[0].parts[0].bytes.mean
 
 
-def test_edges_to_predict_and_weights_are_said(tmp_path: Path) -> None:
+def test_weights_are_said(tmp_path: Path) -> None:
     data = small_graph()
     data.rare = torch.arange(data.num_edges) % 4 == 0
     whole = partitioned(data, tmp_path, 2, weights=["rare"])
     report = make_report(whole, replace(OPTIONS, weight_attr="rare"), Progress(False))
     assert "neighbours by weight (rare), one rank" in report_text(report)
-    links = replace(whole.manifest, splits={}, edge_splits={"0/train": next(iter(whole.manifest.splits.values()))})
-    why = why_no_traffic(LocalPartition(whole.directory, links, whole.parts))
-    assert why is not None
-    assert "this partition has edges to predict" in why
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import get_args
 
 import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import SeedPlacement
-from glt_lightning.partition.report.caches import PRESAMPLED, RemoteRanking, presampled_lists, stored_lists
-from glt_lightning.partition.report.contents import part_of
-from glt_lightning.partition.report.estimate import Estimate
-from glt_lightning.partition.report.options import TrafficOptions
-from glt_lightning.partition.report.requests import Asked, OwnerRequests
-from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.report.batches import TrainBatches
+from glt_lightning.report.caches import PRESAMPLED, RemoteRanking, cached_widths, presampled_lists, stored_lists
+from glt_lightning.report.estimate import Estimate
+from glt_lightning.report.options import TrafficOptions
+from glt_lightning.report.requests import Asked, CountingOwners
+from glt_lightning.sampler.hops import k_hop
+from glt_lightning.sampler.khop import neighbor_source
+from glt_lightning.sampler.links import LinksSampler
 from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import SamplerConfig, drawn_from
 from glt_lightning.store.hotness import stored_policies
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
-_SPLIT = "train"
 _MEASURED, _RANKED = (
     0,
     1,
@@ -84,21 +84,6 @@ def count_batches(partition: LocalPartition, options: TrafficOptions) -> int:
     return len(PLACEMENTS) * partition.manifest.num_parts * options.batches * again
 
 
-def why_no_traffic(partition: LocalPartition) -> str | None:
-    """The reason why traffic cannot be predicted; None if it can."""
-    manifest = partition.manifest
-    if _SPLIT not in manifest.splits and manifest.edge_splits:
-        return (
-            "it is predicted for batches of seed nodes, and this partition has edges to predict, whose batches also ask whether "
-            "negatives are edges"
-        )
-    if _SPLIT not in manifest.splits:
-        return f"the partition has no split {_SPLIT!r}"
-    if manifest.splits[_SPLIT].count < manifest.num_parts:
-        return f"split {_SPLIT!r} has {manifest.splits[_SPLIT].count} seeds for {manifest.num_parts} ranks, one for each part"
-    return None
-
-
 def predict_traffic(
     partition: LocalPartition, options: TrafficOptions, done: Callable[[int], object] = lambda n: None
 ) -> tuple[ExpectedTraffic, ...]:
@@ -116,53 +101,25 @@ def _policies(partition: LocalPartition) -> tuple[str, ...]:
 
 class _Prediction:
     def __init__(self, partition: LocalPartition, options: TrafficOptions, done: Callable[[int], object]) -> None:
-        manifest, schema = partition.manifest, partition.schema
         self._partition, self._options, self._done = partition, options, done
-        self._seeds = partition.split(_SPLIT)
-        self._config = SamplerConfig(
-            seed_type=self._seeds.node_type,
-            fanouts=fanout_table(options.num_neighbors, schema),
-            **drawn_from(manifest, options, options.weight_attr).values,
-        )
-        no_rows = [False] * len(schema.edge_types)  # which edges were picked does not matter here
-        view = partition.weighted(self._config.weights)
-        self._sample = KHopOp(view, self._config.fanouts, self._config, edge_rows=no_rows)
-        self._requests = OwnerRequests(manifest, self._config)
-        self._owner = part_of(manifest, self._seeds.node_type, self._seeds.gids)
+        self._batches = TrainBatches(partition, options)
         self._policies = _policies(partition)
 
     def of_placement(self, placement: SeedPlacement) -> ExpectedTraffic:
-        plans = [self._plan(placement, part) for part in range(self._partition.manifest.num_parts)]
+        plans = [self._batches.plan(placement, part) for part in range(self._partition.manifest.num_parts)]
         parts = tuple(self._of_part(part, plan) for part, plan in enumerate(plans))
         return ExpectedTraffic(placement=placement, steps=max(map(len, plans)), parts=parts)
-
-    def _plan(self, placement: SeedPlacement, part: int) -> EpochPlan:
-        """As a loader of worker mode makes it."""
-        return EpochPlan(
-            seeds=self._seeds.gids,
-            batch_size=self._options.batch_size,
-            seed=self._options.seed,
-            loader=_SPLIT,
-            rank=part,
-            world_size=self._partition.manifest.num_parts,
-            shuffle=True,
-            owner=self._owner if placement == "owner" else None,
-        )
 
     def _of_part(self, part: int, plan: EpochPlan) -> PartTraffic:
         caches = [
             (policy, lists, ratio) for policy, lists in self._lists(part, plan) for ratio in sorted(self._options.cache)
         ]
+        owners = CountingOwners(self._partition, part, [(lists, ratio) for _, lists, ratio in caches])
         nodes: list[int] = []
         asked: list[list[Asked]] = []
-        for request in plan.requests(_MEASURED):
-            if len(nodes) == self._options.batches:
-                break
-            found = self._sample({self._seeds.node_type: request.seeds}, request.key)
-            cached = [lists.cached(found.gid, ratio) for _, lists, ratio in caches]
-            nodes.append(int(found.nodes_per_hop.sum()))
-            asked.append(self._requests.of_batch(found, part, cached))
-            self._done(1)
+        for gids in self._sampled(plan, _MEASURED, owners):
+            nodes.append(sum(map(len, gids)))
+            asked.append(owners.asked)
         plain, *with_cache = [list(each) for each in zip(*asked, strict=True)]
         return PartTraffic(
             part=part,
@@ -177,11 +134,26 @@ class _Prediction:
             caches=tuple(self._with_cache(plain, each, *cache) for each, cache in zip(with_cache, caches, strict=True)),
         )
 
+    def _sampled(self, plan: EpochPlan, epoch: int, owners: CountingOwners) -> Iterator[list[np.ndarray]]:
+        """Samples the first batches of an epoch: of each the distinct nodes of each type."""
+        config = self._batches.config
+        source = neighbor_source(self._partition, config, remote=owners)
+        links = LinksSampler(source, self._partition) if config.links else None
+        for request in islice(plan.requests(epoch), self._options.batches):
+            owners.begin()
+            seeds, excluded, trees = request.typed_seeds(config.seed_type), request.excluded, request.trees
+            if links is not None:
+                ends = links.find(request)
+                seeds, excluded, trees = ends.seeds, ends.excluded, ends.trees
+            found = k_hop(source, seeds, request.key, excluded, trees)
+            yield [np.unique(gids) if config.disjoint else gids for gids in found.gid]
+            self._done(1)
+
     def _with_cache(
         self, plain: list[Asked], cached: list[Asked], policy: str, lists: RemoteRanking, ratio: float
     ) -> CachedTraffic:
         rows, missed = sum(a.node_rows for a in plain), sum(a.node_rows for a in cached)
-        widths = [sum(each) for each in self._requests.node_widths]
+        widths = cached_widths(self._partition.manifest)
         return CachedTraffic(
             policy=policy,
             ratio=ratio,
@@ -199,11 +171,7 @@ class _Prediction:
             return [(policy, stored_lists(self._partition, policy, part)) for policy in self._policies]
         manifest = self._partition.manifest
         counts = [np.zeros(n, dtype=np.int32) for n in manifest.num_nodes]
-        for number, request in enumerate(plan.requests(_RANKED)):
-            if number == self._options.batches:
-                break
-            found = self._sample({self._seeds.node_type: request.seeds}, request.key)
-            for t, gids in enumerate(found.gid):
+        for found in self._sampled(plan, _RANKED, CountingOwners(self._partition, part, [])):
+            for t, gids in enumerate(found):
                 counts[t][gids - manifest.offsets[t]] += 1
-            self._done(1)
         return [(PRESAMPLED, presampled_lists(manifest, part, counts, max(self._options.cache)))]

@@ -6,16 +6,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.partition.report.caches import PRESAMPLED
-from glt_lightning.partition.report.contents import Contents, collect_contents
-from glt_lightning.partition.report.options import TrafficOptions
-from glt_lightning.partition.report.traffic import (
+from glt_lightning.progress import Progress
+from glt_lightning.report.batches import why_no_batches
+from glt_lightning.report.caches import PRESAMPLED
+from glt_lightning.report.contents import Contents, collect_contents
+from glt_lightning.report.options import TrafficOptions
+from glt_lightning.report.traffic import (
     ExpectedTraffic,
     count_batches,
     predict_traffic,
-    why_no_traffic,
 )
-from glt_lightning.progress import Progress
 from glt_lightning.store.hotness import stored_policies
 
 
@@ -46,7 +46,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with the totals that are worked out from them."""
-        values = asdict(self)
+        values = asdict(self) | {"options": self.options.to_json()}
         contents = values["contents"]
         contents["edge_cut"] = self.contents.edge_cut
         for counts, raw in zip(self.contents.counts, contents["counts"], strict=True):
@@ -71,7 +71,7 @@ def make_report(partition: LocalPartition, options: TrafficOptions, progress: Pr
     manifest = partition.manifest
     with progress.phase("reading edges", sum(manifest.num_edges), "edges") as done:
         contents = collect_contents(partition, done)
-    no_traffic = why_no_traffic(partition)
+    no_traffic = why_no_batches(partition, options)
     traffic: tuple[ExpectedTraffic, ...] = ()
     if no_traffic is None:
         with progress.phase("sampling", count_batches(partition, options), "batches") as done:
