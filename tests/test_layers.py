@@ -30,7 +30,7 @@ LAYERS = [
     {"embedding"},
     {"glt"},
     {"lightning"},
-    {"distributed", "launch"},
+    {"distributed", "launch", "dgl"},
 ]
 BESIDE = {frozenset({"server", "loader"})}  # neither knows the other
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -57,6 +57,7 @@ DOORS = {
         "tensors/dist_",
         "embedding/",
         "lightning/",
+        "dgl/",
     ),
     "torch_geometric": (
         "partition/sources/",

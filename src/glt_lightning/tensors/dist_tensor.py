@@ -78,7 +78,7 @@ class DistTensor:
                 raise DataError(f"tensor {name!r}: dtype: expected one of torch, got {dtype!r:.80}.")
             given = tuple(shape)
             space = graph.space_of_rows(given, of, f"tensor {name!r}")
-            return TableSpec(space, dtype, given[1:], name, _init_of(init, dtype))
+            return TableSpec(space, dtype, given[1:], name, init_of(init, dtype))
 
         self._set(graph, graph.tables.create(describe), None)
 
@@ -185,7 +185,7 @@ def only_graph() -> DistGraph:
     return graphs[0]
 
 
-def _init_of(init: Any, dtype: torch.dtype) -> Any:
+def init_of(init: Any, dtype: torch.dtype) -> Any:
     """The same with arrays in place of tensors."""
     if isinstance(init, Tensor):
         if init.dtype != dtype:

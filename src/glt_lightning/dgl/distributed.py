@@ -1,0 +1,111 @@
+"""`dgl.distributed`: graphs, tensors and loaders that several processes share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+from torch import Tensor
+
+from glt_lightning.dgl.dataloading import DistNodeDataLoader
+from glt_lightning.dgl.graph import DistGraph, GraphPartitionBook
+from glt_lightning.dgl.partition import partition_graph
+from glt_lightning.dgl.sampling import sample_neighbors
+from glt_lightning.dgl.state import STATE
+from glt_lightning.dgl.tensors import DistEmbedding, DistTensor, SparseAdagrad, SparseAdam
+from glt_lightning.errors import OptionError
+from glt_lightning.options.checks import at_least
+from glt_lightning.tensors import dist_split
+from glt_lightning.types import EdgeType, NodeType
+
+
+def initialize(ip_config: str | Path | None = None, num_workers: int = 0) -> None:
+    """To be called first. There are no servers: the ranks of a host map the partition.
+
+    Args:
+        ip_config: A file with one host, as ``address`` or ``address port``. None: this host.
+        num_workers: Sampler processes of each trainer, for the loaders of this process.
+
+    Raises:
+        OptionError: For a file that is missing, and for several hosts: scripts that are made with these names run on one.
+
+    Example:
+        >>> import glt_lightning.dgl as dgl
+        >>> dgl.distributed.initialize()
+    """
+    at_least("initialize: num_workers", num_workers, 0)
+    if ip_config is not None:
+        try:
+            lines = Path(ip_config).read_text().splitlines()
+        except OSError as error:
+            raise OptionError(f"initialize: ip_config: cannot read {str(ip_config)!r} ({error.strerror}).") from None
+        hosts = {line.split()[0] for line in lines if line.strip()}
+        if len(hosts) != 1:
+            raise OptionError(
+                f"initialize: ip_config: {ip_config} names {len(hosts)} hosts; a script with DGL's names runs on one. For "
+                "several, use a GLTDataModule and the strategy glt_worker or glt_server_client."
+            )
+    STATE.num_workers = num_workers
+
+
+def get_num_clients() -> int:
+    """Number of trainers."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def get_rank() -> int:
+    """Number of this trainer."""
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
+def node_split(
+    nodes: Any,
+    partition_book: GraphPartitionBook | None = None,
+    ntype: NodeType | None = None,
+    rank: int | None = None,
+    force_even: bool = True,
+) -> Tensor:
+    """The rows of the selected nodes that one rank trains on, int64 [n].
+
+    Args:
+        nodes: A mask, also as a `DistTensor`, or rows.
+        partition_book: Of the graph. None: that of the mask, or the graph that is open in this process.
+        ntype: Node type. None: that of the mask, or the only one.
+        rank: None: this one.
+        force_even: All ranks get equally many, or one less.
+    """
+    return dist_split.node_split(nodes, _graph_of(partition_book), ntype, rank, force_even)
+
+
+def edge_split(
+    edges: Any,
+    partition_book: GraphPartitionBook | None = None,
+    etype: EdgeType | str | None = None,
+    rank: int | None = None,
+    force_even: bool = True,
+) -> Tensor:
+    """The rows of the selected edges that one rank trains on, int64 [n]. Arguments as of `node_split`."""
+    return dist_split.edge_split(edges, _graph_of(partition_book), etype, rank, force_even)
+
+
+def _graph_of(book: GraphPartitionBook | None) -> DistGraph | None:
+    return None if book is None else book.graph
+
+
+__all__ = [
+    "DistEmbedding",
+    "DistGraph",
+    "DistNodeDataLoader",
+    "DistTensor",
+    "GraphPartitionBook",
+    "SparseAdagrad",
+    "SparseAdam",
+    "edge_split",
+    "get_num_clients",
+    "get_rank",
+    "initialize",
+    "node_split",
+    "partition_graph",
+    "sample_neighbors",
+]

@@ -1,0 +1,29 @@
+"""What `initialize` and `seed` set for the script of this process. This room alone keeps such a state, as DGL does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glt_lightning.options.checks import at_least
+
+
+@dataclass
+class ScriptState:
+    """num_workers: sampler processes of each trainer, for loaders that are not told another number.  seed: of all draws."""
+
+    num_workers: int = 0
+    seed: int = 0
+
+
+STATE = ScriptState()
+
+
+def seed(value: int) -> None:
+    """Sets the seed of the graphs, loaders and draws that are made from here on; the same ``value`` on every rank.
+
+    Example:
+        >>> import glt_lightning.dgl as dgl
+        >>> dgl.seed(0)
+    """
+    at_least("seed", value, 0)
+    STATE.seed = value

@@ -1,0 +1,1 @@
+"""Graphs and partitions that other systems hold or have written."""
