@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
@@ -86,6 +87,19 @@ def test_the_folders_ranking_is_followed(tmp_path):
     assert policy == "degree"
     rows = int(0.1 * whole.manifest.num_nodes[0])
     assert kept[0].tolist() == sorted(gids[:rows].tolist())
+
+
+def test_a_ranking_that_knows_no_weights_is_said(tmp_path, caplog):
+    data = small_graph()
+    data.rare = torch.arange(data.num_edges) % 4 == 0
+    here, _ = split_up(partitioned(data, tmp_path, 2, weights=["rare"]), [[0], [1]])
+    for policy, lines in (("auto", 1), ("presample", 0), ("dynamic", 0)):
+        caplog.clear()
+        CacheMaker(here, CacheOptions(policy=policy, ratio=0.1).assuming([4], 8, "rare")).close()
+        assert len(caplog.messages) == lines, policy
+        if lines:
+            assert "cache.policy: degree ranks rows as if all edges weighed the same" in caplog.text
+            assert "drawn by rare" in caplog.text
 
 
 def test_several_mapped_parts_add_up(tmp_path):
@@ -268,20 +282,26 @@ def test_a_node_without_neighbours_is_kept_too(tmp_path):
     kept.close()
 
 
-@pytest.mark.parametrize("make", [small_graph, small_hetero])
-def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make):
-    """What 64 batches of this host's seeds use, counted again here."""
-    whole = partitioned(make(), tmp_path, 2, undirected=True)
+@pytest.mark.parametrize(("make", "weight_attr"), [(small_graph, None), (small_hetero, None), (small_hetero, "rare")])
+def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make, weight_attr):
+    """What 64 batches of this host's seeds use, counted again here; drawn by weight where training draws so."""
+    data = make()
+    for store in data.edge_stores:
+        store.rare = torch.arange(store.num_edges) % 4 == 0
+    whole = partitioned(data, tmp_path, 2, undirected=True, weights=["rare"])
     here, remote = split_up(whole, [[0], [1]])
     edge_types = len(whole.schema.edge_types)
-    options = CacheOptions(policy="presample", ratio=0.1, num_neighbors=[4, 3], batch_size=8)
+    options = CacheOptions(policy="presample", ratio=0.1, num_neighbors=[4, 3], batch_size=8, weight_attr=weight_attr)
     maker = CacheMaker(here, options)
     kept = RemoteCache.from_handle(maker.make(remote, progress=False), here.manifest)
     maker.close()
     seeds = whole.split("train")
     bounds = np.asarray(whole.manifest.bounds[seeds.node_type]) + whole.manifest.offsets[seeds.node_type]
     own = np.random.default_rng(0).permutation(seeds.gids[(seeds.gids >= bounds[0]) & (seeds.gids < bounds[1])])
-    source = neighbor_source(whole, SamplerConfig(seeds.node_type, ((4,) * edge_types, (3,) * edge_types)))
+    weights = () if weight_attr is None else (weight_attr,) * edge_types
+    source = neighbor_source(
+        whole, SamplerConfig(seeds.node_type, ((4,) * edge_types, (3,) * edge_types), weights=weights)
+    )
     counts = np.zeros(whole.manifest.total_nodes, dtype=np.int64)
     for number, first in enumerate(range(0, len(own), 8)):
         gids = np.ascontiguousarray(own[first : first + 8])

@@ -31,6 +31,11 @@ NOTHING_TO_CACHE = (
     "hosts different parts (cluster.placement)."
 )
 
+_UNWEIGHTED = (
+    "cache.policy: %s ranks rows as if all edges weighed the same, and neighbours are drawn by %s, so that rows which are hardly "
+    "drawn may take the place of others. Set cache.policy to presample, which counts batches that are drawn by it, or to dynamic."
+)
+
 _BESIDE_A_ROW = 50  # bytes of bookkeeping of a dynamic cache per row
 _TRAINED = ([15, 10, 5], 1024)  # fan-outs and batch size that are assumed if the options name none
 
@@ -60,6 +65,8 @@ class CacheMaker:
                 list(partition.parts),
             )
             self._policy, self._ranked = "degree", rank_by_edges(partition)
+        if options.weight_attr is not None and options.policy != "dynamic" and self._ranked is not None:
+            _log.warning(_UNWEIGHTED, self._policy, options.weight_attr)
         self._gids: Sequence[np.ndarray] | None = None
         self._topology_bytes = options.topology_bytes
         self._rows: RowCache | None = None
@@ -112,7 +119,8 @@ class CacheMaker:
         batch_size = options.batch_size or _TRAINED[1]
         by_counts = self._ranked is None  # else presampling only divides the memory between rows and lists
         option = "cache.policy: presample" if by_counts else "cache.topology: auto"
-        counted = presample(self._partition, remote, fanouts, batch_size, progress, option=option)
+        weights = options.weight_attr
+        counted = presample(self._partition, remote, fanouts, batch_size, progress, weight_attr=weights, option=option)
         if self._ranked is None:
             self._ranked = rank_by_counts(self._partition, counted.in_batch)
         if options.topology == "auto":
@@ -181,6 +189,7 @@ class CacheMaker:
     def _made_by(self, what: str) -> Mapping[str, Any]:
         """The options that a saved cache must have been built with."""
         options, partition = self._options, self._partition
+        weights = [] if options.weight_attr is None else [options.weight_attr]  # caches of earlier releases have none
         return {
             "what": what,
             "graph": partition.manifest.options_hash,
@@ -189,7 +198,7 @@ class CacheMaker:
             "ratio": options.ratio,
             "bytes": options.budget,
             "topology": self._topology_bytes,
-            "batches": [options.num_neighbors, options.batch_size] if self._presampled else None,
+            "batches": [options.num_neighbors, options.batch_size, *weights] if self._presampled else None,
         }
 
     def _saved_file(self) -> Path:

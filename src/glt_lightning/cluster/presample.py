@@ -9,13 +9,14 @@ import numpy as np
 
 from glt_lightning.data.graph import Seeds
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.options import Fanouts
+from glt_lightning.options import Fanouts, WeightAttr
 from glt_lightning.progress import Progress
 from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.khop import neighbor_source
 from glt_lightning.sampler.request import SamplerConfig, batch_key
 from glt_lightning.sampler.source import RemoteRows
+from glt_lightning.sampler.weights import weights_of
 
 _BATCHES = 64  # to count in
 _log = logging.getLogger(__name__)
@@ -39,11 +40,13 @@ def presample(
     batch_size: int,
     progress: bool | None = None,
     *,
+    weight_attr: WeightAttr = None,
     option: str = "cache.policy: presample",
 ) -> Presampled:
     """Samples up to 64 batches of the training seeds that the mapped parts own, the same ones each time.
 
-    Without such seeds other nodes take their place, see `_presample_seeds`. option: the option that needs it, for the log.
+    Without such seeds other nodes take their place, see `_presample_seeds`. weight_attr: what neighbours are drawn
+    by.  option: the option that needs it, for the log.
     """
     manifest, schema = partition.manifest, partition.schema
     seeds, stand_in = _presample_seeds(partition)
@@ -51,7 +54,9 @@ def presample(
         _log.warning("%s counts batches of the training seeds in parts %s. %s", option, list(partition.parts), stand_in)
     own = _shuffled(seeds.gids, _BATCHES * batch_size if stand_in else len(seeds.gids))
     batches = min(_BATCHES, -(-len(own) // batch_size))
-    config = SamplerConfig(seeds.node_type, fanout_table(num_neighbors, schema))
+    config = SamplerConfig(
+        seeds.node_type, fanout_table(num_neighbors, schema), weights=weights_of(manifest, weight_attr)
+    )
     source = neighbor_source(partition, config, remote=remote, attributes=False)
     in_batch = np.zeros(manifest.total_nodes, dtype=np.int32)
     in_frontier = np.zeros(manifest.total_nodes, dtype=np.int32)

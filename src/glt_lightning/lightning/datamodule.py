@@ -218,7 +218,7 @@ class GLTDataModule(SeedDataModule):
         self.seed_weights, self.edge_format, self.with_row = seed_weights, edge_format, with_row
         self.disjoint, self.tree = disjoint, tree
         self._check_options()
-        self.cache = self.cache.assuming(num_neighbors, batch_size)
+        self.cache = self.cache.assuming(num_neighbors, batch_size, self.sampling.weight_attr)
         self._seed: int | None = self.sampling.seed
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None

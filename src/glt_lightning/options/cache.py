@@ -8,6 +8,7 @@ from typing import Literal
 from glt_lightning.errors import OptionError
 from glt_lightning.options.checks import at_least, one_of
 from glt_lightning.options.parse import Fanouts, parse_bytes
+from glt_lightning.options.sampling import WeightAttr
 
 CachePolicy = Literal["auto", "vip", "degree", "presample", "dynamic", "none"]
 CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
@@ -35,6 +36,8 @@ class CacheOptions:
         save: Store the filled remote cache in the partition folder, for later runs.
         num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.num_neighbors``.
         batch_size: Batch size that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.batch_size``.
+        weight_attr: Edge attribute by which ``presample`` and ``topology: auto`` assume that neighbours are drawn. ``None``: as
+            ``data.sampling.weight_attr``.
         device_topology: Old name of ``data.sampling.topology_bytes``.
 
     Raises:
@@ -58,6 +61,7 @@ class CacheOptions:
     save: bool = False
     num_neighbors: Fanouts | None = None
     batch_size: int | None = None
+    weight_attr: WeightAttr = None
     device_topology: int | str | None = None
 
     def __post_init__(self) -> None:
@@ -90,12 +94,13 @@ class CacheOptions:
         if self.batch_size is not None:
             at_least("cache.batch_size", self.batch_size, 1)
 
-    def assuming(self, num_neighbors: Fanouts, batch_size: int) -> CacheOptions:
+    def assuming(self, num_neighbors: Fanouts, batch_size: int, weight_attr: WeightAttr = None) -> CacheOptions:
         """With these where none are given."""
         return replace(
             self,
             num_neighbors=num_neighbors if self.num_neighbors is None else self.num_neighbors,
             batch_size=batch_size if self.batch_size is None else self.batch_size,
+            weight_attr=weight_attr if self.weight_attr is None else self.weight_attr,
         )
 
     @property
