@@ -45,6 +45,7 @@ UPWARDS = {f"{package}/__init__.py": "glt_lightning.glt." for package in ("data"
 DOORS = {
     "ctypes": ("ops/",),
     "torch": (
+        "ops/assign_reference.py",
         "ops/reference.py",
         "ops/cuda/",
         "sampler/device_",

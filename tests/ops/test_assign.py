@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops import reference
+from glt_lightning.ops import assign_reference
 from glt_lightning.ops.assign import Labels, NeighborRows, PairTable, _heaviest, spread_rows
 
 
@@ -61,7 +61,7 @@ def test_propagation(seed, num_labels, constraints, slack, everywhere, dtype, si
     want_labels, want_loads = torch.from_numpy(given_labels.copy()), torch.from_numpy(labels.loads.copy())
     for _ in range(3):
         moved = sum(labels.propagate(chunk, capacity, everywhere=everywhere) for chunk in chunks(rows, size))
-        want_moved = reference.propagate_labels(
+        want_moved = assign_reference.propagate_labels(
             *tensors(rows),
             0,
             want_labels,
@@ -146,7 +146,7 @@ def test_pairs(seed, num_labels, dtype, size):
     for chunk in chunks(rows, size):
         table.add(chunk, labels)
     low, high, counts = (column.tolist() for column in table.pairs())
-    want = reference.count_pairs(*tensors(rows), 0, torch.from_numpy(labels))
+    want = assign_reference.count_pairs(*tensors(rows), 0, torch.from_numpy(labels))
     assert dict(zip(zip(low, high, strict=True), counts, strict=True)) == want
     assert list(zip(low, high, strict=True)) == list(want)
     assert table.forgotten == 0
@@ -199,7 +199,7 @@ def test_spreading(seed, width, dtype, size):
     out = before.copy()
     for chunk in chunks(rows, size):
         spread_rows(chunk, np.ascontiguousarray(values[chunk.first : chunk.first + len(chunk)]), out)
-    want = reference.spread_rows(*tensors(rows), torch.from_numpy(values), torch.from_numpy(before))
+    want = assign_reference.spread_rows(*tensors(rows), torch.from_numpy(values), torch.from_numpy(before))
     assert out.tolist() == want.tolist()
 
 
