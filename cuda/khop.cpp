@@ -121,7 +121,7 @@ class KHop {
   int32_t expand(int32_t h, int32_t r) {
     const int32_t fanout = c.fanouts[h * g.num_edge_types + r], type = g.dst_type[r];
     if (fanout == 0 || lo[type] == hi[type]) return GLT_OK;
-    RowRequest q{&g, r, fanout, c.replace, hop_key(c.batch_key, h, g.key[r])};
+    RowRequest q{&g, r, fanout, c.replace, draw_key(g, r, c.batch_key, h)};
     if (c.excluded && c.excluded[r].num_rows) q.excluded = &excluded[r];
     if (ws.e_id[r]) q.edge_ids = ws.edge_ids, q.edge_id_bytes = ws.edge_id_bytes;
     q.trees = c.trees;
@@ -152,7 +152,7 @@ class KHop {
     parallel(n, c.threads, 512, [&](int64_t begin, int64_t end, int index) {
       uint64_t* memory = ws.scratch + begin * row_words(q.edge_type, q.fanout);
       const int64_t rows = end - begin, cap = rows * q.fanout;
-      std::vector<uint32_t> own;
+      Spare own;
       Slice s{*row + begin, *row + end, reinterpret_cast<int64_t*>(memory), picks_in(q.edge_type, memory + rows, cap), cap};
       sample_slice<Id>(q, ws.gid[type], ws.uid[type], trees_of(type), s, own);
       slices[index] = s;
@@ -253,7 +253,7 @@ class KHop {
   const int64_t num_gids;
   std::vector<int64_t> lo, hi, nodes, edges;  // frontier [lo, hi) and counts, per type; edges per edge type
   std::vector<ExcludedRows> excluded;
-  std::vector<uint32_t> spare;
+  Spare spare;
   int64_t total = 0;
 };
 
@@ -267,6 +267,7 @@ int32_t glt_khop(const glt_graph* graph, const int64_t* const* seeds, const int6
   if (num_hops < 0 || num_hops > GLT_MAX_HOPS || ws->table_cap < 2) return fail(detail, GLT_BAD_ARG, num_hops, ws->table_cap);
   for (int32_t i = 0; i < num_hops * graph->num_edge_types; ++i)
     if (!is_fanout(fanouts[i])) return fail(detail, GLT_BAD_ARG, i, fanouts[i]);
+  if (!can_draw(*graph, replace != 0)) return fail(detail, GLT_BAD_ARG, replace);
   const int64_t base = *ws->table_base, gids = num_nodes(*graph);
   if (trees && !is_sound(*trees, gids, replace != 0)) return fail(detail, GLT_BAD_ARG, trees->num_trees, gids);
   const Call call{*graph, *ws, num_hops, fanouts, batch_key, replace != 0, threads, excluded, trees, detail};

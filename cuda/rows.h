@@ -4,6 +4,7 @@
 
 #include "excluded.h"
 #include "graph.h"
+#include "labor_rows.h"
 #include "pick.h"
 #include "weighted_rows.h"
 #include "window.h"
@@ -16,7 +17,7 @@ struct RowRequest {
   const glt_graph* graph;
   int32_t edge_type, fanout;
   bool replace;
-  uint64_t key;  // hop_key
+  uint64_t key;  // draw_key
   const void* const* edge_ids = nullptr;  // [R * P], where edge ids are wanted
   int32_t edge_id_bytes = 0;
   const ExcludedRows* excluded = nullptr;  // where something is
@@ -29,7 +30,7 @@ struct Row {
   const void* first;
   const char* first_edge;
   int64_t edge_row, degree, count;
-  uint64_t stream;
+  uint64_t stream;        // by LABOR the key of the numbers
   ExcludedRow excluded;
   const int32_t* sums;    // null: all entries weigh the same. Else `degree` counts the excluded entries, too
   const uint32_t* drawn;  // the positions that are picked, where draw_weighted_rows has drawn them; else null
@@ -38,6 +39,7 @@ struct Row {
   int32_t tree;
 
   WeightedRow weighted() const { return {sums, degree, excluded, base}; }
+  WeightedRow whole() const { return {sums, sums ? degree : degree + excluded.n, excluded, base}; }
 };
 
 // How many entries of rows are picked by weight.
@@ -124,7 +126,7 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     r.edge_row = g.edge_base[part[i]] + begin;
     r.degree = end - begin;
     r.excluded = q.excluded ? q.excluded->of(gids[i]) : ExcludedRow{nullptr, 0};
-    r.stream = row_stream(trees ? tree_key(q.key, trees[i]) : q.key, uid[i]);
+    r.stream = draw_stream(g, trees ? tree_key(q.key, trees[i]) : q.key, uid[i]);
     r.drawn = nullptr;
     r.sums = sums && sums[part[i]] ? sums[part[i]] + begin : nullptr;
     r.base = 0;
@@ -176,7 +178,7 @@ using DrawnRows = uint32_t[kBlock * kFewPicks];
 inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnRows& out) {
   if (!q.graph->sums) return;
   constexpr int64_t kFewRows = 4;  // lanes without a row take as long as those with one
-  const bool few = !q.replace && q.fanout > 0 && q.fanout <= kFewPicks;
+  const bool few = !q.replace && !q.graph->all_ids && q.fanout > 0 && q.fanout <= kFewPicks;
   Row* drawn[kBlock];
   int64_t m = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -200,10 +202,15 @@ inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnR
   }
 }
 
-// Writes the picks [begin, end) of a row. `spare` grows to the positions of the longest row that is drawn from.
+// Memory that grows: the positions of the longest row that is drawn from.
+struct Spare {
+  std::vector<uint32_t> picks;
+  std::vector<LaborEntry> found;
+};
+
+// Writes the picks [begin, end) of a row.
 template <class Id>
-void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, const Picks& out,
-              std::vector<uint32_t>& spare) {
+void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, const Picks& out, Spare& memory) {
   const auto write = [&](const auto& position) {
     const Id* first = static_cast<const Id*>(r.first);
     for (int64_t k = begin; k < end; ++k) out.neighbors[k - begin] = uint64_t(first + position(k));
@@ -229,7 +236,12 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
     if (!r.excluded.n) return write([&](int64_t k) { return skipped + k; });
     return write([&](int64_t k) { return r.excluded.past(skipped + k); });  // from anywhere in a row of any length, without memory
   }
+  std::vector<uint32_t>& spare = memory.picks;
   if (int64_t(spare.size()) < r.count) spare.resize(r.count);
+  if (q.graph->all_ids) {
+    pick_by_labor(labor_row<Id>(*q.graph, q.edge_type, r.first, r.stream, r.whole()), uint32_t(r.count), spare.data(), memory.found);
+    return write([&](int64_t k) { return int64_t(spare[k]); });
+  }
   if (r.sums) {
     draw_weighted(q, r, spare.data());
     return write([&](int64_t k) { return int64_t(spare[k]); });
@@ -279,7 +291,7 @@ struct Slice {
 // Samples the rows of one slice. gids, uids, trees (null where there are none): of the whole frontier.
 template <class Id>
 void sample_slice(const RowRequest& q, const int64_t* gids, const int64_t* uids, const int32_t* trees, Slice& s,
-                  std::vector<uint32_t>& spare) {
+                  Spare& spare) {
   Row rows[kBlock];
   DrawnRows drawn;
   for (int64_t i = s.begin; i < s.end; i += kBlock) {

@@ -51,7 +51,7 @@ template <class Id>
 int32_t pick_range(const RowRequest& q, const int64_t* gids, const Window& w, int64_t begin, int64_t end, const Picks& out,
                    int64_t* detail) {
   const TypeRange range(*q.graph, q.graph->dst_type[q.edge_type]);
-  std::vector<uint32_t> spare;
+  Spare spare;
   Row rows[kBlock];
   DrawnRows drawn;
   for (int64_t i = begin; i < end; i += kBlock) {
@@ -103,8 +103,8 @@ bool are_known(const glt_graph& g, const glt_trees* trees, int64_t num_rows, boo
   return true;
 }
 
-bool is_known(const glt_graph& g, int32_t edge_type, int32_t fanout) {
-  return edge_type >= 0 && edge_type < g.num_edge_types && is_fanout(fanout);
+bool is_known(const glt_graph& g, int32_t edge_type, int32_t fanout, int32_t replace) {
+  return edge_type >= 0 && edge_type < g.num_edge_types && is_fanout(fanout) && can_draw(g, replace != 0);
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ bool is_known(const glt_graph& g, int32_t edge_type, int32_t fanout) {
 
 int32_t glt_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
                        int32_t replace, const glt_excluded* excluded, const glt_trees* trees, int64_t* counts, int64_t* detail) try {
-  if (!glt::is_known(*graph, edge_type, fanout)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
+  if (!glt::is_known(*graph, edge_type, fanout, replace)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
   if (!glt::are_known(*graph, trees, num_rows, replace != 0, detail)) return GLT_BAD_ARG;
   glt::RowRequest q{graph, edge_type, fanout, replace != 0, 0};
   const glt::ExcludedRows rows(excluded ? *excluded : glt_excluded{});
@@ -126,12 +126,12 @@ int32_t glt_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* 
                       uint64_t batch_key, int32_t hop, int32_t replace, int32_t threads, const glt_excluded* excluded,
                       const glt_trees* trees, const int64_t* counts, int64_t first, int64_t n, int64_t* neighbors,
                       int64_t* edge_rows, int64_t* detail) try {
-  if (!glt::is_known(*graph, edge_type, fanout)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
+  if (!glt::is_known(*graph, edge_type, fanout, replace)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
   if (!glt::are_known(*graph, trees, num_rows, replace != 0, detail)) return GLT_BAD_ARG;
   const glt::Window window(counts, num_rows, first, n);
   if (first < 0 || n < 0 || window.last > window.offset.back()) return glt::fail(detail, GLT_BAD_ARG, first, n);
   if (n == 0) return GLT_OK;
-  glt::RowRequest q{graph, edge_type, fanout, replace != 0, glt::hop_key(batch_key, hop, graph->key[edge_type])};
+  glt::RowRequest q{graph, edge_type, fanout, replace != 0, glt::draw_key(*graph, edge_type, batch_key, hop)};
   const glt::ExcludedRows rows(excluded ? *excluded : glt_excluded{});
   if (excluded) q.excluded = &rows;
   q.trees = trees;

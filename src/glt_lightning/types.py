@@ -62,6 +62,11 @@ def edge_type_key(edge_type: EdgeType) -> int:
     return int.from_bytes(digest, "little")
 
 
+def node_type_key(node_type: NodeType) -> int:
+    """64-bit key of a node type's name: what the numbers of its nodes are keyed by that LABOR draws."""
+    return int.from_bytes(hashlib.blake2b(node_type.encode(), digest_size=8).digest(), "little")
+
+
 def edge_type_str(edge_type: EdgeType) -> str:
     """``("a", "rel", "b")`` -> ``"a__rel__b"``, as PyG spells it."""
     return "__".join(edge_type)

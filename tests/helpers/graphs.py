@@ -9,9 +9,9 @@ import torch
 from torch_geometric.data import HeteroData
 
 from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView, LaborIds
 from glt_lightning.ops.reference import ReferenceEdgeType
-from glt_lightning.types import EdgeType, GraphSchema, edge_type_key
+from glt_lightning.types import EdgeType, GraphSchema, edge_type_key, node_type_key
 
 HETERO = (("a", "likes", "b"), ("b", "by", "a"), ("b", "near", "b"))
 SINGLE = (("node", "to", "node"),)
@@ -19,13 +19,15 @@ SINGLE = (("node", "to", "node"),)
 
 @dataclass
 class TypedGraph:
-    """num_nodes and edges (int64 [2, E], user ids) per type, by index in the schema. weights, times: edge type -> int64 [E]."""
+    """num_nodes and edges (int64 [2, E], user ids) per type, by index in the schema. weights, times: edge type -> int64 [E].
+    labor: neighbours are drawn by LABOR."""
 
     schema: GraphSchema
     num_nodes: list[int]
     edges: list[np.ndarray]
     weights: dict[int, np.ndarray] = field(default_factory=dict)
     times: dict[int, np.ndarray] = field(default_factory=dict)
+    labor: bool = False
 
     def date(self, rng: np.random.Generator) -> TypedGraph:
         """Gives some edge types times, also before 0; many are equal."""
@@ -82,6 +84,7 @@ class TypedGraph:
                     edge_ids=torch.from_numpy(order),
                     sums=None if sums is None else torch.from_numpy(sums),
                     times=None if times is None else torch.from_numpy(times[order]),
+                    source_key=node_type_key(self.schema.node_types[sources[r]]) if self.labor else None,
                 )
             )
         return edge_types
@@ -188,5 +191,8 @@ def cut(graph: TypedGraph, parts: int, rng: np.random.Generator, dtype: type = n
         sources,
         destinations,
         np.array(counts, dtype=np.int64).reshape(len(graph.edges), parts),
+        LaborIds([node_type_key(t) for t in schema.node_types], [np.argsort(gid).astype(dtype) for gid in gid_of])
+        if graph.labor
+        else None,
     )
     return CutGraph(view, gid_of, edge_ids)

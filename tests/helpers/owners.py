@@ -26,16 +26,15 @@ class DirectRows:
 
     def expand(self, owner, request):
         self.asked.append(("expand", owner, request.hop))
-        view, found = self._owners[owner - 1].drawn_by(request.draw.weights, request.draw.timed), {}
+        draw = request.draw
+        view, found = self._owners[owner - 1].drawn_by(draw.weights, draw.timed, draw.labor), {}
         without = {} if request.excluded is None else request.excluded.find(view)
         for r, fanout in enumerate(request.fanouts):
             gids = request.rows.get(int(view.dst_types[r]))
             if fanout and gids is not None:
                 ids = gids.astype(np.int64)
-                draw = RowDraw(
-                    view, r, ids, fanout, request.key, request.hop, request.draw, without.get(r), request.trees
-                )
-                arrays = draw.picks()
+                rows = RowDraw(view, r, ids, fanout, request.key, request.hop, draw, without.get(r), request.trees)
+                arrays = rows.picks()
                 found[r] = Picks(*(None if a is None else a.astype(self._wire) for a in arrays))
         return lambda: found
 

@@ -64,6 +64,7 @@ def test_random_graphs(data, seed, edge_types, parts, replace, dtype, key):
     graph = TypedGraph.random(rng, edge_types)
     if seed % 2:
         graph.weigh(rng)
+    graph.labor = bool(seed & 2) and not replace
     pieces = cut(graph, parts, rng, dtype)
     fanouts = data.draw(
         st.lists(st.lists(FANOUT, min_size=len(edge_types), max_size=len(edge_types)), min_size=1, max_size=3)
@@ -75,20 +76,22 @@ def test_random_graphs(data, seed, edge_types, parts, replace, dtype, key):
     assert_equals_reference(graph, pieces, op, seeds, fanouts, key, replace, excluded)
 
 
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize(("replace", "labor"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(
     ("degree", "weighted"),
     [(d, w) for d in (1, 63, 64, 65, 200, 5000, 40000) for w in (False, True) if d < 40000 or not w],
 )
 @pytest.mark.parametrize("fanout", [1, 5, 64, 300])
-def test_every_way_of_picking(degree, weighted, fanout, replace):
-    """One word, a bit set and insertion are chosen by degree and fan-out; all pick what Floyd's algorithm picks."""
+def test_every_way_of_picking(degree, weighted, fanout, replace, labor):
+    """One word, a bit set and insertion are chosen by degree and fan-out; all pick what Floyd's algorithm picks. LABOR looks at
+    the smallest numbers alone where it can."""
     sources = np.arange(degree)
     graph = TypedGraph.random(np.random.default_rng(0))
     graph.num_nodes = [degree + 1]
     graph.edges = [np.stack([sources, np.full(degree, degree)])]
     if weighted:
         graph.weights[0] = np.random.default_rng(3).integers(0, 2**31 // degree // 4, degree) // 3 * 3
+    graph.labor = labor
     pieces, some = cut(graph, 1, np.random.default_rng(1)), np.random.default_rng(2).permutation(degree)[: degree // 3]
     op = KHopOp(pieces.view, [[fanout]], DrawOptions(replace=replace, with_edge=True))
     for key in (0, 2**64 - 1):

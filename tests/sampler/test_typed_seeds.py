@@ -84,7 +84,7 @@ def assert_is_the_reference(
 def test_every_source_gives_the_reference(tmp_path, seed, parts):
     """Of random graphs, some with weights, most with times: one native call, hop by hop, with owners here and over the wire, and
     with cached neighbour lists. Some batches are disjoint: with a tree for each seed, or several seeds in one, and with bounds in
-    time, some of which leave nothing."""
+    time, some of which leave nothing. Some are drawn by LABOR."""
     rng = np.random.default_rng(seed)
     graph = TypedGraph.random(rng, (SINGLE, HETERO, HETERO)[seed % 3])
     if seed % 2:
@@ -110,7 +110,9 @@ def test_every_source_gives_the_reference(tmp_path, seed, parts):
             if timed:
                 trees = with_bounds(trees, rng)
             last = timed and number >= 6 and not any(weights)
-            draw = {"replace": repeat and not last, "with_edge": True, "weights": weights, "timed": timed, "last": last}
+            graph.labor = bool((seed + number) % 2) and not last
+            draw = {"with_edge": True, "weights": weights, "timed": timed, "last": last, "labor": graph.labor}
+            draw["replace"] = repeat and not last and not graph.labor
             sent = None if number == 2 else trees
             seed_type, request = request_of(number, key, gids, excluded_edges(graph, excluded, gid_of), sent)
             config = SamplerConfig(seed_type, tuple(map(tuple, fanouts)), disjoint=trees is not None, **draw)
@@ -162,13 +164,17 @@ def requests(whole: LocalPartition, count: int = 6) -> Iterator[BatchRequest]:
 def test_every_producer_gives_the_batches_of_one_that_samples_inline(tmp_path, kind):
     whole = partitioned(small_hetero(), tmp_path, 2)
     config = SamplerConfig(1, ((4, 3), (2, -1)), with_edge=True)
-    sampler = KHopSampler(whole, config)
-    expected = [arrays_of(sampler, request) for request in requests(whole)]
-    assert [each["num_sampled_nodes"][:, 0].tolist() for each in expected] == [[0, 0], *([n, 9] for n in range(1, 6))]
+    configs = config, replace(config, labor=True)
+    expected = [[arrays_of(KHopSampler(whole, each), request) for request in requests(whole)] for each in configs]
+    assert [each["num_sampled_nodes"][:, 0].tolist() for each in expected[0]] == [
+        [0, 0],
+        *([n, 9] for n in range(1, 6)),
+    ]
 
     def check(producer):
-        for sample in producer.stream(config, requests(whole)):
-            assert_same({name: np.array(a) for name, a in sample.arrays.items()}, expected[sample.number])
+        for config, batches in zip(configs, expected, strict=True):
+            for sample in producer.stream(config, requests(whole)):
+                assert_same({name: np.array(a) for name, a in sample.arrays.items()}, batches[sample.number])
 
     if kind == "processes":
         with closing(SubprocessProducer(whole, SamplingOptions(num_workers=2))) as producer:

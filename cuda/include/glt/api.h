@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 16
+#define GLT_ABI_VERSION 17
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -51,6 +51,9 @@ typedef struct {
   const int64_t* num_edges;        // [R * P]
   const int32_t* const* sums;      // [R * P] prefix sums of weights within each row, or null where entries weigh the same; null: all do
   const int64_t* const* times;     // [R * P] times of entries, ascending within each row, or null where they have none; null: none has
+  const uint64_t* type_key;        // [T] key of a node type's name; read with all_ids
+  const void* const* all_ids;      // [T] -> user ids of all nodes of a type, also of parts that are not local. Neighbours are then
+                                   // drawn by LABOR, without replacement; null: each row draws on its own
 } glt_graph;
 
 // Entries of rows of one edge type that are sampled as if they were not there; glt_find_excluded finds them.

@@ -64,7 +64,7 @@ class Owner:
     @guarded()  # a truncated file becomes an error to the caller, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, draw = message.header, DrawOptions.from_wire(message.header)
-        view = self._partition.drawn_by(draw.weights, draw.timed)
+        view = self._partition.drawn_by(draw.weights, draw.timed, draw.labor)
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
         named, excluded, trees = read_arrays(unpack(message))

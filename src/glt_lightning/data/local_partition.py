@@ -29,8 +29,8 @@ from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.file_map import forget_losses, guarded
 from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.types import GraphSchema, edge_type_key
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView, LaborIds
+from glt_lightning.types import GraphSchema, edge_type_key, node_type_key
 
 
 @dataclass(frozen=True)
@@ -161,16 +161,20 @@ class LocalPartition:
         """As `weighted`, with the times of the edge types that have some. Raises `DataError` where none has."""
         return self.drawn_by(weights, True)
 
-    def drawn_by(self, weights: tuple[str | None, ...], timed: bool) -> GraphView:
-        """`timed`, or `weighted`."""
+    def drawn_by(self, weights: tuple[str | None, ...], timed: bool, labor: bool = False) -> GraphView:
+        """`timed`, or `weighted`; drawn from by LABOR or not."""
         weights = weights if any(weights) else ()
-        view = self._maps.views.get((weights, timed))
+        view = self._maps.views.get((weights, timed, labor))
         if view is None:
-            view = self._maps.views[weights, timed] = self.view_of(self._open, weights, timed)
+            view = self._maps.views[weights, timed, labor] = self.view_of(self._open, weights, timed, labor)
         return view
 
     def view_of(
-        self, opened: Callable[[str], np.ndarray], weights: tuple[str | None, ...] = (), timed: bool = False
+        self,
+        opened: Callable[[str], np.ndarray],
+        weights: tuple[str | None, ...] = (),
+        timed: bool = False,
+        labor: bool = False,
     ) -> GraphView:
         """The same over other arrays: ``opened`` returns the array for a path in the folder."""
         if timed:
@@ -214,7 +218,13 @@ class LocalPartition:
             schema.source_types(),
             schema.destination_types(),
             np.array(counts, dtype=np.int64).reshape(len(schema.edge_types), manifest.num_parts),
+            self._labor_ids() if labor else None,
         )
+
+    def _labor_ids(self) -> LaborIds:
+        sources = set(self.schema.source_types())
+        ids = [self.user_ids(t) if t in sources else None for t in range(len(self.schema.node_types))]
+        return LaborIds([node_type_key(name) for name in self.schema.node_types], ids)
 
     def node_shards(self, node_type: int, name: str) -> Shards:
         """A node attribute, addressed by gid."""
@@ -254,10 +264,27 @@ class LocalPartition:
         path = gid_path(node_type)
         if path not in self.manifest.arrays:
             raise PartitionError(
-                f"{self.directory}: an earlier release wrote this partition folder, without {path}, which negatives are drawn "
-                "with. Delete the folder and partition again."
+                f"{self.directory}: an earlier release wrote this partition folder, without {path}, which negatives and "
+                "sampling.method labor are drawn with. Delete the folder and partition again."
             )
         return self._open(path)
+
+    def user_ids(self, node_type: int) -> np.ndarray:
+        """Ids [N]: the user's id of each node of a type, by gid from the type's first on, whichever parts are mapped.
+
+        The inverse of `gids`. Of a graph in several parts it lies in the memory of this process. Raises `PartitionError` as
+        `gids`, unless all parts are mapped."""
+        found = self._maps.user_ids.get(node_type)
+        if found is None:
+            if len(self.parts) == self.manifest.num_parts:
+                arrays = self.user_ids_by_part(node_type)
+                found = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            else:
+                gids = self.gids(node_type)
+                found = np.empty(len(gids), dtype=gids.dtype)
+                found[gids - self.manifest.offsets[node_type]] = np.arange(len(gids), dtype=gids.dtype)
+            self._maps.user_ids[node_type] = found
+        return found
 
     def node_times(self, node_type: int) -> np.ndarray | None:
         """int64 [N]: the time of each node of a type by the user's id, mapped, whichever parts are; None where they have none."""
@@ -308,7 +335,8 @@ class _Maps:
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory, self._manifest = directory, manifest
         self._arrays: dict[str, np.ndarray] = {}
-        self.views: dict[tuple[tuple[str | None, ...], bool], GraphView] = {}
+        self.views: dict[tuple[tuple[str | None, ...], bool, bool], GraphView] = {}
+        self.user_ids: dict[int, np.ndarray] = {}
 
     def open(self, path: str) -> np.ndarray:
         array = self._arrays.get(path)
@@ -322,7 +350,7 @@ class _Maps:
     def forget(self) -> None:
         for array in self._arrays.values():
             forget_losses(array)
-        self._arrays, self.views = {}, {}
+        self._arrays, self.views, self.user_ids = {}, {}, {}
 
 
 def _checked(parts: Sequence[int] | None, directory: Path, num_parts: int) -> tuple[int, ...]:

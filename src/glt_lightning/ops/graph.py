@@ -32,6 +32,18 @@ class EdgeTypeArrays:
     times: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class LaborIds:
+    """What LABOR draws with: every node has one random number in a hop, keyed by its user id.
+
+    keys: `node_type_key` of each node type that is a source.  ids: for each, ids [N], the user ids of all its nodes by gid,
+    those of parts that are not mapped, too; None for types that no edge begins at.
+    """
+
+    keys: Sequence[int]
+    ids: Sequence[np.ndarray | None]
+
+
 class GraphView:
     """Keeps the pointer tables of a graph alive and hands them to native calls.
 
@@ -41,6 +53,7 @@ class GraphView:
     arrays: R * P entries, ``[edge_type * P + part]``; None where the part is not mapped.
     user_ids: T * P arrays of user ids by row; None where not mapped.
     keys: R `edge_type_key`s; src_types, dst_types: R indices.
+    labor: what neighbours are drawn with by LABOR; None: each row draws on its own.
     """
 
     def __init__(
@@ -52,6 +65,7 @@ class GraphView:
         src_types: Sequence[int],
         dst_types: Sequence[int],
         edge_counts: np.ndarray,
+        labor: LaborIds | None = None,
     ) -> None:
         self.num_edge_types = len(keys)
         self.num_parts = len(arrays) // max(1, self.num_edge_types) if keys else 1
@@ -75,6 +89,8 @@ class GraphView:
         self._sums = None if all(each is None for each in sums) else pointers(sums)
         times = [None if r is None else r.times for r in arrays]
         self._times = None if all(each is None for each in times) else pointers(times)
+        self.labor = labor
+        self._labor = None if labor is None else (np.array(labor.keys, dtype=np.uint64), pointers(labor.ids))
         self._edge_base = np.ascontiguousarray(self.edge_bounds[:, :-1]).reshape(-1)
         self._num_edges = np.array([0 if r is None else len(r.indices) for r in arrays], dtype=np.int64)
         self.struct = GraphStruct(
@@ -95,6 +111,8 @@ class GraphView:
             num_edges=self._num_edges.ctypes.data,
             sums=None if self._sums is None else self._sums.ctypes.data,
             times=None if self._times is None else self._times.ctypes.data,
+            type_key=None if self._labor is None else self._labor[0].ctypes.data,
+            all_ids=None if self._labor is None else self._labor[1].ctypes.data,
         )
         self.address = ctypes.addressof(self.struct)
 

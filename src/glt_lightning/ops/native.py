@@ -20,7 +20,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError, NativeError, NativeMemoryError, PartitionError
 
-ABI_VERSION = 16
+ABI_VERSION = 17
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 # Arguments as the headers have them: a pointer, int32_t, int64_t, uint64_t.
@@ -64,6 +64,8 @@ class GraphStruct(ctypes.Structure):
         ("num_edges", c_void_p),
         ("sums", c_void_p),
         ("times", c_void_p),
+        ("type_key", c_void_p),
+        ("all_ids", c_void_p),
     ]
 
 

@@ -6,6 +6,7 @@ every row in canonical order: ascending (user id of the source, edge id).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
@@ -92,6 +93,26 @@ def pick_weighted(stream: Tensor, weights: list[int], fanout: int, replace: bool
     return torch.tensor(sorted(picked), dtype=torch.int64)
 
 
+def source_numbers(
+    batch_key: int, hop: int, node_type_key: int, user_ids: Tensor, trees: Tensor | None = None
+) -> Tensor:
+    """int64 [n], bit patterns of unsigned numbers: the one number that each node of a type has in a hop, by which LABOR draws it.
+    trees: int64 [n], of the rows that draw, in a disjoint batch."""
+    role = int.from_bytes(hashlib.blake2b(b"labor", digest_size=8).digest(), "little")
+    key = mix(_bits(batch_key) ^ mix(_bits(role)))
+    return row_streams(int(key), hop, node_type_key, user_ids, trees)
+
+
+def pick_smallest(numbers: Tensor, weights: list[int], fanout: int) -> Tensor:
+    """The positions that a row picks by LABOR, ascending: those of the smallest number / weight, rounded down; of equal ones the
+    first. numbers: int64 [entries], as `source_numbers`."""
+    positive = [p for p, w in enumerate(weights) if w]
+    if 0 <= fanout < len(positive):
+        unsigned = [number & _MASK for number in numbers.tolist()]
+        positive = sorted(sorted(positive, key=lambda p: unsigned[p] // weights[p])[:fanout])
+    return torch.tensor(positive, dtype=torch.int64)
+
+
 def row_weights(sums: Tensor, left: Tensor | None = None) -> list[int]:
     """The weights of a row with these prefix sums; 0 for positions that are not ``left``."""
     weights = torch.diff(sums.to(torch.int64), prepend=torch.zeros(1, dtype=torch.int64)).tolist()
@@ -112,12 +133,14 @@ def sample_rows(
     left: list[Tensor] | None = None,
     sums: Tensor | None = None,
     trees: Tensor | None = None,
+    labor: tuple[int, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Positions in the edge arrays that the rows pick.
 
     rows: int64 [F] into ``indptr``; user_ids: int64 [F], the nodes' user ids, which key the draws.  left: for each row the
     positions that are not excluded, ascending; None: nothing is.  sums: int [E], prefix sums of weights within each row; None:
-    all neighbours weigh the same.  trees: as for `row_streams`.
+    all neighbours weigh the same.  trees: as for `row_streams`.  labor: (key of the sources' type, their user ids int64 [E]),
+    where draws are by LABOR.
     Returns (counts int64 [F], positions int64 [sum of counts] in row order).
     """
     begin = indptr[rows]
@@ -125,7 +148,14 @@ def sample_rows(
     degrees = (
         indptr[rows + 1] - begin if left is None else torch.tensor([len(each) for each in left], dtype=torch.int64)
     )
-    if sums is None:
+    if labor is not None:
+        picks = []
+        for i, (b, e) in enumerate(zip(begin.tolist(), indptr[rows + 1].tolist(), strict=True)):
+            tree = None if trees is None else trees[i].expand(e - b)
+            same = torch.arange(1, e - b + 1) if sums is None else sums[b:e]
+            kept = row_weights(same, None if left is None else left[i])
+            picks.append(pick_smallest(source_numbers(batch_key, hop, labor[0], labor[1][b:e], tree), kept, fanout))
+    elif sums is None:
         picks = pick_positions(streams, degrees, fanout, replace)
         if left is not None:
             picks = [each[p] for each, p in zip(left, picks, strict=True)]
@@ -240,7 +270,8 @@ def gather_sum(rows: Tensor, src: Tensor, dst: Tensor, n: int, *, mean: bool = F
 @dataclass(frozen=True)
 class ReferenceEdgeType:
     """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id. sums: as in
-    `sample_rows`.  times: int64 [E], of entries; rows are then in the order of (time, user id of the source, edge id)."""
+    `sample_rows`.  times: int64 [E], of entries; rows are then in the order of (time, user id of the source, edge id).
+    source_key: `types.node_type_key` of the source, where draws are by LABOR."""
 
     source: int
     destination: int
@@ -250,6 +281,7 @@ class ReferenceEdgeType:
     edge_ids: Tensor
     sums: Tensor | None = None
     times: Tensor | None = None
+    source_key: int | None = None
 
 
 @dataclass
@@ -315,6 +347,7 @@ def khop(
                 left=left,
                 sums=edge_type.sums,
                 trees=None if trees is None else tree,
+                labor=None if edge_type.source_key is None else (edge_type.source_key, edge_type.neighbors),
             )
             found = edge_type.neighbors[at] + torch.repeat_interleave(tree, counts) * _MOST_IDS
             nodes[edge_type.source], lids = relabel(found, nodes[edge_type.source])

@@ -22,13 +22,13 @@ class DrawOptions:
     """replace: draw with replacement.  with_edge: edge rows are wanted, too.  threads: that share one draw; owners choose
     their own number.  weights: for each edge type the attribute that neighbours are drawn by, None where all weigh the same;
     empty: they do in all.  timed: of edge types with times those are drawn that the bounds of a tree permit (`ops.trees.Trees`).
-    last: the latest of them.
+    last: the latest of them.  labor: nodes have one random number in a hop each, and rows pick the smallest.
 
-    Raises `DataError` for less than one thread.
+    Raises `DataError` for less than one thread, and for ``labor`` with ``replace`` or ``last``.
 
     Example:
         >>> SamplingOptions(with_edge=True, num_threads=2).draw
-        DrawOptions(replace=False, with_edge=True, threads=2, weights=(), timed=False, last=False)
+        DrawOptions(replace=False, with_edge=True, threads=2, weights=(), timed=False, last=False, labor=False)
     """
 
     replace: bool = False
@@ -38,10 +38,15 @@ class DrawOptions:
 
     timed: bool = False
     last: bool = False
+    labor: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise DataError(f"threads: expected at least 1, got {self.threads}.")
+        if self.labor and (self.replace or self.last):
+            raise DataError(
+                "labor: expected draws without replacement from all entries of a row; got replace or last with it."
+            )
 
     @property
     def values(self) -> dict[str, Any]:
@@ -58,6 +63,7 @@ class DrawOptions:
         """The options that decide which neighbours are drawn: a checkpoint in mid-epoch resumes only with the same. None for what
         is not asked for, so that leaving it out is noticed; checkpoints of earlier releases lack it then."""
         return {
+            "method": "labor" if self.labor else None,
             "replace": self.replace,
             "temporal_strategy": ("last" if self.last else "uniform") if self.timed else None,
             "weights": list(self.weights) if any(self.weights) else None,
@@ -70,7 +76,7 @@ class DrawOptions:
         answer every question that they can.
         """
         sent = {"replace": self.replace, "with_edge": self.with_edge}
-        sent |= {name: True for name in ("timed", "last") if getattr(self, name)}
+        sent |= {name: True for name in ("timed", "last", "labor") if getattr(self, name)}
         return sent | ({"weights": list(self.weights)} if any(self.weights) else {})
 
     @classmethod
@@ -82,6 +88,7 @@ class DrawOptions:
             weights=read_weights(header.get("weights", [])),
             timed=bool(header.get("timed")),
             last=bool(header.get("last")),
+            labor=bool(header.get("labor")),
         )
 
 

@@ -20,6 +20,8 @@ EdgeFormat = Literal["tensor", "edge_index", "edge_index_csr"]
 SubgraphType = Literal["directional", "bidirectional", "induced"]
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
 EDGE_FORMATS = ("tensor", "edge_index", "edge_index_csr")
+Method = Literal["neighbor", "labor"]
+METHODS = ("neighbor", "labor")
 TemporalStrategy = Literal["uniform", "last"]
 TEMPORAL_STRATEGIES = ("uniform", "last")
 TimeBoundary = Literal["<=", "<"]
@@ -40,6 +42,8 @@ class SamplingOptions(WorkerOptions):
             available, divided by the ranks of the host. ``None``: no limit beyond ``num_workers * concurrency`` batches, or
             ``cluster.prefetch`` from a server.
         num_threads: Threads that share the work of one batch.
+        method: How neighbours are drawn. ``neighbor``: for each node on its own. ``labor``: LABOR-0; the nodes of a hop choose
+            the same neighbours where they share some, so that a batch has fewer nodes; each node on its own draws as ever.
         replace: Draw neighbours with replacement.
         weight_attr: Edge attribute by which neighbours are drawn, one of ``partition.weights``: for all edge types that have it,
             or by edge type, ``{user__rates__item: rating}``. Edges of other types are drawn uniformly. An edge of weight 0 is
@@ -98,6 +102,7 @@ class SamplingOptions(WorkerOptions):
     num_workers: int = 0
     prefetch: int = 2
     num_threads: int = 1
+    method: Method = "neighbor"
     replace: bool = False
     weight_attr: WeightAttr = None
     time_attr: str | None = None
@@ -135,6 +140,7 @@ class SamplingOptions(WorkerOptions):
                 )
         self._check_weights()
         self._check_times()
+        self._check_method()
         if self.aggregate_first is not None:
             one_of("sampling.aggregate_first", self.aggregate_first, AGGREGATES, "null")
             if self.worker_devices or self.topology not in ("auto", "cpu"):
@@ -164,6 +170,18 @@ class SamplingOptions(WorkerOptions):
             raise OptionError(
                 f"sampling.weight_attr: expected an edge attribute, or one for each edge type such as {{a__to__b: edge_weight}}; "
                 f"got {given!r}."
+            )
+
+    def _check_method(self) -> None:
+        one_of("sampling.method", self.method, METHODS)
+        if self.method == "labor" and self.replace:
+            raise OptionError(
+                "sampling.replace: sampling.method labor draws each neighbour at most once. Remove one of them."
+            )
+        if self.method == "labor" and self.temporal_strategy == "last":
+            raise OptionError(
+                "sampling.temporal_strategy: 'last' takes the latest edges and draws none, so sampling.method labor has no "
+                "effect. Remove one of them."
             )
 
     def _check_times(self) -> None:
@@ -208,4 +226,5 @@ class SamplingOptions(WorkerOptions):
             with_edge=self.with_edge,
             threads=self.num_threads,
             last=self.temporal_strategy == "last",
+            labor=self.method == "labor",
         )

@@ -180,7 +180,8 @@ class RoutedSource:
             ranks = route.of(self._remote.num_owners)
             pairs = None if without is None else without.pairs.get(edge_type)
             trees = in_trees(self._remote.num_owners)
-            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config, pairs, trees))
+            labor = self.local.view.labor
+            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config, pairs, trees, labor))
         return picks
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:

@@ -250,7 +250,8 @@ class MappedTables(AllLocal):
     """
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
-        self.config, self.view, self.counters = config, partition.drawn_by(config.weights, config.timed), Counters()
+        self.config, self.counters = config, Counters()
+        self.view = partition.drawn_by(config.weights, config.timed, config.labor)
         self._unweighted = partition.drawn_by((), config.timed)
         self.nodes: list[RowTable] = []
         self.edges: list[RowTable] = []

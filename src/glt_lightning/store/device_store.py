@@ -68,6 +68,10 @@ class DeviceStore:
 
     def require_drawn_by(self, draw: DrawOptions) -> None:
         """Raises `OptionError` unless the graph on the device has what neighbours are to be drawn by: weights, times."""
+        if draw.labor:
+            raise OptionError(
+                "sampling.method: labor: a GPU samples here, and only CPUs do so. Set sampling.topology: cpu."
+            )
         weights, mine = draw.weights, self._batch.weights
         if tuple(weights) != tuple(mine) and (any(weights) or any(mine)):
             raise OptionError(

@@ -13,7 +13,7 @@ from glt_lightning.data.row_order import TIMES
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEntries, Pairs
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
+from glt_lightning.ops.graph import EdgeTypeArrays, GraphView, LaborIds
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.merge import Picks
@@ -96,11 +96,11 @@ class TopologyCache:
         edge_counts = np.array([[len(each.indices)] for each in lists], dtype=np.int64).reshape(len(lists), 1)
         ids = [*(None for _ in types), *user_ids]
 
-        def view_of(arrays: Sequence[EdgeTypeArrays]) -> GraphView:
-            return GraphView(bounds, arrays, ids, keys, *ends, edge_counts)
+        def view_of(arrays: Sequence[EdgeTypeArrays], labor: LaborIds | None = None) -> GraphView:
+            return GraphView(bounds, arrays, ids, keys, *ends, edge_counts, labor)
 
         self._view_of, self._view = view_of, view_of(lists)
-        self._views: dict[tuple[tuple[str | None, ...], bool], GraphView] = {}
+        self._views: dict[tuple[tuple[str | None, ...], bool, bool], GraphView] = {}
         self._timed = [manifest.is_timed(r) for r in edge_types]
         self._lists, self._first_edge = lists, [found.get(f"first_edge/{r}") for r in edge_types]
         self._dst = dst
@@ -113,19 +113,20 @@ class TopologyCache:
             return None
         return CachedEdges(found[f"indptr/{edge_type}"], found[f"first_edge/{edge_type}"], rows)
 
-    def _view_by(self, draw: DrawOptions) -> GraphView:
-        """The lists, drawn from by weights, or with times, as these options say."""
+    def _view_by(self, draw: DrawOptions, labor: LaborIds | None = None) -> GraphView:
+        """The lists, drawn from by weights, with times, or by LABOR, as these options say."""
         weights = draw.weights if any(draw.weights) else (None,) * len(self._lists)
-        if not draw.timed and not any(weights):
+        if not draw.timed and not any(weights) and not draw.labor:
             return self._view
-        if (weights, draw.timed) not in self._views:
+        how = (weights, draw.timed, draw.labor)
+        if how not in self._views:
             arrays = list(self._lists)
             for r, weight in enumerate(weights):
                 sums = None if weight is None else self._of_edges(r, cum_name(weight), np.int32)
                 times = self._of_edges(r, TIMES, np.int64) if draw.timed and self._timed[r] else None
                 arrays[r] = replace(arrays[r], sums=sums, times=times)
-            self._views[weights, draw.timed] = self._view_of(arrays)
-        return self._views[weights, draw.timed]
+            self._views[how] = self._view_of(arrays, labor if draw.labor else None)
+        return self._views[how]
 
     def _of_edges(self, edge_type: int, name: str, dtype: type) -> np.ndarray:
         """What there is of each entry of the lists."""
@@ -214,12 +215,14 @@ class TopologyCache:
         draw: DrawOptions,
         excluded: Pairs | None = None,
         trees: Trees | None = None,
+        labor: LaborIds | None = None,
     ) -> Picks:
         """The picks for cached nodes of the edge type's destination type, by rank (int [n]). excluded: (ranks, sources) of edges
-        that are not there, ascending.  trees: of these rows, by their node type in the graph."""
+        that are not there, ascending.  trees: of these rows, by their node type in the graph.  labor: of the graph, where
+        ``draw`` is by LABOR."""
         dst = self._dst[edge_type]
         ranks, first_row = ranks.astype(np.int64), self._first[dst]
-        view = self._view_by(draw)
+        view = self._view_by(draw, labor)
         without = None
         if excluded is not None:
             without = ExcludedEntries.find(self._view, edge_type, excluded[0].astype(np.int64) + first_row, excluded[1])

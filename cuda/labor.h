@@ -1,0 +1,72 @@
+// LABOR-0 (Balin and Catalyurek: "Layer-Neighbor Sampling", NeurIPS 2023). In a hop every node has one random number, whoever
+// draws it, and a row picks the entries whose sources have the smallest ones: so rows that share neighbours pick the same ones, and
+// a batch has fewer nodes. By weight it is the smallest number / weight (section A.3 there; Ohlsson, 1998). A row alone is drawn
+// as ever: uniformly, without replacement.
+#pragma once
+#include "graph.h"
+#include "random.h"
+#include "weighted.h"
+
+namespace glt {
+
+constexpr uint64_t kLaborRole = 0xe1cfddad468d0e6bull;  // BLAKE2b of "labor": no other draw of the batch is alike
+
+// The key of the numbers of a node type's nodes in a hop.
+GLT_HD uint64_t labor_key(uint64_t batch_key, int hop, uint64_t type_key) {
+  return hop_key(mix(batch_key ^ mix(kLaborRole)), hop, type_key);
+}
+
+// The key of what rows of an edge type draw in a hop: by LABOR, where the graph has the ids for it.
+GLT_HD uint64_t draw_key(const glt_graph& g, int32_t edge_type, uint64_t batch_key, int hop) {
+  if (g.all_ids) return labor_key(batch_key, hop, g.type_key[g.src_type[edge_type]]);
+  return hop_key(batch_key, hop, g.key[edge_type]);
+}
+
+// Whether rows can be drawn from so: a source has one number, which is not drawn twice.
+GLT_HD bool can_draw(const glt_graph& g, bool replace) { return !(g.all_ids && replace); }
+
+// The random numbers of a row: a stream of its own, or by LABOR those of its sources.
+GLT_HD uint64_t draw_stream(const glt_graph& g, uint64_t key, int64_t user_id) { return g.all_ids ? key : row_stream(key, user_id); }
+
+// What a row is drawn from by the numbers of its sources.
+template <class Id>
+struct LaborRow {
+  const Id* neighbors;    // of the row
+  const Id* user_ids;     // of the nodes from first_gid on
+  int64_t first_gid, num_gids;
+  uint64_t key;           // labor_key, or that of the row's tree
+  WeightedRow entries;    // all entries that can be picked; sums null: they weigh the same
+
+  // The k smallest (number, position) are picked. A source that is no node has 0: it is picked, and then found to be none.
+  GLT_HD uint64_t number(int64_t position) const {
+    const int64_t at = int64_t(neighbors[position]) - first_gid;
+    const bool known = uint64_t(at) < uint64_t(num_gids);
+    const uint64_t number = row_stream(key, int64_t(user_ids[known ? at : 0]));
+    return known ? number : 0;
+  }
+
+  // visit(number, position) for each entry that can be picked, ascending.
+  template <class Visit>
+  GLT_HD void each(const Visit& visit) const {
+    if (entries.sums) {
+      entries.each_positive(entries.length,
+                            [&](int64_t position, int64_t) { visit(number(position) / entries.weight(position), position); });
+      return;
+    }
+    int64_t position = 0;
+    for (int64_t k = 0; k <= entries.excluded.n; ++k, ++position) {
+      const int64_t stop = k < entries.excluded.n ? entries.excluded.at(k) : entries.length;
+      for (; position < stop; ++position) visit(number(position), position);
+    }
+  }
+};
+
+template <class Id>
+GLT_HD LaborRow<Id> labor_row(const glt_graph& g, int32_t edge_type, const void* neighbors, uint64_t key,
+                              const WeightedRow& entries) {
+  const int32_t type = g.src_type[edge_type];
+  const TypeRange range(g, type);
+  return {static_cast<const Id*>(neighbors), static_cast<const Id*>(g.all_ids[type]), range.begin, range.size, key, entries};
+}
+
+}  // namespace glt
