@@ -29,8 +29,9 @@ LAYERS = [
     {"tensors"},
     {"embedding"},
     {"glt"},
+    {"launch"},
     {"lightning"},
-    {"distributed", "launch", "dgl"},
+    {"distributed", "dgl"},
 ]
 BESIDE = {frozenset({"server", "loader"})}  # neither knows the other
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -146,8 +147,8 @@ def test_files_are_found() -> None:
         ("options/cache.py", "from glt_lightning.ops import gather", "options imports ops, which stands above it"),
         (
             "lightning/cli/command_line.py",
-            "import glt_lightning.launch",
-            "lightning imports launch, which stands above it",
+            "import glt_lightning.distributed",
+            "lightning imports distributed, which stands above it",
         ),
         ("partition/sources/npz.py", "from ...loader import x", "partition imports loader, which stands above it"),
         ("utils.py", "", "'utils' is no layer"),

@@ -51,6 +51,10 @@ class Hosts:
             "GLOO_SOCKET_IFNAME": _PORT,
         }
 
+    def processes(self, host: int) -> list[int]:
+        """Process ids of all that runs on a host."""
+        return [int(pid) for pid in _run("ip", "netns", "pids", self.names[host]).stdout.split()]
+
     def cut(self, host: int) -> None:
         """Takes a host's link down: nothing is said to anybody."""
         _run("ip", "-n", self.names[host], "link", "set", _PORT, "down")

@@ -7,8 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,12 @@ from tests.helpers.hosts import Hosts, hosts, why_not
 from tests.helpers.own_rows import work
 from tests.helpers.partitions import small_graph
 from tests.helpers.run import Run
+from tests.multi_host.jobs import LIMIT_S, ONE_THREAD, config, same, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _PORT = 18_800
-_LIMIT_S = 180.0
 _OWN = {host: placed_parts(host, 2, 2) for host in range(2)}  # which part is where
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @pytest.fixture(scope="module")
@@ -42,33 +40,6 @@ def four_hosts() -> Iterator[Hosts]:
         pytest.skip(reason)
     with hosts(4) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo graph in two parts."""
-    folder = tmp_path_factory.mktemp("graph") / "part"
-    partition_graph(open_source("demo", str(folder.parent)), folder, PartitionOptions(num_parts=2))
-    return folder
-
-
-def config(epochs: int = 2, **cluster: Any) -> dict[str, Any]:
-    return {
-        "seed_everything": 3,
-        "trainer": {
-            "accelerator": "cpu",
-            "max_epochs": epochs,
-            "logger": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-        },
-        "model": {"class_path": "glt_lightning.GraphSAGE", "init_args": {"num_layers": 2, "dropout": 0.0}},
-        "data": {
-            "class_path": "glt_lightning.GLTDataModule",
-            "init_args": {"num_neighbors": [5, 5], "batch_size": 64, "partition": {"dir": "part"}},
-        },
-        "cluster": cluster,
-    }
 
 
 def addresses(made: Hosts) -> list[str]:
@@ -102,44 +73,16 @@ def make_folders(
 @contextlib.contextmanager
 def on_host(made: Hosts, number: int, folder: Path, *argv: object, master: int = 0) -> Iterator[Run]:
     command = made.command(number, [sys.executable, "-m", "glt_lightning", *map(str, argv)])
-    with started(command, cwd=folder, env=made.environment(number, master, 29_501) | _ONE_THREAD) as run:
+    with started(command, cwd=folder, env=made.environment(number, master, 29_501) | ONE_THREAD) as run:
         yield run
 
 
 def serving(run: Run) -> None:
-    deadline = time.monotonic() + _LIMIT_S
+    deadline = time.monotonic() + LIMIT_S
     while "listening at" not in run.output:
         assert run.popen.poll() is None, run.output
         assert time.monotonic() < deadline, run.output
         time.sleep(0.05)
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    (path,) = folder.rglob("last*.ckpt")
-    return torch.load(path, weights_only=True)["state_dict"]
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Callable[[int], dict[str, torch.Tensor]]:
-    """The weights of two ranks on one host that map the whole graph, after some epochs."""
-
-    @cache
-    def train(epochs: int) -> dict[str, torch.Tensor]:
-        folder = tmp_path_factory.mktemp("calm")
-        shutil.copytree(whole, folder / "part")
-        (folder / "run.yaml").write_text(yaml.safe_dump(config(epochs)))
-        argv = ["fit", "--config", "run.yaml", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
-        with started([sys.executable, "-m", "glt_lightning", *argv], cwd=folder, env=_ONE_THREAD) as run:
-            assert run.wait(_LIMIT_S) == 0, run.output
-        return weights(folder)
-
-    return train
-
-
-def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(found[name], value), name
 
 
 @contextlib.contextmanager
@@ -153,7 +96,7 @@ def fitting(made: Hosts, folders: list[Path], numbers: list[int], strategy: str,
 
 def end_well(runs: list[Run]) -> None:
     for run in runs:
-        assert run.wait(_LIMIT_S) == 0, "\n\n".join(each.output for each in runs)
+        assert run.wait(LIMIT_S) == 0, "\n\n".join(each.output for each in runs)
 
 
 @contextlib.contextmanager
@@ -171,7 +114,7 @@ def two_servers(made: Hosts, folders: list[Path]) -> Iterator[None]:
 
 def wait_for_bytes(made: Hosts, host: int, count: int) -> None:
     """Until a host has sent that much more than now."""
-    begin, deadline = made.bytes_sent(host), time.monotonic() + _LIMIT_S
+    begin, deadline = made.bytes_sent(host), time.monotonic() + LIMIT_S
     while made.bytes_sent(host) < begin + count:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -265,8 +208,8 @@ def on_one_host(folder: Path, bare: Path, epochs: int, *more: object) -> dict[st
     shutil.copytree(bare, folder / "part")
     (folder / "run.yaml").write_text(yaml.safe_dump(embedded(epochs)))
     argv = ["fit", "--config", "run.yaml", "--trainer.devices", 2, "--trainer.strategy", "glt_worker", *more]
-    with started([sys.executable, "-m", "glt_lightning", *map(str, argv)], cwd=folder, env=_ONE_THREAD) as run:
-        assert run.wait(_LIMIT_S) == 0, run.output
+    with started([sys.executable, "-m", "glt_lightning", *map(str, argv)], cwd=folder, env=ONE_THREAD) as run:
+        assert run.wait(LIMIT_S) == 0, run.output
     return rows_of(folder)
 
 
@@ -318,10 +261,10 @@ def test_a_client_without_the_jobs_certificate_gets_nothing(tmp_path, four_hosts
         with on_host(
             four_hosts, 2, folders[2], "fit", "--config", "run.yaml", "--trainer.strategy", "glt_server_client"
         ) as client:
-            assert client.wait(_LIMIT_S) != 0
+            assert client.wait(LIMIT_S) != 0
             assert "certificate" in client.output
         with on_host(four_hosts, 1, folders[1], "serve", "--config", "run.yaml", "--health", servers[0]) as check:
-            assert check.wait(_LIMIT_S) == 0, check.output
+            assert check.wait(LIMIT_S) == 0, check.output
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import sys
@@ -16,7 +15,7 @@ from typing import Any, NoReturn, Self
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.server_status import ask_status
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import MANIFEST
 from glt_lightning.errors import GLTError, OptionError, PartitionError
@@ -35,7 +34,6 @@ _DESCRIPTION = (
     "configuration of fit. Stop it with SIGTERM or Ctrl-C."
 )
 _STEP_S = 0.2  # how often the main thread wakes to run a signal's handler: the longest delay after SIGTERM
-_HEALTH_S = 5.0  # deadline of --health: an orchestrator's probe must get an answer
 _ANYWHERE = "127.0.0.1:0"
 
 
@@ -45,7 +43,7 @@ def run_serve(argv: Sequence[str], prog: str) -> None:
     config = parser.parse_args(keep_groups(argv, _READ))
     cluster: ClusterOptions = parser.instantiate_classes(Namespace(cluster=config.cluster)).cluster
     if config.status is not None:
-        _print_status(_ask_status(config.status, cluster), as_json=config.json)
+        _print_status(ask_status(config.status, cluster), as_json=config.json)
     elif config.health is not None:
         _print_health(config.health, cluster)
     else:
@@ -191,35 +189,13 @@ def _announcement(plan: ServerPlan, server: HostedServer) -> str:
 # Asking a server
 
 
-def _ask_status(address: str, cluster: ClusterOptions) -> Mapping[str, Any]:
-    """The status of a server: one attempt. Raises `PeerError` naming it."""
-    parse_address("address", address)
-    given = cluster.deadlines
-    deadlines = replace(
-        given, connect_s=min(given.connect_s, _HEALTH_S), call_s=min(given.call_s, _HEALTH_S), reconnect_s=1e-3
-    )
-    link = Link(
-        job="",
-        role="tool",
-        name=f"serve (pid {os.getpid()} on {socket.gethostname()})",
-        security=cluster.security,
-        deadlines=deadlines,
-        retry=cluster.retry,
-    )
-    peer = link.peer("graph server", [address], link.open_transport())
-    try:
-        return peer.ask("status").result().header
-    finally:
-        peer.close()
-
-
 def _print_status(status: Mapping[str, Any], *, as_json: bool) -> None:
     print(json.dumps(status, indent=2) if as_json else status_table(status), flush=True)
 
 
 def _print_health(address: str, cluster: ClusterOptions) -> NoReturn:
     try:
-        status = _ask_status(address, cluster)
+        status = ask_status(address, cluster)
     except GLTError as error:
         print(f"unhealthy: {error}", file=sys.stderr, flush=True)
         sys.exit(1)

@@ -42,6 +42,12 @@ def _serve(argv: Sequence[str], prog: str) -> None:
     run_serve(argv, prog)
 
 
+def _launch(argv: Sequence[str], prog: str) -> None:
+    from glt_lightning.lightning.cli.launch import run_launch
+
+    run_launch(argv, prog)
+
+
 def _certs(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.transport.certs import run_certs
 
@@ -61,6 +67,7 @@ TOOLS: Mapping[str, Tool] = {
     "serve": Tool(
         "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.", _serve
     ),
+    "launch": Tool("Runs a job on several hosts by ssh, and shows one log.", _launch),
     "certs": Tool("Makes the certificates and the secret of a job.", _certs),
     "completion": Tool("Prints a script for completion in bash or zsh.", _completion),
 }

@@ -1,0 +1,291 @@
+"""The agent of a launched job on a host: starts processes, passes on their output, and ends them all.
+
+It runs as ``python -m glt_lightning agent``, takes messages on stdin and answers on stdout (`launch.messages`). When stdin ends,
+or the launcher is silent for too long, it ends what it started: so the end of the launcher, of ssh or of the network ends the
+job. It imports neither numpy nor torch, and has one thread: `children.Child` forks.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import platform
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from glt_lightning import __version__
+from glt_lightning.launch.children import Child, kill_all, reap
+from glt_lightning.launch.messages import MOST_BYTES, PROTOCOL, MessageError, decode, encode, field, texts, variables
+from glt_lightning.ops.child import adopt_orphans
+
+_READ = 1 << 16
+_MOST_WAITING = 1 << 20  # bytes of output that the launcher has not taken; then the processes wait
+_STEP_S = 0.1  # between two looks at what has not ended
+_NOT_FOUND, _NOT_STARTED = 127, 126  # as in shells
+
+
+class Agent:
+    """Reads ``stdin`` and writes ``stdout``, two file descriptors that it owns, until it is told to end.
+
+    clock: seconds, for the deadlines.  wall: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        stdin: int,
+        stdout: int,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._in, self._out, self._clock, self._wall = stdin, stdout, clock, wall
+        self._children: dict[str, Child] = {}
+        self._failures: dict[str, str] = {}
+        self._received, self._waiting = b"", bytearray()
+        self._stop_s, self._silence_s = 20.0, 60.0  # until `begin`
+        self._heard = clock()
+        self._stopping: float | None = None
+        self._killing = False
+        self._mute = False  # whether nobody reads what is written
+        self._mark = os.urandom(8).hex()  # of files that are not complete: hosts may share the folder
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._woken = socket.socketpair()
+        self._ops: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
+            "begin": self._begin,
+            "write": self._write,
+            "start": self._start,
+            "end": self._end,
+            "beat": self._beat,
+            "stop": lambda _: self._stop(),
+            "kill": lambda _: self._kill(),
+        }
+
+    def run(self) -> None:
+        """Returns when no process is left."""
+        adopt_orphans()
+        for each in (self._wake, self._woken):
+            each.setblocking(False)
+        for fd in (self._in, self._out):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._stop())
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        self._selector.register(self._in, selectors.EVENT_READ, self._receive)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._drain_wakes)
+        self._say("hello", protocol=PROTOCOL, version=__version__, python=platform.python_version(), pid=os.getpid())
+        while not self._done():
+            for key, _ in self._selector.select(self._pause()):
+                key.data()
+            self._step()
+
+    def _step(self) -> None:
+        """What is due besides messages."""
+        if self._stopping is None and self._clock() - self._heard > self._silence_s:
+            self._say("silent", reason=f"the launcher was silent for {self._silence_s:g} s")
+            self._mute = True
+            self._stop()
+        for pid, status in reap():
+            for child in self._children.values():
+                if child.pid == pid:
+                    child.reaped(status)
+        if self._stopping is not None and (self._killing or self._clock() - self._stopping > self._stop_s):
+            kill_all(os.getpid())
+        for child in list(self._children.values()):
+            self._listen(child)
+        self._flush()
+
+    def _pause(self) -> float | None:
+        busy = self._stopping is not None or any(c.status is not None and not c.told for c in self._children.values())
+        return _STEP_S if busy else max(0.0, self._heard + self._silence_s - self._clock()) + 0.01
+
+    def _done(self) -> bool:
+        """Whether all has ended and been said. Those that processes left behind are killed once these have ended."""
+        if self._stopping is None or any(child.status is None for child in self._children.values()):
+            return False
+        if kill_all(os.getpid()):
+            return False
+        return self._mute or (not self._waiting and all(child.told for child in self._children.values()))
+
+    # Messages from the launcher
+
+    def _receive(self) -> None:
+        try:
+            data = os.read(self._in, _READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:  # the launcher, ssh or its connection ended
+            self._selector.unregister(self._in)
+            self._stop()
+            return
+        self._heard = self._clock()
+        *lines, self._received = (self._received + data).split(b"\n")
+        if len(self._received) > MOST_BYTES:
+            lines, self._received = [*lines, self._received], b""
+        for line in lines:
+            if line.strip():
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = decode(line)
+            op = self._ops.get(message["op"])
+            if op is None:
+                raise MessageError(f"unknown op {message['op']!r:.40}")
+            op(message)
+        except (MessageError, OSError) as error:
+            self._say("refused", reason=str(error))
+
+    def _begin(self, message: Mapping[str, Any]) -> None:
+        if message.get("protocol") != PROTOCOL:
+            raise MessageError(f"the launcher has protocol {message.get('protocol')!r:.20}, this agent has {PROTOCOL}")
+        stop_s, silence_s = (float(field(message, name, (int, float))) for name in ("stop_s", "silence_s"))
+        if not (stop_s > 0 and silence_s > 0):
+            raise MessageError(f"begin: stop_s is {stop_s}, silence_s is {silence_s}")
+        self._stop_s, self._silence_s = stop_s, silence_s
+
+    def _beat(self, message: Mapping[str, Any]) -> None:
+        self._say("beat", sent=message.get("sent"), wall=self._wall())
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        """A piece of a file. It appears whole: under another name until the last piece."""
+        path, mode = Path(field(message, "path", str)).expanduser(), field(message, "mode", int)
+        temporary = path.with_name(f".{path.name}.{self._mark}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode & 0o777)
+        with os.fdopen(fd, "wb") as file:
+            try:
+                file.write(base64.b64decode(field(message, "data", str), validate=True))
+            except ValueError:
+                raise MessageError("write: data is no base64") from None
+        if not field(message, "more", bool):
+            os.replace(temporary, path)
+            self._say("written", path=field(message, "path", str))
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        name = field(message, "id", str)
+        if name in self._children and self._children[name].status is None:
+            raise MessageError(f"start: {name} is running")
+        if self._stopping is not None:
+            raise MessageError(f"start: {name}: the agent is stopping")
+        argv, cwd = texts(message, "argv"), os.path.expanduser(field(message, "cwd", str))
+        argv[0] = os.path.expanduser(argv[0])
+        env = {**os.environ, **variables(message, "env")}
+        given = None if message.get("input") is None else field(message, "input", str)
+        try:
+            os.makedirs(cwd, exist_ok=True)
+            child = Child(name, argv, env, cwd, given)
+        except OSError as error:
+            status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+            self._say(
+                "exited", id=name, status=status, reason=f"{error.filename or argv[0]}: {error.strerror}", failure=None
+            )
+            return
+        if isinstance(failure := message.get("failure"), str):
+            self._failures[name] = os.path.join(cwd, failure)
+        self._children[name] = child
+        self._selector.register(child.pipe, selectors.EVENT_READ, lambda: self._listen(child))
+        self._say("started", id=name, pid=child.pid)
+
+    def _end(self, message: Mapping[str, Any]) -> None:
+        child = self._children.get(field(message, "id", str))
+        if child is not None:
+            child.terminate()
+
+    # Ending
+
+    def _stop(self) -> None:
+        if self._stopping is None:
+            self._stopping = self._clock()
+            for child in self._children.values():
+                child.terminate()
+
+    def _kill(self) -> None:
+        self._stop()
+        self._killing = True
+
+    # To the launcher
+
+    def _listen(self, child: Child) -> None:
+        """Passes on what a child has written, unless the launcher is behind, and its end after that."""
+        while child.open and len(self._waiting) < _MOST_WAITING:
+            text = child.read()
+            if text is None:
+                break
+            if text:
+                self._say("lines", id=child.name, text=text)
+        behind = len(self._waiting) >= _MOST_WAITING
+        if not child.open and child.pipe in self._selector.get_map():
+            self._selector.unregister(child.pipe)
+        elif behind:
+            self._wait_with_reading(child)
+        if child.status is not None and not child.told and not behind:
+            if rest := child.rest():
+                self._say("lines", id=child.name, text=rest)
+            child.told = True
+            failure = self._failure_of(child.name)
+            self._say("exited", id=child.name, status=child.status, reason=None, failure=failure)
+        if not child.open and child.told and self._children.get(child.name) is child:
+            child.close()
+            if self._stopping is None:
+                del self._children[child.name]
+
+    def _wait_with_reading(self, child: Child) -> None:
+        """Until `_flush` has room again."""
+        if child.pipe in self._selector.get_map():
+            self._selector.unregister(child.pipe)
+
+    def _failure_of(self, name: str) -> Any:
+        """What the process wrote about its failure."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return json.loads(Path(self._failures.pop(name)).read_bytes()[:MOST_BYTES])
+        return None
+
+    def _say(self, op: str, **fields: Any) -> None:
+        if not self._mute:
+            self._waiting += encode(op, **fields)
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._out, self._waiting)]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody reads
+            self._mute = True
+            self._waiting.clear()
+            self._stop()
+        registered = self._out in self._selector.get_map()
+        if self._waiting and not registered:
+            self._selector.register(self._out, selectors.EVENT_WRITE, self._flush)
+        elif not self._waiting and registered:
+            self._selector.unregister(self._out)
+        if len(self._waiting) < _MOST_WAITING // 2:
+            for child in self._children.values():
+                if child.open and child.pipe not in self._selector.get_map():
+                    self._selector.register(child.pipe, selectors.EVENT_READ, lambda c=child: self._listen(c))
+
+    def _drain_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake.recv(_READ):
+                pass
+
+
+def main() -> None:
+    """Runs the agent on this process's stdin and stdout, which nothing else gets hold of."""
+    stdin, stdout = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    Agent(stdin, stdout).run()

@@ -1,0 +1,126 @@
+"""The processes that an agent starts, and all that they start in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from glt_lightning.ops.child import terminate_with
+
+_READ = 1 << 16
+_LONGEST_LINE = 1 << 16  # of output: what is longer is passed on in pieces
+
+
+class Child:
+    """A process in a group of its own, whose output is one pipe. It gets SIGTERM when the agent ends, however that ends.
+
+    Raises `OSError` if it cannot be started.
+    """
+
+    def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, given: str | None) -> None:
+        self.name, self.status = name, None  # type: str, int | None
+        self.open = True  # whether its output may go on
+        self.told = False  # whether its end has been reported
+        self._rest = b""
+        with contextlib.ExitStack() as stack:
+            stdin = subprocess.DEVNULL
+            if given is not None:  # a file in memory: a pipe might be full before the process reads
+                stdin = os.memfd_create(f"glt-input-{name}", os.MFD_CLOEXEC)
+                stack.callback(os.close, stdin)
+                with os.fdopen(os.dup(stdin), "wb") as file:
+                    file.write(given.encode())
+                os.lseek(stdin, 0, os.SEEK_SET)
+            self._popen = subprocess.Popen(
+                argv,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                process_group=0,
+                preexec_fn=partial(terminate_with, os.getpid()),
+            )
+        self.pid = self._popen.pid
+        assert self._popen.stdout is not None
+        self.pipe = self._popen.stdout.fileno()
+        os.set_blocking(self.pipe, False)
+
+    def read(self) -> str | None:
+        """Whole lines of its output; None if there is nothing now. Sets ``open`` at its end."""
+        try:
+            data = os.read(self.pipe, _READ)
+        except BlockingIOError:
+            return None
+        if not data:
+            self.open = False
+        self._rest += data
+        end = self._rest.rfind(b"\n") + 1
+        if not data or (end == 0 and len(self._rest) > _LONGEST_LINE):
+            end = len(self._rest)
+        ready, self._rest = self._rest[:end], self._rest[end:]
+        return ready.decode("utf-8", "replace")
+
+    def rest(self) -> str:
+        """A last line without an end."""
+        ready, self._rest = self._rest, b""
+        return ready.decode("utf-8", "replace")
+
+    def reaped(self, status: int) -> None:
+        """status: as `os.waitpid` gives it."""
+        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        self.status = exit_status(self._popen.returncode)
+
+    def terminate(self) -> None:
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        assert self._popen.stdout is not None
+        self._popen.stdout.close()
+
+
+def exit_status(code: int) -> int:
+    """What a shell would say of a process that ended with ``code``, which is negative for a signal."""
+    return 128 - code if code < 0 else code
+
+
+def reap() -> list[tuple[int, int]]:
+    """(process id, status) of each child that has ended, adopted ones, too."""
+    found = []
+    with contextlib.suppress(ChildProcessError):
+        while (one := os.waitpid(-1, os.WNOHANG))[0]:
+            found.append(one)
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids of all processes below ``root``, but for those that have ended and wait to be reaped."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The name of the program stands in brackets and may contain anything.
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if state != "Z":
+                    below.setdefault(int(parent), []).append(int(entry.name))
+    found, todo = [], [root]
+    while todo:
+        children = below.get(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+def kill_all(root: int) -> bool:
+    """Kills all processes below ``root``. Returns whether there were any."""
+    found = descendants(root)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)

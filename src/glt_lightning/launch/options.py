@@ -1,0 +1,285 @@
+"""What a launched job is: its hosts, its command, and what may go wrong before it ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from glt_lightning.errors import OptionError
+from glt_lightning.launch.checks import check_port
+from glt_lightning.launch.hosts import LaunchDefaults, LaunchHost, LaunchServer, server_machine, trainer_machine
+from glt_lightning.launch.machine import Machine
+from glt_lightning.options.checks import above_zero, as_options, at_least, one_of
+
+COMMANDS = ("fit", "validate", "test", "predict")  # subcommands that run on all trainers
+ENGINES = ("ssh", "here")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPartition:
+    """Where the partition of the graph is.
+
+    Attributes:
+        source: Where ``--copy`` takes it from: a folder of the host, a URL of fsspec, or a graph server (host:port). In YAML
+            also ``from``.
+        dir: Folder of the partition on each host. None: what the run's configuration says.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> LaunchPartition(source="s3://bucket/products", dir="/data/parts").dir
+        '/data/parts'
+    """
+
+    source: str | None = None
+    dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.source is not None and self.dir is None:
+            raise OptionError(
+                f"partition: {self.source} is to be copied, and dir does not say where to. Set partition: dir."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSecurity:
+    """Certificates and the secret of the job.
+
+    Attributes:
+        dir: Folder on the launching host with ``ca.pem``, ``ca.key``, ``token``, and a certificate for each host. What is
+            missing is made, and each host gets its own files. None: what the run's configuration says.
+        insecure: Allow clear text between hosts.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> LaunchSecurity(dir="certs").insecure
+        False
+    """
+
+    dir: str | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dir is not None and self.insecure:
+            raise OptionError(f"security: dir is {self.dir}, and insecure is true. Drop one of them.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRestarts:
+    """How often what ended is started again.
+
+    Attributes:
+        servers: How often a graph server is started again at its address, within an hour.
+        job: How often the whole job is started again, from its last checkpoint.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> LaunchRestarts(job=2).servers
+        5
+    """
+
+    servers: int = 5
+    job: int = 0
+
+    def __post_init__(self) -> None:
+        at_least("restarts.servers", self.servers, 0)
+        at_least("restarts.job", self.job, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchLimits:
+    """Deadlines of the launcher and its agents, in seconds.
+
+    Attributes:
+        start_s: How long a host may take until its agent answers, and a graph server until it is healthy.
+        stop_s: How long processes have between SIGTERM and SIGKILL.
+        run_s: How long the job may take; certificates must be valid for that long.
+        copy_s: How long copying the partition may take.
+        heartbeat_s: Pause between heartbeats. Three that are missed end the job.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> LaunchLimits(stop_s=5).start_s
+        120.0
+    """
+
+    start_s: float = 120.0
+    stop_s: float = 20.0
+    run_s: float = 604_800.0
+    copy_s: float = 86_400.0
+    heartbeat_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("start_s", "stop_s", "run_s", "copy_s", "heartbeat_s"):
+            above_zero(f"limits.{name}", getattr(self, name))
+
+    @property
+    def silence_s(self) -> float:
+        """After how long without a message the other side is taken for lost."""
+        return 3 * self.heartbeat_s
+
+
+_DEFAULTS, _PARTITION, _SECURITY = LaunchDefaults(), LaunchPartition(), LaunchSecurity()
+_RESTARTS, _LIMITS = LaunchRestarts(), LaunchLimits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig:
+    """A job on several hosts.
+
+    Attributes:
+        command: ``fit``, ``validate``, ``test``, ``predict``, or a Python script of your own.
+        hosts: Hosts that train, in the order of their ranks.
+        run_config: Configuration of the command; in a launch file it is called ``config``. It is copied to each host.
+        name: Name of the run; its logs are in ``runs/NAME/TIME``.
+        args: Further arguments of the command. For a script, ``{node_rank}``, ``{num_nodes}``, ``{devices}``,
+            ``{master_addr}``, ``{master_port}`` and ``{host}`` are replaced.
+        files: Files and folders, below the current folder, that are copied to each host, too.
+        engine: ``ssh``; ``here`` starts, without ssh, only what belongs to this host.
+        ranks: ``torchrun`` starts a process for each device; ``script`` starts one process for each host, and the script
+            starts the others.
+        defaults: What holds for each host that does not say otherwise.
+        servers: Hosts that run graph servers. Empty: those that train hold the graph.
+        strategy: Strategy of the trainer. None: ``glt_server_client`` with servers, else ``glt_worker``.
+        master_port: Port at which the ranks meet, on the first host.
+        partition: Where the partition of the graph is.
+        security: Certificates and the secret of the job.
+        restarts: How often what ended is started again.
+        limits: Deadlines.
+        ssh_command: The ssh client and its options.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> config = LaunchConfig(command="fit", run_config="run.yaml", hosts=[LaunchHost(host="n0"), LaunchHost(host="n1")])
+        >>> [machine.host for machine in config.trainers], config.world_size
+        (['n0', 'n1'], 2)
+    """
+
+    command: str
+    hosts: list[LaunchHost]
+    run_config: str | None = None
+    name: str = "run"
+    args: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    engine: Literal["ssh", "here"] = "ssh"
+    ranks: Literal["torchrun", "script"] = "torchrun"
+    defaults: LaunchDefaults = _DEFAULTS
+    servers: list[LaunchServer] = field(default_factory=list)
+    strategy: str | None = None
+    master_port: int = 29500
+    partition: LaunchPartition = _PARTITION
+    security: LaunchSecurity = _SECURITY
+    restarts: LaunchRestarts = _RESTARTS
+    limits: LaunchLimits = _LIMITS
+    ssh_command: list[str] = field(default_factory=lambda: ["ssh"])
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, type[Any]] = {
+            "defaults": LaunchDefaults,
+            "partition": LaunchPartition,
+            "security": LaunchSecurity,
+            "restarts": LaunchRestarts,
+            "limits": LaunchLimits,
+        }
+        for name, kind in kinds.items():
+            object.__setattr__(self, name, as_options(kind, name, getattr(self, name)))
+        object.__setattr__(self, "hosts", _listed(LaunchHost, "hosts", self.hosts))
+        object.__setattr__(self, "servers", _listed(LaunchServer, "servers", self.servers))
+        one_of("engine", self.engine, ENGINES)
+        one_of("ranks", self.ranks, ("torchrun", "script"))
+        check_port("master_port", self.master_port)
+        if not _NAME.fullmatch(self.name):
+            raise OptionError(f"name: expected letters, digits, '.', '_' and '-', got {self.name!r}.")
+        if not self.ssh_command or not all(self.ssh_command):
+            raise OptionError("ssh_command: expected the ssh client and its options, such as [ssh]; got nothing.")
+        _check_command(self)
+        _check_hosts(self)
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the command is a script of the user's."""
+        return self.command not in COMMANDS
+
+    @property
+    def devices(self) -> int:
+        """Trainer processes of each host."""
+        return self.trainers[0].num_devices
+
+    @property
+    def world_size(self) -> int:
+        return self.devices * len(self.hosts)
+
+    @property
+    def trainers(self) -> tuple[Machine, ...]:
+        """The hosts that train, in the order of their ranks, with their defaults."""
+        return tuple(trainer_machine(self.defaults, number, host) for number, host in enumerate(self.hosts))
+
+    @property
+    def graph_servers(self) -> tuple[Machine, ...]:
+        """The hosts of graph servers, in the order of their ranks, with their defaults."""
+        return tuple(server_machine(self.defaults, number, server) for number, server in enumerate(self.servers))
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """Servers first, as they are started."""
+        return self.graph_servers + self.trainers
+
+
+# Checks
+
+_Kind = TypeVar("_Kind", LaunchHost, LaunchServer)
+
+
+def _listed(kind: type[_Kind], name: str, given: Sequence[_Kind | Mapping[str, Any] | str]) -> list[_Kind]:
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence):
+        raise OptionError(f"{name}: expected a list such as [{{host: n0}}, {{host: n1}}], got {given!r}.")
+    hosts = ({"host": each} if isinstance(each, str) else each for each in given)
+    return [as_options(kind, f"{name}[{number}]", each) for number, each in enumerate(hosts)]
+
+
+def _check_command(config: LaunchConfig) -> None:
+    if config.run_config is None and (config.servers or not config.is_script):
+        who = config.command if not config.is_script else "each graph server"
+        raise OptionError(f"config: {who} needs the configuration of the run. Set config: FILE.")
+    if config.is_script:
+        if not config.command.endswith(".py"):
+            raise OptionError(
+                f"command: expected {', '.join(COMMANDS)}, or the path of a Python script (.py); got {config.command!r}."
+            )
+        if config.run_config is not None and not config.servers:
+            raise OptionError(
+                f"config: only graph servers would read it, since the command is the script {config.command}. Move "
+                f"{config.run_config} to files, and name it in args."
+            )
+        if config.strategy is not None:
+            raise OptionError("strategy: a script chooses its strategy itself. Drop the option, or name it in args.")
+    elif config.ranks == "script":
+        raise OptionError(
+            f"ranks: script is for a script of your own; the command is {config.command}. Drop the option."
+        )
+
+
+def _check_hosts(config: LaunchConfig) -> None:
+    if not config.hosts:
+        raise OptionError("hosts: expected at least one host that trains, such as [{host: n0}]; got none.")
+    for name, places in (("hosts", config.trainers), ("servers", config.graph_servers)):
+        keys = [(place.host, place.port) for place in places]
+        twice = next((key[0] for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise OptionError(f"{name}: {twice} is listed twice. List each host once.")
+    counts = {place.host: place.num_devices for place in config.trainers}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{host} {count}" for host, count in counts.items())
+        raise OptionError(f"devices: each host needs the same number of devices; got {said}.")

@@ -1,0 +1,161 @@
+"""What each host of a launched job runs. Pure functions of the configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from glt_lightning.errors import OptionError
+from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.options import LaunchConfig
+
+FAILURE_VARIABLE = "GLT_LAUNCH_FAILURE"
+CERTIFICATES = "certs"  # the folder on each host
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the job.
+
+    name: among those of its host.  argv: its words.  env: what is added to the environment.
+    failure: file, below its folder, that says which rank failed first.
+    """
+
+    name: str
+    argv: list[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    failure: str | None = None
+
+
+def server_process(config: LaunchConfig, machine: Machine) -> Process:
+    """A graph server."""
+    argv = [machine.python, "-m", "glt_lightning", "serve", "--config", target_of(config.run_config)]
+    argv += ["--server.rank", str(machine.number), *_partition(config), *_servers(config), *_security(config, machine)]
+    return Process(f"server{machine.number}", argv, {**_UNBUFFERED, **machine.env})
+
+
+def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bool = False) -> Process:
+    """What trains on a host: torchrun with its ranks, or a script. run: folder of the run on the host."""
+    words = [config.command, *_filled(config, machine)] if config.is_script else _command(config, machine, resume)
+    env = {**_UNBUFFERED, **machine.env}
+    if machine.gpus is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, machine.gpus))
+    if config.ranks == "script":
+        return Process("trainer", [machine.python, *words], env)
+    argv = [machine.python, "-m", "glt_lightning.lightning.rank_group"]
+    argv += ["--nnodes", str(len(config.hosts)), "--node_rank", str(machine.number)]
+    argv += ["--nproc_per_node", str(config.devices), "--master_addr", config.trainers[0].address]
+    argv += ["--master_port", str(config.master_port), "--tee", "3", "--log_dir", f"{run}/ranks"]
+    failure = f"{run}/failure-{machine.number}.json"  # hosts may share the folder
+    env[FAILURE_VARIABLE] = failure
+    return Process("trainer", [*argv, *([] if config.is_script else ["-m"]), *words], env, failure)
+
+
+def _command(config: LaunchConfig, machine: Machine, resume: bool) -> list[str]:
+    """``glt_lightning fit ...``. The shape of the job comes last, so that no argument changes it."""
+    words = ["glt_lightning", config.command, "--config", target_of(config.run_config)]
+    if (strategy := strategy_of(config)) is not None:
+        words += ["--trainer.strategy", strategy]
+    words += [*_partition(config), *_servers(config), *_security(config, machine)]
+    if len(config.hosts) > 1:
+        words += ["--cluster.host", machine.address]
+    words += _filled(config, machine)
+    words += ["--trainer.num_nodes", str(len(config.hosts)), "--trainer.devices", str(config.devices)]
+    return [*words, "--ckpt_path", "last"] if resume and config.command == "fit" else words
+
+
+def strategy_of(config: LaunchConfig) -> str | None:
+    """The strategy to ask for; None: what the run's configuration says."""
+    if config.strategy is not None:
+        return config.strategy
+    if config.servers:
+        return "glt_server_client"
+    return None if group_of(config, "trainer").get("strategy") is not None else "glt_worker"
+
+
+def group_of(config: LaunchConfig, *names: str) -> Mapping[str, Any]:
+    """A group of the run's configuration; empty if it has none. Raises `OptionError` for a file that cannot be read."""
+    found = read_yaml(config.run_config) if config.run_config is not None else {}
+    for name in names:
+        found = found.get(name) or {}
+        if not isinstance(found, Mapping):
+            return {}
+    return found
+
+
+def read_yaml(path: str) -> Mapping[str, Any]:
+    """A file of options. Raises `OptionError`."""
+    try:
+        raw = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise OptionError(f"config: cannot read {path}: {error.strerror or error}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise OptionError(f"config: {path} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(raw, Mapping):
+        raise OptionError(f"config: {path} contains no options.")
+    return raw
+
+
+def target_of(path: str | None) -> str:
+    """Where a file is copied to, below the folder of each host: as it is here, or by its name if it is elsewhere."""
+    given = PurePosixPath(path or "")
+    return given.name if given.is_absolute() or ".." in given.parts else str(given)
+
+
+def placeholders(config: LaunchConfig, machine: Machine) -> Mapping[str, str]:
+    """What arguments may name in braces."""
+    return {
+        "node_rank": str(machine.number),
+        "num_nodes": str(len(config.hosts)),
+        "devices": str(config.devices),
+        "master_addr": config.trainers[0].address,
+        "master_port": str(config.master_port),
+        "host": machine.address,
+    }
+
+
+def _filled(config: LaunchConfig, machine: Machine) -> list[str]:
+    filled = []
+    for word in config.args:
+        for name, value in placeholders(config, machine).items():
+            word = word.replace("{" + name + "}", value)
+        filled.append(word)
+    return filled
+
+
+def _partition(config: LaunchConfig) -> list[str]:
+    return [] if config.partition.dir is None else ["--data.partition.dir", config.partition.dir]
+
+
+def _servers(config: LaunchConfig) -> list[str]:
+    return ["--cluster.servers", json.dumps([each.endpoint for each in config.graph_servers])] if config.servers else []
+
+
+def security_files(machine: Machine) -> dict[str, str]:
+    """Options of ``cluster.security`` -> files below `CERTIFICATES`. Named after the host: hosts may share the folder."""
+    name = machine.address.replace(":", "-")
+    return {"ca": "ca.pem", "cert": f"{name}.pem", "key": f"{name}.key", "token_file": "token"}
+
+
+def security_of(config: LaunchConfig, machine: Machine) -> dict[str, Any]:
+    """``cluster.security`` of the processes on a host."""
+    if config.security.insecure:
+        return {"insecure": True}
+    if config.security.dir is None:
+        return dict(group_of(config, "cluster", "security"))
+    return {option: f"{CERTIFICATES}/{name}" for option, name in security_files(machine).items()}
+
+
+def _security(config: LaunchConfig, machine: Machine) -> list[str]:
+    if config.security.insecure:
+        return ["--cluster.security.insecure", "true"]
+    if config.security.dir is None:
+        return []
+    given = security_of(config, machine)
+    return [word for option, path in given.items() for word in (f"--cluster.security.{option}", path)]

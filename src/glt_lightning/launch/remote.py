@@ -1,0 +1,287 @@
+"""The launcher's end of one agent: a child process, ssh's or the agent itself, that speaks `launch.messages`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import shlex
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glt_lightning.errors import GLTError
+from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.messages import MOST_BYTES, PIECE_BYTES, PROTOCOL, MessageError, decode, encode
+from glt_lightning.launch.options import LaunchConfig
+from glt_lightning.launch.plan import Process
+
+_STDERR_LINES = 20  # of ssh, that are kept for the error
+_END_S = 10.0  # how long the client may take to end after its agent
+
+
+class LaunchError(GLTError):
+    """What ended a launched job. status: exit status.  host, who: whose last lines tell more; who is a rank, or ''."""
+
+    def __init__(self, text: str, *, status: int = 1, host: str = "", who: str = "") -> None:
+        super().__init__(text)
+        self.status, self.host, self.who = status, host, who
+
+
+class AgentLostError(LaunchError):
+    """The connection to an agent ended, or it was silent for too long."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended. reason: why it was not started.  failure: rank, status and reason of its first rank to fail."""
+
+    status: int
+    reason: str | None = None
+    failure: dict[str, Any] | None = None
+
+
+def agent_command(config: LaunchConfig, machine: Machine) -> list[str]:
+    """What starts the agent of a host. The plan and the environment travel in messages, not in the command line."""
+    if config.engine == "here":
+        return [sys.executable, "-m", "glt_lightning", "agent"]
+    argv = [*config.ssh_command, "-T", "-o", "BatchMode=yes"]
+    argv += ["-p", str(machine.ssh_port)] if machine.ssh_port is not None else []
+    argv += ["-l", machine.user] if machine.user is not None else []
+    return [*argv, machine.host, "--", f"exec {_quoted(machine.python)} -m glt_lightning agent"]
+
+
+def _quoted(path: str) -> str:
+    """For the host's shell, which expands a leading ~."""
+    home, slash, rest = path.partition("/")
+    return f"~/{shlex.quote(rest)}" if home == "~" and slash else shlex.quote(path)
+
+
+Output = Callable[[Machine, str, str], Awaitable[None]]  # takes a host, the name of a process there, and lines
+
+
+class Remote:
+    """An agent. ``lost`` is done when it ends, with the error if it was not told to end.
+
+    output: takes what processes write, and lines of ssh's own under the name ``ssh``.  clock: seconds.
+    """
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        machine: Machine,
+        output: Output,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.machine, self._config, self._output, self._clock = machine, config, output, clock
+        self.hello: dict[str, Any] = {}
+        self.offset_s: float | None = None  # of the host's clock, after the quickest heartbeat
+        self._quickest = float("inf")
+        self._ended: dict[str, asyncio.Future[Ended]] = {}
+        self._written: dict[str, asyncio.Future[None]] = {}
+        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stderr: list[str] = []
+        self._closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Starts the agent and waits for its greeting. Raises `LaunchError`."""
+        limits, argv = self._config.limits, agent_command(self._config, self.machine)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=2 * MOST_BYTES,
+                start_new_session=True,  # Ctrl-C is for the launcher, which ends the agents in order
+            )
+        except OSError as error:
+            raise LaunchError(f"{self.machine.name}: cannot run {argv[0]}: {error.strerror}.") from None
+        self._send("begin", protocol=PROTOCOL, stop_s=limits.stop_s, silence_s=limits.silence_s)
+        self._tasks = [asyncio.create_task(each) for each in (self._read(), self._read_errors(), self._beat())]
+        try:
+            async with asyncio.timeout(limits.start_s):
+                await asyncio.wait([self._greeted, self.lost], return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise LaunchError(
+                f"{self.machine.name}: no agent after {limits.start_s:g} s (limits.start_s){self._said()}. "
+                f"Try: {shlex.join(argv[:-1])} true"
+            ) from None
+        if not self._greeted.done():
+            self.lost.result()
+
+    async def run(self, process: Process, given: str | None = None) -> Ended:
+        """Runs a process to its end. Raises `AgentLostError`."""
+        future = self._ended[process.name] = asyncio.get_running_loop().create_future()
+        self._send(
+            "start",
+            id=process.name,
+            argv=process.argv,
+            env=dict(process.env),
+            cwd=self.machine.dir,
+            input=given,
+            failure=process.failure,
+        )
+        ended: Ended = await self._or_lost(future)
+        return ended
+
+    async def write(self, source: Path, target: str, mode: int = 0o644) -> None:
+        """Copies a file to ``target``, below the folder of the host. Raises `LaunchError`."""
+        path = f"{self.machine.dir}/{target}"
+        future = self._written[path] = asyncio.get_running_loop().create_future()
+        for data, more in _pieces(source):
+            text = base64.b64encode(data).decode()
+            self._send("write", path=path, data=text, mode=mode, more=more)
+            await self._drain()
+        await self._or_lost(future)
+
+    def end(self, name: str) -> None:
+        """Sends SIGTERM to a process."""
+        self._send("end", id=name)
+
+    def kill(self) -> None:
+        """Ends everything at once."""
+        self._closing = True
+        self._send("kill")
+
+    async def close(self) -> None:
+        """Ends all processes of the host: SIGTERM, after ``limits.stop_s`` SIGKILL. Safe to call twice."""
+        if not hasattr(self, "_process"):
+            return
+        self._closing = True
+        self._send("stop")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.limits.stop_s + _END_S):
+                await asyncio.wait([self.lost])
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.lost.done():
+            self.lost.exception()
+
+    # Messages
+
+    def _send(self, op: str, **fields: Any) -> None:
+        with contextlib.suppress(ConnectionError, RuntimeError):  # its end is noticed by who reads
+            assert self._process.stdin is not None
+            self._process.stdin.write(encode(op, **fields))
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            assert self._process.stdin is not None
+            await self._process.stdin.drain()
+
+    async def _beat(self) -> None:
+        while True:
+            self._send("beat", sent=time.time())
+            await self._drain()
+            await asyncio.sleep(self._config.limits.heartbeat_s)
+
+    async def _read(self) -> None:
+        """Until the agent ends. It counts as silent only while we wait for it, not while the terminal holds us up."""
+        assert self._process.stdout is not None
+        silence_s, reason = self._config.limits.silence_s, None
+        try:
+            while True:
+                async with asyncio.timeout(silence_s if self._greeted.done() else None):
+                    line = await self._process.stdout.readline()
+                if not line:
+                    break
+                await self._take(decode(line))
+        except TimeoutError:
+            reason = f"no message for {silence_s:g} s (3 x limits.heartbeat_s)"
+        except (MessageError, ValueError) as error:
+            reason = f"its answer is no message of an agent: {error}"
+        if self._closing:
+            self.lost.set_result(None)
+            return
+        if reason is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await self._process.wait()
+            await asyncio.sleep(0)
+            reason = f"the agent ended{self._said()}"
+        self.lost.set_exception(AgentLostError(f"{self.machine.name}: {reason}.{self._advice()}"))
+
+    async def _take(self, message: dict[str, Any]) -> None:
+        op = message["op"]
+        if op == "lines":
+            await self._output(self.machine, message["id"], message["text"])
+        elif op == "beat":
+            self._compare_clocks(message)
+        elif op == "hello":
+            if message.get("protocol") != PROTOCOL:
+                raise MessageError(f"it has protocol {message.get('protocol')!r}, the launcher has {PROTOCOL}")
+            self.hello = message
+            if not self._greeted.done():
+                self._greeted.set_result(None)
+        elif op == "exited" and (future := self._ended.pop(message["id"], None)) is not None:
+            if not future.done():
+                future.set_result(Ended(message["status"], message.get("reason"), message.get("failure")))
+        elif op == "written" and (waiting := self._written.pop(message["path"], None)) is not None:
+            if not waiting.done():
+                waiting.set_result(None)
+        elif op in ("refused", "silent"):
+            error = LaunchError(f"{self.machine.name}: {message['reason']}.")
+            waited: list[asyncio.Future[Any]] = [*self._written.values(), *self._ended.values()]
+            for each in waited:
+                if not each.done():
+                    each.set_exception(error)
+
+    def _compare_clocks(self, message: dict[str, Any]) -> None:
+        """Four timestamps, of which the host's two are one: it answers at once."""
+        if isinstance(message.get("sent"), float) and isinstance(message.get("wall"), float):
+            now = time.time()
+            trip = now - message["sent"]
+            if 0 <= trip < self._quickest:
+                self._quickest = trip
+                self.offset_s = message["wall"] - (message["sent"] + now) / 2
+
+    async def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        while line := await self._process.stderr.readline():
+            text = line.decode("utf-8", "replace").rstrip()
+            self._stderr = [*self._stderr, text][-_STDERR_LINES:]
+            await self._output(self.machine, "ssh", f"{text}\n")
+
+    def _said(self) -> str:
+        status = self._process.returncode
+        said = next((line for line in reversed(self._stderr) if line.strip()), "")
+        ended = "" if status is None else f" with status {status}"
+        return f"{ended}: {said}" if said else ended
+
+    def _advice(self) -> str:
+        if any("No module named" in line and "glt_lightning" in line for line in self._stderr):
+            return f" Install glt_lightning for {self.machine.python}, or set python of the host."
+        return ""
+
+    async def _or_lost(self, future: asyncio.Future[Any]) -> Any:
+        await asyncio.wait([future, self.lost], return_when=asyncio.FIRST_COMPLETED)
+        if future.done():
+            return future.result()
+        self.lost.result()
+        raise AgentLostError(f"{self.machine.name}: the agent ended.")
+
+
+def _pieces(source: Path) -> Iterator[tuple[bytes, bool]]:
+    """(bytes, whether more follow) of a file; an empty file is one empty piece."""
+    with source.open("rb") as file:
+        data = file.read(PIECE_BYTES)
+        while True:
+            following = file.read(PIECE_BYTES)
+            yield data, bool(following)
+            if not following:
+                return
+            data = following
+
+
+def names_of(machines: Sequence[Machine]) -> str:
+    return ", ".join(machine.name for machine in machines)

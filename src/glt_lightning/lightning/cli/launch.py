@@ -1,0 +1,87 @@
+"""``python -m lightning launch``: runs a job on several hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from jsonargparse import Namespace
+
+from glt_lightning.errors import OptionError
+from glt_lightning.launch.config_file import read_launch_file
+from glt_lightning.launch.files import files_for, files_for_all, make_certificates
+from glt_lightning.launch.job import Job, here
+from glt_lightning.launch.merged_log import MergedLog
+from glt_lightning.launch.options import LaunchConfig
+from glt_lightning.launch.plan import server_process, trainer_process
+from glt_lightning.launch.remote import Remote, agent_command
+from glt_lightning.lightning.cli.messages import OneLineParser
+
+_DESCRIPTION = (
+    "Runs a job on several hosts by ssh: copies the configuration, checks all hosts, starts graph servers and trainers, shows "
+    "one log, and ends all of them when one fails. Ctrl-C ends the job in order, twice at once."
+)
+
+
+def run_launch(argv: Sequence[str], prog: str) -> None:
+    """Runs the subcommand to its end. Raises `GLTError` for wrong options; SystemExit with the status of the job."""
+    parser = OneLineParser(prog=prog, description=_DESCRIPTION)
+    parser.add_argument("--config", action="config", help="The launch file, in YAML: hosts, command and the rest.")
+    parser.add_argument("--dry_run", action="store_true", help="Show what would run on each host, and start nothing.")
+    parser.add_class_arguments(LaunchConfig, None, as_group=False)
+    given = parser.parse_args(_with_files(argv))
+    dry_run = given.pop("dry_run")
+    given.pop("config", None)
+    config = parser.instantiate_classes(Namespace(given))
+    job = LaunchConfig(**{name: config[name] for name in vars(config)})
+    run = f"runs/{job.name}/{time.strftime('%Y%m%d-%H%M%S')}"
+    if dry_run:
+        _show(job, run)
+    else:
+        sys.exit(_run(job, run))
+
+
+def _with_files(argv: Sequence[str]) -> list[str]:
+    """The arguments, with the contents of launch files in place of their paths."""
+    given, out = iter(argv), []
+    for arg in given:
+        name, equals, value = arg.partition("=")
+        if name == "--config":
+            path = value if equals else next(given, None)
+            if path is None:
+                raise OptionError("--config: expected the path of a launch file.")
+            arg = f"--config={json.dumps(read_launch_file(path))}"
+        out.append(arg)
+    return out
+
+
+def _run(config: LaunchConfig, run: str) -> int:
+    with closing(MergedLog(Path(run), sys.stdout)) as log:
+        here(config)
+        if made := make_certificates(config):
+            log.say(f"made {', '.join(made)} in {config.security.dir}")
+        status = asyncio.run(Job(config, run, log, _check).run())
+        log.say(f"ended with status {status}; logs are in {run}")
+        return status
+
+
+async def _check(remotes: Sequence[Remote]) -> None:
+    """Nothing yet."""
+
+
+def _show(config: LaunchConfig, run: str) -> None:
+    """What would be done on each host."""
+    for machine in here(config):
+        plan = server_process(config, machine) if machine.is_server else trainer_process(config, machine, run)
+        print(f"{machine.name}:")
+        print(f"  agent: {shlex.join(agent_command(config, machine))}")
+        for each in [*files_for_all(config), *files_for(config, machine)]:
+            print(f"  copy: {each.source} -> {machine.dir}/{each.target}")
+        variables = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
+        print(f"  run: cd {shlex.quote(machine.dir)} && {' '.join([*variables, shlex.join(plan.argv)])}")

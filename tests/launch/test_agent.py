@@ -1,0 +1,137 @@
+"""The agent ends all that it started, whatever ends it, and loses no output."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from glt_lightning.launch.children import descendants
+from glt_lightning.launch.messages import MOST_BYTES, MessageError, decode
+from tests.helpers.family import settle
+from tests.launch.agents import talking_to
+
+# A process that ignores SIGTERM, as do its three grandchildren, which have sessions of their own and lose their parent.
+_STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    for _ in range(3):
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(600)
+    os._exit(0)
+os.wait()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists() and pid in descendants(1)]
+
+
+@pytest.mark.parametrize("end", ["eof", "stop", "kill", "silence", "sigterm", "sigkill"])
+def test_nothing_is_left(end):
+    with talking_to(stop_s=0.2, silence_s=1.0 if end == "silence" else 60.0) as agent:
+        names = [f"p{n}" for n in range(2)]
+        for name in names:
+            agent.start(name, sys.executable, "-c", "import time; time.sleep(600)" if end == "sigkill" else _STUBBORN)
+        if end == "sigkill":  # the kernel's part: those that do not ignore SIGTERM
+            for name in names:
+                agent.until("started", id=name)
+        else:
+            while sorted(agent.text) != names:
+                agent.until("lines")
+        found = agent.family()
+        assert len(found) == (2 if end == "sigkill" else 8)
+        if end == "eof":
+            agent.hang_up()
+        elif end in ("stop", "kill"):
+            agent.send(end)
+        elif end == "silence":
+            assert "silent for 1 s" in agent.until("silent")["reason"]
+        else:
+            agent.popen.send_signal(signal.SIGKILL if end == "sigkill" else signal.SIGTERM)
+        agent.popen.wait(20)
+        assert settle(lambda: alive(found), grace_s=5) == []
+
+
+def test_output_and_status_of_each_process(tmp_path):
+    report = tmp_path / "failure.json"
+    code = "import sys; print('a' * 100_000); sys.stdout.write('no end'); sys.exit(7)"
+    with talking_to() as agent:
+        report.write_text(json.dumps({"rank": 5}))
+        agent.start("one", sys.executable, "-c", code, cwd=str(tmp_path), failure="failure.json")
+        ended = agent.until("exited", id="one")
+        assert (ended["status"], ended["failure"]) == (7, {"rank": 5})
+        assert agent.text["one"] == "a" * 100_000 + "\nno end"
+        agent.start(
+            "two", "/bin/sh", "-c", 'cat; echo "$WORD"; kill -9 $$', input="given\n", env={"WORD": "a b'\"$c é"}
+        )
+        assert agent.until("exited", id="two")["status"] == 128 + signal.SIGKILL
+        assert agent.text["two"] == "given\na b'\"$c é\n"
+        agent.start("three", "/no/such/program")
+        assert agent.until("exited", id="three") == {
+            "op": "exited",
+            "id": "three",
+            "status": 127,
+            "reason": "/no/such/program: No such file or directory",
+            "failure": None,
+        }
+
+
+def test_much_output_arrives_whole_and_in_order():
+    """Twenty megabytes, to a launcher that reads late: the process waits, and heartbeats are answered."""
+    code = "for n in range(400_000): print(f'{n:050}')"
+    with talking_to() as agent:
+        agent.start("loud", sys.executable, "-c", code)
+        agent.send("beat", sent=1.5)
+        agent.until("exited", id="loud")
+        lines = agent.text["loud"].split()
+    assert lines == [f"{n:050}" for n in range(400_000)]
+
+
+def test_a_file_appears_whole(tmp_path):
+    with talking_to() as agent:
+        path = tmp_path / "a folder" / "file é"
+        for number, more in enumerate([True, False]):
+            data = base64.b64encode(bytes([number]) * 3).decode()
+            agent.send("write", path=str(path), data=data, mode=0o600, more=more)
+        agent.until("written", path=str(path))
+        assert path.read_bytes() == bytes([0, 0, 0, 1, 1, 1])
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+        agent.send("write", path="/proc/none/file", data="", mode=0o600, more=False)
+        assert "No such file" in agent.until("refused")["reason"]
+
+
+def test_lines_that_are_no_messages_are_refused():
+    draw = random.Random(3)
+    lines = [b"{", b"[]", b"nonsense", b"\xff\xfe", b'{"op": 3}', b'{"op": "what"}', b'{"op":"start"}', b"[" * 100_000]
+    lines += [b'{"op":"start","id":"x","argv":["a\\u0000"],"cwd":"/","env":{}}', b'{"op":"write","path":1}']
+    lines += [bytes(draw.randrange(11, 256) for _ in range(40)) for _ in range(20)]
+    with talking_to() as agent:
+        for line in lines:
+            agent.send_bytes(line + b"\n")
+            agent.until("refused")
+        agent.send_bytes(b"x" * (MOST_BYTES + 2) + b"\n")
+        agent.until("refused")
+        agent.send("beat", sent=2.5)
+        assert agent.until("beat")["sent"] == 2.5
+    with pytest.raises(MessageError, match="at most"):
+        decode(b" " * (MOST_BYTES + 1))
+
+
+def test_an_agent_imports_little():
+    code = "import sys; import glt_lightning.launch.agent; print(sorted({'numpy', 'torch', 'yaml'} & set(sys.modules)))"
+    with talking_to() as agent:
+        agent.start("imports", sys.executable, "-c", code, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+        agent.until("exited")
+        assert agent.text["imports"] == "[]\n"

@@ -1,0 +1,173 @@
+"""What a launch file says, what each host runs for it, and what the log makes of its output."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glt_lightning.errors import OptionError
+from glt_lightning.launch import LaunchConfig, LaunchHost
+from glt_lightning.launch.config_file import read_launch_file
+from glt_lightning.launch.files import files_for, files_for_all, make_certificates
+from glt_lightning.launch.merged_log import MergedLog
+from glt_lightning.launch.plan import server_process, trainer_process
+from glt_lightning.launch.remote import agent_command
+
+TWO: dict[str, Any] = {
+    "command": "fit",
+    "run_config": "run.yaml",
+    "hosts": ["n0", {"host": "n1", "address": "10.0.0.2"}],
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text("trainer: {max_epochs: 1}\n")
+
+
+def job(**more: Any) -> LaunchConfig:
+    return LaunchConfig(**TWO | more)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"hosts": []}, "hosts: expected at least one host"),
+        ({"hosts": ["n0", "n0"]}, "hosts: n0 is listed twice"),
+        ({"hosts": ["-oProxyCommand=x"]}, "hosts: expected the name or address of a host, got '-oProxyCommand=x'"),
+        ({"hosts": [{"host": "n0", "prot": 22}]}, r"hosts\[0\]: expected any of .*Did you mean port"),
+        ({"hosts": ["n0", {"host": "n1", "devices": [0, 1]}]}, "same number of devices; got n0 1, n1 2"),
+        ({"defaults": {"devices": [1, 1]}}, r"defaults.devices: expected a number of processes.*got \[1, 1\]"),
+        ({"defaults": {"env": {"A B": "c"}}}, "defaults.env: expected names of variables"),
+        ({"command": "fti"}, "command: expected fit, .*got 'fti'"),
+        ({"run_config": None}, "config: fit needs the configuration of the run"),
+        ({"command": "a.py"}, "config: only graph servers would read it"),
+        ({"command": "a.py", "run_config": None, "servers": ["g0"]}, "each graph server needs the configuration"),
+        ({"command": "a.py", "run_config": None, "strategy": "ddp"}, "strategy: a script chooses its strategy"),
+        ({"ranks": "script"}, "ranks: script is for a script of your own"),
+        ({"engine": "docker"}, "engine: expected ssh, here"),
+        ({"servers": [{"host": "g0", "port": 0}]}, r"servers \(g0\): port: expected 1 to 65535, got 0"),
+        ({"partition": {"source": "s3://b/p"}}, "partition: s3://b/p is to be copied"),
+        ({"security": {"dir": "certs", "insecure": True}}, "security: dir is certs, and insecure is true"),
+        ({"limits": {"stop_s": 0}}, "limits.stop_s: expected seconds > 0, got 0"),
+        ({"restarts": {"job": -1}}, "restarts.job: expected an integer >= 0"),
+        ({"name": "../x"}, "name: expected letters"),
+    ],
+)
+def test_wrong_options(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        job(**given)
+
+
+def test_what_two_hosts_run() -> None:
+    config = job(
+        defaults={"user": "ml", "devices": 2, "python": "/opt/py", "env": {"A": "1", "B": "1"}},
+        hosts=["n0", {"host": "n1", "address": "10.0.0.2", "port": 2222, "devices": [4, 5], "env": {"B": "2"}}],
+        args=["--trainer.devices", "9"],
+        partition={"dir": "/data/parts"},
+        security={"dir": "certs"},
+    )
+    machine = config.trainers[1]
+    assert agent_command(config, machine) == [
+        *["ssh", "-T", "-o", "BatchMode=yes", "-p", "2222", "-l", "ml", "n1", "--"],
+        "exec /opt/py -m glt_lightning agent",
+    ]
+    plan = trainer_process(config, machine, "runs/run/now")
+    assert plan.env == {
+        "PYTHONUNBUFFERED": "1",
+        "A": "1",
+        "B": "2",
+        "CUDA_VISIBLE_DEVICES": "4,5",
+        "GLT_LAUNCH_FAILURE": "runs/run/now/failure-1.json",
+    }
+    assert " ".join(plan.argv) == (
+        "/opt/py -m glt_lightning.lightning.rank_group --nnodes 2 --node_rank 1 --nproc_per_node 2 --master_addr n0 "
+        "--master_port 29500 --tee 3 --log_dir runs/run/now/ranks -m glt_lightning fit --config run.yaml "
+        "--trainer.strategy glt_worker --data.partition.dir /data/parts --cluster.security.ca certs/ca.pem "
+        "--cluster.security.cert certs/10.0.0.2.pem --cluster.security.key certs/10.0.0.2.key "
+        "--cluster.security.token_file certs/token --cluster.host 10.0.0.2 --trainer.devices 9 --trainer.num_nodes 2 "
+        "--trainer.devices 2"
+    )
+    assert trainer_process(config, machine, "r", resume=True).argv[-2:] == ["--ckpt_path", "last"]
+
+
+def test_what_servers_run() -> None:
+    config = job(servers=["g0", {"host": "g1", "port": 18900}], security={"insecure": True})
+    assert " ".join(server_process(config, config.graph_servers[1]).argv) == (
+        'python3 -m glt_lightning serve --config run.yaml --server.rank 1 --cluster.servers ["g0:18800", "g1:18900"] '
+        "--cluster.security.insecure true"
+    )
+    assert "glt_server_client" in trainer_process(config, config.trainers[0], "r").argv
+
+
+def test_a_strategy_of_the_configuration_is_kept() -> None:
+    Path("run.yaml").write_text("trainer: {strategy: ddp}\n")
+    config = job()
+    assert "--trainer.strategy" not in trainer_process(config, config.trainers[0], "r").argv
+
+
+def test_a_script_of_ones_own() -> None:
+    args = ["--nodes={num_nodes}", "--rank", "{node_rank}", "--at", "{master_addr}:{master_port}", "{x}"]
+    config = LaunchConfig(
+        command="train.py", hosts=[LaunchHost(host="n0"), LaunchHost(host="n1")], args=args, ranks="script"
+    )
+    words = "train.py --nodes=2 --rank 1 --at n0:29500 {x}"
+    assert " ".join(trainer_process(config, config.trainers[1], "r").argv) == f"python3 {words}"
+    config = LaunchConfig(command="train.py", hosts=["n0"], args=["-x"])
+    assert trainer_process(config, config.trainers[0], "r").argv[-4:] == ["--log_dir", "r/ranks", "train.py", "-x"]
+
+
+def test_the_agents_python_is_one_word_of_the_shell() -> None:
+    config = job(defaults={"python": "~/my env/bin/pyth'on; true"})
+    assert agent_command(config, config.trainers[0])[-1] == (
+        """exec ~/'my env/bin/pyth'"'"'on; true' -m glt_lightning agent"""
+    )
+
+
+def test_files_and_certificates() -> None:
+    Path("code/sub").mkdir(parents=True)
+    Path("code/__pycache__").mkdir()
+    for name in ("code/a.py", "code/sub/b.txt", "code/__pycache__/a.pyc"):
+        Path(name).write_text("x")
+    config = job(files=["code"], security={"dir": "certs"})
+    assert [each.target for each in files_for_all(config)] == ["run.yaml", "code/a.py", "code/sub/b.txt"]
+    assert make_certificates(config) == ["ca.pem", "ca.key", "token", "n0.pem", "10.0.0.2.pem"]
+    assert make_certificates(config) == []
+    assert [(each.target, each.mode) for each in files_for(config, config.trainers[1])] == [
+        ("certs/ca.pem", 0o644),
+        ("certs/10.0.0.2.pem", 0o644),
+        ("certs/10.0.0.2.key", 0o600),
+        ("certs/token", 0o600),
+    ]
+    for wrong, message in (("../x", "not below the current folder"), ("none", "cannot read none")):
+        with pytest.raises(OptionError, match=message):
+            files_for_all(job(files=[wrong]))
+
+
+def test_names_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("config: a.yaml\npartition: {from: 's3://b', dir: /p}\n")
+    assert read_launch_file(str(path)) == {"run_config": "a.yaml", "partition": {"source": "s3://b", "dir": "/p"}}
+    path.write_text("a: [")
+    with pytest.raises(OptionError, match="is not YAML"):
+        read_launch_file(str(path))
+
+
+def test_lines_have_the_names_of_host_and_rank() -> None:
+    terminal = io.StringIO()
+    log = MergedLog(Path("logs"), terminal)
+    log.add("n1", "trainer", "[default1]:hello\nof torchrun\n", 4)
+    log.add("n1", "trainer", "".join(f"[default0]:{n}\n" for n in range(50)), 4)
+    log.add("g0:server0", "server0", "listening\n")
+    log.add("g0:server0", "ssh", "warning\n")
+    log.close()
+    lines = terminal.getvalue().splitlines()
+    assert lines[:2] == ["n1:5| hello", "n1| of torchrun"]
+    assert lines[-2:] == ["g0:server0| listening", "g0:server0:ssh| warning"]
+    assert log.tail("n1", "4") == [str(n) for n in range(10, 50)]
+    assert Path("logs/g0-server0.log").read_text().splitlines() == lines[-2:]
+    assert sorted(each.name for each in Path("logs").iterdir()) == ["g0-server0.log", "n1.log"]
