@@ -70,6 +70,9 @@ def test_a_graph_is_found_by_the_environment_and_is_pickled_by_its_folder(config
     monkeypatch.setenv("DGL_CONF_PATH", str(config))
     with dgl.distributed.DistGraph("ring") as first, pickle.loads(pickle.dumps(first)) as second:
         assert second.number_of_nodes() == NODES
+        assert dgl.distributed.DistTensor((NODES, 1), torch.float32).graph is second  # that was made last
+    with pytest.raises(DataError, match="Make a DistGraph first"):
+        dgl.distributed.DistTensor((NODES, 1), torch.float32)
     monkeypatch.delenv("DGL_CONF_PATH")
     with pytest.raises(OptionError, match="no partition is given"):
         dgl.distributed.DistGraph("ring")

@@ -9,14 +9,14 @@ import torch.distributed
 from torch import Tensor
 
 from glt_lightning.dgl.dataloading import DistNodeDataLoader
-from glt_lightning.dgl.graph import DistGraph, GraphPartitionBook
+from glt_lightning.dgl.graph import DistGraph, GraphPartitionBook, current_graph
 from glt_lightning.dgl.partition import partition_graph
 from glt_lightning.dgl.sampling import sample_neighbors
 from glt_lightning.dgl.state import STATE
 from glt_lightning.dgl.tensors import DistEmbedding, DistTensor, SparseAdagrad, SparseAdam
 from glt_lightning.errors import OptionError
 from glt_lightning.options.checks import at_least
-from glt_lightning.tensors import dist_split
+from glt_lightning.tensors import dist_split, dist_tensor
 from glt_lightning.types import EdgeType, NodeType
 
 
@@ -70,12 +70,12 @@ def node_split(
 
     Args:
         nodes: A mask, also as a `DistTensor`, or rows.
-        partition_book: Of the graph. None: that of the mask, or the graph that is open in this process.
+        partition_book: Of the graph. None: that of the mask, or the graph that was made last.
         ntype: Node type. None: that of the mask, or the only one.
         rank: None: this one.
         force_even: All ranks get equally many, or one less.
     """
-    return dist_split.node_split(nodes, _graph_of(partition_book), ntype, rank, force_even)
+    return dist_split.node_split(nodes, _graph_of(partition_book, nodes), ntype, rank, force_even)
 
 
 def edge_split(
@@ -86,11 +86,14 @@ def edge_split(
     force_even: bool = True,
 ) -> Tensor:
     """The rows of the selected edges that one rank trains on, int64 [n]. Arguments as of `node_split`."""
-    return dist_split.edge_split(edges, _graph_of(partition_book), etype, rank, force_even)
+    return dist_split.edge_split(edges, _graph_of(partition_book, edges), etype, rank, force_even)
 
 
-def _graph_of(book: GraphPartitionBook | None) -> DistGraph | None:
-    return None if book is None else book.graph
+def _graph_of(book: GraphPartitionBook | None, selected: Any) -> DistGraph | None:
+    """None: that of a mask."""
+    if book is None:
+        return None if isinstance(selected, dist_tensor.DistTensor) else current_graph()
+    return book.graph
 
 
 __all__ = [

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from glt_lightning.loader import LoaderContext
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.request import batch_key
 from glt_lightning.tensors import dist_graph
-from glt_lightning.tensors.dist_tensor import DistTensor
+from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
 from glt_lightning.tensors.dist_values import rows_of_index
 from glt_lightning.tensors.space import RowSpace
 from glt_lightning.types import EdgeType, NodeType
@@ -51,6 +52,7 @@ class DistGraph(dist_graph.DistGraph):
         self.partition, self.seed = partition, STATE.seed
         self._contexts: dict[tuple[int, bool], LoaderContext] = {}
         self._draws, self._loaders = count(), count()
+        STATE.graph = ref(self)
         # by name: who names an embedding that there is gets its rows
         self.embeddings: dict[str, EmbeddingRows] = {}
         self._closing.callback(_close_all, self.embeddings)
@@ -116,6 +118,14 @@ class DistGraph(dist_graph.DistGraph):
     def next_key(self) -> int:
         """Key of the next draw, another one on each rank."""
         return batch_key(self.seed, f"dgl/{self.rank}", 0, next(self._draws))
+
+
+def current_graph() -> DistGraph:
+    """The graph that was made last in this process. Raises `DataError` where it is closed, and before there is one."""
+    graph = None if STATE.graph is None else STATE.graph()
+    if not isinstance(graph, DistGraph) or graph not in OPEN_GRAPHS:
+        raise DataError("the DistGraph that was made last is closed, or there is none. Make a DistGraph first.")
+    return graph
 
 
 class GraphPartitionBook:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+from weakref import ReferenceType
 
 from glt_lightning.options.checks import at_least
 
 
 @dataclass
 class ScriptState:
-    """num_workers: sampler processes of each trainer, for loaders that are not told another number.  seed: of all draws."""
+    """num_workers: sampler processes of each trainer, for loaders that are not told another number.  seed: of all draws.
+    graph: the `DistGraph` that was made last, which tensors belong to."""
 
     num_workers: int = 0
     seed: int = 0
+    graph: ReferenceType[Any] | None = None
 
 
 STATE = ScriptState()

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from glt_lightning import embedding
-from glt_lightning.dgl.graph import DistGraph
+from glt_lightning.dgl.graph import current_graph
 from glt_lightning.embedding.dist_embedding import EmbeddingRows
 from glt_lightning.errors import DataError
 from glt_lightning.tensors import dist_tensor
-from glt_lightning.tensors.dist_tensor import init_of, only_graph
+from glt_lightning.tensors.dist_tensor import init_of
 from glt_lightning.types import EdgeType, NodeType
 
 
 class DistTensor(dist_tensor.DistTensor):
-    """A tensor with a row for each node or edge of a type, of the graph that is open in this process. A collective call.
+    """A tensor with a row for each node or edge of a type, of the graph that was made last. A collective call.
 
     Args:
         shape: [N, ...].
@@ -40,11 +40,11 @@ class DistTensor(dist_tensor.DistTensor):
     ) -> None:
         if persistent and name is None:
             raise DataError("DistTensor: persistent: a tensor without a name cannot be found again. Give it a name.")
-        super().__init__(shape, dtype, name, init_func, part_policy)
+        super().__init__(shape, dtype, name, init_func, part_policy, current_graph())
 
 
 class DistEmbedding(embedding.DistEmbedding):
-    """A vector for each node of a type, of the graph that is open in this process. A collective call.
+    """A vector for each node of a type, of the graph that was made last. A collective call.
 
     Args:
         num_embeddings: Number of the type's nodes.
@@ -63,11 +63,7 @@ class DistEmbedding(embedding.DistEmbedding):
         init_func: Any = None,
         part_policy: NodeType | None = None,
     ) -> None:
-        graph, where = only_graph(), f"embedding {name!r}"
-        if not isinstance(graph, DistGraph):
-            raise DataError(
-                f"{where}: the open graph was not made by glt_lightning.dgl. Use glt_lightning.DistEmbedding."
-            )
+        graph, where = current_graph(), f"embedding {name!r}"
         space = graph.space_of_rows((num_embeddings, embedding_dim), part_policy, where)
         if space.kind != "node":
             raise DataError(f"{where}: num_embeddings: embeddings are of nodes, and {space.label!r} is an edge type.")

@@ -1,0 +1,59 @@
+"""Every change that is made to the code of the documents before it runs, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """seed: number of the document.  block: number of its Python block from 0; None: every one that has ``old``.
+    old: what is replaced, each time it occurs; empty: ``new`` goes before the block."""
+
+    seed: str
+    block: int | None
+    old: str
+    new: str
+    reason: str
+
+
+_OURS = "the package has another name"
+_UNDEFINED = "the text does not define these names"
+_CPU = "tests have no GPU"
+_SMALL = "a test takes seconds"
+
+REPLACEMENTS = [
+    # 002: slides on distributed training with DGL
+    Replacement("002", None, "import dgl\n", "import glt_lightning.dgl as dgl\n", _OURS),
+    Replacement("002", 0, "", "from slides import *\n", _UNDEFINED),
+    Replacement(
+        "002", 0, "enumerate(data_loader)", "enumerate(train_data_loader)", "the text calls the loader by two names"
+    ),
+    Replacement("002", 9, "", "import numpy as np\n", _UNDEFINED),
+    # 003: a notebook on several GPUs with DGL
+    Replacement("003", 0, "import dgl\n", "import glt_lightning.dgl as dgl\n", _OURS),
+    Replacement("003", 0, "import dgl.nn as dglnn\n", "import glt_lightning.dgl.nn as dglnn\n", _OURS),
+    Replacement("003", None, "'nccl'", "'gloo'", _CPU),
+    Replacement("003", None, "    torch.cuda.set_device(rank)\n", "", _CPU),
+    Replacement("003", None, ".cuda()", "", _CPU),
+    Replacement("003", None, "b.to(rank)", "b.to('cpu')", _CPU),
+    Replacement("003", None, ").to(rank)", ")", _CPU),
+    Replacement("003", None, ", device_ids=[rank], output_device=rank", "", _CPU),
+    Replacement("003", None, "tcp://127.0.0.1:12345", "file://{cwd}/rendezvous", "the port may be in use"),
+    Replacement("003", None, "batch_size=1024", "batch_size=64", "a small graph would give one batch"),
+    Replacement("003", None, "range(4)", "range(2)", _SMALL),
+    Replacement("003", None, "(proc_id, 4, data)", "(proc_id, 2, data)", _SMALL),
+]
+
+
+def replaced(seed: str, blocks: Sequence[str]) -> list[str]:
+    """The blocks as they run. Fails for a replacement that does not apply."""
+    blocks = list(blocks)
+    for each in (each for each in REPLACEMENTS if each.seed == seed):
+        at = range(len(blocks)) if each.block is None else [each.block]
+        at = [i for i in at if each.old in blocks[i]]
+        assert at, f"seed {seed}: nothing to replace: {each}"
+        for i in at:
+            blocks[i] = blocks[i].replace(each.old, each.new) if each.old else each.new + blocks[i]
+    return blocks
