@@ -1,7 +1,8 @@
 """A class name says one thing: it is defined once in the package.
 
-The rooms of others' names (`dgl/`, `distributed/`) may say it again, of a class with another signature, if that is a subclass
-of the class of this name: whoever has one has the other. A name without another signature is imported there, not defined.
+The rooms of others' names may say it again. In `dgl/`, of a class with another signature, if that is a subclass of the class of
+this name: whoever has one has the other. In `distributed/`, once: its loaders are made with GLT's arguments and own what
+ours are made by. A name without another signature is imported there, not defined.
 """
 
 import ast
@@ -9,22 +10,23 @@ from collections import defaultdict
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "glt_lightning"
-ROOMS = ("dgl/", "distributed/")
 
 
 def defined(package: Path) -> dict[str, list[str]]:
-    """Class name -> files that define it, but for rooms that subclass the class of the same name."""
+    """Class name -> files that define it, but for what rooms may repeat."""
     where = defaultdict(list)
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(package.rglob("*.py"), key=lambda each: each.relative_to(package).parts[0] == "distributed"):
         file = path.relative_to(package).as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and not (file.startswith(ROOMS) and _subclasses_its_name(node)):
+            if isinstance(node, ast.ClassDef) and not _repeats(file, node, where[node.name]):
                 where[node.name].append(file)
     return where
 
 
-def _subclasses_its_name(node: ast.ClassDef) -> bool:
-    return any(isinstance(base, ast.Attribute) and base.attr == node.name for base in node.bases)
+def _repeats(file: str, node: ast.ClassDef, found: list[str]) -> bool:
+    if file.startswith("dgl/"):
+        return any(isinstance(base, ast.Attribute) and base.attr == node.name for base in node.bases)
+    return file.startswith("distributed/") and len(found) == 1 and not found[0].startswith("distributed/")
 
 
 def test_every_class_name_is_defined_once():
@@ -33,12 +35,15 @@ def test_every_class_name_is_defined_once():
 
 def test_a_room_may_repeat_the_name_of_its_base_class_alone(tmp_path):
     code = {
-        "a.py": "class A: ...",
+        "a.py": "class A: ...\nclass B: ...",
         "dgl/a.py": "class A(a.A): ...",
         "dgl/b.py": "class A: ...",
         "b.py": "class A(a.A): ...",
+        "distributed/b.py": "class B: ...",
+        "distributed/c.py": "class C: ...\nclass C: ...",
     }
     for name, text in code.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert defined(tmp_path) == {"A": ["a.py", "b.py", "dgl/b.py"]}
+    found = {name: sorted(files) for name, files in defined(tmp_path).items()}
+    assert found == {"A": ["a.py", "b.py", "dgl/b.py"], "B": ["a.py"], "C": ["distributed/c.py", "distributed/c.py"]}

@@ -95,7 +95,7 @@ _HOMES = {
 }
 
 # Layers with names that GraphLearn-for-PyTorch's users know: `import glt_lightning as glt`, then glt.partition and so on.
-_LAYERS = ("data", "partition", "sampler")
+_LAYERS = ("data", "distributed", "loader", "partition", "sampler")
 
 __all__ = [*_HOMES, *_LAYERS, "__version__"]
 

@@ -7,13 +7,20 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The package's ``__getattr__``.  homes: name -> the module that defines it.
+def lazy_names(
+    package: str, homes: Mapping[str, str], refused: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
+    """The package's ``__getattr__``.  homes: name -> the module that defines it.  refused: name -> why there is none, and what to
+    use instead.
 
-    A name equal to the last part of its module is the module itself.
+    A name equal to the last part of its module is the module itself. Raises `OptionError` for a refused name.
     """
 
     def __getattr__(name: str) -> Any:
+        if refused is not None and name in refused:
+            from glt_lightning.errors import OptionError
+
+            raise OptionError(f"{package}.{refused[name].format(name=name)}")
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(homes[name])

@@ -32,6 +32,13 @@ def ring() -> dict[str, Any]:
     }
 
 
+def names_of_glt(stack: ExitStack) -> dict[str, Any]:
+    stack.callback(lambda: [names[each].shutdown() for each in ("loader", "links", "subgraphs")])
+    stack.callback(glt_lightning.distributed.shutdown_rpc)
+    names = ring() | {"data": Data(y=torch.from_numpy(RING % 3)), "torch": torch}
+    return names
+
+
 def names_of_pyg(_: ExitStack) -> dict[str, Any]:
     public = {name: getattr(glt_lightning, name) for name in glt_lightning.__all__ if name[0].isupper()}
     ours = {name: getattr(partition, name) for name in ("open_source", "partition_graph", "random_link_split")}
@@ -42,7 +49,7 @@ def names_of_pyg(_: ExitStack) -> dict[str, Any]:
 
 # Heading of the page -> what its rows need not make. What a stack is given ends after the table.
 NAMES: Mapping[str, Callable[[ExitStack], dict[str, Any]]] = {
-    "GLT": lambda _: ring(),
+    "GLT": names_of_glt,
     "PyG": names_of_pyg,
 }
 

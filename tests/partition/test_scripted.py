@@ -120,7 +120,7 @@ def test_equals_partition_graph(
     kind(
         **homogeneous, edge_assign_strategy="by_dst", splits={"train": seeds}, options=PartitionOptions(seed=3)
     ).partition()
-    options = PartitionOptions(num_parts=3, algorithm=algorithm, seed=3)
+    options = PartitionOptions(num_parts=3, algorithm=algorithm, seed=3, weights=["edge_weight"])
     partition_graph(array_source(homogeneous), tmp_path / "same", options, splits={"train": seeds.numpy()})
     same_arrays(read_folder(homogeneous["output_dir"]), read_folder(tmp_path / "same"))
 

@@ -40,7 +40,7 @@ class PartitionerBase(Assigner):
         node_feat_dtype: dtype to store it in; None: as it is.
         edge_feat: [E, D], stored as ``edge_attr``.
         edge_feat_dtype: dtype to store it in; None: as it is.
-        edge_weights: [E], stored as ``edge_weight``, float32.
+        edge_weights: [E], stored as ``edge_weight``, float32, and added to ``options.weights``: neighbours can be drawn by them.
         edge_assign_strategy: ``by_dst``: edges lie with their destination and batches hold in-neighbours, as in PyG.
             ``by_src``: they lie with their source and batches hold out-neighbours, with edges turned round.
         chunk_size: Ids per part that `FrequencyPartitioner` deals out at a time. The working memory of all is bounded by
@@ -98,7 +98,9 @@ class PartitionerBase(Assigner):
         kind = type(self)
         algorithm = self._algorithm or f"{kind.__module__}.{kind.__qualname__}"
         assert num_parts is not None
-        self.options = replace(options, num_parts=num_parts, algorithm=algorithm)
+        weights = [] if edge_weights is None else ["edge_weight"]  # GLT's with_weight draws by them
+        weights += [name for name in options.weights if name not in weights]
+        self.options = replace(options, num_parts=num_parts, algorithm=algorithm, weights=weights)
         self.graph = TensorGraph(
             num_nodes=num_nodes,
             edge_index=edge_index,

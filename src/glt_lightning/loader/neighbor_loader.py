@@ -119,6 +119,10 @@ class DistNeighborLoader:
     def plan(self) -> EpochPlan:
         return self._plan
 
+    def follow(self, plan: EpochPlan) -> None:
+        """Takes another plan of the same seeds, before the first iteration."""
+        self._plan = plan
+
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
         return len(self._plan)

@@ -67,12 +67,13 @@ def parse_bytes(name: str, value: int | str) -> int:
     return size
 
 
-def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors") -> tuple[int, ...]:
+def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors", least: int = 1) -> tuple[int, ...]:
     """Checks one list of fan-outs, first hop first: each -1 (all neighbours) or 1 to `MAX_FANOUT`.
 
     Args:
         num_neighbors: One integer per hop.
         name: The option, for the error message.
+        least: The least fan-out; 0 where this is one edge type of several, which a hop may leave out.
 
     Raises:
         OptionError: For an empty list or any other value.
@@ -88,7 +89,8 @@ def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors") -> tupl
     ok = isinstance(num_neighbors, (list, tuple)) and len(num_neighbors) > 0
     if ok:
         ok = all(
-            isinstance(k, int) and not isinstance(k, bool) and (k == -1 or 1 <= k <= MAX_FANOUT) for k in num_neighbors
+            isinstance(k, int) and not isinstance(k, bool) and (k == -1 or least <= k <= MAX_FANOUT)
+            for k in num_neighbors
         )
     if not ok:
         given = num_neighbors if isinstance(num_neighbors, (list, tuple)) else ()
@@ -96,6 +98,6 @@ def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors") -> tupl
         if any(isinstance(k, int) and k > MAX_FANOUT for k in given):
             hint = " Use -1 to take all neighbours."
         raise OptionError(
-            f"{name}: expected one integer per hop, each -1 (all) or 1 to {MAX_FANOUT}; got {num_neighbors!r}.{hint}"
+            f"{name}: expected one integer per hop, each -1 (all) or {least} to {MAX_FANOUT}; got {num_neighbors!r}.{hint}"
         )
     return tuple(num_neighbors)

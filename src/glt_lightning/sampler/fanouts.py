@@ -21,7 +21,10 @@ def fanout_table(
         raise OptionError(
             f"{name}: expected a list of fan-outs for each edge type; missing {missing}, unknown {unknown}."
         )
-    per_type = [parse_fanouts(given[n], f"{name}[{n}]") for n in names]
+    per_type = [parse_fanouts(given[n], f"{name}[{n}]", least=0) for n in names]
     if len({len(p) for p in per_type}) > 1:
         raise OptionError(f"{name}: expected equally many hops for every edge type; got {num_neighbors}.")
-    return tuple(zip(*per_type, strict=True))
+    hops = tuple(zip(*per_type, strict=True))
+    if empty := [hop for hop, fanouts in enumerate(hops) if not any(fanouts)]:
+        raise OptionError(f"{name}: hop {empty[0]} draws 0 neighbours of every edge type. Drop the hop.")
+    return hops

@@ -27,6 +27,7 @@ from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.server.plan import ServerPlan, open_parts
 from glt_lightning.server.server import GraphServer
+from glt_lightning.transport.base import CallHandler
 
 _AGAIN_S = 1.0  # between attempts to fill the cache; each waits for other servers as long as the deadlines allow
 _log = logging.getLogger(__name__)
@@ -72,18 +73,20 @@ class _Filling:
 class HostedServer:
     """A `GraphServer` with its partition, caches and connections, in this process. Close it.
 
+    calls: further operations that it offers.
+
     Raises `OptionError` for an address or parts that cannot be used, `PartitionError` for an incomplete folder.
     """
 
-    def __init__(self, plan: ServerPlan) -> None:
+    def __init__(self, plan: ServerPlan, calls: Mapping[str, CallHandler] | None = None) -> None:
         self._closing = ExitStack()
         try:
-            self._open(plan)
+            self._open(plan, calls or {})
         except BaseException:
             self._closing.close()
             raise
 
-    def _open(self, plan: ServerPlan) -> None:
+    def _open(self, plan: ServerPlan, calls: Mapping[str, CallHandler]) -> None:
         mapped = open_parts(plan)
         self._closing.callback(mapped.close)
         options, manifest = plan.cluster, mapped.manifest
@@ -113,7 +116,7 @@ class HostedServer:
             parts=partition.parts,
             peers=tuple(address for rank, address in enumerate(options.servers) if rank != plan.rank),
         )
-        graph = ClusterGraph(partition)
+        self.graph = graph = ClusterGraph(partition)
         if whole and plan.cache.keeps_rows:
             _log.warning("%s", NOTHING_TO_CACHE)
         filling = None if whole else _Filling(partition, plan.cache, options.num_workers)
@@ -131,7 +134,12 @@ class HostedServer:
             plan.address,
             rank=plan.rank,
             source=source,
-            services={**owner.calls, **GraphService(graph, partition.parts).calls, **FileService(partition).calls},
+            services={
+                **owner.calls,
+                **GraphService(graph, partition.parts).calls,
+                **FileService(partition).calls,
+                **calls,
+            },
             greet=link.greet,
         )
         self._closing.callback(self.server.close)

@@ -1,0 +1,132 @@
+"""A process that trains with the batches of servers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from glt_lightning.distributed.context import DistContext, DistRole
+from glt_lightning.distributed.meeting import ask_round
+from glt_lightning.distributed.requests import from_message, name_of, to_message
+from glt_lightning.distributed.session import Session, required, start, stop
+from glt_lightning.errors import DataError, OptionError, PeerError, RemoteError
+from glt_lightning.glt.fields import Lookup
+from glt_lightning.options import ClusterOptions
+from glt_lightning.transport.peer import PendingAnswer
+from glt_lightning.types import NodeType
+
+_GROUP = "_default_client"
+
+
+def init_client(
+    num_servers: int,
+    num_clients: int,
+    client_rank: int,
+    master_addr: str,
+    master_port: int | str,
+    num_rpc_threads: int = 4,
+    client_group_name: str | None = None,
+    is_dynamic: bool = False,
+    *,
+    cluster: ClusterOptions | None = None,
+) -> None:
+    """Says that this is client ``client_rank``, and finds the servers. A collective call of all clients.
+
+    is_dynamic: clients come and go; this one shares no calls with others.  cluster: deadlines and security.  num_rpc_threads: no
+    effect.
+    """
+    context = DistContext(
+        DistRole.CLIENT,
+        (client_group_name or _GROUP).replace("-", "_"),
+        num_clients,
+        client_rank,
+        num_servers + num_clients,
+        num_servers + client_rank,
+        servers=num_servers,
+        clients=num_clients,
+    )
+    session = start(context, cluster)
+    try:
+        group, rank, world = ("clients", client_rank, num_clients)
+        if is_dynamic:
+            group, rank, world = f"client {client_rank}", 0, 1
+        session.group = session.meet(master_addr, int(master_port), group, rank, world, is_master=False)
+        join_s = session.cluster.deadlines.join_s
+        addresses = ask_round(session.group.peer, "servers", 0, -1, num_servers, "", join_s)
+        session.job = session.group.exchange(secrets.token_hex(8))[0]
+        link = session.link("client")
+        transport = link.open_transport()
+        for number, address in enumerate(addresses):
+            session.peers.append(link.peer(f"server {number}", [address], transport))
+            session.ends.callback(session.peers[-1].close)
+        session.ends.callback(_say_left, session, addresses)
+    except BaseException:
+        stop(failed=True)
+        raise
+
+
+def shutdown_client() -> None:
+    """Waits for the other clients, closes the loaders and tells the servers, which end when all clients have."""
+    stop()
+
+
+def _say_left(session: Session, addresses: list[str]) -> None:
+    """One attempt each: a server may be gone."""
+    if session.failed:
+        return
+    deadlines = replace(session.cluster.deadlines, reconnect_s=1e-3)
+    link = session.link("client", deadlines=deadlines)
+    transport = link.open_transport()
+    for number, address in enumerate(addresses):
+        peer = link.peer(f"server {number}", [address], transport)
+        with suppress(PeerError):
+            peer.ask("left", {"rank": session.context.rank, "clients": session.context.clients}).result()
+        peer.close()
+
+
+class PendingRequest:
+    """The answer to `async_request_server`."""
+
+    def __init__(self, answer: PendingAnswer) -> None:
+        self._answer = answer
+
+    def wait(self) -> Any:
+        """Waits for the answer. Raises `DataError` for a call that the server refuses, `PeerError` for a lost server."""
+        try:
+            return from_message(self._answer.result()).get("value")
+        except RemoteError as error:
+            if error.kind in ("DataError", "OptionError"):
+                raise DataError(str(error)) from None
+            raise
+
+    result = value = wait
+
+
+def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> PendingRequest:
+    """Calls a function of a server by name: ``torch.cuda.device_count`` or a method of `DistServer`. Others are refused."""
+    session = required("request_server")
+    if not 0 <= server_rank < len(session.peers):
+        raise OptionError(f"server_rank: expected 0 to {len(session.peers) - 1}, got {server_rank}.")
+    message = to_message({"func": name_of(func), "args": list(args), "kwargs": kwargs})
+    return PendingRequest(session.peers[server_rank].ask("call", message.header, message.body))
+
+
+def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+    """As `async_request_server`; waits for the answer."""
+    return async_request_server(server_rank, func, *args, **kwargs).wait()
+
+
+def remote_labels(session: Session, number: int) -> tuple[Lookup | None, frozenset[NodeType]]:
+    """Labels that a server has beside its partition: asked for each batch."""
+    labelled = frozenset(request_server(number, "DistServer.get_labelled_types"))
+
+    def look_up(node_type: NodeType, ids: Tensor) -> Tensor:
+        found: Tensor = request_server(number, "DistServer.get_node_label", node_type, ids)
+        return found
+
+    return (look_up if labelled else None), labelled

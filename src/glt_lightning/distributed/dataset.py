@@ -1,0 +1,125 @@
+"""`DistDataset`: a partition folder as a process of a script has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
+from glt_lightning.errors import OptionError
+from glt_lightning.glt.given import read_labels
+from glt_lightning.types import NodeType
+
+
+class DistDataset:
+    """A partition folder of ours, and labels of all nodes.
+
+    Nothing is copied: the arrays are mapped, by all processes of a host together. ``load`` says which part this process maps;
+    a script of one process maps all.
+
+    edge_dir: of the loaders over it, as a default.  The other arguments are those of a graph in memory, which is not taken here.
+    """
+
+    def __init__(
+        self,
+        num_partitions: int = 1,
+        partition_idx: int = 0,
+        graph_partition: Any = None,
+        node_feature_partition: Any = None,
+        edge_feature_partition: Any = None,
+        whole_node_labels: Any = None,
+        *,
+        edge_dir: str = "out",
+        **in_memory: Any,
+    ) -> None:
+        given = {
+            "graph_partition": graph_partition,
+            "node_feature_partition": node_feature_partition,
+            "edge_feature_partition": edge_feature_partition,
+            **in_memory,
+        }
+        if unusable := [name for name, value in given.items() if value is not None]:
+            raise OptionError(
+                f"DistDataset: {unusable[0]}: parts in memory are not taken, because the processes of a host share mapped "
+                "files. Write a folder with glt.partition.RandomPartitioner(...).partition() and load() it; for one process "
+                "glt.data.Dataset takes tensors."
+            )
+        self.edge_dir, self.num_partitions, self.partition_idx = edge_dir, num_partitions, partition_idx
+        self.loaders = 0  # made so far
+        self._folder: Path | None = None
+        self._parts: tuple[int, ...] = ()
+        self._given_labels = whole_node_labels
+        self._opened: dict[tuple[int, ...] | None, LocalPartition] = {}
+        self._labels: dict[NodeType, Tensor] = {}
+
+    def load(
+        self,
+        root_dir: str | Path | None = None,
+        partition_idx: int | Sequence[int] = 0,
+        graph_mode: str = "ZERO_COPY",
+        input_layout: str = "COO",
+        feature_with_gpu: bool = True,
+        graph_caching: bool = False,
+        device_group_list: Any = None,
+        whole_node_label_file: str | Path | Mapping[NodeType, str | Path] | None = None,
+        device: Any = None,
+        *,
+        graph_dir: str | Path | None = None,
+    ) -> None:
+        """Opens a partition folder.
+
+        root_dir, or graph_dir: the folder.  partition_idx: the part, or the parts, of this process.  whole_node_label_file:
+        labels of all nodes [N, ...], for folders without ``y``.  The other arguments have no effect: all is mapped, and the
+        loaders say what a GPU has.
+        """
+        if (root_dir is None) == (graph_dir is None):
+            raise OptionError(
+                "DistDataset.load: root_dir: give the partition folder, once (graph_dir is another name)."
+            )
+        self._folder = Path(root_dir if root_dir is not None else graph_dir)  # type: ignore[arg-type]
+        manifest = Manifest.load(self._folder)
+        parts = (partition_idx,) if isinstance(partition_idx, int) else tuple(partition_idx)
+        if unknown := [p for p in parts if not 0 <= p < manifest.num_parts]:
+            raise OptionError(
+                f"partition_idx: {self._folder} has the parts 0 to {manifest.num_parts - 1}, got {unknown[0]}."
+            )
+        self._parts, self.num_partitions, self.partition_idx = tuple(sorted(set(parts))), manifest.num_parts, parts[0]
+        labels = whole_node_label_file if whole_node_label_file is not None else self._given_labels
+        self._labels = {} if labels is None else read_labels(labels, manifest.schema)
+
+    @property
+    def folder(self) -> Path:
+        if self._folder is None:
+            raise OptionError("DistDataset: no partition folder. Call load(root_dir, partition_idx) first.")
+        return self._folder
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest.load(self.folder)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The parts of this process."""
+        return self._parts
+
+    @property
+    def node_labels(self) -> dict[NodeType, Tensor]:
+        """Labels that are not in the folder."""
+        return self._labels
+
+    def open(self, *, whole: bool) -> LocalPartition:
+        """The mapped parts: all of them, or this process's own."""
+        parts = None if whole else self._parts
+        if parts not in self._opened:
+            self._opened[parts] = LocalPartition.open(self.folder, parts=parts)
+        return self._opened[parts]
+
+    def close(self) -> None:
+        """Releases the maps. Safe to call twice."""
+        for each in self._opened.values():
+            each.close()
+        self._opened.clear()

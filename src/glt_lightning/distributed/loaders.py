@@ -1,0 +1,284 @@
+"""GraphLearn-for-PyTorch's loaders over ours: batches with the fields of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from glt_lightning.distributed.dataset import DistDataset
+from glt_lightning.distributed.options import AnyWorkerOptions, CollocatedDistSamplingWorkerOptions
+from glt_lightning.distributed.places import Place, place_of
+from glt_lightning.distributed.session import current
+from glt_lightning.errors import OptionError
+from glt_lightning.glt.fields import GLTFields
+from glt_lightning.glt.given import read_seeds
+from glt_lightning.glt.links import link_spec
+from glt_lightning.glt.stored import StoredEdges
+from glt_lightning.loader import DistNeighborLoader as OurLoader, LoaderContext, LoaderSpec
+from glt_lightning.options import SamplingOptions
+
+_WEIGHTS = "edge_weight"
+
+
+class DistLoader:
+    """What GLT's loaders share. Iterating it again is the next epoch; an iteration may be left early.
+
+    Args:
+        data: A `DistDataset`; None with `RemoteDistSamplingWorkerOptions`.
+        make: Makes the loader of ours.
+        fields: What batches get.
+        batch_size, drop_last: As the loaders say.
+        to_device: Where batches go.
+        random_seed: Of all draws; None: torch's, of the first process.
+        with_edge: Batches have ``edge``.
+        worker_options: Who samples; None: this process.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        make: Callable[[LoaderContext, str], tuple[OurLoader, GLTFields]],
+        *,
+        batch_size: int,
+        drop_last: bool,
+        to_device: Any,
+        random_seed: int | None,
+        with_edge: bool,
+        worker_options: AnyWorkerOptions | None,
+    ) -> None:
+        self.data = data
+        self.worker_options = worker_options or CollocatedDistSamplingWorkerOptions()
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.to_device = torch.device("cpu" if to_device is None else to_device)
+        if self.to_device.type == "cuda" and not torch.cuda.is_available():
+            raise OptionError(f"to_device: {self.to_device}: this host has no CUDA device. Give torch.device('cpu').")
+        place = place_of(data, self.worker_options)
+        seed = _agreed(place, torch.initial_seed() if random_seed is None else random_seed)
+        self._context = LoaderContext(
+            place.graph,
+            SamplingOptions(with_edge=with_edge, **place.sampling),
+            seed=seed,
+            ranks=place.ranks,
+            pin_memory=place.pin_memory,
+            device=self.to_device,
+        )
+        if (session := current()) is not None:
+            session.opened.append(self)
+        try:
+            owner = session or data
+            assert owner is not None
+            owner.loaders += 1  # which is the same on all ranks, as they make their loaders in one order
+            self._loader, fields = make(self._context, f"loader {owner.loaders}")
+        except BaseException:
+            self.close()
+            raise
+        self._fields = replace(fields, with_edge=with_edge, labels=place.labels, labelled=place.labelled)
+
+    def __len__(self) -> int:
+        """Batches of this process in an epoch."""
+        plan = self._loader.plan
+        if self.drop_last and plan.steps is None:
+            return len(plan.seeds) // self.batch_size
+        return len(plan)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in islice(iter(self._loader), len(self)):
+            yield self._fields(self._context.to_device(batch))
+
+    def shutdown(self) -> None:
+        """Ends its iterations. Its sampler goes on where other processes may ask it for rows, until they have all ended, too."""
+        self._loader.close()
+        session = current()
+        if session is None or session.group is None or session.context.is_client():
+            self.close()
+
+    def close(self) -> None:
+        """Stops what samples. Safe to call twice."""
+        self._context.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class DistNeighborLoader(DistLoader):
+    """Batches around seed nodes.
+
+    Args:
+        data: A `DistDataset`; None with `RemoteDistSamplingWorkerOptions`.
+        num_neighbors: Fan-outs, first hop first, or by edge type; -1 for all, and by edge type 0 for none.
+        input_nodes: This process's seeds: ids or a mask, (node type, ids), a `Split`, or paths of tensors.
+        batch_size, shuffle, drop_last: Of the seeds of this process. With ``shuffle`` all processes have equally many batches.
+        with_edge: Batches have ``edge``, the user's ids of edges.
+        with_weight: Draw by ``edge_weight``.
+        edge_dir: ``out`` or ``in``, as the partition was made.
+        collect_features: Batches have ``x`` and ``edge_attr``.
+        to_device: Where batches go.
+        random_seed: Of all draws; None: torch's.
+        worker_options: Who samples; None: this process.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: Any,
+        input_nodes: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str = "out",
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: AnyWorkerOptions | None = None,
+    ) -> None:
+        def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
+            stored = StoredEdges(context.graph.manifest, edge_dir)
+            fanouts = stored.fanouts(num_neighbors)
+            spec = node_spec(context, name, input_nodes, fanouts, batch_size, shuffle, weight_of(with_weight, stored))
+            return _every_epoch_anew(context.make_loader(spec)), GLTFields(collect_features=collect_features)
+
+        super().__init__(
+            data,
+            make,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            to_device=to_device,
+            random_seed=random_seed,
+            with_edge=with_edge,
+            worker_options=worker_options,
+        )
+
+
+class DistSubGraphLoader(DistLoader):
+    """Batches of all edges among seeds and their neighbours: ``node``, ``edge``, ``mapping``. Homogeneous graphs alone.
+
+    num_neighbors: None: the seeds alone.  The other arguments are those of `DistNeighborLoader`.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        input_nodes: Any,
+        num_neighbors: Any = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str = "out",
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: AnyWorkerOptions | None = None,
+    ) -> None:
+        def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
+            stored = StoredEdges(context.graph.manifest, edge_dir)
+            fanouts = stored.fanouts([] if num_neighbors is None else num_neighbors)
+            spec = node_spec(context, name, input_nodes, fanouts, batch_size, shuffle, weight_of(with_weight, stored))
+            return _every_epoch_anew(context.make_subgraph_loader(spec)), GLTFields(collect_features=collect_features)
+
+        super().__init__(
+            data,
+            make,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            to_device=to_device,
+            random_seed=random_seed,
+            with_edge=with_edge,
+            worker_options=worker_options,
+        )
+
+
+class DistLinkNeighborLoader(DistLoader):
+    """Batches around edges and negatives.
+
+    edge_label_index: edges of this process, int [2, S], or (edge type, edges).  edge_label: [S].  neg_sampling: a
+    `NegativeSampling`, ``binary`` or ``("triplet", 2)``.  The other arguments are those of `DistNeighborLoader`.
+    """
+
+    def __init__(
+        self,
+        data: DistDataset | None,
+        num_neighbors: Any,
+        batch_size: int = 1,
+        edge_label_index: Any = None,
+        edge_label: Any = None,
+        neg_sampling: Any = None,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        with_edge: bool = False,
+        with_weight: bool = False,
+        edge_dir: str = "out",
+        collect_features: bool = False,
+        to_device: Any = None,
+        random_seed: int | None = None,
+        worker_options: AnyWorkerOptions | None = None,
+    ) -> None:
+        def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
+            stored = StoredEdges(context.graph.manifest, edge_dir)
+            spec, swap = link_spec(stored, name, edge_label_index, edge_label, neg_sampling)
+            spec = replace(
+                spec,
+                num_neighbors=stored.fanouts(num_neighbors),
+                batch_size=batch_size,
+                shuffle=shuffle,
+                exact=not shuffle,
+                per_rank=context.world_size > 1,
+                weight_attr=weight_of(with_weight, stored),
+            )
+            loader = _every_epoch_anew(context.make_link_loader(spec))
+            return loader, GLTFields(collect_features=collect_features, swap=swap)
+
+        super().__init__(
+            data,
+            make,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            to_device=to_device,
+            random_seed=random_seed,
+            with_edge=with_edge,
+            worker_options=worker_options,
+        )
+
+
+def node_spec(
+    context: LoaderContext, name: str, input_nodes: Any, fanouts: Any, batch_size: int, shuffle: bool, weights: Any
+) -> LoaderSpec:
+    """A loader of this process's own seeds."""
+    given = read_seeds(input_nodes, context.graph.schema)
+    return LoaderSpec(
+        name=name,
+        num_neighbors=fanouts,
+        batch_size=batch_size,
+        seeds=given.seeds,
+        split=given.split,
+        node_type=None if given.split else given.node_type,
+        per_rank=context.world_size > 1 and given.seeds is not None,
+        shuffle=shuffle,
+        exact=not shuffle,
+        weight_attr=weights,
+    )
+
+
+def weight_of(with_weight: bool, stored: StoredEdges) -> Any:
+    """By which attribute edges are drawn."""
+    return _WEIGHTS if with_weight else None
+
+
+def _every_epoch_anew(loader: OurLoader) -> OurLoader:
+    """Without ``shuffle`` every seed comes once, as in an evaluation, but with new draws in each epoch, as in training."""
+    plan = loader.plan
+    if plan.exact and plan.world_size == 1:
+        loader.follow(replace(plan, exact=False))
+    return loader
+
+
+def _agreed(place: Place, seed: int) -> int:
+    """Rank 0's seed."""
+    return int(place.ranks.exchange(str(seed))[0]) % (1 << 63)

@@ -1,0 +1,228 @@
+"""A process that serves its parts of the graph, and makes batches for clients."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt_lightning.distributed.context import DistContext, DistRole
+from glt_lightning.distributed.dataset import DistDataset
+from glt_lightning.distributed.meeting import Group, ask_round
+from glt_lightning.distributed.requests import CallTable
+from glt_lightning.distributed.session import Session, required, start, stop
+from glt_lightning.errors import DataError, OptionError, PeerError
+from glt_lightning.options import ClusterOptions
+from glt_lightning.server.hosted import HostedServer
+from glt_lightning.server.plan import ServerPlan
+from glt_lightning.tensors.reader import GraphReader
+from glt_lightning.tensors.space import row_spaces
+from glt_lightning.transport.base import Caller, CallHandler
+from glt_lightning.transport.message import Message, read_integer
+
+_log = logging.getLogger(__name__)
+_GROUP = "_default_server"
+_LOOK_S = 1.0  # how often a server looks whether it is still needed
+_PORTS = range(15000, 30000)  # below those that systems give out: a server that is started again finds its own free
+_TRIES = 100
+_CALLABLE = (
+    "get_dataset_meta",
+    "get_edge_size",
+    "get_labelled_types",
+    "get_node_feature",
+    "get_node_label",
+    "get_node_partition_id",
+    "get_tensor_size",
+)
+
+
+class DistServer:
+    """What clients may call of a server with `request_server`."""
+
+    def __init__(
+        self, session: Session, group: Group, dataset: DistDataset, address: str, addresses: list[str]
+    ) -> None:
+        self._session, self._group, self._dataset, self._address = session, group, dataset, address
+        self._left: set[int] = set()
+        self._all_left = threading.Event()
+        options = replace(session.cluster, servers=addresses)
+        plan = ServerPlan(
+            directory=str(dataset.folder.resolve()),
+            cluster=options,
+            address=address,
+            rank=group.rank,
+            parts=dataset.parts,
+        )
+        table = {f"DistServer.{name}": getattr(self, name) for name in _CALLABLE}
+        table["torch.cuda.device_count"] = torch.cuda.device_count
+        calls: dict[str, CallHandler] = {"call": CallTable(table), "left": self._client_left}
+        self._hosted = HostedServer(plan, calls)
+        self._reader = GraphReader.of(self._hosted.graph)
+        self._spaces = {space.of: space for space in row_spaces(self._hosted.graph.manifest)}
+
+    def close(self) -> None:
+        self._hosted.close()
+
+    @property
+    def num_clients(self) -> int:
+        """Clients that have a loader now."""
+        return int(self._hosted.server.status()["num_clients"])
+
+    # What clients may call
+
+    def get_dataset_meta(self) -> list[Any]:
+        """[number of parts, first part of this server, node types, edge types]; the types are None in a homogeneous graph."""
+        schema = self._hosted.graph.schema
+        types = (None, None) if schema.homogeneous else (list(schema.node_types), [list(e) for e in schema.edge_types])
+        return [self._dataset.num_partitions, self._dataset.partition_idx, *types]
+
+    def get_node_label(self, node_type: str | None, index: Tensor) -> Tensor:
+        own = self._dataset.node_labels
+        kind = self._node_type(node_type)
+        return own[kind][index] if kind in own else self._attribute(kind, "y", index)
+
+    def get_node_feature(self, node_type: str | None, index: Tensor) -> Tensor:
+        return self._attribute(self._node_type(node_type), "x", index)
+
+    def get_tensor_size(self, node_type: str | None) -> list[int]:
+        kind = self._node_type(node_type)
+        space = self._spaces[kind]
+        return [space.num_rows, *self._reader.open(space, "x").row_shape]
+
+    def get_node_partition_id(self, node_type: str | None, index: Tensor) -> Tensor:
+        space = self._spaces[self._node_type(node_type)]
+        return torch.from_numpy(space.parts_of(self._reader.rows_of(space, index.numpy())).astype("i8"))
+
+    def get_edge_size(self, edge_type: Any = None, layout: str = "coo") -> list[int]:
+        """[number of source nodes, number of destination nodes] of an edge type."""
+        schema, counts = self._hosted.graph.schema, self._hosted.graph.manifest.num_nodes
+        found = schema.edge_types[0] if edge_type is None else tuple(edge_type)
+        if found not in schema.edge_types:
+            raise DataError(f"get_edge_size: the graph has no edge type {found!r}.")
+        return [counts[schema.node_index(found[0])], counts[schema.node_index(found[2])]]
+
+    def get_labelled_types(self) -> list[str]:
+        """Node types with labels that are not in the partition."""
+        return sorted(self._dataset.node_labels)
+
+    def _node_type(self, given: str | None) -> str:
+        types = self._hosted.graph.schema.node_types
+        if given is None and len(types) == 1:
+            return types[0]
+        if given not in types:
+            raise DataError(f"node_type: expected one of {', '.join(types)}, got {given!r:.100}.")
+        return given
+
+    def _attribute(self, node_type: str, name: str, index: Tensor) -> Tensor:
+        space = self._spaces[node_type]
+        if name not in self._reader.names(space):
+            raise DataError(f"nodes of type {node_type!r} have no {name}.")
+        return torch.from_numpy(self._reader.open(space, name).read(self._reader.rows_of(space, index.numpy())))
+
+    # The end
+
+    def _client_left(self, message: Message, _caller: Caller) -> Message:
+        clients = self._session.context.clients or read_integer(message.header, "clients", 0, 1 << 20)
+        self._left.add(read_integer(message.header, "rank", 0, 1 << 20))
+        if clients and len(self._left) >= clients:
+            self._all_left.set()
+        return Message({})
+
+    def wait(self, look_s: float = _LOOK_S) -> None:
+        """Until all clients have left. Raises `PeerError` where they are gone without a word."""
+        idle, needed, limit_s = 0.0, False, self._session.cluster.deadlines.reconnect_s
+        while not self._all_left.wait(look_s):
+            if self._group.rank:  # the first server may have been started again, and knows nobody
+                with suppress(PeerError):
+                    ask_round(
+                        self._group.peer, self._group.name, 0, self._group.rank, self._group.world, self._address, 0
+                    )
+            there = self.num_clients > 0
+            needed, idle = needed or there, 0.0 if there else idle + look_s
+            if needed and idle > limit_s:
+                raise PeerError(
+                    f"{self._session.name}: no client for {limit_s:g} s (cluster.deadlines.reconnect_s), and not all of them "
+                    "said that they are done (shutdown_client). Look for the error of a client."
+                )
+
+
+def init_server(
+    num_servers: int,
+    server_rank: int,
+    dataset: DistDataset,
+    master_addr: str,
+    master_port: int | str,
+    num_clients: int = 0,
+    num_rpc_threads: int = 16,
+    request_timeout: float = 180,
+    server_group_name: str | None = None,
+    is_dynamic: bool = False,
+    *,
+    cluster: ClusterOptions | None = None,
+) -> None:
+    """Serves the parts of ``dataset`` as server ``server_rank``, from now on.
+
+    Server 0 listens at ``master_addr:master_port``, where servers and clients meet; each server listens at a port of its own. A
+    server that is started again with the same arguments goes on. num_clients: that it waits for in `wait_and_shutdown_server`.
+    cluster: sampler processes (``num_workers``, ``worker_devices``), deadlines, limits, security. num_rpc_threads, is_dynamic:
+    no effect, as clients may always come and go.
+    """
+    if not isinstance(dataset, DistDataset):
+        raise OptionError(f"dataset: expected a DistDataset, got {type(dataset).__name__}.")
+    name = (server_group_name or _GROUP).replace("-", "_")
+    total = num_servers + num_clients
+    context = DistContext(
+        DistRole.SERVER, name, num_servers, server_rank, total, server_rank, servers=num_servers, clients=num_clients
+    )
+    session = start(context, cluster, request_timeout)
+    try:
+        group = session.meet(
+            master_addr, int(master_port), "servers", server_rank, num_servers, is_master=server_rank == 0
+        )
+        address = free_address(session.own_host(), f"{master_addr}:{master_port}/{server_rank}")
+        server = DistServer(session, group, dataset, address, group.exchange(address))
+    except BaseException:
+        stop(failed=True)
+        raise
+    session.served = server
+    session.ends.callback(server.close)
+
+
+def get_server() -> DistServer:
+    """The server of this process. Raises `OptionError` where there is none."""
+    served = required("get_server").served
+    if not isinstance(served, DistServer):
+        raise OptionError("get_server: this process is no server. Call init_server first.")
+    return served
+
+
+def wait_and_shutdown_server() -> None:
+    """Serves until all clients have called `shutdown_client`, or ended in order."""
+    server = get_server()
+    try:
+        server.wait()
+    finally:
+        stop()
+
+
+def free_address(host: str, key: str) -> str:
+    """An address of this host that the server of this name finds again when it is started again."""
+    first = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
+    shown, family = (f"[{host}]", socket.AF_INET6) if ":" in host else (host, socket.AF_INET)
+    for attempt in range(_TRIES):
+        port = _PORTS[(first + attempt * 7919) % len(_PORTS)]
+        with socket.socket(family, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return f"{shown}:{port}"
+    raise OptionError(
+        f"init_server: none of {_TRIES} ports of {host} between {_PORTS[0]} and {_PORTS[-1]} is free. Check that {host} is an "
+        "address of this host (cluster=ClusterOptions(host=...))."
+    )

@@ -1,0 +1,81 @@
+"""Worker mode: every process trains, and samples for itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from glt_lightning.distributed.context import DistContext, DistRole
+from glt_lightning.distributed.options import CollocatedDistSamplingWorkerOptions
+from glt_lightning.distributed.session import current, required, start, stop
+from glt_lightning.errors import OptionError
+from glt_lightning.options import ClusterOptions
+
+_GROUP = "_default_worker"
+
+
+def init_worker_group(
+    world_size: int, rank: int, group_name: str | None = None, *, cluster: ClusterOptions | None = None
+) -> None:
+    """Says that this is worker ``rank`` of ``world_size``. Workers meet when the first of them needs another one: at the first
+    loader, or in `init_rpc`.
+
+    cluster: security, deadlines and limits of what the processes tell each other.
+    """
+    context = DistContext(DistRole.WORKER, (group_name or _GROUP).replace("-", "_"), world_size, rank, world_size, rank)
+    start(context, cluster)
+
+
+def init_rpc(
+    master_addr: str,
+    master_port: int | str,
+    num_rpc_threads: int = 16,
+    rpc_timeout: float = 180,
+    is_dynamic: bool = False,
+) -> None:
+    """Meets the other workers at ``master_addr:master_port``, where worker 0 listens. num_rpc_threads, is_dynamic: no effect."""
+    session = required("init_rpc")
+    given = CollocatedDistSamplingWorkerOptions(master_addr, master_port, num_rpc_threads, rpc_timeout)
+    session.timeout_s = given.rpc_timeout
+    session.join_workers(*given.address())
+
+
+def rpc_is_initialized() -> bool:
+    session = current()
+    return session is not None and session.group is not None
+
+
+def shutdown_rpc(graceful: bool = True) -> None:
+    """Ends what this process has open. graceful: after all others have come here, too."""
+    stop(failed=not graceful)
+
+
+def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
+    """The objects of all processes of this role by their names; values that JSON can represent. A collective call."""
+    session = required("all_gather")
+    context = session.context
+    try:
+        text = json.dumps(obj, allow_nan=True)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"all_gather: expected numbers, strings, lists and dictionaries, because nothing is unpickled here ({error}). Use "
+            "torch.distributed.all_gather for tensors."
+        ) from None
+    texts = _exchange("all_gather", text, timeout)
+    return {f"{context.group_name}_{rank}": json.loads(each) for rank, each in enumerate(texts)}
+
+
+def barrier(timeout: float | None = None) -> None:
+    """Waits for all processes of this role. Raises `PeerError` where one does not come in time."""
+    _exchange("barrier", "", timeout)
+
+
+def _exchange(who: str, text: str, timeout: float | None) -> list[str]:
+    session = required(who)
+    if session.context.world_size == 1:
+        return [text]
+    if session.group is None:
+        raise OptionError(
+            f"{who}: the processes have not met. Call init_rpc(master_addr, master_port) first, on all of them."
+        )
+    return session.group.exchange(text, timeout)

@@ -1,0 +1,143 @@
+"""Scripts with GraphLearn-for-PyTorch's names, run as processes by the tests: ``python scripts.py ROLE ...``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import glt_lightning as glt
+from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions
+from tests.helpers.rings import NODES, dataset, ring_edges
+
+dist = glt.distributed
+CLUSTER = ClusterOptions(
+    num_workers=1,
+    deadlines=DeadlineOptions(connect_s=5, call_s=20, reconnect_s=60, join_s=120),
+    retry=RetryOptions(first_s=0.05, most_s=0.2),
+)
+
+
+def checked(batch: Any) -> list[int]:
+    """The seeds of a batch of the ring."""
+    assert torch.equal(batch.x[:, 0].long(), batch.node)
+    assert torch.equal(batch.y, batch.node * 10)
+    sampled, seeds = batch.node[batch.edge_index]
+    assert torch.equal(ring_edges()[:, batch.edge], torch.stack([seeds, sampled]))
+    assert torch.equal(batch.edge_attr[:, 0].long(), batch.edge)
+    return batch.batch.tolist()
+
+
+def loader(data: Any, seeds: torch.Tensor, options: Any, **given: Any) -> Any:
+    asked = {"batch_size": 5, "with_edge": True, "collect_features": True, "random_seed": 1, "worker_options": options}
+    return dist.DistNeighborLoader(data, [2, 2], seeds, **asked | given)
+
+
+def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str) -> None:
+    """Trains two epochs; where ``early`` is its rank, it leaves a loader early and ends first."""
+    me, count = int(rank), int(world)
+    dist.init_worker_group(count, me, "distributed-trainer", cluster=CLUSTER)
+    options: Any = dist.CollocatedDistSamplingWorkerOptions("localhost", port)
+    if kind == "mp":
+        options = dist.MpDistSamplingWorkerOptions(num_workers=1, master_addr="localhost", master_port=int(port))
+    data, mine = dataset(Path(folder), me), torch.arange(NODES)[me::count]
+    train = loader(data, mine, options, shuffle=True)
+    test = loader(data, mine[: 5 + me], options)
+    for _ in range(2):
+        assert sorted(seed for batch in train for seed in checked(batch)) == mine.tolist()
+    for batch in train:
+        checked(batch)
+        if early == rank:
+            break
+    assert [seed for batch in test for seed in checked(batch)] == mine[: 5 + me].tolist()
+    assert dist.all_gather(me) == {f"distributed_trainer_{r}": r for r in range(count)}
+    dist.barrier()
+    if early == rank:
+        train.shutdown()
+    print(f"worker {rank} is done", flush=True)
+
+
+def server(folder: str, port: str, rank: str, servers: str, clients: str) -> None:
+    data = dataset(Path(folder), int(rank))
+    dist.init_server(
+        num_servers=int(servers),
+        num_clients=int(clients),
+        server_rank=int(rank),
+        dataset=data,
+        master_addr="localhost",
+        master_port=int(port),
+        num_rpc_threads=16,
+        server_group_name="distributed-server",
+        cluster=CLUSTER,
+    )
+    context = dist.get_context()
+    assert (context.role, context.global_rank, context.global_world_size) == (
+        dist.DistRole.SERVER,
+        int(rank),
+        int(servers) + int(clients),
+    )
+    print(f"server {rank} serves as {os.getpid()}", flush=True)
+    dist.wait_and_shutdown_server()
+    print(f"server {rank} is done", flush=True)
+
+
+def client(folder: str, port: str, rank: str, servers: str, clients: str, early: str) -> None:
+    me, count = int(rank), int(clients)
+    dist.init_client(
+        num_servers=int(servers),
+        num_clients=count,
+        client_rank=me,
+        master_addr="localhost",
+        master_port=int(port),
+        client_group_name="distributed-trainer-client",
+        cluster=CLUSTER,
+    )
+    context = dist.get_context()
+    assert context.worker_name == f"distributed_trainer_client_{me}"
+    target = context.rank % context.num_servers()
+    devices = dist.request_server(target, func=torch.cuda.device_count)
+    options = dist.RemoteDistSamplingWorkerOptions(
+        server_rank=target,
+        num_workers=2,
+        worker_devices=[torch.device("cuda", i % devices) for i in range(2)] if devices else None,
+        master_addr="localhost",
+        master_port=11112,
+        buffer_size="1GB",
+        prefetch_size=4,
+    )
+    mine = torch.arange(NODES)[me::count]
+    train = loader(None, mine, options, shuffle=True)
+    seen = []
+    for number, batch in enumerate(train):
+        seen += checked(batch)
+        if number == 0:
+            print(f"client {rank} has a batch", flush=True)
+            if early == "wait":
+                while not Path(folder, "go on").exists():
+                    time.sleep(0.02)
+    assert sorted(seen) == mine.tolist()
+    for batch in train:
+        checked(batch)
+        if early == rank:
+            break
+    server = dist.DistServer
+    two = torch.tensor([3, 9])
+    assert dist.request_server(0, server.get_dataset_meta) == [int(servers), 0, None, None]
+    assert dist.request_server(0, server.get_node_feature, None, two).tolist() == [[3.0], [9.0]]
+    assert dist.async_request_server(0, server.get_node_label, None, two).wait().tolist() == [30, 90]
+    assert dist.request_server(0, server.get_tensor_size, None) == [NODES, 1]
+    assert set(dist.request_server(0, server.get_node_partition_id, None, two).tolist()) <= set(range(int(servers)))
+    assert dist.request_server(0, server.get_edge_size) == [NODES, NODES]
+    if early != rank:  # the other one ends without it
+        dist.shutdown_client()
+    print(f"client {rank} is done", flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
