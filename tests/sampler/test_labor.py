@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
 from glt_lightning.options import DrawOptions, SamplingOptions
 from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.khop import neighbor_source
@@ -116,6 +116,35 @@ def test_equal_weights_change_no_pick(tmp_path: Path) -> None:
     assert picks(copies(tmp_path / "2", rows, 50, [4.0] * 9, 3), rows, 2, weights=("edge_weight",)) == found
 
 
+def test_batches_that_draw_neighbours_alike(tmp_path: Path) -> None:
+    """`batch_dependency`: a node has the same neighbours in three batches; negatives are drawn as ever. What is resumed in the
+    middle of such a run goes on as it would have."""
+    whole, cites = partitioned(small_hetero(), tmp_path, 2), ("paper", "cites", "paper")
+    every = np.arange(200)
+    spec = LoaderSpec(name="t", seeds=np.tile(every, 6), node_type="paper", num_neighbors=[2], batch_size=200)
+    edges = {"edge_label_index": np.tile(every, (2, 6)), "edge_type": "paper__cites__paper", "neg_sampling": "binary"}
+    links = LinkSpec(name="l", num_neighbors=[2], batch_size=200, **edges)
+    with (
+        LoaderContext(whole, SamplingOptions(batch_dependency=3), seed=1) as alike,
+        LoaderContext(whole, SamplingOptions(), seed=1) as apart,
+    ):
+
+        def drawn(loader) -> list:
+            return [(b["paper"].n_id.tolist(), b[cites].edge_index.tolist()) for b in loader]
+
+        loader = alike.make_loader(spec)
+        found = drawn(loader)
+        assert found[0] == found[1] == found[2] != found[3] == found[4] == found[5]
+        loader.load_state_dict(loader.state_dict() | {"delivered": 2})
+        assert drawn(loader) == found[2:]
+        assert len({str(each) for each in drawn(apart.make_loader(spec))}) == 6
+        with pytest.raises(OptionError, match="cannot resume: batch_dependency: 3 in the checkpoint, None now"):
+            apart.make_loader(spec).load_state_dict(loader.state_dict() | {"delivered": 2})
+        negatives = [[b[cites].edge_label_index.tolist() for b in c.make_link_loader(links)] for c in (alike, apart)]
+        assert negatives[0] == negatives[1]
+        assert len({str(each) for each in negatives[0]}) == 6
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batches_of_a_loader(tmp_path: Path, workers: int) -> None:
     """Fewer nodes, in a graph of several types. A checkpoint resumes to the same batches, and only with the same method."""
@@ -143,6 +172,7 @@ def test_batches_of_a_loader(tmp_path: Path, workers: int) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"batch_dependency": 0}, "sampling.batch_dependency: .*1.*0"),
         ({"method": "labour"}, "sampling.method: expected neighbor.*labor.*'labour'"),
         (
             {"method": "labor", "replace": True},

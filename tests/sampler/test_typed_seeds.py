@@ -150,14 +150,17 @@ def over_the_wire(farm: Farm, remote: DirectRows) -> PeerRows:
 
 
 def requests(whole: LocalPartition, count: int = 6) -> Iterator[BatchRequest]:
-    """Papers are the loader's own seeds; some batches have authors, too, and one has no paper."""
+    """Papers are the loader's own seeds; some batches have authors, too, and one has no paper. Two draw neighbours alike."""
     rng, gid_of = np.random.default_rng(0), gids_of(whole)
     for number in range(count):
         papers, authors = gid_of[1][rng.integers(0, 200, 9 * (number > 0))], gid_of[0][rng.integers(0, 80, number)]
         writes = np.stack([gid_of[1][np.repeat(np.arange(200), 80)], gid_of[0][np.tile(np.arange(80), 200)]])
         excluded = ExcludedEdges.of({0: tuple(writes[:, rng.random(writes.shape[1]) < 0.3])}) if number % 2 else None
         more = {0: authors} if number else {}
-        yield BatchRequest(number, 99 + number, papers, np.arange(len(papers)), more, excluded=excluded)
+        shared = 2**64 - 1 if number in (2, 3) else None
+        yield BatchRequest(
+            number, 99 + number, papers, np.arange(len(papers)), more, excluded=excluded, neighbor_key=shared
+        )
 
 
 @pytest.mark.parametrize("kind", ["processes", "flight", "handover"])

@@ -104,9 +104,11 @@ def share_out(
 ) -> EpochPlan:
     """Who takes which seeds. With ``per_rank`` seeds a collective call. Raises `OptionError` for seeds that do not fit."""
     if spec.per_rank:
-        return _own_plan(spec, seeds, seed, ranks)
-    owners = _owner_ranks(seeds, manifest, ranks.world_size) if sampling.seed_placement == "owner" else None
-    return _shared_plan(spec, seeds, seed, ranks, owners)
+        plan = _own_plan(spec, seeds, seed, ranks)
+    else:
+        owners = _owner_ranks(seeds, manifest, ranks.world_size) if sampling.seed_placement == "owner" else None
+        plan = _shared_plan(spec, seeds, seed, ranks, owners)
+    return replace(plan, batch_dependency=sampling.batch_dependency)
 
 
 def plan_identity(
@@ -116,6 +118,8 @@ def plan_identity(
     the seeds of each type."""
     spec = specs[0]
     identity: dict[str, Any] = {"graph": graph_identity(manifest), "world_size": ranks.world_size}
+    # None where it is not asked for, so that a checkpoint with another value is noticed; those of earlier releases lack it
+    identity["batch_dependency"] = plan.batch_dependency if plan.batch_dependency > 1 else None
     if spec.per_rank:  # the state is the same on every rank, so it cannot hold what one rank alone has
         return identity
     identity |= seeds_identity(specs, manifest, seeds, plan)

@@ -44,6 +44,8 @@ class SamplingOptions(WorkerOptions):
         num_threads: Threads that share the work of one batch.
         method: How neighbours are drawn. ``neighbor``: for each node on its own. ``labor``: LABOR-0; the nodes of a hop choose
             the same neighbours where they share some, so that a batch has fewer nodes; each node on its own draws as ever.
+        batch_dependency: So many batches of a rank, one after another, draw neighbours alike: a node that is in several of them
+            has the same neighbours in each. More of what a batch needs is then in a cache. 1: each batch draws on its own.
         replace: Draw neighbours with replacement.
         weight_attr: Edge attribute by which neighbours are drawn, one of ``partition.weights``: for all edge types that have it,
             or by edge type, ``{user__rates__item: rating}``. Edges of other types are drawn uniformly. An edge of weight 0 is
@@ -103,6 +105,7 @@ class SamplingOptions(WorkerOptions):
     prefetch: int = 2
     num_threads: int = 1
     method: Method = "neighbor"
+    batch_dependency: int = 1
     replace: bool = False
     weight_attr: WeightAttr = None
     time_attr: str | None = None
@@ -174,6 +177,7 @@ class SamplingOptions(WorkerOptions):
 
     def _check_method(self) -> None:
         one_of("sampling.method", self.method, METHODS)
+        at_least("sampling.batch_dependency", self.batch_dependency, 1)
         if self.method == "labor" and self.replace:
             raise OptionError(
                 "sampling.replace: sampling.method labor draws each neighbour at most once. Remove one of them."

@@ -79,7 +79,8 @@ def write_request(request: BatchRequest) -> tuple[dict[str, Any], np.ndarray]:
     further |= {} if request.excluded is None else request.excluded.to_arrays()
     further |= {} if request.trees is None else request.trees.to_arrays()
     arrays, body = pack({"seeds": request.seeds, "input_id": request.input_id, **further})
-    return {"number": request.number, "key": request.key, "arrays": arrays}, body
+    shared = {} if request.neighbor_key is None else {"neighbor_key": request.neighbor_key}
+    return {"number": request.number, "key": request.key, "arrays": arrays} | shared, body
 
 
 def read_request(message: Message) -> BatchRequest:
@@ -106,6 +107,7 @@ def read_request(message: Message) -> BatchRequest:
         link,
         ExcludedEdges.from_arrays(arrays),
         Trees.from_arrays(arrays),
+        read_integer(message.header, "neighbor_key", 0, 2**64 - 1) if "neighbor_key" in message.header else None,
     )
 
 

@@ -97,9 +97,9 @@ class KHopSampler:
         """
         if self._links is None:
             seeds = request.typed_seeds(self.source.config.seed_type)
-            found = k_hop(self.source, seeds, request.key, request.excluded, request.trees)
+            found = k_hop(self.source, seeds, request.key_of_neighbors, request.excluded, request.trees)
             return assemble(self.source, request, found)
         ends = self._links.find(request)
-        found = k_hop(self.source, ends.seeds, request.key, ends.excluded, ends.trees)
+        found = k_hop(self.source, ends.seeds, request.key_of_neighbors, ends.excluded, ends.trees)
         self.source.local.counters.add(ends.counters)
         return assemble(self.source, request, found, ends.arrays, ends.examples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -49,6 +49,7 @@ class EpochPlan:
     weights: float64 [S]: each epoch draws S seeds with replacement, a seed as often as its weight says, in place of a new
         order; without ``shuffle`` every epoch draws the same. For training alone. None: every seed once.
 
+    batch_dependency: so many batches, one after another, draw their neighbours with the key of the first of them.
     steps: yield this many batches, starting over with new draws where the seeds are used up; for ranks whose seeds
         differ (each then plans as if alone). None: as many as the seeds make.
 
@@ -80,6 +81,7 @@ class EpochPlan:
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     weights: np.ndarray | None = None
     bounds: Trees | None = None
+    batch_dependency: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -126,7 +128,11 @@ class EpochPlan:
     def requests(self, epoch: int, start: int = 0) -> Iterator[BatchRequest]:
         """Yields the `BatchRequest` of each step from ``start`` on."""
         for number, key, positions in self._batches(epoch, start):
-            yield self.request(number, key, positions)
+            request = self.request(number, key, positions)
+            if self.batch_dependency > 1:
+                first = self._begin(number - number % self.batch_dependency)
+                request = replace(request, neighbor_key=self._key(epoch, first))
+            yield request
 
     def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:
         """The batch of the seeds at ``positions``."""
@@ -139,11 +145,18 @@ class EpochPlan:
         order = self._order(epoch)
         first, sizes = self._shares
         for number in range(start, len(self)):
-            again, step = divmod(number, len(sizes))
-            begin = first[step]
-            positions = np.ascontiguousarray(order[begin : begin + sizes[step]])
-            key = batch_key(self.seed, self.loader, epoch, begin + again * len(order))
-            yield number, key, positions
+            step = number % len(sizes)
+            positions = np.ascontiguousarray(order[first[step] : first[step] + sizes[step]])
+            yield number, self._key(epoch, self._begin(number)), positions
+
+    def _begin(self, number: int) -> int:
+        """Where a batch begins among the seeds of an epoch; where these are used up, they follow once more."""
+        first, _ = self._shares
+        again, step = divmod(number, len(first))
+        return first[step] + again * len(self.seeds)
+
+    def _key(self, epoch: int, begin: int) -> int:
+        return batch_key(self.seed, self.loader, self.epoch_of_draws(epoch), begin)
 
     def _trees(self, positions: np.ndarray) -> Trees | None:
         """The bounds of the seeds at these positions."""

@@ -124,6 +124,8 @@ class BatchRequest:
         excluded: Edges that the batch is sampled without, beside those of ``exclude_target_edges``.
         trees: For a disjoint batch: the trees of all seeds, and their bounds in time. None: as ``Trees()``. In a request for
             edges it has bounds alone, one for each edge, edge type after edge type: all trees of an example have its.
+        neighbor_key: 64-bit key of the draws of neighbours, where several batches have the same (``sampling.batch_dependency``).
+            None: ``key``, which other draws have in any case.
 
     Example:
         >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
@@ -140,6 +142,11 @@ class BatchRequest:
     link: Mapping[str, np.ndarray] = field(default_factory=dict)
     excluded: ExcludedEdges | None = None
     trees: Trees | None = None
+    neighbor_key: int | None = None
+
+    @property
+    def key_of_neighbors(self) -> int:
+        return self.key if self.neighbor_key is None else self.neighbor_key
 
     @property
     def nbytes(self) -> int:

@@ -55,8 +55,8 @@ def read_question(
     most_threads, most_bytes: limits of this server for the batch, regardless of the client's.
     """
     header, schema = message.header, manifest.schema
-    if set(header) != _FIELDS:
-        raise wrong_fields("make", _FIELDS, header)
+    if set(header) - {"neighbor_key"} != _FIELDS:
+        raise wrong_fields("make", _FIELDS, header, optional={"neighbor_key"})
     config = read_config(header["config"], len(schema.edge_types))
     manifest.require_weights(config.weights)
     if config.timed:
