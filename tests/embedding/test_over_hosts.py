@@ -16,6 +16,7 @@ from glt_lightning.embedding.dist_embedding import MARKER
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.embedding import RowSums
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors import scratch
 from glt_lightning.tensors.remote_home import Reach
 from glt_lightning.tensors.saved import write_rows
 from glt_lightning.transport.inproc import InProcessNetwork
@@ -115,8 +116,8 @@ def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
         assert np.array_equal(found[name], each), name
 
 
-def whole_run(job: Job, rank: int) -> dict[str, np.ndarray]:
-    embedding = DistEmbedding(WIDTH)
+def whole_run(job: Job, rank: int, storage: str | None = None) -> dict[str, np.ndarray]:
+    embedding = DistEmbedding(WIDTH, storage=storage)
     with job.open() as graph:
         embedding.attach(graph, "emb")
         train(embedding, job.optimizer(embedding), rank, range(6))
@@ -128,8 +129,12 @@ def expected(partition: LocalPartition) -> dict[str, np.ndarray]:
     return Job(partition, 1).run(whole_run)[0]
 
 
-def test_equals_the_run_on_one_host(partition, expected):
-    for found in Job(partition, 2).run(whole_run):
+@pytest.mark.parametrize("storage", ["memory", "disk"])
+def test_equals_the_run_on_one_host(partition, expected, storage, tmp_path, monkeypatch):
+    if storage == "disk" and scratch._file_system(tmp_path) in scratch._IN_MEMORY:
+        pytest.skip(f"{tmp_path} lies in memory")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for found in Job(partition, 2).run(lambda job, rank: whole_run(job, rank, storage)):
         same(found, expected)
 
 

@@ -87,6 +87,24 @@ class SharedArrays:
             _remove(path)
             raise
 
+    @classmethod
+    def scratch(cls, shapes: Shapes, meta: Mapping[str, Any], folder: Path) -> SharedArrays:
+        """New arrays of zeros, writable, in a file without a name in ``folder``: they may be larger than memory, and are gone
+        when no process has them mapped. Raises OSError if the disk is full."""
+        header, size = _header(shapes, meta, {})
+        fd, path = _nameless(folder / "rows")
+        try:
+            if not path.startswith("/proc/"):
+                os.unlink(path)
+                path = f"/proc/{os.getpid()}/fd/{fd}"
+            os.posix_fallocate(fd, 0, size)
+            memory = mmap.mmap(fd, size)
+            memory[len(_MAGIC) : len(_MAGIC) + 8 + len(header)] = len(header).to_bytes(8, "little") + header
+            return cls(fd, memory, json.loads(header), path)
+        except BaseException:
+            os.close(fd)
+            raise
+
     def finish(self, file: Path | None = None) -> None:
         """Lets other processes open them. file: as given to `create`; it gets its name in one step."""
         if file is not None:
@@ -119,6 +137,10 @@ class SharedArrays:
         except BaseException:
             os.close(fd)
             raise
+
+    def read_single_pages(self) -> None:
+        """Has the kernel read the pages of this process's accesses, and none beside them. Of arrays in a file."""
+        self._map.madvise(mmap.MADV_RANDOM)
 
     def fileno(self) -> int:
         """The descriptor of their memory, of this object alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.embedding import RowSums, merge_rows
+from glt_lightning.options import ROW_STORAGES, one_of
 from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.saved import WEIGHT, RowsToSave, SavedRows, open_saved
+from glt_lightning.tensors.scratch import pieces
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables, TableSpec
@@ -61,6 +63,7 @@ class EmbeddingRows:
     tables: SharedTables
     space: RowSpace
     held: Held
+    storage: str | None = None
 
     @property
     def table(self) -> SharedTable:
@@ -86,8 +89,23 @@ class EmbeddingRows:
         while self.states:
             self.states.popitem()[1].close()
         for state, (dtype, shape) in row_shapes.items():
-            self.states[state] = self.tables.create(TableSpec(self.space, dtype, shape, name=f"{self.name}/{state}"))
+            spec = TableSpec(self.space, dtype, shape, name=f"{self.name}/{state}", storage=self.storage)
+            self.states[state] = self.tables.create(spec)
         return self.states
+
+    def pieces_of(self, gradients: RowSums) -> Iterator[RowSums]:
+        """Gradients of rows of this host, which are asked for if they are on disk: then some at a time."""
+        tables = [self.table, *self.states.values()]
+        if not any(table.on_disk for table in tables):
+            yield gradients
+            return
+
+        def ask(piece: slice) -> None:
+            for table in tables:
+                table.ask(gradients.rows[piece])
+
+        for piece in pieces(len(gradients.rows), ask):
+            yield RowSums(gradients.rows[piece], gradients.values[piece], gradients.counts[piece])
 
     def to_save(self, optimizer: str | None) -> RowsToSave:
         arrays = {WEIGHT: self.table, **(self.states if optimizer else {})}
@@ -131,6 +149,7 @@ class DistEmbedding(nn.Module):
         embedding_dim: Width of the vectors.
         of: Node type; None: the only one.
         init: First values, by the user's ids of the nodes: as of `DistTensor`; ``("normal", 0, 1)``, as of `nn.Embedding`.
+        storage: Where the table and the states of its optimizer lie: ``memory`` or ``disk``. None: ``cluster.tensors.storage``.
 
     Raises:
         OptionError: For a width that is no positive integer; by `attach` for rows of another graph.
@@ -150,11 +169,20 @@ class DistEmbedding(nn.Module):
 
     like: Tensor
 
-    def __init__(self, embedding_dim: int, of: str | None = None, *, init: Any = ("normal", 0.0, 1.0)) -> None:
+    def __init__(
+        self,
+        embedding_dim: int,
+        of: str | None = None,
+        *,
+        init: Any = ("normal", 0.0, 1.0),
+        storage: str | None = None,
+    ) -> None:
         super().__init__()
         if type(embedding_dim) is not int or embedding_dim < 1:
             raise OptionError(f"DistEmbedding: embedding_dim: expected an integer >= 1, got {embedding_dim!r}.")
-        self.embedding_dim, self.of, self.init = embedding_dim, of, init
+        if storage is not None:
+            one_of("DistEmbedding: storage", storage, ROW_STORAGES)
+        self.embedding_dim, self.of, self.init, self.storage = embedding_dim, of, init, storage
         self.register_buffer("like", torch.empty(0), persistent=False)  # lies where the module does
         self._rows: EmbeddingRows | None = None
         self._saved: dict[str, Any] | None = None  # of a checkpoint that was loaded before there was a graph
@@ -200,13 +228,20 @@ class DistEmbedding(nn.Module):
         if before is not None and all(theirs == mine for theirs, _ in everyone) and before.lies_as(tables.homes):
             for table in before.all():
                 tables.adopt(table)
-            self._rows = EmbeddingRows(name, tables, space, before)
+            self._rows = EmbeddingRows(name, tables, space, before, self.storage)
         else:
-            spec = TableSpec(space, _FLOAT32, (self.embedding_dim,), name=name, init=self.init)
+            spec = TableSpec(space, _FLOAT32, (self.embedding_dim,), name=name, init=self.init, storage=self.storage)
             wide = np.dtype(np.int32 if space.num_rows < 1 << 31 else np.int64)
-            ids = TableSpec(space, wide, (), name=f"{name}/user_id", init=np.arange(space.num_rows, dtype=wide))
+            ids = TableSpec(
+                space,
+                wide,
+                (),
+                name=f"{name}/user_id",
+                init=np.arange(space.num_rows, dtype=wide),
+                storage=self.storage,
+            )
             held = Held(tables.create(spec), tables.create(ids), identity, everyone[0][1])
-            self._rows = EmbeddingRows(name, tables, space, held)
+            self._rows = EmbeddingRows(name, tables, space, held, self.storage)
             if token is not None:
                 self._take_over(before if before is not None and before.token == token else None)
         if self._saved is not None:
@@ -345,7 +380,7 @@ class DistEmbedding(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistEmbedding:
         """A copy has the same table."""
-        copied = DistEmbedding(self.embedding_dim, self.of, init=self.init)
+        copied = DistEmbedding(self.embedding_dim, self.of, init=self.init, storage=self.storage)
         copied.to(self.like.device).train(self.training)
         copied._rows, copied._saved = self._rows, self._saved
         return copied

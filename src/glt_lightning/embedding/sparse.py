@@ -127,6 +127,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         """dtype and shape of a row of each state."""
         return {}
 
+    def _begin(self, group: dict[str, Any]) -> None:
+        """Before the rows of a step are changed."""
+
     def _apply(
         self,
         weight: np.ndarray,
@@ -178,7 +181,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             gradients = RowSums(rows.table.position(sums.rows), each.mean(self.reduction, exchange.size), sums.counts)
             adjust = Adjust(each.factor(), self._adjust.clip_value, self._adjust.clip_row_norm)
             states = {name: table.own for name, table in rows.states.items()}
-            self._apply(rows.table.own, states, gradients, group, adjust)
+            self._begin(group)
+            for piece in rows.pieces_of(gradients):
+                self._apply(rows.table.own, states, piece, group, adjust)
         self._clear()
         exchange.barrier()  # the next lookups, of any rank, read the new rows
         return loss
@@ -361,9 +366,11 @@ class SparseAdam(SparseOptimizer):
         moments: States = {"first": (_F32, (width,)), "second": (_F32, (width,))}
         return moments | ({"steps": (_I32, ())} if self.correction == "row" else {})
 
-    def _apply(self, weight: Any, states: Any, gradients: RowSums, group: dict[str, Any], adjust: Adjust) -> None:
+    def _begin(self, group: dict[str, Any]) -> None:
         if self.correction == "global":
             group["steps"] += 1
+
+    def _apply(self, weight: Any, states: Any, gradients: RowSums, group: dict[str, Any], adjust: Adjust) -> None:
         rule = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"]}
         steps, moments = states.get("steps", group.get("steps")), (states["first"], states["second"])
         adam_rows(weight, moments, steps, gradients, **rule, adjust=adjust, threads=torch.get_num_threads())

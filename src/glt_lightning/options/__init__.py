@@ -42,7 +42,7 @@ from glt_lightning.options.sampling import (
     WeightAttr,
 )
 from glt_lightning.options.security import SecurityOptions
-from glt_lightning.options.tensors import TensorOptions
+from glt_lightning.options.tensors import ROW_STORAGES, TensorOptions
 from glt_lightning.options.workers import WorkerOptions
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "HOTNESS",
     "MEMORIES",
     "NEGATIVE_MODES",
+    "ROW_STORAGES",
     "SHARINGS",
     "STORAGE",
     "SUBGRAPH_TYPES",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from glt_lightning.options.checks import one_of
 from glt_lightning.options.parse import parse_bytes
+
+ROW_STORAGES = ("memory", "disk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,9 @@ class TensorOptions:
             ``auto``: half of the host's memory.
         check_conflicts: Notes which rank wrote to each row, so that ``barrier()`` finds rows that two ranks have written to
             since the last one. It takes 8 bytes a row and makes writes slower.
+        storage: Where tensors lie that do not say it themselves. ``memory``, or ``disk``: in a file without a name that ends
+            with the job, of which memory holds what was used last; ``limit`` does not count it.
+        scratch: Folder on a disk of each host for ``storage: disk``. None: the system's folder for temporary files.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -28,10 +34,13 @@ class TensorOptions:
 
     limit: int | str = "auto"
     check_conflicts: bool = False
+    storage: str = "memory"
+    scratch: str | None = None
 
     def __post_init__(self) -> None:
         if self.limit != "auto":
             parse_bytes("cluster.tensors.limit", self.limit)
+        one_of("cluster.tensors.storage", self.storage, ROW_STORAGES)
 
     @property
     def limit_bytes(self) -> int:

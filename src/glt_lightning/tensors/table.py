@@ -14,6 +14,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.gather import Shards
 from glt_lightning.tensors.lock import WriteLock
 from glt_lightning.tensors.remote_home import RemoteHome, RemoteHomes
+from glt_lightning.tensors.scratch import ON_DISK, Pages, pieces
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.values import ValueType
 
@@ -88,6 +89,7 @@ class SharedTable:
         self._shards = Shards(
             shards if self.own_parts else [self.own], bounds=self.space.bounds if self.own_parts else None
         )
+        self.pages = Pages(self.memory, self.own) if self.on_disk else None
         self.is_open = True
         self.serve(self.id, self.elsewhere, self.epoch)
         self._release = weakref.finalize(self, self.memory.close)  # also when the table is forgotten
@@ -97,6 +99,11 @@ class SharedTable:
         self.id, self.elsewhere, self.epoch = id_, elsewhere, epoch
         if elsewhere is not None and elsewhere.served is not None:
             elsewhere.served.add(id_, self)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the rows lie in a file, of which memory holds what was used last."""
+        return bool(self.memory.meta[ON_DISK])
 
     @property
     def dtype(self) -> np.dtype:
@@ -119,7 +126,7 @@ class SharedTable:
         self._check_open()
         if self.elsewhere is None:
             try:
-                return self._shards.gather(rows)
+                return self._gather(rows)
             except DataError:
                 self.space.parts_of(rows)  # says which rows there are
                 raise
@@ -127,12 +134,25 @@ class SharedTable:
         waits = []
         for host, at in self._by_host(rows):
             if host == self.homes.host:
-                found[at] = self._shards.gather(rows[at])
+                found[at] = self._gather(rows[at])
             else:
                 waits.append((at, self.elsewhere[host].rows(self.id, rows[at], self.dtype, self.row_shape)))
         for at, wait in waits:
             found[at] = wait()
         return found
+
+    def _gather(self, rows: np.ndarray) -> np.ndarray:
+        if self.pages is None or not len(rows):
+            return self._shards.gather(rows)
+        found, at = np.empty((len(rows), *self.row_shape), self.dtype), self.position(rows)
+        for piece in pieces(len(rows), lambda piece: self.ask(at[piece])):
+            found[piece] = self._shards.gather(rows[piece])
+        return found
+
+    def ask(self, positions: np.ndarray) -> None:
+        """Says that rows at ``positions`` of ``own`` are read or written next, which is faster if they are on disk."""
+        if self.pages is not None:
+            self.pages.ask(positions)
 
     def write(self, rows: np.ndarray, values: np.ndarray) -> None:
         """Sets rows int64 [n] to values [n, *row_shape]; of a row that comes twice the last value stays. When this returns, every
@@ -166,6 +186,8 @@ class SharedTable:
     def apply(self, how: str, rows: np.ndarray | None, values: np.ndarray, rank: int, epoch: int) -> None:
         """Carries out a write to rows of this host. rows: None for ``fill``.  rank, epoch: of the writer."""
         at: Any = slice(None) if rows is None else self.position(rows)
+        if rows is not None:
+            self.ask(at)
         with self._lock.held():
             self._note(rows, at, rank, epoch)
             if how != "add":
@@ -219,7 +241,7 @@ class SharedTable:
             if self.elsewhere is not None and self.elsewhere.served is not None:
                 self.elsewhere.served.remove(self.id)
             self._release()
-            del self._shards, self.own, self._writers, self.memory  # all that views the memory
+            del self._shards, self.own, self._writers, self.pages, self.memory  # all that views the memory
             self.on_close(self.name)
 
     def _check_open(self) -> None:

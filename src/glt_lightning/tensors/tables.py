@@ -20,6 +20,7 @@ from glt_lightning.producer.once_per_host import on_all_or_none, once_per_host
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.init import Init, fill, read_init
 from glt_lightning.tensors.remote_home import LazyHomes, RemoteHomes
+from glt_lightning.tensors.scratch import ON_DISK, on_scratch
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, SharedTable, WriteEpoch, own_parts
 from glt_lightning.tensors.values import ValueType
@@ -31,13 +32,14 @@ UserIds = Callable[[RowSpace, int], np.ndarray]  # of the rows of a part
 @dataclass(frozen=True)
 class TableSpec:
     """A table to create. name: None for an anonymous one.  dtype: of torch or numpy, or a name.  init: see `init.read_init`;
-    arrays by user id as they are stored."""
+    arrays by user id as they are stored.  storage: ``memory`` or ``disk``; None: as `TensorOptions` say."""
 
     space: RowSpace
     dtype: Any
     row_shape: tuple[int, ...]
     name: str | None = None
     init: Any = None
+    storage: str | None = None
 
     def check(self) -> None:
         """Raises `DataError` for a name or shape that cannot be."""
@@ -62,6 +64,7 @@ class _Plan:
     init: Init
     text: str
     parts: list[OwnPart]
+    on_disk: bool
 
     @property
     def rows(self) -> int:
@@ -69,7 +72,8 @@ class _Plan:
 
     @property
     def nbytes(self) -> int:
-        return self.rows * math.prod(self.spec.row_shape) * self.kind.dtype.itemsize
+        """Of memory."""
+        return 0 if self.on_disk else self.rows * math.prod(self.spec.row_shape) * self.kind.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +126,11 @@ class SharedTables:
     @property
     def nbytes(self) -> int:
         """Memory that the tables of this host take."""
-        return sum(entry.table.nbytes for each in self._family for entry in each._open.values())
+        return sum(table.nbytes for table in self._in_memory())
+
+    def _in_memory(self) -> list[SharedTable]:
+        tables = [entry.table for each in self._family for entry in each._open.values()]
+        return [table for table in tables if not table.on_disk]
 
     @property
     def named(self) -> dict[str, SharedTable]:
@@ -198,7 +206,9 @@ class SharedTables:
         name = f"anonymous-{self._anonymous}" if spec.name is None else spec.name
         init = read_init(spec.init, name, self.seed, kind, (spec.space.num_rows, *spec.row_shape))
         text = f"{name!r} of {spec.space.label}, {kind.name} rows {list(spec.row_shape)}, {init.text}"
-        return _Plan(spec, name, kind, init, text, own_parts(spec.space, self.homes))
+        on_disk = (spec.storage or self.options.storage) == "disk"
+        text += ", on disk" if on_disk else ""
+        return _Plan(spec, name, kind, init, text, own_parts(spec.space, self.homes), on_disk)
 
     def _share(self, plan: _Plan, id_: str) -> SharedTable:
         """The table over memory that the first rank of each host makes and fills. A collective call; when it returns, the homes
@@ -226,7 +236,8 @@ class SharedTables:
         }
         if self.options.check_conflicts:
             shapes[WRITERS] = (np.dtype(np.int64), (plan.rows,))
-        memory = SharedArrays.create(shapes, {"tensor": plan.name})
+        meta = {"tensor": plan.name, ON_DISK: plan.on_disk}
+        memory = on_scratch(shapes, meta, self.options) if plan.on_disk else SharedArrays.create(shapes, meta)
         try:
             for each in plan.parts if plan.init.text != "zeros" else ():
                 rows = memory.arrays[ROWS][each.begin : each.begin + each.count]
@@ -292,13 +303,13 @@ class SharedTables:
         limit = self.options.limit_bytes
 
         def check() -> None:
-            there = [entry.table for tables in self._family for entry in tables._open.values()]
+            there = self._in_memory()
             if sum(table.nbytes for table in there) + plan.nbytes <= limit:
                 return
             others = ", ".join(f"{table.name!r} {size(table.nbytes)}" for table in there) or "none"
             raise OptionError(
                 f"tensor {plan.name!r} takes {size(plan.nbytes)} on this host; with those that are there ({others}) that is more "
-                f"than cluster.tensors.limit, {size(limit)}. Raise it, or close tensors."
+                f"than cluster.tensors.limit, {size(limit)}. Raise it, close tensors, or use storage: disk."
             )
 
         on_all_or_none(self.ranks, check, lambda _: None)
