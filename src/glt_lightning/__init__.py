@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         PredictionWriter as PredictionWriter,
         SamplingMonitor as SamplingMonitor,
     )
+    from glt_lightning.lightning.layerwise.predict import predict_layerwise as predict_layerwise
+    from glt_lightning.lightning.layerwise.writer import read_embeddings as read_embeddings
     from glt_lightning.loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
         DistNeighborLoader as DistNeighborLoader,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from glt_lightning.options import (
         CacheOptions as CacheOptions,
         ClusterOptions as ClusterOptions,
+        LayerwiseOptions as LayerwiseOptions,
         NegativeSampling as NegativeSampling,
         PartitionOptions as PartitionOptions,
         SamplingOptions as SamplingOptions,
@@ -71,6 +74,7 @@ _HOMES = {
     "GraphSAGE": "glt_lightning.lightning",
     "HitsAtK": "glt_lightning.lightning",
     "Layer": "glt_lightning.loader",
+    "LayerwiseOptions": "glt_lightning.options",
     "LinkPredictor": "glt_lightning.lightning",
     "LinkSpec": "glt_lightning.loader",
     "LoaderContext": "glt_lightning.loader",
@@ -92,6 +96,8 @@ _HOMES = {
     "edge_split": "glt_lightning.tensors.dist_split",
     "layers": "glt_lightning.loader",
     "node_split": "glt_lightning.tensors.dist_split",
+    "predict_layerwise": "glt_lightning.lightning.layerwise.predict",
+    "read_embeddings": "glt_lightning.lightning.layerwise.writer",
 }
 
 # Layers with names that GraphLearn-for-PyTorch's users know: `import glt_lightning as glt`, then glt.partition and so on.

@@ -226,6 +226,10 @@ class LocalPartition:
         ids = [self.user_ids(t) if t in sources else None for t in range(len(self.schema.node_types))]
         return LaborIds([node_type_key(name) for name in self.schema.node_types], ids)
 
+    def pointers(self, edge_type: int, part: int) -> np.ndarray:
+        """Integers [rows + 1]: where the edges of each row of a mapped part begin, mapped."""
+        return self._open(edge_path(part, edge_type, "indptr"))
+
     def node_shards(self, node_type: int, name: str) -> Shards:
         """A node attribute, addressed by gid."""
         first = node_type * self.manifest.num_parts

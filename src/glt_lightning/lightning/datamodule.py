@@ -278,7 +278,10 @@ class GLTDataModule(SeedDataModule):
     def test_dataloader(self) -> DistNeighborLoader:
         return self._make_loader("test", "test")
 
-    def predict_dataloader(self) -> DistNeighborLoader:
+    def predict_dataloader(self) -> DistNeighborLoader | list[Any]:
+        own = getattr(self.trainer and self.trainer.lightning_module, "loaders_of", None)
+        if own is not None:  # a module that is computed layer by layer
+            return own(self)
         return self._make_loader("predict", None if self.predict_split == "all" else self.predict_split)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -328,6 +331,10 @@ class GLTDataModule(SeedDataModule):
             raise DataError(f"loader {name!r}: no seeds, so there is nothing to evaluate. Give some as data.splits.")
         self._loaders[name] = loader
         return loader
+
+    def make_loader(self, spec: Any) -> DistNeighborLoader:
+        """A loader of one's own over the graph, as `LoaderContext.make_loader`, from `setup` to `teardown`. All ranks make it."""
+        return self._open_host().make_loader(spec)
 
     def _seed_weights(self, host: GraphHost, spec: LoaderSpec) -> np.ndarray:
         assert self.seed_weights is not None

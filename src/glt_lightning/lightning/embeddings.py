@@ -17,6 +17,7 @@ from glt_lightning.tensors.dist_graph import DistGraph
 
 def embeddings_of(module: nn.Module | None) -> dict[str, DistEmbedding]:
     """By their names in the module."""
+    module = getattr(module, "inner", module)  # of one that is computed layer by layer
     if module is None:
         return {}
     return {name: each for name, each in module.named_modules() if isinstance(each, DistEmbedding)}

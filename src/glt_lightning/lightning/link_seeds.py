@@ -207,7 +207,7 @@ class LinkSeeds:
             reverse_edge_types=self._reverses(edge_type),
             edge_label_time=found.time if timed else None,
             with_target_attrs=bool(self.with_target_attrs),
-            weight_attr=self._weight_attr(graph.manifest, split),
+            weight_attr=self.weight_attr(graph.manifest, split),
             **self._edges(split, name, found, timed),
             **loader,
         )
@@ -220,7 +220,7 @@ class LinkSeeds:
                 f"is {weight_attr}. Remove one of them."
             )
 
-    def _weight_attr(self, manifest: Manifest, split: str) -> dict[str, str] | None:
+    def weight_attr(self, manifest: Manifest, split: str) -> dict[str, str] | None:
         """Where edges of validation are stored: what leaves them out of all splits but the test."""
         edge_types = enumerate(manifest.schema.edge_types)
         found = {edge_type_str(e): IN_TRAINING for r, e in edge_types if IN_TRAINING in manifest.weights(r)}

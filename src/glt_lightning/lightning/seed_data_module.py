@@ -18,7 +18,7 @@ from glt_lightning.lightning.own_splits import read_array, read_fitting_split, r
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.options import EdgeFormat, Fanouts, SamplingOptions, SubgraphType
+from glt_lightning.options import EdgeFormat, Fanouts, SamplingOptions, SubgraphType, WeightAttr
 from glt_lightning.partition.splits import check_overlap
 
 
@@ -138,6 +138,11 @@ class SeedDataModule(GraphDataModule):
                 "data.root to where the graph was partitioned, or look up ids with glt_lightning.partition.sources.user_ids."
             )
         return ids
+
+    @property
+    def weight_attr_of_predictions(self) -> WeightAttr:
+        """What leaves edges out of the graph that predictions are made with; None: nothing but ``sampling.weight_attr``."""
+        return None if self.links is None else self.links.weight_attr(self._opened().manifest, self.predict_split)
 
     def _find_seeds(self, split: str | None) -> tuple[Any, str | None]:
         """(the user's own seeds, name of a stored split); neither for all nodes."""

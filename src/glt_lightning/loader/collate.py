@@ -76,7 +76,7 @@ class Collate:
         data = Data()
         before, after = self._split_attrs(0)
         for name in before:
-            data[name] = self._tensor(a, node_key(0, name))
+            self._add(data, a, name, node_key(0, name))
         for kind in AGGREGATES:
             if (values := a.get(aggregate_key(kind))) is not None:
                 data[AGGREGATED], data[f"{AGGREGATED}_aggr"] = as_tensor(values), kind
@@ -84,9 +84,9 @@ class Collate:
         for name, values in self._edge_values(a, 0):
             data[name] = values
         for name in after:
-            data[name] = self._tensor(a, node_key(0, name))
+            self._add(data, a, name, node_key(0, name))
         self._add_ids(data, a, 0)
-        if not self._node_attrs[0]:
+        if not self._node_attrs[0] or "n_id" not in data:
             data.num_nodes = _num_nodes(a, 0)
         if (tree := a.get(node_key(0, TREE_OF))) is not None:
             data[TREE_OF] = as_tensor(tree)
@@ -104,9 +104,9 @@ class Collate:
         for t, node_type in enumerate(self._schema.node_types):
             store = data[node_type]
             for name in self._node_attrs[t]:
-                store[name] = self._tensor(a, node_key(t, name))
+                self._add(store, a, name, node_key(t, name))
             self._add_ids(store, a, t)
-            if not self._node_attrs[t]:
+            if not self._node_attrs[t] or "n_id" not in store:
                 store.num_nodes = _num_nodes(a, t)
             if (tree := a.get(node_key(t, TREE_OF))) is not None:
                 store[TREE_OF] = as_tensor(tree)
@@ -124,7 +124,8 @@ class Collate:
         return data
 
     def _add_ids(self, store: Any, arrays: Mapping[str, Any], node_type: int) -> None:
-        store.n_id = as_tensor(arrays[node_key(node_type, "n_id")])
+        if (ids := arrays.get(node_key(node_type, "n_id"))) is not None:
+            store.n_id = as_tensor(ids)
         if (rows := arrays.get(node_key(node_type, ROW))) is not None:
             store.row = as_tensor(rows)
 
@@ -168,6 +169,10 @@ class Collate:
             if (key := edge_key(edge_type, name)) in arrays:
                 yield name, self._tensor(arrays, key)
 
+    def _add(self, store: Any, arrays: Mapping[str, Any], name: str, key: str) -> None:
+        if key in arrays:
+            store[name] = self._tensor(arrays, key)
+
     def _tensor(self, arrays: Mapping[str, Any], key: str) -> torch.Tensor:
         value = arrays[key]
         return value if isinstance(value, torch.Tensor) else to_tensor(value, key in self._bfloat16)
@@ -202,7 +207,8 @@ def starting_with(prefix: str, arrays: Mapping[str, Any]) -> Iterator[tuple[str,
 
 
 def _num_nodes(arrays: Mapping[str, Any], node_type: int) -> int:
-    return len(arrays.get(node_key(node_type, DEVICE_ROWS), arrays[node_key(node_type, "n_id")]))
+    names = (DEVICE_ROWS, "n_id", ROW)
+    return len(next(arrays[node_key(node_type, name)] for name in names if node_key(node_type, name) in arrays))
 
 
 def _in_order(names: tuple[str, ...]) -> list[str]:

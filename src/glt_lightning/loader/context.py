@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypedDict, TypeVar, Unpack
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 from weakref import WeakSet
 
 import numpy as np
@@ -37,6 +37,14 @@ class RankFields(TypedDict, total=False):
     world_size: int
     exchange: Exchange | None
     gather_counts: GatherCounts | None
+
+
+class MakesLoader(Protocol):
+    """What makes a loader of a plan of its own."""
+
+    def make(
+        self, manifest: Any, sampling: SamplingOptions, seed: int, rank: int, producer: Producer
+    ) -> DistNeighborLoader: ...
 
 
 class LoaderContext:
@@ -146,6 +154,13 @@ class LoaderContext:
         """A new loader of subgraphs, for graphs with one node type and one edge type. Raises as `make_loader`."""
         check_subgraphs(spec, self.graph.manifest)
         return self._make_loader(replace(spec, subgraph_type="induced"), SubgraphCollate, DistSubGraphLoader)
+
+    def make_row_loader(self, spec: MakesLoader) -> DistNeighborLoader:
+        """A new loader over ranges of rows that are this rank's own: of a `RowSpec`."""
+        self._check_open()
+        loader = spec.make(self.graph.manifest, self.sampling, self.seed, self._ranks.rank, self._producer)
+        self._loaders.add(loader)
+        return loader
 
     def make_link_loader(self, spec: LinkSpec) -> DistLinkNeighborLoader:
         """A new loader of edges. Raises `OptionError` or `DataError` for a spec that does not fit the graph, `PartitionError` for

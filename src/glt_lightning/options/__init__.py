@@ -6,6 +6,7 @@ from glt_lightning.options.cluster import ClusterOptions, Placement
 from glt_lightning.options.deadlines import DeadlineOptions, RetryOptions
 from glt_lightning.options.draw import DEFAULT_DRAW, DrawOptions
 from glt_lightning.options.gpu_budgets import GpuBudgets
+from glt_lightning.options.layerwise import LayerwiseOptions
 from glt_lightning.options.limits import LimitOptions
 from glt_lightning.options.negatives import (
     DEGREE_WEIGHTS,
@@ -73,6 +74,7 @@ __all__ = [
     "FeatureDtype",
     "GpuBudgets",
     "Hotness",
+    "LayerwiseOptions",
     "LimitOptions",
     "Memory",
     "NegativeMode",

@@ -49,6 +49,7 @@ class SamplerConfig(DrawOptions):
     they have its nodes and edges.
     pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
     with_row: batches have the number of each node in its type.
+    node_attrs, edge_attrs: batches have ids and attributes of nodes, of edges; without them no rows are read or asked for.
     disjoint: each seed is the root of a tree of its own (`ops.trees.Trees`), and batches tell of each node in which it is.
     link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.links` finds.
     more_links: the same of further edge types.
@@ -71,6 +72,8 @@ class SamplerConfig(DrawOptions):
     pointers: bool = False
     by_source: bool = False
     with_row: bool = False
+    node_attrs: bool = True
+    edge_attrs: bool = True
     disjoint: bool = False
     link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
     more_links: tuple[LinkTask, ...] = field(default=(), metadata={"read": LinkTask.further})
@@ -92,7 +95,7 @@ class SamplerConfig(DrawOptions):
     @property
     def has_edge_rows(self) -> bool:
         """Whether batches have ids and attributes of edges."""
-        return self.with_edge or self.subgraph is not None
+        return self.edge_attrs and (self.with_edge or self.subgraph is not None)
 
     def require_room(self, nbytes: int) -> None:
         """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""

@@ -50,9 +50,10 @@ class RoutedSource:
             bounds = view.bounds[t * parts : (t + 1) * parts + 1]
             router = Router(bounds, remote.owner_of_part, owners, self._wire)
             rows = None if cache.rows is None else cache.rows.tables[t]
-            table.route_by(
-                router, int(bounds[-1]), rows, cache.dynamic[t] if cache.dynamic else None, repeats=self.config.disjoint
-            )
+            dynamic = cache.dynamic[t] if cache.dynamic else None
+            if not table.names:  # nothing is asked for
+                rows = dynamic = None
+            table.route_by(router, int(bounds[-1]), rows, dynamic, repeats=self.config.disjoint)
         for r, table in enumerate(self.edges):
             bounds = view.edge_bounds[r]
             edges = cache.topology.edges[r] if cache.topology is not None and table.names else None

@@ -257,8 +257,9 @@ class MappedTables(AllLocal):
         self.edges: list[RowTable] = []
         partition = partition.as_stored if config.stored else partition
         for t, attributes in enumerate(node_names(partition.manifest)):
-            shards = {name: partition.node_shards(t, name) for name in ("n_id", *attributes)}
-            members = None if on_device is None else on_device.tables[t]
+            wanted = ("n_id", *attributes) if config.node_attrs else ()
+            shards = {name: partition.node_shards(t, name) for name in wanted}
+            members = on_device.tables[t] if on_device is not None and wanted else None
             self.nodes.append(RowTable("node", t, {name: name for name in shards}, shards, members))
         for r, names in enumerate(edge_names(partition.manifest, config)):
             shards = {name: partition.edge_shards(r, name) for name in names.values()}

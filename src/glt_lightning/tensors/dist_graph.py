@@ -196,6 +196,10 @@ class DistGraph:
 
     # Neighbours
 
+    def edges_into(self, space: RowSpace, part: int) -> np.ndarray | None:
+        """int64 [rows of the part]: edges of all types into each row of a node type; None where the part is not mapped here."""
+        return self._reader.edges_into(space, part)
+
     def sample_neighbors(
         self,
         rows: Any,

@@ -206,6 +206,17 @@ class GraphReader:
 
     # Neighbours
 
+    @guarded()
+    def edges_into(self, space: RowSpace, part: int) -> np.ndarray | None:
+        """int64 [rows of the part]: edges of all types into each row; None where the part is not mapped here."""
+        if self._partition is None or part not in self._partition.parts:
+            return None
+        into = [r for r, (_, _, dst) in enumerate(self.schema.edge_types) if dst == space.of]
+        found = np.zeros(int(space.bounds[part + 1] - space.bounds[part]), dtype=np.int64)
+        for r in into:
+            found += np.diff(self._partition.pointers(r, part))
+        return found
+
     def neighbors(
         self,
         edge_type: int,

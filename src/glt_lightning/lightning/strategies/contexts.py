@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from glt_lightning.errors import OptionError, SamplerError
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.link_spec import LinkSpec
+from glt_lightning.loader.row_loader import RowSpec
 from glt_lightning.ops.malloc import keep_freed_memory
 from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
@@ -24,6 +26,7 @@ from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.remote_home import Reach
 
 _log = logging.getLogger(__name__)
+AnySpec: TypeAlias = LoaderSpec | LinkSpec | RowSpec
 
 
 class ContextOwner:
@@ -94,15 +97,17 @@ class ContextOwner:
         """Calls ``end`` when the context that is open now is closed."""
         self._ends.callback(end)
 
-    def make_loader(self, spec: LoaderSpec | LinkSpec) -> DistNeighborLoader:
+    def make_loader(self, spec: AnySpec) -> DistNeighborLoader:
         context = self._opened(spec)
+        if isinstance(spec, RowSpec):
+            return context.make_row_loader(spec)
         return context.make_link_loader(spec) if isinstance(spec, LinkSpec) else context.make_loader(spec)
 
     def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:
         """As `LoaderContext.read_seeds`."""
         return self._opened(spec).read_seeds(spec, name)
 
-    def _opened(self, spec: LoaderSpec | LinkSpec) -> LoaderContext:
+    def _opened(self, spec: AnySpec) -> LoaderContext:
         if self._context is None:
             raise SamplerError(f"loader {spec.name!r}: no graph is open here; call setup() first.")
         return self._context

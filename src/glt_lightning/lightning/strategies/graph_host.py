@@ -12,11 +12,10 @@ from lightning.pytorch import Trainer
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.strategies.collectives import gather_text_of
-from glt_lightning.lightning.strategies.contexts import ContextOwner
+from glt_lightning.lightning.strategies.contexts import AnySpec, ContextOwner
 from glt_lightning.lightning.strategies.torch_threads import share_cores
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec
 from glt_lightning.loader.collate import Batch
-from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.in_flight import with_channel_bytes
@@ -104,8 +103,8 @@ class GraphHost(ABC):
         opens it earlier."""
         return self._contexts.graph
 
-    def make_loader(self, spec: LoaderSpec | LinkSpec) -> DistNeighborLoader:
-        """A loader of this rank's batches, of nodes or of edges; `open_context` comes first."""
+    def make_loader(self, spec: AnySpec) -> DistNeighborLoader:
+        """A loader of this rank's batches, of nodes, edges or ranges of rows; `open_context` comes first."""
         return self._contexts.make_loader(spec)
 
     def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:

@@ -1,0 +1,183 @@
+"""What has to be known of the graph before the first layer: numbers of edges, degrees, and which remote rows are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.errors import DataError
+from glt_lightning.inference.chunks import chunks_of, share_of
+from glt_lightning.inference.protocol import DegreeSpec
+from glt_lightning.inference.states import halo_of
+from glt_lightning.loader.row_loader import RowSpec
+from glt_lightning.producer.once_per_host import once_per_host
+from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors.space import RowSpace
+from glt_lightning.tensors.table import SharedTable
+from glt_lightning.tensors.tables import SharedTables, TableSpec
+
+_UNKNOWN = 256  # rows of a batch while the numbers of their edges are not known
+_KNOWN = 1 << 16
+Loaders = Callable[[RowSpec], Any]
+
+
+@dataclass(eq=False)
+class Facts:
+    """counts: (first row, edges into each row) of the parts of this host, by node type.  degrees: as a module asked
+    for them, of homogeneous graphs.  halos: int64 [n], remote rows that this host reads, by node type."""
+
+    counts: dict[str, list[tuple[int, np.ndarray]]] = field(default_factory=dict)
+    degrees: SharedTable | None = None
+    halos: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Reads the graph for `Facts`, once; not at all where its parts are mapped here, all rows lie on this host, and no module
+    asks for degrees.
+
+    tables: for what the ranks of a host share.  degrees: that a module asks for.  weight_attr: as of loaders.  beat: hears of
+    each batch.
+    """
+
+    graph: DistGraph
+    tables: SharedTables
+    make_loader: Loaders
+    degrees: DegreeSpec | None
+    weight_attr: Any
+    most_edges: int
+    beat: Callable[[str], object]
+
+    def find(self) -> Facts:
+        """A collective call."""
+        spaces = [self.graph.space(t, "node") for t in self.graph.node_types]
+        several, facts = self.tables.homes.num_hosts > 1, Facts()
+        needed = self._shared_masks(spaces) if several else None
+        try:
+            for space in spaces:
+                self._read(space, facts, needed)
+            for space in spaces:
+                own = self.tables.homes.parts_at(self.tables.homes.host)
+                rows = (
+                    np.empty(0, np.int64) if needed is None else halo_of(needed.arrays[space.label], space.bounds, own)
+                )
+                facts.halos[space.label] = rows
+            if several:
+                self.tables.barrier()  # the masks close with their maker
+        finally:
+            if needed is not None:
+                needed.close()
+        return facts
+
+    def _read(self, space: RowSpace, facts: Facts, needed: SharedArrays | None) -> None:
+        """Counts the edges of one type's rows, sums their degrees, and notes their sources."""
+        mapped = self._mapped_counts(space)
+        known = all(json.loads(text) for text in self.tables.ranks.exchange(json.dumps(mapped is not None)))
+        count = self.tables.create(TableSpec(space, "int64", (), f"layerwise/edges/{space.label}"))
+        if known:
+            count.own[:] = mapped  # every rank of the host stores the same
+        if self.degrees is not None:
+            facts.degrees = self.tables.create(TableSpec(space, "float32", (), "layerwise/degrees"))
+        if not known or needed is not None or self.degrees is not None:
+            chunks = chunks_of(_parts(count), _KNOWN if known else _UNKNOWN, self.most_edges)
+            for batch in self._batches(space, chunks):
+                self._take(space, batch, count, facts.degrees, needed)
+                self.beat("reading edges")
+        self.tables.barrier()
+        facts.counts[space.label] = [(first, counts.copy()) for first, counts in _parts(count)]
+        count.close()
+
+    def _batches(self, space: RowSpace, chunks: np.ndarray) -> Iterator[Any]:
+        """This rank's share."""
+        homes = self.tables.homes
+        ranks = homes.ranks_of(homes.host)
+        mine = share_of(chunks, ranks.index(homes.rank), len(ranks))
+        if not len(mine):
+            return
+        spec = RowSpec(
+            name=f"layerwise/facts/{space.label}",
+            node_type=space.index,
+            chunks=mine,
+            node_attrs=False,
+            edge_attrs=self.degrees is not None and self.degrees.weight is not None,
+            weight_attr=self.weight_attr,
+        )
+        with closing(self.make_loader(spec)) as loader:
+            yield from loader
+
+    def _take(
+        self, space: RowSpace, batch: Any, count: SharedTable, table: SharedTable | None, needed: SharedArrays | None
+    ) -> None:
+        typed = not self.graph.schema.homogeneous
+        store = batch[space.label] if typed else batch
+        seeds = int(store.batch_size)
+        at = count.position(store.row[:seeds].cpu().numpy())
+        counts = np.zeros(seeds, dtype=np.int64)
+        for edge_type in self.graph.edge_types:
+            if edge_type[2] == space.of:
+                edges = batch[edge_type].edge_index if typed else batch.edge_index
+                counts += np.bincount(edges[1].cpu().numpy(), minlength=seeds)[:seeds]
+        count.own[at] = counts
+        if table is not None and self.degrees is not None:
+            table.own[at] = degrees_in(batch, len(store.row), self.degrees)[:seeds].numpy()
+        for node_type in self.graph.node_types if needed is not None else ():
+            rows = (batch[node_type] if typed else batch).row.cpu().numpy()
+            needed.arrays[node_type][rows] = 1  # type: ignore[union-attr]  # of all ranks of the host the same value
+
+    def _mapped_counts(self, space: RowSpace) -> np.ndarray | None:
+        """Edges into each row of this host, of all edge types; None where this process does not map all of them."""
+        pieces = [np.empty(0, dtype=np.int64)]
+        for part in self.tables.homes.parts_at(self.tables.homes.host):
+            found = self.graph.edges_into(space, part)
+            if found is None:
+                return None
+            pieces.append(found)
+        return np.concatenate(pieces)
+
+    def _shared_masks(self, spaces: list[RowSpace]) -> SharedArrays:
+        """A mask over the rows of each type, shared by the ranks of this host."""
+        made: list[SharedArrays] = []
+
+        def make(_sharing: int) -> str:
+            made.append(SharedArrays.create({s.label: (np.dtype(np.uint8), (s.num_rows,)) for s in spaces}, {}))
+            made[0].finish()
+            return made[0].path
+
+        homes = self.tables.homes
+        path = once_per_host(self.tables.ranks, homes.parts_at(homes.host), make)
+        return made[0] if made else SharedArrays.open(path, writable=True)
+
+
+def degrees_in(batch: Any, num_nodes: int, wanted: DegreeSpec) -> Tensor:
+    """float32 [num_nodes]: the degrees of the nodes of a batch, from its own edges."""
+    edge_index = batch.edge_index
+    row, col = edge_index[0].long(), edge_index[1].long()
+    weights = torch.ones(len(row), dtype=torch.float64)
+    if wanted.weight is not None:
+        if wanted.weight not in batch:
+            raise DataError(
+                f"layer-wise inference: edges have no attribute {wanted.weight!r}, by which degrees are summed."
+            )
+        weights = batch[wanted.weight].detach().cpu().double().flatten()
+    row, col = row.cpu(), col.cpu()
+    found = torch.zeros(num_nodes, dtype=torch.float64)
+    if not wanted.loops:
+        return found.index_add_(0, col, weights).float()
+    loop = row == col
+    found.index_add_(0, col[~loop], weights[~loop])
+    of_loops = torch.full((num_nodes,), wanted.fill if wanted.weight is not None else 1.0, dtype=torch.float64)
+    of_loops[col[loop]] = weights[loop]
+    return (found + of_loops).float()
+
+
+def _parts(count: SharedTable) -> list[tuple[int, np.ndarray]]:
+    """(first row, edges into each row) of the parts of this host."""
+    return [(each.first, count.own[each.begin : each.begin + each.count]) for each in count.own_parts]

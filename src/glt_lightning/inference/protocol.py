@@ -1,0 +1,101 @@
+"""What a module offers so that its layers can be computed one after the other over the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor
+
+Rows: TypeAlias = Tensor | Mapping[str, Tensor]  # by node type in a typed graph
+
+
+class Layerwise(Protocol):
+    """A module whose layer k + 1 reads of a node's neighbours nothing but their outputs of layer k.
+
+    Further members are optional:
+
+    * ``embed(batch)``: inputs of layer 0, a row for each node of the batch; in a typed graph by node type. Without it ``x``.
+    * ``head(hs)``, in a typed graph ``head(hs, node_type)``: what is written of some nodes: a tensor, as column ``embedding``,
+      or columns by name. hs: their outputs of the last layer; of all layers, where ``keep`` is ``"all"`` (jumping knowledge).
+      Without it the last outputs.
+    * ``keep``: ``"last"`` or ``"all"``.
+    * ``reference(batch)``: the same of the seeds of a batch of as many hops as layers, for the self-check. Without it
+      ``forward(batch)``.
+    * ``degrees``: a `DegreeSpec`, for layers that read the degrees of neighbours: batches then have ``in_degree``, float [N].
+    * ``targets(k)``: in a typed graph the node types of which layer k makes rows; those of other types stay as they are.
+    * ``output_types``: in a typed graph the node types of which rows are written.
+    * ``input_types``: in a typed graph the node types that ``embed`` gives rows of.
+    """
+
+    num_layers: int
+
+    def layer(self, k: int, h: Any, batch: Any) -> Any:
+        """Outputs of layer ``k`` for the seeds of a batch of one hop with all neighbours. h: rows of all its nodes, the seeds
+        first; in a typed graph by node type, as are the outputs."""
+
+
+@dataclass(frozen=True)
+class DegreeSpec:
+    """The sum of the weights of a node's incoming edges. weight: an edge attribute; None: every edge weighs 1.
+
+    loops: as GCN counts: a node has one edge to itself, of the weight that it has in the graph, else ``fill``.
+    """
+
+    weight: str | None = None
+    loops: bool = False
+    fill: float = 1.0
+
+
+class LayerwiseLayers:
+    """A `Layerwise` module with all members, the optional ones at their defaults. types: node types of the graph.  typed: it has
+    several node or edge types."""
+
+    def __init__(self, given: Any, types: Sequence[str], typed: bool) -> None:
+        self.given, self.typed, self._types = given, typed, list(types)
+        self.num_layers: int = given.num_layers
+        self.keep_all: bool = getattr(given, "keep", "last") == "all"
+        self.degrees: DegreeSpec | None = getattr(given, "degrees", None)
+        self.output_types: list[str] = list(getattr(given, "output_types", None) or types)
+        self.input_types: list[str] = list(getattr(given, "input_types", None) or types)
+
+    def targets(self, k: int) -> list[str]:
+        """Node types of which layer k makes rows, in the order of the graph's."""
+        choose = getattr(self.given, "targets", None)
+        if not self.typed or choose is None:
+            return self._types
+        chosen = set(choose(k))
+        return [t for t in self._types if t in chosen]
+
+    def embed(self, batch: Any) -> dict[str, Tensor]:
+        embed = getattr(self.given, "embed", None)
+        if embed is not None:
+            return self._by_type(embed(batch))
+        return {t: self.store(batch, t).x for t in self._types if "x" in self.store(batch, t)}
+
+    def layer(self, k: int, h: Mapping[str, Tensor], batch: Any) -> dict[str, Tensor]:
+        found = self.given.layer(k, dict(h) if self.typed else h[self._types[0]], batch)
+        return self._by_type(found)
+
+    def head(self, hs: Sequence[Tensor], node_type: str) -> dict[str, Tensor]:
+        """Columns. hs: as ``keep`` says, of nodes of a type."""
+        head = getattr(self.given, "head", None)
+        found: Any = list(hs) if self.keep_all else hs[-1]
+        if head is not None:
+            found = head(found, node_type) if self.typed else head(found)
+        return dict(found) if isinstance(found, Mapping) else {"embedding": found}
+
+    def reference(self, batch: Any) -> dict[str, Tensor] | None:
+        """Columns of the seeds of a batch of all hops, computed as the module does; None where it cannot."""
+        compute = getattr(self.given, "reference", None) or self.given
+        if not callable(compute):
+            return None
+        found = compute(batch)
+        return dict(found) if isinstance(found, Mapping) else {"embedding": found}
+
+    def store(self, batch: Any, node_type: str) -> Any:
+        return batch[node_type] if self.typed else batch
+
+    def _by_type(self, rows: Rows) -> dict[str, Tensor]:
+        return {self._types[0]: rows} if isinstance(rows, Tensor) else dict(rows)

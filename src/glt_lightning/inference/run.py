@@ -1,0 +1,251 @@
+"""A run over all nodes: which batches there are, in which order, and where the outputs of layers lie."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.errors import DataError
+from glt_lightning.inference.chunks import chunks_of, share_of
+from glt_lightning.inference.facts import Loaders, Reading
+from glt_lightning.inference.marks import Marks
+from glt_lightning.inference.protocol import LayerwiseLayers
+from glt_lightning.inference.states import HaloTraffic, LayerRows, fetch_halo
+from glt_lightning.loader.row_loader import RowSpec
+from glt_lightning.ops.row_bytes import row_bytes
+from glt_lightning.options import LayerwiseOptions
+from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors.space import RowSpace
+from glt_lightning.tensors.table import SharedTable, own_parts
+from glt_lightning.tensors.tables import TableSpec
+
+_EMBED = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The batches of one layer, or of the inputs of the first, for one node type. chunks: of this rank."""
+
+    layer: int
+    space: RowSpace
+    chunks: np.ndarray
+
+    @property
+    def node_type(self) -> str:
+        return self.space.label
+
+    @property
+    def text(self) -> str:
+        return (
+            f"the inputs of {self.node_type!r}" if self.layer == _EMBED else f"layer {self.layer} of {self.node_type!r}"
+        )
+
+    def spec(self, weight_attr: Any) -> RowSpec:
+        inputs = self.layer == _EMBED
+        return RowSpec(
+            name=f"layerwise/{self.layer}/{self.node_type}",
+            node_type=self.space.index,
+            chunks=self.chunks,
+            hops=0 if inputs else 1,
+            node_attrs=inputs,
+            weight_attr=weight_attr,
+        )
+
+
+class LayerwiseRun:
+    """Computes a module's layers over a graph, one after the other. All ranks construct theirs at the same time. Close it.
+
+    Each rank iterates a loader for each of ``steps`` and gives every batch to `take`, which returns columns of the seeds where
+    the step is the last of their type, and else None.
+
+    module: the layers.  graph: of the job.  make_loader: makes the loader of some rows.  marks: how ranks wait for each other.
+    folder: for scratch files.  weight_attr: as of loaders.  threads: that gather rows together.
+
+    Raises by its methods `PeerError` where another rank fails, `DataError` for outputs that do not fit.
+    """
+
+    def __init__(
+        self,
+        module: LayerwiseLayers,
+        graph: DistGraph,
+        make_loader: Loaders,
+        marks: Marks,
+        options: LayerwiseOptions,
+        folder: Path,
+        *,
+        weight_attr: Any = None,
+        threads: int = 1,
+    ) -> None:
+        self.module, self.options, self.marks, self.traffic = module, options, marks, HaloTraffic()
+        self._graph, self._threads, self._weight_attr = graph, threads, weight_attr
+        self._make_loader = make_loader
+        self._tables = graph.tables.apart()
+        self._tables.ranks = Ranks(marks.rank, marks.world_size, marks.exchange)
+        self._tables.options = replace(self._tables.options, scratch=str(folder), check_conflicts=False)
+        self._inputs: dict[str, _Outputs] = {}  # what the current layer reads
+        self._kept: dict[str, list[LayerRows]] = {}  # outputs of earlier layers, for heads that want all
+        self._written: dict[str, SharedTable] = {}  # by the current layer
+        self._step, self._dtype = -1, torch.float32
+        self._last = {t: self._last_layer(t) for t in module.output_types}
+        reading = Reading(graph, self._tables, make_loader, module.degrees, weight_attr, options.most_edges, marks.beat)
+        self.facts = reading.find()
+        self._degrees = self._degree_rows()
+        self.steps = self._plan()
+
+    def _last_layer(self, node_type: str) -> int:
+        """The last layer that makes rows of a type; its inputs are its outputs where none does."""
+        return max((k for k in range(self.module.num_layers) if node_type in self.module.targets(k)), default=_EMBED)
+
+    def _degree_rows(self) -> LayerRows | None:
+        return None if self.facts.degrees is None else self._with_halo(self.facts.degrees)[0]
+
+    def _plan(self) -> list[Step]:
+        homes, chunks = self._graph.tables.homes, {}
+        ranks = homes.ranks_of(homes.host)
+        for node_type, parts in self.facts.counts.items():
+            found = chunks_of(parts, self.options.batch_size, self.options.most_edges)
+            chunks[node_type] = share_of(found, ranks.index(homes.rank), len(ranks))
+        layers = [self.module.input_types, *(self.module.targets(k) for k in range(self.module.num_layers))]
+        return [
+            Step(k, self._graph.space(t, "node"), chunks[t])
+            for k, types in enumerate(layers, start=_EMBED)
+            for t in types
+        ]
+
+    def loaders(self) -> list[Any]:
+        """One for each of ``steps``."""
+        return [self._make_loader(step.spec(self._weight_attr)) for step in self.steps]
+
+    def take(self, number: int, batch: Any, *, last: bool) -> dict[str, Tensor] | None:
+        """Computes a batch of step ``number``. last: of this rank's in this step."""
+        step = self.steps[number]
+        if number != self._step:
+            self._begin(number)
+        self.marks.beat(f"computing {step.text}")
+        rows = self._seed_rows(step, batch)
+        out = self._compute(step, batch, len(rows)) if len(rows) else None
+        if step.layer < self.module.num_layers - 1:
+            self._write(step, rows, out)
+        columns = None
+        if out is not None and step.layer == self._last.get(step.node_type):
+            columns = self._columns(step, rows, out)
+        if last and number + 1 == len(self.steps):
+            self.marks.exchange("done")  # before collective calls of torch, which have time-outs
+        return columns
+
+    def _begin(self, number: int) -> None:
+        """Before the first batch of a step."""
+        step, before = self.steps[number], self.steps[self._step] if number else None
+        self._step = number
+        if before is None or before.layer == step.layer:
+            return
+        self.marks.exchange(step.text)  # from here on, all ranks have written what this layer reads
+        for node_type, table in self._written.items():
+            old = self._inputs.pop(node_type, None)
+            if old is not None and self.module.keep_all and old.layer > _EMBED:
+                self._kept.setdefault(node_type, []).append(old.rows)
+            elif old is not None:
+                old.rows.close()
+            rows, fetched = self._with_halo(table)
+            self._inputs[node_type] = _Outputs(before.layer, rows)
+            if fetched:
+                self.traffic.rows[step.layer, node_type] = fetched
+                self.traffic.nbytes[step.layer, node_type] = fetched * row_bytes(table.dtype, table.row_shape)
+        self._written = {}
+
+    def _with_halo(self, table: SharedTable) -> tuple[LayerRows, int]:
+        halo = self.facts.halos[table.space.label]
+        on_disk = self._on_disk(len(halo) * row_bytes(table.dtype, table.row_shape))
+        return fetch_halo(self._tables, table, halo, on_disk, self.marks.beat)
+
+    def _on_disk(self, nbytes: int) -> bool:
+        """Whether so many bytes more are more than this host may have in memory."""
+        return self._tables.nbytes + nbytes > min(self.options.memory_bytes, self._tables.options.limit_bytes)
+
+    # A batch
+
+    def _seed_rows(self, step: Step, batch: Any) -> np.ndarray:
+        store = self.module.store(batch, step.node_type)
+        return _numpy(store.row[: int(store.batch_size)])
+
+    def _compute(self, step: Step, batch: Any, seeds: int) -> Tensor:
+        """[S, ...] of the seeds."""
+        if step.layer == _EMBED:
+            found = self.module.embed(batch)
+        else:
+            if self._degrees is not None:
+                batch.in_degree = torch.from_numpy(self._degrees.read(_numpy(batch.row))).to(batch.row.device)
+            h = {t: self._read(each.rows, self.module.store(batch, t).row) for t, each in self._inputs.items()}
+            found = self.module.layer(step.layer, h, batch)
+        out = found.get(step.node_type)
+        if out is None or len(out) != seeds:
+            got = "none" if out is None else f"{len(out)}"
+            raise DataError(
+                f"layer-wise inference: {step.text}: expected a row for each of the {seeds} seeds of a batch, got {got}."
+            )
+        if step.layer == _EMBED and out.is_floating_point():
+            self._dtype = out.dtype
+        return out
+
+    def _read(self, rows: LayerRows, at: Tensor) -> Tensor:
+        return torch.from_numpy(rows.read(_numpy(at), self._threads)).to(at.device).to(self._dtype)
+
+    def _write(self, step: Step, rows: np.ndarray, out: Tensor | None) -> None:
+        """Stores the outputs of rows of this host; no other rank writes to these."""
+        table = self._written.get(step.node_type)
+        if table is None:
+            table = self._written[step.node_type] = self._create(step, out)
+        if out is not None:
+            begin = int(table.position(rows[:1])[0])  # rows of a chunk are one after the other
+            table.own[begin : begin + len(rows)] = _numpy(out.float() if out.dtype == torch.bfloat16 else out)
+
+    def _create(self, step: Step, out: Tensor | None) -> SharedTable:
+        """The table of a step's outputs. A collective call; ranks without rows hear its width from the other ranks."""
+        shapes = [
+            json.loads(text) for text in self.marks.exchange(json.dumps(None if out is None else [*out.shape[1:]]))
+        ]
+        shape = next((tuple(each) for each in shapes if each is not None), (1,))
+        own = sum(each.count for each in own_parts(step.space, self._tables.homes))
+        storage = "disk" if self._on_disk(own * row_bytes(np.dtype(self.options.dtype), shape)) else "memory"
+        name = f"layerwise/{step.layer}/{step.node_type}"
+        return self._tables.create(TableSpec(step.space, self.options.dtype, shape, name, storage=storage))
+
+    def _columns(self, step: Step, rows: np.ndarray, out: Tensor) -> dict[str, Tensor]:
+        """What is written of the seeds."""
+        hs = [out]
+        if self.module.keep_all:
+            held = self._inputs.get(step.node_type)
+            before = [*self._kept.get(step.node_type, ()), *([held.rows] if held and held.layer > _EMBED else ())]
+            at = torch.from_numpy(rows).to(out.device)
+            hs = [*(self._read(each, at) for each in before), out]
+        columns = self.module.head(hs, step.node_type)
+        return {"n_id": self._graph.user_ids(rows, step.node_type)} | columns
+
+    def close(self) -> None:
+        """This rank lets go of all rows. Safe to call twice."""
+        for each in self._inputs.values():
+            each.rows.close()
+        for rows in self._kept.values():
+            for row in rows:
+                row.close()
+        if self._degrees is not None:
+            self._degrees.close()
+        self._inputs, self._kept, self._written, self._degrees = {}, {}, {}, None
+        self._tables.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Outputs:
+    layer: int
+    rows: LayerRows
+
+
+def _numpy(values: Tensor) -> np.ndarray:
+    return values.detach().cpu().numpy()

@@ -1,0 +1,1 @@
+"""Layer-wise inference in a Trainer."""

@@ -1,0 +1,198 @@
+"""The layers of PyG's `BasicGNN` family, and of the ready modules, one at a time over batches of one hop."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from glt_lightning.errors import OptionError
+from glt_lightning.inference.protocol import DegreeSpec
+from glt_lightning.lightning.models.encoders import ConvStack, FamilyEncoder
+from glt_lightning.lightning.models.gnn import HomogeneousGNN
+from glt_lightning.lightning.models.loops import run_with_loops, with_self_loops
+from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, run_layer
+from glt_lightning.nn import fuse_layers
+
+_OVER_BATCH = ("DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "InstanceNorm", "MeanSubtractionNorm", "PairNorm")
+_WEIGHT = "edge_weight"
+
+
+def refuse_norms(module: nn.Module) -> None:
+    """Raises `OptionError` for norms over all nodes of a batch: they have other values in each batch."""
+    for each in module.modules():
+        name = type(each).__name__
+        over_batch = name in _OVER_BATCH or (name == "LayerNorm" and getattr(each, "mode", "node") == "graph")
+        if over_batch or (name == "BatchNorm1d" and not getattr(each, "track_running_stats", True)):
+            mode = " with mode graph" if name == "LayerNorm" else ""
+            raise OptionError(
+                f"layer-wise inference: {name}{mode} averages over all nodes of a batch, so outputs depend on which nodes "
+                "are computed with it. Use trainer.predict, or a norm of each node alone: BatchNorm, LayerNorm with mode node."
+            )
+
+
+class ConvLayers:
+    """One convolution after the other. gcn: whether GCN's normalisation adds loops, None without it; then it is computed with
+    the degrees in the whole graph.  loops: self-loops are to be added."""
+
+    def __init__(
+        self,
+        convs: Sequence[Any],
+        forms: Sequence[Form | None] | None,
+        gcn: bool | None,
+        loops: bool,
+        weight: str | None,
+    ) -> None:
+        self._convs, self._forms, self._loops, self._gcn = list(convs), forms, loops, gcn
+        self.num_layers = len(self._convs)
+        improved = any(getattr(conv, "improved", False) for conv in self._convs)
+        self.degrees = None if gcn is None else DegreeSpec(weight, gcn, 2.0 if improved else 1.0)
+
+    def run(self, k: int, h: Tensor, batch: Any, values: dict[str, Tensor]) -> Tensor:
+        """Outputs of the convolution for the seeds."""
+        conv, seeds, edges = self._convs[k], int(batch.batch_size), batch.edge_index
+        if self.degrees is not None:
+            edges, weights = gcn_edges(batch, self.degrees)
+            return conv(h, edges, weights.to(h.dtype))[:seeds]
+        form = None if self._forms is None else self._forms[k]
+        if form is None:
+            edges = with_self_loops(edges, len(h)) if self._loops else edges
+            return conv(h, edges, **values)[:seeds]
+        size = LayerSize(len(h), seeds, edges.size(1))
+        run = run_with_loops if self._loops else run_layer
+        return run(conv, form, h, size, edges, *values.values())
+
+
+def gcn_edges(batch: Any, degrees: DegreeSpec) -> tuple[Tensor, Tensor]:
+    """Edges into the seeds, ascending in them, and GCN's factors, from the degrees in the whole graph."""
+    (row, col), seeds = batch.edge_index, int(batch.batch_size)
+    weights = torch.ones_like(row, dtype=torch.float32)
+    fill = 1.0  # PyG pays regard to `improved` where edges have weights
+    if degrees.weight is not None:
+        weights, fill = batch[degrees.weight].flatten().float(), degrees.fill
+    if degrees.loops:
+        loop, nodes = row == col, torch.arange(seeds, device=row.device)
+        of_loops = torch.full((seeds,), fill, device=row.device)
+        if degrees.weight is not None:
+            of_loops[col[loop]] = weights[loop]
+        row, col = torch.cat([row[~loop], nodes]), torch.cat([col[~loop], nodes])
+        weights = torch.cat([weights[~loop], of_loops])
+        order = torch.argsort(col, stable=True)
+        row, col, weights = row[order], col[order], weights[order]
+    factors = batch.in_degree.float().pow(-0.5)
+    factors = factors.masked_fill(torch.isinf(factors), 0.0)
+    return torch.stack([row, col]), factors[row] * weights * factors[col]
+
+
+class FamilyLayers:
+    """A model of PyG's `BasicGNN` family. gnn: with weights as they are when this is made.  edge_names: attributes of edges."""
+
+    def __init__(self, gnn: BasicGNN, edge_names: Sequence[str]) -> None:
+        refuse_norms(gnn)
+        self.given, self._gnn = gnn, fuse_layers(copy.deepcopy(gnn)).eval()
+        self.num_layers = gnn.num_layers
+        self.keep = "all" if hasattr(gnn, "jk") else "last"
+        weighted = gnn.supports_edge_weight and _WEIGHT in edge_names
+        self._values = [_WEIGHT] * weighted + ["edge_attr"] * (gnn.supports_edge_attr and "edge_attr" in edge_names)
+        gcn = _take_gcn(self._gnn.convs)
+        forms = None if gcn is not None or len(self._values) > 1 else [_form(c, w) for c, w in self._widths()]
+        self._convs = ConvLayers(self._gnn.convs, forms, gcn, loops=False, weight=_WEIGHT if weighted else None)
+        self.degrees = self._convs.degrees
+
+    def _widths(self) -> Iterator[tuple[nn.Module, int]]:
+        widths = [self._gnn.in_channels] + [self._gnn.hidden_channels] * (self.num_layers - 1)
+        return zip(self._gnn.convs, widths, strict=True)
+
+    def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
+        values = {name: batch[name] for name in self._values}
+        if self.degrees is not None:
+            values = {}
+        return after_conv(self._gnn, k, self._convs.run(k, h, batch, values))
+
+    def head(self, hs: Any) -> Tensor:
+        return after_layers(self._gnn, hs)
+
+    def reference(self, batch: Any) -> Tensor:
+        values = {name: batch[name] for name in self._values}
+        found: Tensor = self.given.eval()(batch.x, batch.edge_index, **values)
+        return found[: batch.batch_size]
+
+
+def after_conv(gnn: Any, k: int, x: Tensor) -> Tensor:
+    """What a model of the family does with the outputs of its convolution ``k``."""
+    if k == gnn.num_layers - 1 and gnn.jk_mode is None:
+        return x
+    if gnn.act is not None and gnn.act_first:
+        x = gnn.act(x)
+    x = gnn.norms[k](x)
+    if gnn.act is not None and not gnn.act_first:
+        x = gnn.act(x)
+    return x
+
+
+def after_layers(gnn: Any, hs: Any) -> Tensor:
+    """What it does with the outputs of its layers."""
+    x = gnn.jk(hs) if hasattr(gnn, "jk") else hs
+    found: Tensor = gnn.lin(x) if hasattr(gnn, "lin") else x
+    return found
+
+
+def _take_gcn(convs: Sequence[Any]) -> bool | None:
+    """Takes GCN's normalisation off copies of convolutions. Returns whether it adds self-loops; None where there is none."""
+    found = [conv for conv in convs if isinstance(conv, GCNConv) and conv.normalize]
+    if not found:
+        return None
+    if len(found) < len(convs) or any(conv.flow != "source_to_target" for conv in found):
+        raise OptionError(
+            "layer-wise inference: GCN's normalisation is computed once for all layers; expected GCNConv with normalize and "
+            "flow source_to_target in each of them. Give the module its own layer()."
+        )
+    for conv in found:
+        conv.normalize = False
+    return bool(found[0].add_self_loops)
+
+
+def _form(conv: nn.Module, width: Any) -> Form | None:
+    if not isinstance(width, int):
+        return None
+    try:
+        return find_form(conv, width)
+    except Exception:  # classes of PyG that need more of an edge say so in many ways
+        return None
+
+
+class HomogeneousLayers:
+    """The encoder of a ready module over a homogeneous graph."""
+
+    def __init__(self, encoder: HomogeneousGNN | ConvStack, edge_names: Sequence[str]) -> None:
+        refuse_norms(encoder)
+        self.encoder = encoder
+        stack = isinstance(encoder, ConvStack)
+        convs: Any = encoder.convs if stack else encoder.gnn.convs  # type: ignore[union-attr]
+        self._convs = ConvLayers(convs, encoder.forms, encoder.gcn_loops, encoder.loops, None)
+        self.num_layers, self.degrees = self._convs.num_layers, self._convs.degrees
+        self.keep = "last" if stack or not hasattr(encoder.gnn, "jk") else "all"
+
+    def embed(self, batch: Any) -> Tensor:
+        found: Tensor = self.encoder.encoder("node", batch)
+        return found
+
+    def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
+        encoder: Any = self.encoder
+        if not isinstance(encoder, ConvStack):
+            return after_conv(encoder.gnn, k, self._convs.run(k, h, batch, {}))
+        values = {"edge_type": batch.edge_type.long()} if encoder.with_type else {}
+        return self._convs.run(k, h, batch, values).relu()
+
+    def outputs(self, hs: Any) -> Tensor:
+        """What the encoder returns of some nodes."""
+        encoder: Any = self.encoder
+        if isinstance(encoder, ConvStack):
+            return hs
+        found = after_layers(encoder.gnn, hs)
+        return found.relu() if isinstance(encoder, FamilyEncoder) else found

@@ -1,0 +1,225 @@
+"""Outputs of all nodes, layer by layer, are those of a forward pass over the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from torch import Tensor, nn
+from torch_geometric.nn import GAT, GCN, GIN, GraphNorm, GraphSAGE as PyGSAGE, SAGEConv
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from glt_lightning import GLTDataModule, GraphSAGE, NodePredictor, predict_layerwise, read_embeddings
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.lightning.callbacks.predictions import PredictionWriter
+from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
+
+MakeData = Callable[..., GLTDataModule]
+
+
+class Holding(LightningModule):
+    """Any module of a user's that has a model of PyG."""
+
+    def __init__(self, gnn: nn.Module) -> None:
+        super().__init__()
+        self.gnn = gnn
+
+
+@pytest.fixture
+def embed(make_trainer: Callable[..., Trainer], tmp_path: Path) -> Callable[..., dict[str, np.ndarray]]:
+    """Predicts layer by layer and reads what was written."""
+
+    def run(module: LightningModule, data: GLTDataModule, **options: Any) -> dict[str, np.ndarray]:
+        trainer = make_trainer(callbacks=[PredictionWriter(str(tmp_path / "sampled"))])
+        predict_layerwise(trainer, module, data, tmp_path / "emb", options=options)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["emb", "root"]  # no scratch files, no sampled predictions
+        return read_embeddings(tmp_path / "emb")
+
+    return run
+
+
+def whole_numbers(gnn: BasicGNN) -> BasicGNN:
+    """With which sums are exact in every order."""
+    for parameter in gnn.parameters():
+        parameter.data = torch.randint(-1, 2, parameter.shape).float()
+    return gnn
+
+
+def whole(gnn: BasicGNN, x: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The forward pass over the whole graph."""
+    with torch.no_grad():
+        found: Tensor = gnn.eval()(torch.from_numpy(x), torch.from_numpy(edges))
+    return found.numpy()
+
+
+@pytest.fixture(scope="module")
+def isolated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small graph with features that are integers, nodes without edges, loops, and a node with edges from all."""
+    graph, hub = learnable_graph(), np.stack([np.arange(NODES), np.full(NODES, 7)])
+    edges = np.concatenate([graph["edge_index"], hub, np.tile(np.arange(9), (2, 1))], axis=1)
+    edges = edges[:, (edges != 11).all(axis=0)]
+    x = np.random.default_rng(2).integers(-2, 3, (NODES, WIDTH)).astype(np.float32)
+    path = tmp_path_factory.mktemp("isolated") / "g.npz"
+    np.savez(path, **graph | {"x": x, "edge_index": edges})
+    return path
+
+
+CHUNKS = [{"batch_size": 17, "self_check": 0}, {"batch_size": 1000, "most_edges": 100, "memory": 9000}]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("options", CHUNKS)
+def test_exact_with_whole_numbers(
+    isolated: Path, make_data: MakeData, embed: Any, parts: int, options: dict[str, Any]
+) -> None:
+    graph = np.load(isolated)
+    seed_everything(3, verbose=False)
+    for gnn in (PyGSAGE(WIDTH, 6, 3, 4, aggr="sum"), GIN(WIDTH, 6, 3, 4)):
+        whole_numbers(gnn)
+        data = make_data(dataset=str(isolated), partition={"num_parts": parts})
+        found = embed(Holding(gnn), data, **options)
+        assert found["n_id"].tolist() == list(range(NODES))
+        assert np.abs(found["embedding"]).max() < 1 << 24
+        np.testing.assert_array_equal(found["embedding"], whole(gnn, graph["x"], graph["edge_index"]))
+
+
+BY_NODE = {"mode": "node"}
+FAMILY = {
+    "SAGE": lambda: PyGSAGE(WIDTH, 16, 2, 3, norm="batch_norm"),
+    "GAT": lambda: GAT(WIDTH, 16, 2, 3, heads=2, concat=True),
+    "GATv2, all layers": lambda: GAT(WIDTH, 16, 2, 3, v2=True, jk="cat"),
+    "GCN": lambda: GCN(WIDTH, 16, 2, 3),
+    "GCN, without loops": lambda: GCN(
+        WIDTH, 16, 2, 3, add_self_loops=False, act_first=True, norm="layer_norm", norm_kwargs=BY_NODE
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_family_of_pyg(isolated: Path, make_data: MakeData, embed: Any, kind: str) -> None:
+    graph = np.load(isolated)
+    seed_everything(3, verbose=False)
+    gnn = FAMILY[kind]()
+    found = embed(Holding(gnn), make_data(dataset=str(isolated), partition={"num_parts": 2}), batch_size=60)
+    np.testing.assert_allclose(found["embedding"], whole(gnn, graph["x"], graph["edge_index"]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", ["GCN", "GAT", "GIN"])
+def test_ready_module_gives_what_it_does_over_whole_neighbourhoods(
+    make_data: MakeData, make_model: Any, make_trainer: Any, embed: Any, model: str
+) -> None:
+    module = make_model(model=model, **({"model_kwargs": {"jk": "max"}} if model == "GIN" else {}))
+    data = make_data(eval_num_neighbors=[-1, -1, -1])  # a hop more, for the degrees that GCN reads
+    found = embed(module, data, batch_size=100)
+    rows = make_trainer().predict(module, data)
+    expected = torch.cat([row["logits"] for row in rows]).numpy()
+    np.testing.assert_allclose(found["embedding"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found["pred"], found["embedding"].argmax(axis=1))
+
+
+@pytest.mark.parametrize("encoder", ["GraphSAGE", "HGT"])
+def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, encoder: str) -> None:
+    data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, eval_num_neighbors=[-1, -1])
+    data.prepare_data()
+    data.setup("predict")
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
+    seed_everything(1, verbose=False)
+    module = NodePredictor(
+        data.num_features,
+        data.label_facts,
+        encoder=encoder,
+        hidden_channels=8,
+        num_layers=2,
+        embeddings=True,
+        **described,
+    )
+    found = embed(module, data, batch_size=25)
+    rows = make_trainer().predict(module, data)
+    for name in ("embedding", "probability"):
+        expected = torch.cat([row[name] for row in rows]).numpy()
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6)
+    assert found["n_id"].tolist() == list(range(60))
+
+
+class OwnLayers(LightningModule):
+    """A module that says itself what its layers are."""
+
+    num_layers = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([SAGEConv(WIDTH, 5), SAGEConv(5, CLASSES)])
+
+    def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
+        return self.convs[k](h, batch.edge_index)[: batch.batch_size].relu()
+
+    def forward(self, batch: Any) -> Tensor:
+        x = batch.x
+        for conv in self.convs:
+            x = conv(x, batch.edge_index).relu()
+        return x[: batch.batch_size]
+
+
+class AsPyGDoes(Holding):
+    """One layer after the other as `BasicGNN.inference` does, which for GCN is wrong: in a batch of one hop neighbours lack their
+    edges, and so have other degrees than in the graph."""
+
+    num_layers = 2
+
+    def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
+        return self.gnn.inference_per_layer(k, h, batch.edge_index, batch.batch_size)
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.gnn(batch.x, batch.edge_index)[: batch.batch_size]
+
+
+def test_module_with_layers_of_its_own(make_data: MakeData, embed: Any) -> None:
+    seed_everything(1, verbose=False)
+    module, graph = OwnLayers(), learnable_graph()
+    x, edges = torch.from_numpy(graph["x"]), torch.from_numpy(graph["edge_index"])
+    with torch.no_grad():
+        for conv in module.convs:
+            x = conv(x, edges).relu()
+    np.testing.assert_allclose(embed(module, make_data())["embedding"], x.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_self_check_finds_what_cannot_be_computed_so(make_data: MakeData, embed: Any, tmp_path: Path) -> None:
+    seed_everything(1, verbose=False)
+    said = "self-check: 'embedding': seed .* layer by layer, but .* by the module's own forward pass. A layer of the module"
+    with pytest.raises(DataError, match=said):
+        embed(AsPyGDoes(GCN(WIDTH, 8, 2, 3)), make_data())
+    assert not (tmp_path / "emb").exists()
+    embed(AsPyGDoes(PyGSAGE(WIDTH, 8, 2, 3)), make_data())
+
+
+def test_refusals(make_data: MakeData, make_model: Any, make_trainer: Any, tmp_path: Path) -> None:
+    def refused(module: Any, said: str, data: GLTDataModule | None = None, **trainer: Any) -> None:
+        with pytest.raises(OptionError, match=said):
+            predict_layerwise(make_trainer(**trainer), module, data or make_data(), tmp_path / "emb")
+        assert not (tmp_path / "emb").exists()
+
+    refused(Holding(PyGSAGE(WIDTH, 8, 2, 3, norm=GraphNorm(8))), "GraphNorm averages over all nodes of a batch")
+    refused(Holding(nn.Linear(2, 2)), "Holding offers no layers. Expected num_layers and layer")
+    refused(make_model(), "limit_predict_batches and fast_dev_run would leave out nodes", limit_predict_batches=1)
+    with pytest.raises(OptionError, match=r"layerwise.batch_size: expected an integer >= 1, got 0"):
+        predict_layerwise(make_trainer(), make_model(), make_data(), tmp_path / "emb", options={"batch_size": 0})
+
+
+def test_weights_come_from_the_checkpoint(
+    make_data: MakeData, make_model: Any, make_trainer: Any, tmp_path: Path
+) -> None:
+    trained, data = make_model(), make_data()
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(trained, data)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    fresh: GraphSAGE = make_model()
+    predict_layerwise(make_trainer(), fresh, data, tmp_path / "a", ckpt_path=tmp_path / "a.ckpt")
+    predict_layerwise(make_trainer(), trained, data, tmp_path / "b")
+    np.testing.assert_array_equal(
+        read_embeddings(tmp_path / "a")["embedding"], read_embeddings(tmp_path / "b")["embedding"]
+    )
