@@ -6,10 +6,10 @@ import numpy as np
 
 from glt_lightning.cluster.cache import CacheMaker
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.row_draws import row_draws
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.induce import induce_all
 from glt_lightning.ops.merge import Picks
-from glt_lightning.ops.sample import RowDraw
 from glt_lightning.options import CacheOptions
 from glt_lightning.store.remote_cache import RemoteCache
 
@@ -26,15 +26,15 @@ class DirectRows:
 
     def expand(self, owner, request):
         self.asked.append(("expand", owner, request.hop))
-        draw = request.draw
-        view, found = self._owners[owner - 1].drawn_by(draw.weights, draw.timed, draw.labor), {}
+        draws, found = row_draws(self._owners[owner - 1], request.draw), {}
+        view = draws.view
         without = {} if request.excluded is None else request.excluded.find(view)
         for r, fanout in enumerate(request.fanouts):
             gids = request.rows.get(int(view.dst_types[r]))
             if fanout and gids is not None:
                 ids = gids.astype(np.int64)
-                rows = RowDraw(view, r, ids, fanout, request.key, request.hop, draw, without.get(r), request.trees)
-                arrays = rows.picks()
+                draw = draws.of(r, ids, fanout, request.key, request.hop, without.get(r), request.trees)
+                arrays = draw.picks()
                 found[r] = Picks(*(None if a is None else a.astype(self._wire) for a in arrays))
         return lambda: found
 

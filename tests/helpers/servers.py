@@ -15,7 +15,8 @@ from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions, SamplingOptions
+from glt_lightning.options import ClusterOptions, DeadlineOptions, PickerSpec, RetryOptions, SamplingOptions
+from glt_lightning.producer.samplers import SamplerSource
 from glt_lightning.server.remote import RemoteProducer
 from glt_lightning.server.server import GraphServer
 from glt_lightning.transport.base import Transport
@@ -64,6 +65,7 @@ class Farm:
         partition: LocalPartition,
         address: str = "127.0.0.1:0",
         greet: Callable[..., Any] | None = None,
+        picker: PickerSpec | None = None,
         **changes: Any,
     ) -> GraphServer:
         options = cluster(**changes)
@@ -71,7 +73,12 @@ class Farm:
         owner = Owner(partition, options.limits.reply_bytes)
         graph = GraphService(partition, partition.parts)
         services = {**owner.calls, **graph.calls, **FileService(partition).calls}
-        server = GraphServer(partition, options, self.transport, address, services=services, greet=greet or link.greet)
+        given = {
+            "services": services,
+            "greet": greet or link.greet,
+            "source": SamplerSource.of(partition, picker=picker),
+        }
+        server = GraphServer(partition, options, self.transport, address, **given)
         self._stack.callback(owner.close)
         self._stack.callback(server.close)
         return server

@@ -11,6 +11,7 @@ import pytest
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.trees import Trees
+from glt_lightning.options import PickerSpec
 from glt_lightning.producer.request_codec import read_config, read_request, write_config, write_request
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -63,8 +64,13 @@ def test_every_field_of_a_configuration_comes_back(field):
     other["weights"] = (None, "edge_weight")
     other["more_links"] = (LinkTask(loader="train", edge_type=1), LinkTask(loader="train", edge_type=0, exclude="self"))
     other["link"] = LinkTask(loader="train", edge_type=3, mode="binary", amount=0.5, self_loops=True, reverse=0)
+    other["picker"] = PickerSpec("my_module.Picker", '{"share": 0.5}', "1/2", "3")
     other["subgraph"] = SubgraphTask(kind="bidirectional", limit=9, reverse=(1, -1))
     changed = replace(plain, **{field.name: other.get(field.name, True)})
+    if field.name == "own_batches":  # the only one that is for its own process
+        with pytest.raises(DataError, match=r"own_batches: .* makes batches in its own process alone"):
+            read_config(json.loads(json.dumps(write_config(changed))))
+        return
     for config in (plain, changed):
         assert read_config(json.loads(json.dumps(write_config(config)))) == config
     assert write_config(changed) != write_config(plain)

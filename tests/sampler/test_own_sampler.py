@@ -1,4 +1,4 @@
-"""The sampler of docs/sampling.md gives the same batch whole and in parts, and it is the induced subgraph."""
+"""The sampler of docs/own-samplers.md gives the same batch whole and in parts, and it is the induced subgraph."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
-DOCS = Path(__file__).parents[2] / "docs" / "sampling.md"
+DOCS = Path(__file__).parents[2] / "docs" / "own-samplers.md"
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +26,10 @@ def induced():
 
 
 def batches(induced, partition, config, seeds, **where):
-    tree = neighbor_source(partition, config, **where, attributes=False)  # also with edge ids, which the batch has not
     source = neighbor_source(partition, config, **where)
     for number in range(2):
         chosen = np.ascontiguousarray(seeds[number * 7 : number * 7 + 8])
-        draft = induced(tree, source, BatchRequest(number, 99 + number, chosen, np.arange(8)))
+        draft = induced(BatchRequest(number, 99 + number, chosen, np.arange(8)), source)
         yield {name: array.copy() for name, array in draft.values().items()}, draft.counters
 
 

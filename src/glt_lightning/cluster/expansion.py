@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from glt_lightning.data.row_draws import RowDraws
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.induce import Among, induce
+from glt_lightning.ops.picker_draw import PickerDraw
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.ops.trees import Trees, is_tree
-from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.source import MOST_PAIRS
 from glt_lightning.transport.message import Message, lay_out, layout_entries, pack
 
@@ -32,14 +33,14 @@ class Expansion:
     key: int
     hop: int
     fanouts: Sequence[int]
-    draw: DrawOptions
     rows: Mapping[int, np.ndarray]
     first: int = 0
     excluded: ExcludedEdges | None = None
     trees: Trees | None = None
 
-    def answer(self, view: GraphView, wire: np.dtype, most_bytes: int) -> Message:
+    def answer(self, rows: RowDraws, wire: np.dtype, most_bytes: int) -> Message:
         """The reply, at most ``most_bytes``. Raises `DataError` if the counts alone take more, and as `RowDraw.picks`."""
+        view, columns = rows.view, rows.draw.columns
         asked = [
             (r, fanout, self.rows[t])
             for r, (fanout, t) in enumerate(zip(self.fanouts, view.dst_types.tolist(), strict=True))
@@ -52,24 +53,21 @@ class Expansion:
                 f"have ({most_bytes}). Use a smaller batch_size, or raise cluster.limits.reply_size here."
             )
         without = {} if self.excluded is None else self.excluded.find(view)
-        draws = [
-            RowDraw(view, r, gids, fanout, self.key, self.hop, self.draw, without.get(r), self.trees)
-            for r, fanout, gids in asked
-        ]
+        draws = [rows.of(r, gids, fanout, self.key, self.hop, without.get(r), self.trees) for r, fanout, gids in asked]
         counts = [draw.count() for draw in draws]
         ends = np.cumsum([0, *(c.sum() for c in counts)])
         total = int(ends[-1])
         if not 0 <= self.first <= total:
             raise DataError(f"expand: first: expected at most {total}, the number of picks; got {self.first}.")
         left = most_bytes - (0 if self.first else num_counts * wire.itemsize)
-        last = min(total, self.first + max(1, left // (wire.itemsize * len(self.draw.columns))))
+        last = min(total, self.first + max(1, left // (wire.itemsize * len(columns))))
         begins = np.clip(self.first, ends[:-1], ends[1:]) - ends[:-1]
         sizes = np.clip(last, ends[:-1], ends[1:]) - ends[:-1] - begins
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for draw, size in zip(draws, sizes.tolist(), strict=True):
             if not self.first:
                 shapes[f"{draw.edge_type}/counts"] = (wire, (len(draw.gids),))
-            for name in self.draw.columns:
+            for name in columns:
                 shapes[f"{draw.edge_type}/{name}"] = (wire, (size,))
         layout, nbytes = lay_out(shapes)
         body = np.zeros(
@@ -96,7 +94,9 @@ def read_arrays(
     return {name: ids for name, ids in arrays.items() if not is_excluded(name) and not is_tree(name)}, excluded, trees
 
 
-def _fill(draw: RowDraw, counts: np.ndarray, first: int, neighbors: np.ndarray, edge_rows: np.ndarray | None) -> None:
+def _fill(
+    draw: RowDraw | PickerDraw, counts: np.ndarray, first: int, neighbors: np.ndarray, edge_rows: np.ndarray | None
+) -> None:
     """Writes the picks from ``first`` on into arrays of the wire's dtype."""
     chunk = np.empty(min(_AT_ONCE, len(neighbors)), dtype=np.int64)
     rows = None if edge_rows is None else np.empty_like(chunk)

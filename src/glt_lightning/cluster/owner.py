@@ -13,11 +13,12 @@ from glt_lightning.cluster.expansion import Expansion, answer_among, read_arrays
 from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.row_draws import OwnerDraws
 from glt_lightning.errors import DataError
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges, require_pairs
-from glt_lightning.options.draw import DrawOptions
+from glt_lightning.options import DrawOptions, PickerSpec
 from glt_lightning.sampler.sample import Draft, Field
 from glt_lightning.sampler.source import MOST_PAIRS, wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
@@ -34,12 +35,22 @@ class Owner:
     docs/wire-format.md has their messages.
 
     reply_bytes: limit of one reply; larger answers take several.  works_for: pid of the process whose sampler this one is;
-    None: it samples for itself."""
+    None: it samples for itself.  picker: that other processes may ask for.
 
-    def __init__(self, partition: LocalPartition, reply_bytes: int, works_for: int | None = None) -> None:
+    Raises `DataError` for a picker that cannot be made here.
+    """
+
+    def __init__(
+        self,
+        partition: LocalPartition,
+        reply_bytes: int,
+        works_for: int | None = None,
+        picker: PickerSpec | None = None,
+    ) -> None:
         self._reply_bytes, self._works_for = reply_bytes, works_for
         self._partition, self._manifest = partition, partition.manifest
         self._wire = wire_dtype(partition.manifest)
+        self._draws = OwnerDraws(partition, picker)
         self._memory = Recycler(_SLOTS)
         self._shards = cache(self._open_shards)
 
@@ -56,6 +67,7 @@ class Owner:
     def close(self) -> None:
         self._memory.close()
         self._shards.cache_clear()
+        self._draws.close()
 
     def _here(self, _message: Message, _caller: Caller) -> Message:
         pid = self._works_for
@@ -64,14 +76,15 @@ class Owner:
     @guarded()  # a truncated file becomes an error to the caller, and this process goes on
     def _expand(self, message: Message, _caller: Caller) -> Message:
         ask, draw = message.header, DrawOptions.from_wire(message.header)
-        view = self._partition.drawn_by(draw.weights, draw.timed, draw.labor)
+        draws = self._draws.of(draw)
+        view = draws.view
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
         named, excluded, trees = read_arrays(unpack(message))
         rows = {_index(name, view.num_types): _ids(ids) for name, ids in named.items()}
         first = read_integer({"first": 0} | dict(ask), "first", 0, 2**62)
-        question = Expansion(key, hop, fanouts, draw, rows, first, excluded, trees)
-        return question.answer(view, self._wire, self._reply_bytes)
+        question = Expansion(key, hop, fanouts, rows, first, excluded, trees)
+        return question.answer(draws, self._wire, self._reply_bytes)
 
     @guarded()
     def _gather(self, message: Message, _caller: Caller) -> Message:

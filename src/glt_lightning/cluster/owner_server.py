@@ -13,6 +13,7 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PartitionError
+from glt_lightning.options import PickerSpec
 from glt_lightning.transport.base import Server, Service, Transport
 
 
@@ -61,14 +62,21 @@ def connect_owners(
 
 
 class OwnerServer:
-    """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one). works_for: see `Owner`.
+    """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one). works_for, picker: see `Owner`.
 
     Raises `OptionError` for an address that cannot be used. Close it: that ends the server and all calls.
     """
 
-    def __init__(self, partition: LocalPartition, link: Link, address: str, works_for: int | None = None) -> None:
+    def __init__(
+        self,
+        partition: LocalPartition,
+        link: Link,
+        address: str,
+        works_for: int | None = None,
+        picker: PickerSpec | None = None,
+    ) -> None:
         self._partition, self._link = partition, link
-        self._owner = Owner(partition, link.limits.reply_bytes, works_for)
+        self._owner = Owner(partition, link.limits.reply_bytes, works_for, picker)
         self._transport = link.open_transport()
         self._server: Server = self._transport.serve(address, Service(link.greet, self._owner.calls, {}))
         self.rows: PeerRows | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader.collate import Batch
+from glt_lightning.options.class_spec import ClassSpec
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,6 @@ class BatchTransform:
         if given is None or isinstance(given, cls):
             return given
         if isinstance(given, (str, Mapping, Namespace)):
-            # here: a loader without a transform does not pay for the import of partitioning
-            from glt_lightning.partition.sources.class_spec import ClassSpec
-
             spec = ClassSpec.parse(option, given)
             return cls(spec.text, spec.make())
         if callable(given):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from glt_lightning.data.graph import AnyGraph
+from glt_lightning.errors import OptionError
 from glt_lightning.loader.link_collate import LinkCollate
 from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
@@ -70,6 +71,11 @@ def make_link_loader(
     spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed: int, ranks: Ranks, producer: Producer
 ) -> tuple[DistLinkNeighborLoader, LinkCollate]:
     """Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
+    if sampling.batch_sampler is not None:
+        raise OptionError(
+            f"loader {spec.name!r}: sampling.batch_sampler: makes batches of nodes, not of edges. Remove it, or write a "
+            "sampling.picker."
+        )
     manifest, links = graph.manifest, plan_links(spec, graph, sampling, seed, ranks)
     plan, config = links.plan, links.config
     collate = LinkCollate(manifest.as_stored if config.stored else manifest, links.tasks, config.timed)

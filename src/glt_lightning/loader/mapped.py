@@ -14,12 +14,14 @@ from glt_lightning.errors import OptionError
 from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
+from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.base import JoiningProducer, OpenedProducer, Producer, ProducerSetup
 from glt_lightning.producer.host_parts import HostParts
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.samplers import Samplers
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.sampler.device_source import DeviceSource
+from glt_lightning.sampler.own_batches import OwnBatches
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,12 @@ def require_cpu(loader: str, subgraph_type: str, producer: Producer) -> None:
             f"loader {loader!r}: subgraph_type: {subgraph_type} needs a CPU that samples, and here a GPU does. Set "
             "sampling.topology to cpu."
         )
+
+
+def _require_own_on_cpu(sampling: SamplingOptions, on_gpu: bool) -> None:
+    own = [name for name in ("picker", "batch_sampler") if getattr(sampling, name) is not None]
+    if own and on_gpu:
+        raise OptionError(f"sampling.{own[0]}: runs on CPUs, and here a GPU samples. Set sampling.topology to cpu.")
 
 
 class MappedGraph:
@@ -66,6 +74,7 @@ def open_mapped(
     """
     sampling, cache, device = setup.sampling, setup.cache, torch.device(setup.device)
     kernels = gpu_kernels(sampling, device, setup.ranks)
+    _require_own_on_cpu(sampling, kernels is not None)
     parts = HostParts(partition, cache, DeviceSource.of_workers(sampling, cache, partition.manifest), setup.ranks)
     opened.callback(parts.close)
     rows, on_device = None, None
@@ -74,13 +83,14 @@ def open_mapped(
     if rows is not None:
         opened.callback(rows.close)
         on_device = rows.index.path
-    source = parts.source(link, serve=serve, on_device=on_device)
+    source = parts.source(link, serve=serve, on_device=on_device, picker=sampling.draw.picker)
     producer: JoiningProducer
     if kernels is not None:
         producer = make_device_producer(parts.partition, source, kernels, setup)
     elif sampling.num_workers:
         producer = SubprocessProducer(source, sampling, setup.pin)
     else:
-        producer = InlineProducer(Samplers(source, partition=parts.partition), setup.pin)
+        own = OwnBatches.of(sampling.batch_sampler)
+        producer = InlineProducer(Samplers(source, partition=parts.partition, own=own), setup.pin)
     opened.callback(producer.close)
     return producer, rows

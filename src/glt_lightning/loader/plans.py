@@ -20,6 +20,7 @@ from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.fanouts import fanout_table
+from glt_lightning.sampler.own_batches import OwnBatches
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
 from glt_lightning.sampler.sample import TREE_OF
@@ -53,6 +54,7 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
         with_row=spec.with_row,
         subgraph=task,
+        own_batches=OwnBatches.name_of(sampling.batch_sampler),
         **drawn_from(
             manifest, sampling.draw, spec.weight_attr or sampling.weight_attr, task, sampling.time_attr
         ).values,

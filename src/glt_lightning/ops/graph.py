@@ -119,6 +119,9 @@ class GraphView:
     def arrays(self, edge_type: int, part: int) -> EdgeTypeArrays | None:
         return self._keep[0][edge_type * self.num_parts + part]
 
+    def user_ids(self, node_type: int, part: int) -> np.ndarray | None:
+        return self._keep[1][node_type * self.num_parts + part]
+
 
 def per_type(seeds: Mapping[int, _Ids], num_types: int, none: _Ids) -> list[_Ids]:
     """The seeds of each node type, ``none`` for a type without. Raises `DataError` for a type that the graph does not have."""

@@ -28,6 +28,7 @@ from glt_lightning.options.partition import (
     Normalize,
     PartitionOptions,
 )
+from glt_lightning.options.picker import PickerSpec
 from glt_lightning.options.sampling import (
     AGGREGATES,
     EDGE_FORMATS,
@@ -81,6 +82,7 @@ __all__ = [
     "NegativeSampling",
     "Normalize",
     "PartitionOptions",
+    "PickerSpec",
     "Placement",
     "RetryOptions",
     "SamplingOptions",

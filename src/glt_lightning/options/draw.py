@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from glt_lightning.errors import DataError
+from glt_lightning.options.picker import PickerSpec
 
 
 def read_weights(given: Any, num_edge_types: int | None = None) -> tuple[str | None, ...]:
@@ -22,13 +23,14 @@ class DrawOptions:
     """replace: draw with replacement.  with_edge: edge rows are wanted, too.  threads: that share one draw; owners choose
     their own number.  weights: for each edge type the attribute that neighbours are drawn by, None where all weigh the same;
     empty: they do in all.  timed: of edge types with times those are drawn that the bounds of a tree permit (`ops.trees.Trees`).
-    last: the latest of them.  labor: nodes have one random number in a hop each, and rows pick the smallest.
+    last: the latest of them.  labor: nodes have one random number in a hop each, and rows pick the smallest.  picker: picks in
+    place of all this.
 
     Raises `DataError` for less than one thread, and for ``labor`` with ``replace`` or ``last``.
 
     Example:
         >>> SamplingOptions(with_edge=True, num_threads=2).draw
-        DrawOptions(replace=False, with_edge=True, threads=2, weights=(), timed=False, last=False, labor=False)
+        DrawOptions(replace=False, with_edge=True, threads=2, weights=(), ...)
     """
 
     replace: bool = False
@@ -39,6 +41,7 @@ class DrawOptions:
     timed: bool = False
     last: bool = False
     labor: bool = False
+    picker: PickerSpec | None = field(default=None, metadata={"read": PickerSpec.from_wire})
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -67,6 +70,7 @@ class DrawOptions:
             "replace": self.replace,
             "temporal_strategy": ("last" if self.last else "uniform") if self.timed else None,
             "weights": list(self.weights) if any(self.weights) else None,
+            "picker": None if self.picker is None else str(self.picker),
         }
 
     def to_wire(self) -> dict[str, Any]:
@@ -75,8 +79,9 @@ class DrawOptions:
         The first two are sent always. Send a further one only where it is not at its default: owners of older releases then
         answer every question that they can.
         """
-        sent = {"replace": self.replace, "with_edge": self.with_edge}
+        sent: dict[str, Any] = {"replace": self.replace, "with_edge": self.with_edge}
         sent |= {name: True for name in ("timed", "last", "labor") if getattr(self, name)}
+        sent |= {} if self.picker is None else {"picker": self.picker.to_wire()}
         return sent | ({"weights": list(self.weights)} if any(self.weights) else {})
 
     @classmethod
@@ -89,6 +94,7 @@ class DrawOptions:
             timed=bool(header.get("timed")),
             last=bool(header.get("last")),
             labor=bool(header.get("labor")),
+            picker=PickerSpec.from_wire(header["picker"]) if "picker" in header else None,
         )
 
 

@@ -9,6 +9,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.options.checks import at_least, one_of
 from glt_lightning.options.draw import DrawOptions
 from glt_lightning.options.parse import parse_bytes
+from glt_lightning.options.picker import PickerSpec, as_class
 from glt_lightning.options.workers import WorkerOptions
 
 SeedPlacement = Literal["global", "owner"]
@@ -85,6 +86,10 @@ class SamplingOptions(WorkerOptions):
             places there, ids and row pointers first. ``None``: half of the free memory.
         feature_bytes: Bytes of each GPU that samples for the attributes that ``features: hybrid`` places there. ``None``: half of
             the memory that the graph leaves free.
+        picker: A class of your own that picks the neighbours of nodes in place of these draws: its class path, ``{class_path,
+            init_args}``, or in Python an object, a dataclass of plain values. Every process that has rows of the graph imports it
+            (`Picker`).
+        batch_sampler: A class or function of your own that makes whole batches, in the training process (`BatchSampler`).
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -125,6 +130,8 @@ class SamplingOptions(WorkerOptions):
     features: Memory = "auto"
     topology_bytes: int | str | None = None
     feature_bytes: int | str | None = None
+    picker: str | dict[str, Any] | Any = None
+    batch_sampler: str | dict[str, Any] | Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,6 +151,7 @@ class SamplingOptions(WorkerOptions):
         self._check_weights()
         self._check_times()
         self._check_method()
+        self._check_own()
         if self.aggregate_first is not None:
             one_of("sampling.aggregate_first", self.aggregate_first, AGGREGATES, "null")
             if self.worker_devices or self.topology not in ("auto", "cpu"):
@@ -215,12 +223,40 @@ class SamplingOptions(WorkerOptions):
     def of_draw(cls, draw: DrawOptions, **options: Any) -> SamplingOptions:
         """Those whose `draw` this is, but for the weights and times that a graph has to know."""
         return cls(
+            method="labor" if draw.labor else "neighbor",
+            picker=None if draw.picker is None else draw.picker.named,
             replace=draw.replace,
             with_edge=draw.with_edge,
             num_threads=draw.threads,
             temporal_strategy="last" if draw.last else "uniform",
             **options,
         )
+
+    def _check_own(self) -> None:
+        object.__setattr__(self, "picker", as_class("sampling.picker", self.picker))
+        own = [name for name in ("picker", "batch_sampler") if getattr(self, name) is not None]
+        if own and (self.worker_devices or self.topology not in ("auto", "cpu")):
+            raise OptionError(
+                f"sampling.{own[0]}: runs on CPUs, and here GPUs sample. Remove it, or remove sampling.worker_devices and set "
+                "sampling.topology to cpu."
+            )
+        given = {
+            "method": self.method != "neighbor",
+            "replace": self.replace,
+            "weight_attr": self.weight_attr is not None,
+            "temporal_strategy": self.temporal_strategy != "uniform",
+        }
+        for name in given if self.picker is not None else ():
+            if given[name]:
+                raise OptionError(
+                    f"sampling.{name}: {getattr(self, name)!r} has no effect with sampling.picker, which picks the neighbours "
+                    "itself (it reads weights as rows.attrs). Remove one of them."
+                )
+        if self.batch_sampler is not None and self.num_workers:
+            raise OptionError(
+                f"sampling.batch_sampler: runs in the training process, and num_workers {self.num_workers} leaves sampling to "
+                "others. Set sampling.num_workers to 0, or write a sampling.picker, which runs everywhere."
+            )
 
     @property
     def draw(self) -> DrawOptions:
@@ -231,4 +267,5 @@ class SamplingOptions(WorkerOptions):
             threads=self.num_threads,
             last=self.temporal_strategy == "last",
             labor=self.method == "labor",
+            picker=PickerSpec.of(self.picker),
         )

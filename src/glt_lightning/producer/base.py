@@ -108,6 +108,7 @@ class ProducedElsewhere:
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
         """Raises `OptionError` for ``cache.device``; warns of other budgets of ``cache``, which no sampler of ours uses."""
         refuse_device_rows(setup.cache)
+        refuse_own_batches(setup.sampling)
         given = [f"cache.{name}" for name in ("ratio", "bytes", "topology", "memory") if getattr(setup.cache, name)]
         if given and setup.ranks.rank == 0:
             _log.warning("%s: no effect, because make_producer makes the batches. Remove them.", ", ".join(given))
@@ -121,4 +122,13 @@ def refuse_device_rows(cache: CacheOptions) -> None:
         raise OptionError(
             "cache.device: the training process must map the graph, but here a graph server or a producer of the program's own "
             "makes whole batches. Train with strategy glt_worker, or remove cache.device."
+        )
+
+
+def refuse_own_batches(sampling: SamplingOptions) -> None:
+    """Raises `OptionError` for a `BatchSampler`, where others than the training process make the batches."""
+    if sampling.batch_sampler is not None:
+        raise OptionError(
+            "sampling.batch_sampler: runs in the training process, and here a graph server or a producer of the program's own "
+            "makes the batches. Remove it, or write a sampling.picker, which runs wherever rows are."
         )

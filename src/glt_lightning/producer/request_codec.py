@@ -42,6 +42,8 @@ def write_config(config: SamplerConfig) -> dict[str, Any]:
         sent["link"] = config.link.to_wire()
     if config.subgraph is not None:
         sent["subgraph"] = config.subgraph.to_wire()
+    if config.picker is not None:
+        sent["picker"] = config.picker.to_wire()
     return sent | ({"more_links": [each.to_wire() for each in config.more_links]} if config.more_links else {})
 
 

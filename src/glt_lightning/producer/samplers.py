@@ -11,8 +11,10 @@ from glt_lightning.cluster.owner_server import OwnerAddresses, OwnerServer, conn
 from glt_lightning.cluster.remote_rows import PeerRows, Traffic
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import PartitionError, SamplerError
+from glt_lightning.options import PickerSpec
 from glt_lightning.sampler.device_source import DeviceSource
-from glt_lightning.sampler.khop import KHopSampler
+from glt_lightning.sampler.khop import KHopSampler, neighbor_source
+from glt_lightning.sampler.own_batches import OwnBatches
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft
 from glt_lightning.sampler.source import RemoteRows
@@ -41,6 +43,7 @@ class SamplerSource:
     memory: path of the `HostTier` of the parts; None: their attributes are mapped.
     on_device: path of the `DeviceIndex` of the trainer; None: batches have all rows.
     gpus: the GPUs that sample; None: the CPU samples.
+    picker: that other processes may ask for, too; None: none.
     """
 
     directory: str
@@ -52,6 +55,7 @@ class SamplerSource:
     memory: str | None = None
     on_device: str | None = None
     gpus: DeviceSource | None = None
+    picker: PickerSpec | None = None
 
     @classmethod
     def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
@@ -83,6 +87,7 @@ class SamplerSource:
             "memory": self.memory,
             "on_device": self.on_device,
             "gpus": None if self.gpus is None else self.gpus.to_json(),
+            "picker": None if self.picker is None else self.picker.to_wire(),
         }
 
     @classmethod
@@ -97,6 +102,7 @@ class SamplerSource:
             raw["memory"],
             raw["on_device"],
             None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"]),
+            None if raw["picker"] is None else PickerSpec.from_wire(raw["picker"]),
         )
 
 
@@ -104,7 +110,7 @@ class Samplers:
     """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends its server and its calls.
 
     works_for: pid of the training process, if that is another one.  partition: that of ``source`` where this process has opened
-    it already; it stays open when this object is closed.
+    it already; it stays open when this object is closed.  own: makes batches whose config says so.
     """
 
     def __init__(
@@ -113,8 +119,9 @@ class Samplers:
         index: int = 0,
         works_for: int | None = None,
         partition: LocalPartition | None = None,
+        own: OwnBatches | None = None,
     ) -> None:
-        self._index, self._opens = index, partition is None
+        self._index, self._opens, self._own = index, partition is None, own
         if partition is None:
             memory = None if source.memory is None else HostTier.open(source.memory)
             partition = LocalPartition.open(source.directory, parts=source.parts, memory=memory)
@@ -133,7 +140,7 @@ class Samplers:
         link = source.link
         if link is not None and source.serve is not None:
             name = f"{link.name}, sampler {index}"
-            self._owner_server = OwnerServer(self._partition, link.named(name), source.serve, works_for)
+            self._owner_server = OwnerServer(self._partition, link.named(name), source.serve, works_for, source.picker)
         elif link is not None:
             self._rows = connect_owners(self._partition, source.owners, link, link.open_transport(), index)
 
@@ -164,6 +171,11 @@ class Samplers:
         remote = self.remote
         if self._gpu is not None:
             return self._gpu.sampler(config, remote, self._cache)
+        if config.own_batches is not None and self._own is not None:
+            own, cached = self._own, self._cache
+            return own.sampler(
+                neighbor_source(self._partition, config, remote=remote, cache=cached, on_device=self._on_device)
+            )
         return KHopSampler(self._partition, config, remote=remote, cache=self._cache, on_device=self._on_device)
 
     @property

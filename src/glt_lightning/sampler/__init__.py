@@ -6,6 +6,8 @@
 from typing import TYPE_CHECKING
 
 from glt_lightning.lazy import lazy_names
+from glt_lightning.ops.row_view import Picker, RowView, pick_uniform
+from glt_lightning.sampler.own_batches import BatchSampler
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Sample
@@ -13,6 +15,17 @@ from glt_lightning.sampler.sample import Draft, Sample
 if TYPE_CHECKING:
     from glt_lightning.glt.sample_prob import NeighborSampler
 
-__all__ = ["BatchRequest", "Draft", "EpochPlan", "NeighborSampler", "Sample", "SamplerConfig"]
+__all__ = [
+    "BatchRequest",
+    "BatchSampler",
+    "Draft",
+    "EpochPlan",
+    "NeighborSampler",
+    "Picker",
+    "RowView",
+    "Sample",
+    "SamplerConfig",
+    "pick_uniform",
+]
 
 __getattr__ = lazy_names(__name__, {"NeighborSampler": "glt_lightning.glt.sample_prob"})

@@ -44,6 +44,10 @@ class DeviceSource:
         """What the options say; None where no GPU is named. Raises `OptionError` for one that has nothing to do."""
         if not devices:
             return None
+        if draw.picker is not None:
+            raise OptionError(
+                f"sampling.picker: runs on CPUs, and {', '.join(devices)} would sample. Remove it, or worker_devices."
+            )
         topology, features = str(sampling.topology), str(sampling.features)
         if topology == "cpu":
             raise OptionError(

@@ -7,18 +7,10 @@ import hashlib
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.mix import GOLDEN as GOLDEN, mix64 as mix64
 
-GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
-
-
-def mix64(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 over uint64 [n]."""
-    z = values.astype(np.uint64)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def _mix(value: int) -> int:

@@ -7,17 +7,20 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.row_draws import row_draws
 from glt_lightning.ops.edge_order import by_source, column_pointers
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.khop import KHopOp, Subgraph, widen
 from glt_lightning.ops.merge import BatchBuilder, Drawn, Picks
 from glt_lightning.ops.route import Route
-from glt_lightning.ops.sample import RowDraw
 from glt_lightning.ops.tiered import TieredShards
 from glt_lightning.ops.trees import Trees
+from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field, copied
 from glt_lightning.sampler.table import MappedTables, RowTable
+from glt_lightning.store.device_index import DeviceIndex
 
 _INT64 = np.dtype(np.int64)
 
@@ -25,6 +28,10 @@ _INT64 = np.dtype(np.int64)
 class HostSource(MappedTables):
     """`neighbors.LocalSource` in the host's memory. Where all parts are mapped, a batch is one native call, and its attributes
     are gathered straight into the memory that it is written to."""
+
+    def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
+        super().__init__(partition, config, on_device)
+        self._draws = row_draws(partition, config)
 
     @cached_property
     def _khop(self) -> KHopOp:
@@ -56,6 +63,8 @@ class HostSource(MappedTables):
         excluded: ExcludedEdges | None = None,
         trees: Trees | None = None,
     ) -> Subgraph | None:
+        if self.config.picker is not None:
+            return None
         return self._khop(seeds, key, None if excluded is None else excluded.find(self.view), trees)
 
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> BatchBuilder:
@@ -78,7 +87,7 @@ class HostSource(MappedTables):
         drawn = {}
         for r, fanout in enumerate(fanouts):
             if fanout:
-                rows = RowDraw(self.view, r, gids[r], fanout, key, hop, self.config, without.get(r), trees)
+                rows = self._draws.of(r, gids[r], fanout, key, hop, without.get(r), trees)
                 drawn[r] = Drawn([Picks(*rows.picks(self.config.require_room))])
         return drawn
 

@@ -54,6 +54,8 @@ def neighbor_source(
             f"subgraph_type: {config.subgraph.kind!r} needs a CPU that samples, and here a GPU does. Set sampling.topology to "
             "cpu, and remove sampling.worker_devices."
         )
+    if config.picker is not None and store is not None:
+        raise OptionError("sampling.picker: runs on CPUs, and here a GPU samples. Set sampling.topology to cpu.")
     if store is None:
         local = HostSource(partition, config, on_device)
     else:

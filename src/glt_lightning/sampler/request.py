@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.row_draws import probed
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.trees import Trees
@@ -35,8 +36,13 @@ def drawn_from(
     with_attributes = any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
     require_time_attr(manifest, time_attr)
     found = {"weights": weights_of(manifest, weight_attr), "timed": time_attr is not None}
+    found |= {} if draw.picker is None else {"picker": probed(draw.picker, manifest)}
     with_edge = draw.with_edge or with_attributes if subgraph is None else subgraph.kind != INDUCED
     return DrawOptions(**draw.values | found | {"with_edge": with_edge})
+
+
+def _refuse_own_batches(given: Any, _num_edge_types: int | None = None) -> None:
+    raise DataError(f"own_batches: {given!r:.100} makes batches in its own process alone.")
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class SamplerConfig(DrawOptions):
     link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.links` finds.
     more_links: the same of further edge types.
     subgraph: the edges that batches have beside or in place of those that were sampled; None: these alone.
+    own_batches: name of the `BatchSampler` that makes the batches, in this process; None: the k-hop sampler does.
     most_bytes: largest memory of one batch, or None for no limit.
 
     Raises:
@@ -78,6 +85,7 @@ class SamplerConfig(DrawOptions):
     link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
     more_links: tuple[LinkTask, ...] = field(default=(), metadata={"read": LinkTask.further})
     subgraph: SubgraphTask | None = field(default=None, metadata={"read": SubgraphTask.from_wire})
+    own_batches: str | None = field(default=None, metadata={"read": _refuse_own_batches})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
     @property
@@ -90,7 +98,8 @@ class SamplerConfig(DrawOptions):
         # None where it is not so, so that a checkpoint with another value is noticed; those of earlier releases have neither
         task = self.subgraph
         edges = None if task is None else [task.kind, list(task.reverse)]
-        return super().identity | {"disjoint": self.disjoint or None, "subgraph": edges}
+        own = {"disjoint": self.disjoint or None, "subgraph": edges, "batch_sampler": self.own_batches}
+        return super().identity | own
 
     @property
     def has_edge_rows(self) -> bool:

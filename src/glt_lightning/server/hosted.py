@@ -124,9 +124,9 @@ class HostedServer:
             self._closing.callback(filling.close)
             graph.remote = connect_owners(partition, owners, link, transport)
             self._closing.callback(graph.remote.close)
-        owner = Owner(partition, options.limits.reply_bytes)
+        owner = Owner(partition, options.limits.reply_bytes, picker=plan.picker)
         self._closing.callback(owner.close)
-        source = parts.source(None if whole else link, owners=tuple(owners))
+        source = parts.source(None if whole else link, owners=tuple(owners), picker=plan.picker)
         self.server = GraphServer(
             partition,
             options,

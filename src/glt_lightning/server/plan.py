@@ -12,7 +12,7 @@ from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
-from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
+from glt_lightning.options import CacheOptions, ClusterOptions, PickerSpec, SamplingOptions
 from glt_lightning.sampler.device_source import DeviceSource
 
 _CACHE = CacheOptions()
@@ -26,6 +26,7 @@ class ServerPlan:
     parts: those to map; None: those of `placed_parts`.
     token: the secret, if it does not come from ``security.token_file``.
     gpus: that sample; None: the CPU samples.
+    picker: that clients may ask for; None: none.
     """
 
     directory: str
@@ -36,6 +37,7 @@ class ServerPlan:
     token: str | None = None
     cache: CacheOptions = _CACHE
     gpus: DeviceSource | None = None
+    picker: PickerSpec | None = None
 
     @property
     def num_servers(self) -> int:
@@ -50,7 +52,8 @@ class ServerPlan:
         parts = None if raw["parts"] is None else tuple(raw["parts"])
         changed = {"cluster": ClusterOptions(**raw["cluster"]), "parts": parts, "cache": CacheOptions(**raw["cache"])}
         gpus = None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"])
-        return cls(**dict(raw) | changed | {"gpus": gpus})
+        picker = None if raw["picker"] is None else PickerSpec.from_wire(raw["picker"])
+        return cls(**dict(raw) | changed | {"gpus": gpus, "picker": picker})
 
     def other_servers(self, num_parts: int) -> list[OwnerAddresses]:
         """The other servers of the job as owners, those with the same parts as one."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError
+from glt_lightning.options import PickerSpec
 from glt_lightning.producer.request_codec import (
     read_config,
     read_request,
@@ -48,9 +49,14 @@ class Question:
 
 
 def read_question(
-    message: Message, manifest: Manifest, *, most_threads: int, most_bytes: int | None = None
+    message: Message,
+    manifest: Manifest,
+    *,
+    most_threads: int,
+    most_bytes: int | None = None,
+    picker: PickerSpec | None = None,
 ) -> Question:
-    """The question in a message, checked against the graph. Raises `DataError`.
+    """The question in a message, checked against the graph, and the ``picker`` of this server. Raises `DataError`.
 
     most_threads, most_bytes: limits of this server for the batch, regardless of the client's.
     """
@@ -61,6 +67,8 @@ def read_question(
     manifest.require_weights(config.weights)
     if config.timed:
         manifest.require_times()
+    if config.picker is not None:
+        config.picker.require(picker)
     read_integer(header["config"], "seed_type", 0, len(schema.node_types) - 1)
     config = replace(config, most_bytes=most_bytes, threads=min(config.threads, most_threads))
     request = read_request(message)

@@ -12,7 +12,7 @@ from glt_lightning.cluster.graph import RemoteGraph
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.options import ClusterOptions, SamplingOptions
-from glt_lightning.producer.base import OpenedProducer, ProducerSetup, refuse_device_rows
+from glt_lightning.producer.base import OpenedProducer, ProducerSetup, refuse_device_rows, refuse_own_batches
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.server.remote import RemoteProducer
 from glt_lightning.transport.peer import Peer
@@ -51,6 +51,7 @@ class ServedGraph(RemoteGraph):
         """Raises `OptionError` for ``cache.device``, unless it is the budget of the servers' GPUs."""
         if not self._options.worker_devices:
             refuse_device_rows(setup.cache)
+        refuse_own_batches(setup.sampling)
         if setup.ranks.rank == 0:
             _log_without_effect(setup.sampling)
         producer = RemoteProducer(self._server, self._options, setup.sampling, setup.pin, handover=self.handover)

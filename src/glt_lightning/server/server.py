@@ -10,6 +10,7 @@ from typing import Any
 
 from glt_lightning.data.control_groups import usable_cores
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.row_draws import probed
 from glt_lightning.errors import DataError
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.samplers import SamplerSource
@@ -65,6 +66,7 @@ class GraphServer:
         self._begun_s, self._cores = time.monotonic(), usable_cores()
         self._closed = False
         source = SamplerSource.of(partition) if source is None else source
+        self._picker = None if source.picker is None else probed(source.picker, partition.manifest)
         self._scheduler = scheduler = Scheduler(source, options, self._slot_gone)
         self._handover: HandoverServer | None = None
         calls = {
@@ -150,6 +152,7 @@ class GraphServer:
             self._partition.manifest,
             most_threads=self._cores,
             most_bytes=self._options.limits.batch_bytes,
+            picker=self._picker,
         )
         stream = read_integer(message.header, "talk", 1, 2**62)
         self._scheduler.ask(message.header["session"], stream, question)

@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest, cum_name, edge_path
+from glt_lightning.data.row_draws import RowDraws, pickable
 from glt_lightning.data.row_order import TIMES
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEntries, Pairs
+from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView, LaborIds
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.picker_draw import PickableRows
 from glt_lightning.ops.ranked_set import RankedSet
-from glt_lightning.ops.sample import RowDraw
 from glt_lightning.ops.trees import Trees
-from glt_lightning.options import DrawOptions
+from glt_lightning.options import DrawOptions, PickerSpec
 from glt_lightning.types import edge_type_key
 
 _MOST_EDGES = 2**31  # edges of one type: `CachedEdges.find` gives their places as int32
@@ -100,6 +102,7 @@ class TopologyCache:
             return GraphView(bounds, arrays, ids, keys, *ends, edge_counts, labor)
 
         self._view_of, self._view = view_of, view_of(lists)
+        self._manifest, self._pickable = manifest, dict[tuple[PickerSpec, bool], PickableRows]()
         self._views: dict[tuple[tuple[str | None, ...], bool, bool], GraphView] = {}
         self._timed = [manifest.is_timed(r) for r in edge_types]
         self._lists, self._first_edge = lists, [found.get(f"first_edge/{r}") for r in edge_types]
@@ -128,10 +131,24 @@ class TopologyCache:
             self._views[how] = self._view_of(arrays, labor if draw.labor else None)
         return self._views[how]
 
-    def _of_edges(self, edge_type: int, name: str, dtype: type) -> np.ndarray:
+    def _draws_by(self, draw: DrawOptions, labor: LaborIds | None) -> RowDraws:
+        view, picker = self._view_by(draw, labor), draw.picker
+        if picker is None:
+            return RowDraws(view, draw)
+        if (picker, draw.timed) not in self._pickable:
+            manifest, edge_types = self._manifest, range(len(self._lists))
+            shards = {
+                (r, name): Shards([self._of_edges(r, name, *kind)], encoding=manifest.decoded_by("edges", r, name))
+                for r in edge_types
+                for name, kind in stored_edge_rows(manifest, r).items()
+            }
+            self._pickable[picker, draw.timed] = pickable(view, manifest, picker, lambda r, name: shards[r, name])
+        return RowDraws(view, draw, self._pickable[picker, draw.timed])
+
+    def _of_edges(self, edge_type: int, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> np.ndarray:
         """What there is of each entry of the lists."""
         lists, edges = self._lists[edge_type], self.edges[edge_type]
-        found: np.ndarray = np.empty(0, dtype) if edges is None else edges.rows[name]
+        found: np.ndarray = np.empty((0, *shape), dtype) if edges is None else edges.rows[name]
         if len(found) != len(lists.indices):
             raise DataError(
                 f"cache.topology: too many edges of one type for their {name} ({len(lists.indices)}). Lower it."
@@ -222,13 +239,13 @@ class TopologyCache:
         ``draw`` is by LABOR."""
         dst = self._dst[edge_type]
         ranks, first_row = ranks.astype(np.int64), self._first[dst]
-        view = self._view_by(draw, labor)
-        without = None
+        draws = self._draws_by(draw, labor)
+        view, without = draws.view, None
         if excluded is not None:
             without = ExcludedEntries.find(self._view, edge_type, excluded[0].astype(np.int64) + first_row, excluded[1])
         if trees is not None:
             trees = trees.of_rows({int(view.dst_types[edge_type]): trees.of[dst]})
-        rows = RowDraw(view, edge_type, ranks + first_row, fanout, batch_key, hop, draw, without, trees)
+        rows = draws.of(edge_type, ranks + first_row, fanout, batch_key, hop, without, trees)
         counts, neighbors, edges = rows.picks()
         if edges is not None:
             first = self._first_edge[edge_type]

@@ -114,7 +114,9 @@ def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
         _prepare(data, plan)
         folder = str(data.partition_dir.resolve())
         gpus = server_gpus(folder, plan.cluster, data.sampling, data.cache)
-        server = HostedServer(replace(plan, directory=folder, cache=data.cache, gpus=gpus))
+        server = HostedServer(
+            replace(plan, directory=folder, cache=data.cache, gpus=gpus, picker=data.sampling.draw.picker)
+        )
         try:
             print(_announcement(plan, server), flush=True)
             told.wait()

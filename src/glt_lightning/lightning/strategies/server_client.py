@@ -127,6 +127,7 @@ class GLTServerClientStrategy(GLTStrategy):
             token=self._secret(),
             cache=cache,
             gpus=server_gpus(directory, cluster, sampling, cache),
+            picker=sampling.draw.picker,
         )
         self._server = ServerProcess(plan, sampling.max_restarts, self._give_up)
         return self._server.address

@@ -11,10 +11,11 @@ from typing import Any
 from torch_geometric.data import Dataset
 
 from glt_lightning.errors import DataError
+from glt_lightning.options.class_spec import ClassSpec
 from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.sources.class_spec import ClassSpec, fixed_randomness
 from glt_lightning.partition.sources.fingerprint import folder_name
 from glt_lightning.partition.sources.pyg import PygSource
+from glt_lightning.partition.sources.randomness import fixed_randomness
 
 _LOCK_S = 3600.0
 _MOST_FILES = 8

@@ -6,14 +6,10 @@ import difflib
 import importlib
 import inspect
 import json
-import random
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
-
-import numpy as np
 
 from glt_lightning.errors import DataError
 
@@ -76,7 +72,8 @@ class ClassSpec:
             raise DataError(f"{self.option}: {self.text} cannot be made ({type(error).__name__}: {error}).") from error
         if not callable(made):
             raise DataError(
-                f"{self.option}: {self.path} is not callable; expected a transform such as those of torch_geometric.transforms."
+                f"{self.option}: {self.path} is not callable. Expected an object with __call__, such as a transform of "
+                "torch_geometric.transforms."
             )
         return cast("Callable[..., Any]", made)
 
@@ -114,23 +111,3 @@ class ClassSpec:
                 f"{self.option}: {self.path} needs {', '.join(needed)}. Give {{class_path: {self.path}, init_args: "
                 f"{{{example}}}}}."
             )
-
-
-@contextmanager
-def fixed_randomness(seed: int = 0) -> Iterator[None]:
-    """Draws of torch, numpy and Python in the block are the same each time, and those after it as if it had not been.
-
-    A graph that is made with random numbers, such as a random split, would be another in every run and on every rank.
-    """
-    import torch
-
-    python, array = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(array)

@@ -1,0 +1,36 @@
+"""The hash behind all keyed draws, over numpy arrays; the native twin is ``cuda/random.h``, the plain one `ops.reference`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 over uint64 [n]."""
+    z = values.astype(np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def row_streams(
+    batch_key: int, hop: int, edge_type_key: int, user_ids: np.ndarray, trees: np.ndarray | None = None
+) -> np.ndarray:
+    """uint64 [F]: the stream of draws of each row. trees: int [F], those of the rows of a disjoint batch."""
+    first = np.array([batch_key & _MASK, hop + 1], dtype=np.uint64)
+    key = mix64(mix64(first[:1] ^ mix64(first[1:])) ^ np.uint64(edge_type_key))
+    if trees is not None:
+        key = mix64(key ^ mix64(trees.astype(np.uint64) + np.uint64(1)))
+    return mix64(key + user_ids.astype(np.int64).view(np.uint64) * np.uint64(GOLDEN))
+
+
+def draw(streams: np.ndarray, i: int, n: np.ndarray) -> np.ndarray:
+    """int64 [F]: the i-th draw of each stream, uniform in [0, n): the high half of the product of 64 random bits and n < 2^31."""
+    bits = mix64(streams + np.uint64((i + 1) * GOLDEN & _MASK))
+    n = n.astype(np.uint64)
+    found: np.ndarray = ((bits >> _HALF) * n + ((bits & _LOW) * n >> _HALF)) >> _HALF
+    return found.view(np.int64)

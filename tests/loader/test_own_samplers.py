@@ -1,0 +1,127 @@
+"""Pickers and batch samplers of one's own in loaders, whoever makes the batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glt_lightning.cluster.link import Link
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.errors import DataError, GLTError, OptionError
+from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader.hosts import HostsGraph
+from glt_lightning.options import DeadlineOptions, PickerSpec, SamplingOptions
+from glt_lightning.sampler.assemble import assemble
+from glt_lightning.sampler.hops import k_hop
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph
+from tests.helpers.pickers import Heaviest, Uniform
+from tests.helpers.ranks import run_ranks
+from tests.helpers.servers import open_farm
+
+SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
+PICKER = SamplingOptions(picker=Heaviest(), with_edge=True)
+
+
+def batches(context):
+    return [contents(batch) for batch in context.make_loader(SPEC)]
+
+
+def test_the_same_in_every_process_that_makes_batches(tmp_path: Path) -> None:
+    """This one, sampler processes, and a graph server that has the picker."""
+    whole = partitioned(small_graph(), tmp_path, 2)
+    with LoaderContext(whole, PICKER, seed=3) as context:
+        expected = batches(context)
+    with LoaderContext(whole, {"picker": Heaviest(), "with_edge": True, "num_workers": 1}, seed=3) as context:
+        assert batches(context) == expected
+    with open_farm("in process") as farm:
+        server = farm.serve(whole, picker=PickerSpec.of(Heaviest()))
+        assert batches(farm.context(server.address, sampling=PICKER)) == expected
+        with pytest.raises(
+            GLTError, match=r"Uniform\(\) version \S+ is asked for, and this process has .*Heaviest"
+        ) as info:
+            batches(farm.context(server.address, sampling=SamplingOptions(picker=Uniform())))
+        assert len(str(info.value).strip().splitlines()) == 1
+        plain = farm.serve(whole)
+        with pytest.raises(GLTError, match="this process was started without a picker"):
+            batches(farm.context(plain.address, sampling=PICKER))
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_ranks_pick_for_each_other(tmp_path: Path, workers: int) -> None:
+    whole = partitioned(small_graph(), tmp_path, 2)
+    sampling = SamplingOptions(picker=Heaviest(), with_edge=True, num_workers=workers)
+
+    def of_rank(rank, exchange):
+        deadlines = DeadlineOptions(call_s=20, reconnect_s=20)
+        link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test", deadlines=deadlines)
+        graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
+        with LoaderContext(graph, sampling, seed=3, rank=rank, world_size=2, exchange=exchange) as context:
+            found = batches(context)
+            exchange("done")
+            return found
+
+    for rank, found in enumerate(run_ranks(2, of_rank)):
+        with LoaderContext(whole, PICKER, seed=3, rank=rank, world_size=2) as context:
+            assert found == batches(context)
+
+
+def test_a_checkpoint_resumes_with_the_same_picker_alone(tmp_path: Path) -> None:
+    whole = partitioned(small_graph(), tmp_path, 1)
+    with LoaderContext(whole, PICKER, seed=3) as context:
+        loader = context.make_loader(SPEC)
+        next(iter(loader))
+        state = loader.state_dict()
+    with (
+        LoaderContext(whole, SamplingOptions(with_edge=True), seed=3) as context,
+        pytest.raises(OptionError, match=r"cannot resume: picker: '?tests\S+Heaviest.* in the checkpoint, None now"),
+    ):
+        context.make_loader(SPEC).load_state_dict(state)
+
+
+def newest_first(request, source):
+    """Neighbours by the position of the seeds, and not by the key: the same in each epoch."""
+    found = k_hop(source, request.typed_seeds(source.config.seed_type), int(request.input_id.sum()))
+    return assemble(source, request, found)
+
+
+def test_a_function_makes_whole_batches(tmp_path: Path) -> None:
+    whole = partitioned(small_graph(), tmp_path, 2)
+    with LoaderContext(whole, SamplingOptions(batch_sampler=newest_first), seed=3) as context:
+        spec = LoaderSpec(name="own", split="train", num_neighbors=[3], batch_size=16)
+        loader = context.make_loader(spec)
+        first, second = ([contents(batch) for batch in loader] for _ in range(2))
+        assert first == second
+        np.testing.assert_array_equal(context.read_seeds(spec, "y"), small_graph().y[small_graph().train_mask].numpy())
+        state = loader.state_dict()
+        with pytest.raises(OptionError, match=r"sampling\.batch_sampler: makes batches of nodes"):
+            edges = np.array([[0, 1], [1, 2]])
+            context.make_link_loader(LinkSpec(name="l", edge_label_index=edges, num_neighbors=[2], batch_size=2))
+    with LoaderContext(whole, seed=3) as context:
+        plain = context.make_loader(spec)
+        assert [contents(batch) for batch in plain] != first
+        with pytest.raises(
+            OptionError, match="cannot resume: batch_sampler: 'newest_first' in the checkpoint, None now"
+        ):
+            plain.load_state_dict(state)
+
+
+def test_mistakes_of_a_batch_sampler_are_named(tmp_path: Path) -> None:
+    whole = partitioned(small_graph(), tmp_path, 1)
+    for function, said in [
+        (lambda request, source: 1 / 0, r"<lambda>: failed on batch 0 \(ZeroDivisionError: division by zero\)"),
+        (lambda request, source: None, "returned NoneType for batch 0; expected a Draft"),
+    ]:
+        sampling = SamplingOptions(batch_sampler=function)
+        with LoaderContext(whole, sampling) as context, pytest.raises(DataError, match=said):
+            batches(context)
+    with pytest.raises(OptionError, match=r"num_workers 2 leaves sampling to others\. Set sampling\.num_workers to 0"):
+        SamplingOptions(batch_sampler=newest_first, num_workers=2)
+    with pytest.raises(OptionError, match="batch_sampler: expected a class path, the path of a function"):
+        LoaderContext(whole, SamplingOptions(batch_sampler=3))
+    with open_farm("in process") as farm, pytest.raises(OptionError, match="here a graph server or a producer"):
+        LoaderContext(
+            whole, SamplingOptions(batch_sampler=newest_first), make_producer=lambda pin: farm.producer(farm.peer("x"))
+        )
