@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from glt_lightning import GLTDataModule, LinkPredictor, PredictionWriter
+from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor, PredictionWriter
 from glt_lightning.errors import GLTError
 from glt_lightning.lightning import read_predictions
 from glt_lightning.lightning.models.link_scores import LinkScores, bce, mean_loss
@@ -185,3 +185,19 @@ def test_nodes_of_two_types(make_data: Any, tmp_path: Path) -> None:
         make_data(dataset=data_set, splits={"train": {"shop": [1]}})._own_seeds("train")
     with pytest.raises(GLTError, match=r"splits.train: input_type names several node types. Give seeds by type"):
         make_data(dataset=data_set, splits={"train": [1]}, input_type=kinds)._own_seeds("train")
+
+
+def test_ready_modules_predict_labels_of_one_type(make_data: Any) -> None:
+    """Said when the module is made; a list of one type is that type."""
+    data_set = learnable_hetero()
+    kinds = sorted(data_set.node_types)[:2]
+    data = make_data(dataset=data_set, input_type=kinds)
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
+    said = (
+        f"target_type: this module predicts the labels of one node type, and data.input_type names {', '.join(kinds)}."
+    )
+    for make, labels in ((NodePredictor, data.label_facts), (GraphSAGE, data.num_classes)):
+        with pytest.raises(GLTError, match=re.escape(said)):
+            make(data.num_features, labels, **described)
+    one = NodePredictor(data.num_features, data.label_facts, **described | {"target_type": kinds[1:]})
+    assert one.target_type == kinds[1] == one.hparams["target_type"]

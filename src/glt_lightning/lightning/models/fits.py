@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
 
 
@@ -21,3 +21,15 @@ def require_same_inputs(trainer: Any, in_channels: Any, num_categories: Any) -> 
         raise DataError(
             f"the model was built for num_categories {num_categories}, but the graph has {data.num_categories}."
         )
+
+
+def one_type(target_type: str | list[str] | None) -> str | None:
+    """The node type whose labels a module predicts. Raises `OptionError` for several."""
+    if target_type is None or isinstance(target_type, str):
+        return target_type
+    if len(target_type) == 1:
+        return target_type[0]
+    raise OptionError(
+        f"target_type: this module predicts the labels of one node type, and data.input_type names {', '.join(target_type)}. Set "
+        "data.input_type to one of them, or write a module of your own: batch[type] has the seeds of each type first."
+    )

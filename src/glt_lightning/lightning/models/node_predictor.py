@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.lightning.models.fits import require_same_inputs
+from glt_lightning.lightning.models.fits import one_type, require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata
 from glt_lightning.lightning.models.metrics import make_metrics, metric_names, monitor_of, update_metric
 from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
@@ -49,7 +49,7 @@ class NodePredictor(LightningModule):
         embeddings: Whether predictions have the ``embedding`` of each node, its last hidden layer, beside them.
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
-        target_type: Node type of the seeds in a heterogeneous graph.
+        target_type: Node type of the seeds in a heterogeneous graph; one, since it is its labels that are predicted.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector.
         node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
@@ -84,11 +84,12 @@ class NodePredictor(LightningModule):
         embeddings: bool = False,
         metadata: Metadata | None = None,
         num_nodes: int | dict[str, int] | None = None,
-        target_type: str | None = None,
+        target_type: str | list[str] | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
         node_embedding: str = "dense",
     ) -> None:
         super().__init__()
+        target_type = one_type(target_type)
         self.save_hyperparameters()
         self.task = make_task(task, label_facts, class_weights)
         names = metric_names(self.task.name, metrics)

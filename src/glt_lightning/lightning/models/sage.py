@@ -14,6 +14,7 @@ from torchmetrics import Accuracy, MeanMetric
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.code_embedding import NumCategories
+from glt_lightning.lightning.models.fits import one_type
 from glt_lightning.lightning.models.gnn import HeterogeneousGNN, HomogeneousGNN, Metadata, errors_of_pyg
 from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 
@@ -39,7 +40,7 @@ class GraphSAGE(LightningModule):
         model_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or ``{norm: layer}``.
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
-        target_type: Node type of the seeds in a heterogeneous graph.
+        target_type: Node type of the seeds in a heterogeneous graph; one, since it is its labels that are predicted.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector, added to the projected features.
         node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
@@ -70,11 +71,12 @@ class GraphSAGE(LightningModule):
         model_kwargs: dict[str, Any] | None = None,
         metadata: Metadata | None = None,
         num_nodes: int | dict[str, int] | None = None,
-        target_type: str | None = None,
+        target_type: str | list[str] | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
         node_embedding: str = "dense",
     ) -> None:
         super().__init__()
+        target_type = one_type(target_type)
         self.save_hyperparameters()
         if out_channels is None:
             raise DataError(
