@@ -16,7 +16,7 @@ from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.store.host_tier import HostTier
-from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
+from tests.helpers.device_parts import PartsCase, as_array, assert_same, sampled, written
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds
 from tests.helpers.owners import DirectRows, make_cache
 from tests.helpers.partitions import gids_of, small_graph, small_hetero
@@ -42,6 +42,33 @@ def test_same_batch(open_case, make, owners, features):
     for fanouts, replace, with_edge in itertools.product(([4, 3], [2, -1, 3]), (False, True), (False, True)):
         orders = {"pointers": True, "by_source": not replace, "with_row": True}
         case.check(case.config(*fanouts, replace=replace, with_edge=with_edge, **orders))
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+@pytest.mark.parametrize(
+    ("owners", "features"), [([[1], [0]], "device"), ([[0, 3], [2], [1]], "cpu"), ([[0, 1, 2]], "cpu")]
+)
+def test_trees_share_the_rows_that_come_from_the_host(open_case, make, owners, features, monkeypatch):
+    """Attributes that owners sent, or that the CPU reads, are copied to the device once for each node and edge of a batch."""
+    case, pinned = open_case(make(), owners, ("device", features)), []
+    config, kernels = case.config(4, 3, with_edge=True, disjoint=True), case.store.kernels
+    take = kernels.pinned
+    monkeypatch.setattr(kernels, "pinned", lambda *shape, dtype: pinned.append(shape) or take(*shape, dtype=dtype))
+    (request,) = case.requests(1)
+    sample = sampled(case.sampler(config), request)
+    assert_same(sample, written(KHopSampler(case.whole, config).draft(request)))
+    paper = len(case.whole.schema.node_types) - 1  # has x, float32 of width 3
+    nodes = as_array(sample.arrays[f"node/{paper}/n_id"])
+    distinct = np.unique(nodes)
+    assert len(distinct) < len(nodes)
+    if features == "cpu":
+        assert (len(distinct), 3) in pinned
+        assert (len(nodes), 3) not in pinned
+    else:
+        gids = gids_of(case.whole)[paper][distinct]
+        bounds = np.asarray(case.whole.manifest.bounds[paper]) + case.whole.manifest.offsets[paper]
+        remote = np.count_nonzero(~np.isin(np.searchsorted(bounds, gids, side="right") - 1, case.here.parts))
+        assert (remote * 12,) in pinned
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -20,6 +20,7 @@ from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.merge import Drawn, require_seeds
+from glt_lightning.ops.relabel import relabel
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.request import SamplerConfig
@@ -50,7 +51,7 @@ class DeviceNeighbors(MappedTables):
         self._error_before = kernels.pinned(5, dtype=torch.int64).zero_()  # what it was behind the last batch
         self._n_id: list[Tensor] = []
         self._places: dict[tuple[str, int], Tensor] = {}  # by kind and type, int64 [n]: ids, or numbers of remote rows
-        self._host_places: dict[tuple[str, int], np.ndarray] = {}
+        self._host_places: dict[tuple[str, int], tuple[np.ndarray, Tensor | None]] = {}
 
     def begin(self) -> None:
         super().begin()
@@ -114,15 +115,28 @@ class DeviceNeighbors(MappedTables):
         if found.remote is not None:
             self._n_id = list(found.uid)
             for t, lids in enumerate(found.remote):
-                self._settle_remote(t, lids)
+                self._settle_remote_nodes(t, lids)
+            for r, table in enumerate(self.edges):
+                self._settle_remote_edges(r, table)
 
-    def _settle_remote(self, node_type: int, lids: Tensor) -> None:
+    def _settle_remote_nodes(self, node_type: int, lids: Tensor) -> None:
         """User ids of remote nodes, and their numbers behind the gids. lids: in the order in which they were routed."""
         table = self.nodes[node_type]
         ids = self._sent(table, "n_id").view(getattr(torch, self._manifest.id_dtype)).to(torch.int64)
-        numbers = torch.arange(table.end, table.end + len(lids), device=lids.device)
-        self._n_id[node_type] = self._n_id[node_type].index_copy(0, lids, ids)
-        self._places["node", node_type] = self._places["node", node_type].index_copy(0, lids, numbers)
+        _, copies = table.distinct_places
+        numbers = torch.arange(len(lids), device=lids.device) if copies is None else self._kernels.put(copies)
+        self._n_id[node_type] = self._n_id[node_type].index_copy(0, lids, ids.index_select(0, numbers))
+        placed = numbers.to(torch.int64) + table.end
+        self._places["node", node_type] = self._places["node", node_type].index_copy(0, lids, placed)
+
+    def _settle_remote_edges(self, edge_type: int, table: RowTable) -> None:
+        """Edges that several trees have get one number behind the edge rows."""
+        _, copies = table.distinct_places
+        places = self._places.get(("edge", edge_type))
+        if copies is not None and len(copies) and places is not None:
+            at = (places - table.end).clamp(0, len(copies) - 1)
+            numbers = self._kernels.put(copies).to(torch.int64).index_select(0, at) + table.end
+            self._places["edge", edge_type] = torch.where(places < table.end, places, numbers)
 
     def put(self, name: str, values: np.ndarray) -> Field:
         return self._field(name, self._kernels.put(values))
@@ -163,7 +177,7 @@ class DeviceNeighbors(MappedTables):
     def _shards(self, table: RowTable, name: str) -> CudaShards | None:
         """An attribute for the device, with the rows of owners under their numbers; None where the CPU reads it."""
         shards_of = self._store.node_shards if table.kind == "node" else self._store.edge_shards
-        shards, remote = shards_of(table.type, name, self.config.stored), len(table.all_places)
+        shards, remote = shards_of(table.type, name, self.config.stored), len(table.distinct_places[0])
         if shards is None or not remote:
             return shards
         row_shape = table.local[name].stored_row_shape
@@ -171,29 +185,35 @@ class DeviceNeighbors(MappedTables):
         return shards.extended([(table.end, rows)], table.end + remote)
 
     def _sent(self, table: RowTable, name: str) -> Tensor:
-        """An attribute of all remote rows, as it is stored, on the device: uint8, row after row."""
-        shards, places = table.shards(name).raw, table.all_places
+        """An attribute of all remote rows, each once, as it is stored, on the device: uint8, row after row."""
+        shards, places = table.shards(name).raw, table.distinct_places[0]
         pinned = self._kernels.pinned(len(places) * shards.row_bytes, dtype=torch.uint8)
         rows = pinned.numpy().view(shards.stored_dtype).reshape(len(places), *shards.stored_row_shape)
         shards.gather(places, rows, threads=self.config.threads)
         return pinned.to(self._kernels.device, non_blocking=True)
 
     def _read_by_cpu(self, table: RowTable, name: str, dtype: torch.dtype, on_disk: OnDisk) -> Tensor:
-        shards, places = table.shards(name), self._on_host(table)
+        shards, (places, copies) = table.shards(name), self._on_host(table)
         rows = self._kernels.pinned(len(places), *shards.row_shape, dtype=dtype)
         out = _seen_as(rows, torch.int16).numpy().view(shards.dtype) if dtype == torch.bfloat16 else rows.numpy()
         shards.gather(places, out, threads=self.config.threads, on_disk=on_disk)
-        return rows.to(self._kernels.device, non_blocking=True)
+        there = rows.to(self._kernels.device, non_blocking=True)
+        return there if copies is None else there.index_select(0, copies)
 
-    def _on_host(self, table: RowTable) -> np.ndarray:
-        """int64 [n]: where `RowTable.shards` has the rows of a batch. Waits, once per table and batch."""
+    def _on_host(self, table: RowTable) -> tuple[np.ndarray, Tensor | None]:
+        """(int64 [d], where `RowTable.shards` has the rows of a batch; which of them each row is, None: they are one to one).
+        Rows that several trees have are one. Waits, once per table and batch."""
         key = table.kind, table.type
         if key not in self._host_places:
-            places = HostCopy(self._places[table.kind, table.type], self._kernels).wait().copy()
-            if len(table.all_places):
+            places, copies = HostCopy(self._places[key], self._kernels).wait().copy(), None
+            routed, _ = table.distinct_places
+            if len(routed):
                 remote = places >= table.end
-                places[remote] = table.all_places[places[remote] - table.end]
-            self._host_places[key] = places
+                places[remote] = routed[places[remote] - table.end]
+            if self.config.disjoint:
+                places, lids = relabel(places)
+                copies = self._kernels.put(lids)
+            self._host_places[key] = places, copies
         return self._host_places[key]
 
     def _field(self, name: str, value: Tensor) -> Field:

@@ -153,13 +153,22 @@ class RowTable:
         return route
 
     @property
-    def all_places(self) -> np.ndarray:
-        """int64 [n]: where the batch's rows are in `shards`, when all were placed or routed."""
+    def distinct_places(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """(int64 [d], where the rows that were placed or routed are in `shards`; int32 [n], which of them each of the batch's
+        rows is, or None: rows and places are one to one)."""
         if len(self.places) != 1:
             self.places = [np.concatenate(self.places) if self.places else _NO_IDS]
-        if self._copies:
-            self.places = [self.places[0][np.concatenate(self._copies)]]
-            self._copies.clear()
+        if not self._copies:
+            return self.places[0], None
+        self._copies = [np.concatenate(self._copies)]
+        return self.places[0], self._copies[0]
+
+    @property
+    def all_places(self) -> np.ndarray:
+        """int64 [n]: where the batch's rows are in `shards`, when all were placed or routed."""
+        places, copies = self.distinct_places
+        if copies is not None:
+            self.places, self._copies = [places[copies]], []
         return self.places[0]
 
     def keep(self, count: int) -> None:
