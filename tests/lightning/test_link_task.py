@@ -17,7 +17,7 @@ from lightning.pytorch import LightningDataModule
 from glt_lightning import GLTDataModule, LinkPredictor
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import DataError, GLTError, OptionError
-from glt_lightning.lightning.cli import main
+from glt_lightning.lightning.cli import GLTCLI, main
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.options import PartitionOptions
@@ -326,3 +326,32 @@ trainer: {{max_epochs: 1, accelerator: cpu, logger: false, enable_progress_bar: 
     assert data.links.exclude_target_edges == {"train": "none", "val": "none", "test": "none"}
     excluded = LinkSeeds(exclude_target_edges={"val": "self"}).exclude_target_edges
     assert excluded == {"train": "reverse", "val": "self", "test": "none"}
+
+
+def test_attributes_of_target_edges_by_yaml(tmp_path: Path) -> None:
+    shop(tmp_path)
+    (tmp_path / "run.yaml").write_text(
+        f"""\
+model: {{class_path: glt_lightning.LinkPredictor}}
+data:
+  class_path: glt_lightning.GLTDataModule
+  init_args:
+    dataset: {tmp_path}/shop.npz
+    root: {tmp_path}
+    task: link
+    input_type: {BUYS}
+    with_target_attrs: true
+    neg_sampling: binary
+    num_neighbors: [2]
+    batch_size: 16
+"""
+    )
+    data = GLTCLI(run=False, args=["--config", str(tmp_path / "run.yaml")], save_config_callback=None).datamodule
+    data.prepare_data()
+    data.setup()
+    batch = next(iter(data.train_dataloader()))
+    store, edges = batch[tuple(BUYS.split("__"))], np.load(tmp_path / "shop.npz")[f"{BUYS}/edge_index"]
+    src, dst = store.edge_label_index[:, :16]
+    named = np.stack([batch["user"].n_id[src], batch["item"].n_id[dst]])
+    assert named.tolist() == edges[:, store.edge_label_id[:16]].tolist()
+    data.teardown()

@@ -13,6 +13,8 @@ import torch
 
 from glt_lightning import GLTDataModule, LinkPredictor
 from glt_lightning.errors import GLTError
+from glt_lightning.loader import on_gpu
+from glt_lightning.ops.cuda.kernels import Kernels
 from tests.lightning.test_link_task import BUYS, USERS, shop
 
 ITEMS = 60
@@ -54,7 +56,17 @@ def seen(batch: Any) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     return found, set(zip(user[src].tolist(), item[dst].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.fixture
+def workers(request: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Number of sampler processes, or the emulated kernels stand in for a GPU that samples."""
+    if request.param == "gpu":
+        kernels = request.getfixturevalue("kernels")
+        monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+        monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+    return int(request.param == 1)
+
+
+@pytest.mark.parametrize("workers", [0, 1, "gpu"], indirect=True)
 def test_messages_and_negatives_of_each_split(tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture) -> None:
     data = links(tmp_path, val_edges_at_test=True, sampling={"num_workers": workers, "seed": 1})
     with caplog.at_level(logging.INFO):

@@ -31,6 +31,7 @@ from glt_lightning.server.plan import server_gpus
 from glt_lightning.store import device_store
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
+from tests.helpers.temporal import partitioned_by_time, shop
 from tests.loader.test_stored_attributes import every_dtype
 from tests.producer.test_group import SPEC, contents_of, link
 
@@ -162,32 +163,51 @@ def written(draft):
     return draft.write(np.empty(draft.nbytes, dtype=np.uint8))
 
 
-def test_gpus_of_a_server_draw_by_its_weights(tmp_path, gpu):
-    data = small_graph()
-    data.w = torch.arange(data.num_edges) % 5
-    partition, cluster = partitioned(data, tmp_path, 2, weights=["w"]), ClusterOptions(worker_devices=["cuda:0"])
-    options = [str(partition.directory), cluster, SamplingOptions(weight_attr="w"), CacheOptions()]
-    here = SamplerGpus(partition, server_gpus(*options), Ranks())
+def drafts_by_gpus(partition, sampling, configs):
+    """Of each config the draft of a graph server's GPU whose options are ``sampling``, and that of the CPU."""
+    cluster = ClusterOptions(worker_devices=["cuda:0"])
+    here = SamplerGpus(partition, server_gpus(str(partition.directory), cluster, sampling, CacheOptions()), Ranks())
     samplers = Samplers(SamplerSource.of(partition, gpus=here.source), 0)
+    request = BatchRequest(0, 77, np.arange(9), np.arange(9))
     try:
-        weighted = replace(CONFIG, weights=("w",))
-        request = BatchRequest(0, 77, np.arange(9), np.arange(9))
-        found, expected = (
-            written(sampler.draft(request)) for sampler in (samplers.make(weighted), KHopSampler(partition, weighted))
-        )
-        assert {name: array.tolist() for name, array in found.items()} == {
-            name: array.tolist() for name, array in expected.items()
-        }
-        with pytest.raises(
-            OptionError, match=r"weight_attr: \[\]: the GPU that samples has .*\['w'\]. Start graph servers"
-        ):
-            samplers.make(CONFIG)
+        for config in configs:
+            both = samplers.make(config), KHopSampler(partition, config)
+            yield [{k: v.tolist() for k, v in written(each.draft(request)).items()} for each in both]
     finally:
         samplers.close()
         here.close()
+
+
+def test_gpus_of_a_server_draw_by_its_weights(tmp_path, gpu):
+    data = small_graph()
+    data.w, data.v = torch.arange(data.num_edges) % 5, torch.arange(data.num_edges) % 3
+    partition = partitioned(data, tmp_path, 2, weights=["w", "v"])
+    by = {name: replace(CONFIG, weights=(name,)) for name in ("w", "v")}
+    mine, theirs = zip(*drafts_by_gpus(partition, SamplingOptions(weight_attr="w"), [by["w"], CONFIG]), strict=True)
+    assert mine == theirs
+    assert mine[0] != mine[1]
+    with pytest.raises(
+        OptionError, match=r"weight_attr: \['v'\]: the GPU that samples has .*\['w'\]. Start graph servers"
+    ):
+        list(drafts_by_gpus(partition, SamplingOptions(weight_attr="w"), [by["v"]]))
+    options = [str(partition.directory), ClusterOptions(worker_devices=["cuda:0"])]
     with pytest.raises(OptionError, match="no edge type has it"):
-        server_gpus(*options[:2], SamplingOptions(weight_attr="v"), CacheOptions())
-    assert server_gpus(str(tmp_path / "nowhere"), ClusterOptions(), *options[2:]) is None
+        server_gpus(*options, SamplingOptions(weight_attr="u"), CacheOptions())
+    assert server_gpus(str(tmp_path / "nowhere"), ClusterOptions(), SamplingOptions(), CacheOptions()) is None
+
+
+def test_gpus_of_a_server_draw_by_time_where_it_does(tmp_path, gpu):
+    partition = partitioned_by_time(shop("edges"), tmp_path, 2)
+    edge_types = len(partition.schema.edge_types)
+    timed = SamplerConfig(seed_type=0, fanouts=((3,) * edge_types,), disjoint=True, timed=True, with_edge=True)
+    plain = replace(timed, timed=False)
+    with_times = SamplingOptions(time_attr="time")
+    ((mine, theirs),) = drafts_by_gpus(partition, with_times, [timed])
+    assert mine == theirs
+    ((mine, theirs),) = drafts_by_gpus(partition, SamplingOptions(), [plain])
+    assert mine == theirs
+    with pytest.raises(OptionError, match=r"sampling\.time_attr: the GPU that samples has the graph without its times"):
+        list(drafts_by_gpus(partition, SamplingOptions(), [timed]))
 
 
 def test_attributes_of_sampler_processes_lie_where_the_cache_says():

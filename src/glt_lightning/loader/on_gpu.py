@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import torch
 
@@ -22,6 +23,7 @@ from glt_lightning.producer.samplers import Samplers, SamplerSource
 from glt_lightning.producer.shared_uva import share_uva
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
+from glt_lightning.sampler.weights import placed_weights
 from glt_lightning.store.device_store import DeviceStore, open_store
 from glt_lightning.store.placement import BatchArrays
 
@@ -82,10 +84,9 @@ def make_device_producer(
 
     Raises `OptionError` for more memory than the GPU or the host has, on other ranks `PeerError`."""
     sampling, ranks = setup.sampling, setup.ranks
-    arrays = BatchArrays.of(
-        partition, drawn_from(partition.manifest, sampling.draw, sampling.weight_attr, time_attr=sampling.time_attr)
-    )
-
+    manifest, weight_attr = partition.manifest, sampling.weight_attr
+    draw = drawn_from(manifest, sampling.draw, weight_attr, time_attr=sampling.time_attr)
+    arrays = BatchArrays.of(partition, replace(draw, weights=placed_weights(manifest, weight_attr)))
     budgets = GpuBudgets.of(sampling, setup.cache)
     for budget, given, option, kind in (
         ("topology_bytes", budgets.topology, "topology", sampling.topology),

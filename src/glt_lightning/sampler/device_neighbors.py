@@ -40,12 +40,11 @@ class DeviceNeighbors(MappedTables):
         self, store: DeviceStore, partition: LocalPartition, config: SamplerConfig, is_remote: np.ndarray | None = None
     ) -> None:
         super().__init__(partition, config)
-        if any(map(any, config.fanouts)):
-            store.require_drawn_by(config)
         kernels = store.kernels
+        self._graph = store.graph_for(config) if any(map(any, config.fanouts)) else store.graph
         self._store, self._kernels = store, kernels
         self._manifest = (partition.as_stored if config.stored else partition).manifest
-        self._khop = CudaKHopOp(store.graph, config.fanouts, config)
+        self._khop = CudaKHopOp(self._graph, config.fanouts, config)
         self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)
         self._error = kernels.new_error()
         self._error_before = kernels.pinned(5, dtype=torch.int64).zero_()  # what it was behind the last batch
@@ -77,7 +76,7 @@ class DeviceNeighbors(MappedTables):
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> DeviceHops:
         each = require_seeds(self.view, seeds)
         put = [self._kernels.put(gids) for gids in each]
-        return DeviceHops(self._store.graph, put, self.config, remote=self._remote, host_seeds=each, trees=trees)
+        return DeviceHops(self._graph, put, self.config, remote=self._remote, host_seeds=each, trees=trees)
 
     def expand(
         self,

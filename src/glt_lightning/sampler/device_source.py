@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.options import DEFAULT_DRAW, CacheOptions, DrawOptions, GpuBudgets, SamplingOptions
 from glt_lightning.sampler.request import drawn_from
+from glt_lightning.sampler.weights import placed_weights
 from glt_lightning.store.placement import require_readable
 
 
@@ -90,6 +91,7 @@ class DeviceSource:
         Raises `OptionError` for weights and times that the graph does not have, too.
         """
         draw = drawn_from(manifest, sampling.draw, sampling.weight_attr, time_attr=sampling.time_attr)
+        draw = replace(draw, weights=placed_weights(manifest, sampling.weight_attr))
         return cls.of(devices, sampling, cache, edges or "edge_rows" in draw.columns, draw)
 
     @property

@@ -40,6 +40,14 @@ def weights_of(manifest: Manifest, weight_attr: WeightAttr) -> tuple[str | None,
     return tuple(found.get(name) for _, name in edge_types)
 
 
+def placed_weights(manifest: Manifest, weight_attr: WeightAttr) -> tuple[str | None, ...]:
+    """The weights that a GPU has with the graph: those of ``sampling.weight_attr``; without it those that leave out edges of
+    validation, if the graph has such edges, since loaders of training draw by them. Raises as `weights_of`."""
+    edge_types = range(len(manifest.schema.edge_types))
+    masks = tuple(IN_TRAINING if IN_TRAINING in manifest.weights(r) else None for r in edge_types)
+    return weights_of(manifest, weight_attr) or (masks if any(masks) else ())
+
+
 def ignored_weights(manifest: Manifest, weight_attr: WeightAttr) -> str | None:
     """A line for the log where edges have an ``edge_weight``, or weights in ``partition.weights``, that sampling ignores."""
     names = {"edge_weight", *manifest.made_by.get("weights", ())} - {IN_TRAINING}

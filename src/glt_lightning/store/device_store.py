@@ -66,14 +66,14 @@ class DeviceStore:
             raise SamplerError("the graph on the device is gone: its store is closed.")
         return self._graph
 
-    def require_drawn_by(self, draw: DrawOptions) -> None:
-        """Raises `OptionError` unless the graph on the device has what neighbours are to be drawn by: weights, times."""
+    def graph_for(self, draw: DrawOptions) -> DeviceGraph:
+        """The graph to draw from. Raises `OptionError` unless it has what neighbours are to be drawn by: weights, times."""
         if draw.labor:
             raise OptionError(
                 "sampling.method: labor: a GPU samples here, and only CPUs do so. Set sampling.topology: cpu."
             )
         weights, mine = draw.weights, self._batch.weights
-        if tuple(weights) != tuple(mine) and (any(weights) or any(mine)):
+        if any(weights) and tuple(weights) != tuple(mine):
             raise OptionError(
                 f"sampling.weight_attr: {list(weights)}: the GPU that samples has the graph with the weights "
                 f"{list(mine)}. Start graph servers whose GPUs sample with the weight_attr of their clients."
@@ -83,6 +83,7 @@ class DeviceStore:
                 "sampling.time_attr: the GPU that samples has the graph without its times. Start graph servers whose GPUs sample "
                 "with the time_attr of their clients."
             )
+        return self.graph if any(weights) or not any(mine) else self.graph.without_sums()
 
     @property
     def nbytes(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -162,6 +163,13 @@ class DeviceGraph:
             return keep[-1].data_ptr()
 
         return cls(kernels, view, GraphAddresses.whole(view, place), keep)
+
+    def without_sums(self) -> DeviceGraph:
+        """The same graph, in the same memory, whose edges all weigh the same."""
+        graph = copy.copy(self)
+        graph.struct = GraphStruct.from_buffer_copy(self.struct)
+        graph.struct.sums, graph.address = None, ctypes.addressof(graph.struct)
+        return graph
 
     def _put(self, array: np.ndarray) -> int:
         self._keep.append(self.kernels.copy(array))
