@@ -33,7 +33,8 @@ def measure(
 ) -> list[tuple[Measured, int]]:
     """What each rank of worker mode, with one part each, asks of the others, and in how many batches."""
     drawn = {name: getattr(options, name) for name in ("with_edge", "replace", "weight_attr")}
-    sampling = SamplingOptions(seed_placement=placement, **drawn)
+    method = "labor" if options.labor else "neighbor"
+    sampling = SamplingOptions(seed_placement=placement, method=method, **drawn)
     spec = LoaderSpec(
         name="train",
         split="train",
@@ -94,7 +95,7 @@ def test_within_five_percent_of_worker_mode(tmp_path: Path, parts: int, placemen
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
     "more",
-    [{}, {"with_edge": True}, {"replace": True, "num_neighbors": [3, -1, 2]}, {"weight_attr": "rare"}],
+    [{}, {"with_edge": True}, {"replace": True, "num_neighbors": [3, -1, 2]}, {"weight_attr": "rare", "labor": True}],
 )
 def test_the_same_batches_ask_for_exactly_that(tmp_path: Path, make: Callable[[], Any], more: dict[str, Any]) -> None:
     data = make()

@@ -223,12 +223,12 @@ class SamplingOptions(WorkerOptions):
     def of_draw(cls, draw: DrawOptions, **options: Any) -> SamplingOptions:
         """Those whose `draw` this is, but for the weights and times that a graph has to know."""
         return cls(
-            method="labor" if draw.labor else "neighbor",
             picker=None if draw.picker is None else draw.picker.named,
             replace=draw.replace,
             with_edge=draw.with_edge,
             num_threads=draw.threads,
             temporal_strategy="last" if draw.last else "uniform",
+            method="labor" if draw.labor else "neighbor",
             **options,
         )
 

@@ -77,7 +77,7 @@ class CountingOwners:
 
     def expand(self, owner: int, request: Expand) -> Picked:
         rows = {t: ids.astype(np.int64) for t, ids in request.rows.items()}
-        view = self._partition.drawn_by(request.draw.weights, request.draw.timed)
+        view = self._partition.drawn_by(request.draw.weights, request.draw.timed, request.draw.labor)
         excluded = {} if request.excluded is None else request.excluded.find(view)
         found: dict[int, Picks] = {}
         for r, (fanout, t) in enumerate(zip(request.fanouts, view.dst_types.tolist(), strict=True)):
