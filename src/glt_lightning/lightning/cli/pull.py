@@ -14,8 +14,8 @@ from jsonargparse import Namespace
 from glt_lightning.cluster.files import PeerCopySource
 from glt_lightning.cluster.link import Link
 from glt_lightning.lightning.cli.config_file import keep_groups
+from glt_lightning.lightning.cli.interrupt import interruptible
 from glt_lightning.lightning.cli.messages import OneLineParser
-from glt_lightning.lightning.cli.partition import interruptible
 from glt_lightning.lightning.cli.parts import part_numbers
 from glt_lightning.options import ClusterOptions
 from glt_lightning.options.parse import parse_bytes
