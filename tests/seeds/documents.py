@@ -33,6 +33,11 @@ def python_blocks(text: str) -> list[str]:
     return found
 
 
+def titled_blocks(text: str) -> list[str]:
+    """Fenced blocks that say that they are Python, in order, also those that are not."""
+    return re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.M | re.S)
+
+
 def _is_python(code: str) -> bool:
     try:
         ast.parse(code)
