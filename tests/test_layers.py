@@ -41,7 +41,7 @@ RANK["__init__"] = RANK["__main__"] = RANK["lightning"]
 
 # The imports upwards: names of GraphLearn-for-PyTorch (`glt.data.Topology`, `glt.partition.RandomPartitioner`,
 # `glt.sampler.NeighborSampler`), for type checkers alone; at run time they are looked up when somebody asks for one.
-UPWARDS = {f"{package}/__init__.py": "glt_lightning.glt." for package in ("data", "partition", "sampler")}
+UPWARDS = {f"{package}/__init__.py": "glt_lightning.glt." for package in ("data", "loader", "partition", "sampler")}
 
 # Which files may import an outside library, as files or folders of the package.
 DOORS = {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -13,18 +12,21 @@ from glt_lightning.distributed.dataset import DistDataset
 from glt_lightning.distributed.options import AnyWorkerOptions, CollocatedDistSamplingWorkerOptions
 from glt_lightning.distributed.places import Place, place_of
 from glt_lightning.distributed.session import current
-from glt_lightning.errors import OptionError
 from glt_lightning.glt.fields import GLTFields
-from glt_lightning.glt.given import read_seeds
 from glt_lightning.glt.links import link_spec
-from glt_lightning.glt.stored import StoredEdges
-from glt_lightning.loader import DistNeighborLoader as OurLoader, LoaderContext, LoaderSpec
+from glt_lightning.glt.loading import (
+    GLTLoader,
+    every_epoch_anew,
+    node_spec,
+    output_device,
+    own_edges,
+    stored_edges,
+)
+from glt_lightning.loader import DistNeighborLoader as OurLoader, LoaderContext
 from glt_lightning.options import SamplingOptions
 
-_WEIGHTS = "edge_weight"
 
-
-class DistLoader:
+class DistLoader(GLTLoader):
     """What GLT's loaders share. Iterating it again is the next epoch; an iteration may be left early.
 
     Args:
@@ -53,9 +55,7 @@ class DistLoader:
         self.data = data
         self.worker_options = worker_options or CollocatedDistSamplingWorkerOptions()
         self.batch_size, self.drop_last = batch_size, drop_last
-        self.to_device = torch.device("cpu" if to_device is None else to_device)
-        if self.to_device.type == "cuda" and not torch.cuda.is_available():
-            raise OptionError(f"to_device: {self.to_device}: this host has no CUDA device. Give torch.device('cpu').")
+        self.to_device = output_device(to_device)
         place = place_of(data, self.worker_options)
         seed = _agreed(place, torch.initial_seed() if random_seed is None else random_seed)
         self._context = LoaderContext(
@@ -78,30 +78,12 @@ class DistLoader:
             raise
         self._fields = replace(fields, with_edge=with_edge, labels=place.labels, labelled=place.labelled)
 
-    def __len__(self) -> int:
-        """Batches of this process in an epoch."""
-        plan = self._loader.plan
-        if self.drop_last and plan.steps is None:
-            return len(plan.seeds) // self.batch_size
-        return len(plan)
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in islice(iter(self._loader), len(self)):
-            yield self._fields(self._context.to_device(batch))
-
     def shutdown(self) -> None:
         """Ends its iterations. Its sampler goes on where other processes may ask it for rows, until they have all ended, too."""
         self._loader.close()
         session = current()
         if session is None or session.group is None or session.context.is_client():
             self.close()
-
-    def close(self) -> None:
-        """Stops what samples. Safe to call twice."""
-        self._context.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
 
 
 class DistNeighborLoader(DistLoader):
@@ -138,10 +120,10 @@ class DistNeighborLoader(DistLoader):
         worker_options: AnyWorkerOptions | None = None,
     ) -> None:
         def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
-            stored = StoredEdges(context.graph.manifest, edge_dir)
+            stored = stored_edges(context, edge_dir)
             fanouts = stored.fanouts(num_neighbors)
-            spec = node_spec(context, name, input_nodes, fanouts, batch_size, shuffle, weight_of(with_weight, stored))
-            return _every_epoch_anew(context.make_loader(spec)), GLTFields(collect_features=collect_features)
+            spec = node_spec(context, name, input_nodes, fanouts, batch_size, shuffle, with_weight)
+            return every_epoch_anew(context.make_loader(spec)), GLTFields(collect_features=collect_features)
 
         super().__init__(
             data,
@@ -178,10 +160,10 @@ class DistSubGraphLoader(DistLoader):
         worker_options: AnyWorkerOptions | None = None,
     ) -> None:
         def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
-            stored = StoredEdges(context.graph.manifest, edge_dir)
+            stored = stored_edges(context, edge_dir)
             fanouts = stored.fanouts([] if num_neighbors is None else num_neighbors)
-            spec = node_spec(context, name, input_nodes, fanouts, batch_size, shuffle, weight_of(with_weight, stored))
-            return _every_epoch_anew(context.make_subgraph_loader(spec)), GLTFields(collect_features=collect_features)
+            spec = node_spec(context, name, input_nodes, fanouts, batch_size, shuffle, with_weight)
+            return every_epoch_anew(context.make_subgraph_loader(spec)), GLTFields(collect_features=collect_features)
 
         super().__init__(
             data,
@@ -221,18 +203,10 @@ class DistLinkNeighborLoader(DistLoader):
         worker_options: AnyWorkerOptions | None = None,
     ) -> None:
         def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
-            stored = StoredEdges(context.graph.manifest, edge_dir)
+            stored = stored_edges(context, edge_dir)
             spec, swap = link_spec(stored, name, edge_label_index, edge_label, neg_sampling)
-            spec = replace(
-                spec,
-                num_neighbors=stored.fanouts(num_neighbors),
-                batch_size=batch_size,
-                shuffle=shuffle,
-                exact=not shuffle,
-                per_rank=context.world_size > 1,
-                weight_attr=weight_of(with_weight, stored),
-            )
-            loader = _every_epoch_anew(context.make_link_loader(spec))
+            spec = own_edges(context, spec, stored.fanouts(num_neighbors), batch_size, shuffle, with_weight)
+            loader = every_epoch_anew(context.make_link_loader(spec))
             return loader, GLTFields(collect_features=collect_features, swap=swap)
 
         super().__init__(
@@ -245,38 +219,6 @@ class DistLinkNeighborLoader(DistLoader):
             with_edge=with_edge,
             worker_options=worker_options,
         )
-
-
-def node_spec(
-    context: LoaderContext, name: str, input_nodes: Any, fanouts: Any, batch_size: int, shuffle: bool, weights: Any
-) -> LoaderSpec:
-    """A loader of this process's own seeds."""
-    given = read_seeds(input_nodes, context.graph.schema)
-    return LoaderSpec(
-        name=name,
-        num_neighbors=fanouts,
-        batch_size=batch_size,
-        seeds=given.seeds,
-        split=given.split,
-        node_type=None if given.split else given.node_type,
-        per_rank=context.world_size > 1 and given.seeds is not None,
-        shuffle=shuffle,
-        exact=not shuffle,
-        weight_attr=weights,
-    )
-
-
-def weight_of(with_weight: bool, stored: StoredEdges) -> Any:
-    """By which attribute edges are drawn."""
-    return _WEIGHTS if with_weight else None
-
-
-def _every_epoch_anew(loader: OurLoader) -> OurLoader:
-    """Without ``shuffle`` every seed comes once, as in an evaluation, but with new draws in each epoch, as in training."""
-    plan = loader.plan
-    if plan.exact and plan.world_size == 1:
-        loader.follow(replace(plan, exact=False))
-    return loader
 
 
 def _agreed(place: Place, seed: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glt_lightning.types import NODE, NodeType
+from glt_lightning.types import EDGE, NODE, EdgeType, NodeType
 
 Lookup = Callable[[NodeType, Tensor], Tensor]  # labels of nodes by the user's ids
 _FEATURES = ("x", "edge_attr")
@@ -20,7 +20,8 @@ class GLTFields:
     """Adds GLT's fields to batches, in place.
 
     with_edge: ``edge`` is wanted.  collect_features: ``x`` and ``edge_attr`` are.  labels: gives ``y`` of all nodes of the types
-    in ``labelled``; None: batches have what the partition has.  swap: the rows of ``edge_label_index`` change places.
+    in ``labelled``; None: batches have what the partition has.  swap: the rows of ``edge_label_index`` change places.  edge_ids:
+    gives the user's ids of edges by ``e_id``; None: they are the same.
     """
 
     with_edge: bool = False
@@ -28,6 +29,7 @@ class GLTFields:
     labels: Lookup | None = None
     labelled: frozenset[NodeType] = frozenset()
     swap: bool = False
+    edge_ids: Callable[[EdgeType, Tensor], Tensor] | None = None
 
     def __call__(self, batch: Any) -> Any:
         if hasattr(batch, "node_types"):
@@ -39,13 +41,15 @@ class GLTFields:
     def _homogeneous(self, batch: Any) -> None:
         if "node" not in batch:
             self._nodes(batch, NODE)
-            self._edges(batch)
+            self._edges(batch, EDGE)
             for name in ("num_sampled_nodes", "num_sampled_edges"):
                 if name in batch:
                     batch[name] = torch.tensor(batch[name])
         else:
             self._features(batch)
             self._labels(batch, NODE)
+            if self.edge_ids is not None:
+                batch.edge = self.edge_ids(EDGE, batch.e_id)
         if self.swap and "edge_label_index" in batch:
             batch.edge_label_index = batch.edge_label_index.flip(0)
 
@@ -53,7 +57,7 @@ class GLTFields:
         for node_type in batch.node_types:
             self._nodes(batch[node_type], node_type)
         for edge_type in batch.edge_types:
-            self._edges(batch[edge_type])
+            self._edges(batch[edge_type], edge_type)
         for name, stores in (("num_sampled_nodes", batch.node_types), ("num_sampled_edges", batch.edge_types)):
             counts = {t: torch.tensor(batch[t][name]) for t in stores if name in batch[t]}
             if counts:
@@ -67,9 +71,9 @@ class GLTFields:
         self._features(store)
         self._labels(store, node_type)
 
-    def _edges(self, store: Any) -> None:
+    def _edges(self, store: Any, edge_type: EdgeType) -> None:
         if self.with_edge and "e_id" in store:
-            store.edge = store.e_id
+            store.edge = store.e_id if self.edge_ids is None else self.edge_ids(edge_type, store.e_id)
         self._features(store)
 
     def _features(self, store: Any) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt_lightning import options
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.partition.sources.arrays import host_array
 from glt_lightning.types import NODE, GraphSchema, NodeType
@@ -23,6 +24,12 @@ class Split(Enum):
     train = "train"
     valid = "val"
     test = "test"
+
+
+def NegativeSampling(mode: str, amount: float = 1, weight: Any = None) -> options.NegativeSampling:
+    """GLT's options of negatives as ours. weight: of destinations, and in mode ``binary`` of sources, too."""
+    weights = {} if weight is None else {"dst_weight": weight} | ({"src_weight": weight} if mode == "binary" else {})
+    return options.NegativeSampling(mode=mode, amount=amount, **weights)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
-"""GraphLearn-for-PyTorch's `NeighborSampler`, as far as a script needs it to partition: how likely nodes are sampled."""
+"""GraphLearn-for-PyTorch's `NeighborSampler`: samples of a graph in memory, and how likely nodes are sampled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.glt.device import usable_device
 from glt_lightning.glt.graph import EdgeDir, Graph
+from glt_lightning.glt.one_batch import OneBatch
+from glt_lightning.glt.sampled import EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.options import Fanouts
 from glt_lightning.partition.build.degrees import Degrees
@@ -22,46 +26,50 @@ from glt_lightning.partition.sources.tensors import reverse_edge_type
 from glt_lightning.progress import Progress
 from glt_lightning.types import EDGE, NODE, EdgeType, NodeType, edge_type_str
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _LAYOUT = {"out": "CSR", "in": "CSC"}
 
 
 class NeighborSampler:
-    """The fan-outs of a training, to tell how likely each node is in its batches.
+    """Draws neighbours of nodes, and tells how likely each node is in batches of a training.
 
     Args:
         graph: A `Graph`, or one for each edge type.
         num_neighbors: Fan-outs, first hop first, -1 for all; or a list per edge type.
-        device: Where to work. None: the CPU for a graph of mode ``CPU``, else ``cuda``. A CUDA device that cannot be used
-            is replaced by the CPU, which is logged; the result is the same.
-        with_weight: False; weighted draws are not supported.
+        device: Where `sample_prob` works. None: the CPU for a graph of mode ``CPU``, else ``cuda``. A CUDA device that cannot be
+            used is replaced by the CPU, which is logged; the result is the same.
+        with_edge: Samples have the ids of edges.
+        with_neg: No effect: the edges that are given say it.
+        with_weight: Draw by the weights of the topology; `sample_prob` does not know them.
         strategy: ``random``; no other is supported.
         edge_dir: ``out`` draws among destinations (needs layout ``CSR``), ``in`` among sources (``CSC``).
+        seed: Of all draws. None: torch's.
 
     Raises:
-        OptionError: For a layout that does not fit ``edge_dir``, and for weights.
+        OptionError: For a layout that does not fit ``edge_dir``, and for another strategy.
 
     Example:
         >>> graph = Graph(Topology(np.array([[0, 0, 1], [1, 2, 3]])), mode="CPU")
         >>> sampler = NeighborSampler(graph, [1, 1])
         >>> sampler.sample_prob([0], node_cnt=4)  # node 0 draws 1 or 2; if it drew 1, that draws 3
         tensor([1.0000, 0.5000, 0.5000, 0.5000])
+        >>> NeighborSampler(graph, [-1, -1], with_edge=True).sample_from_nodes(torch.tensor([0])).edge
+        tensor([0, 1, 2])
     """
 
     def __init__(
         self,
         graph: Graph | Mapping[EdgeType, Graph],
-        num_neighbors: Any,
+        num_neighbors: Any = None,
         device: Any = None,
-        *,
+        with_edge: bool = False,
+        with_neg: bool = False,
         with_weight: bool = False,
         strategy: str = "random",
         edge_dir: EdgeDir = "out",
+        seed: int | None = None,
     ) -> None:
-        if with_weight or strategy != "random":
-            raise OptionError("NeighborSampler: neighbours are drawn uniformly; leave with_weight and strategy out.")
+        if strategy != "random":
+            raise OptionError(f"NeighborSampler: strategy: expected 'random', got {strategy!r}.")
         if edge_dir not in _LAYOUT:
             raise OptionError(f"NeighborSampler: edge_dir: expected 'out' or 'in', got {edge_dir!r}.")
         self._hetero = isinstance(graph, Mapping)
@@ -74,10 +82,32 @@ class NeighborSampler:
                 )
             self._graphs[self._sampled(edge_type)] = each
         on_cpu = all(each.mode == "CPU" for each in self._graphs.values())
-        self._device = usable_device(device if device is not None else "cpu" if on_cpu else "cuda")
-        self._fanouts: Fanouts = num_neighbors
-        if isinstance(num_neighbors, Mapping):
-            self._fanouts = {edge_type_str(self._sampled(_parsed(e))): k for e, k in num_neighbors.items()}
+        self._wanted = device if device is not None else "cpu" if on_cpu else "cuda"
+        self._given, self._num_neighbors, self._with_weight = graph, num_neighbors, with_weight
+        self._draws = OneBatch(graph, edge_dir, with_edge, with_weight, seed)
+
+    def sample_from_nodes(self, inputs: Any) -> SamplerOutput | HeteroSamplerOutput:
+        """inputs: a `NodeSamplerInput`, ids [S], or (node type, ids)."""
+        return self._draws.of_nodes(NodeSamplerInput.of(inputs), self._num_neighbors)
+
+    def sample_from_edges(self, inputs: EdgeSamplerInput) -> SamplerOutput | HeteroSamplerOutput:
+        """``metadata`` has the positions of the given edges and of negatives, as batches of edges do."""
+        return self._draws.of_edges(inputs, self._num_neighbors)
+
+    def subgraph(self, inputs: Any) -> SamplerOutput:
+        """All edges among the seeds and what ``num_neighbors`` draws; ``metadata`` are the positions of the seeds."""
+        return self._draws.subgraph(NodeSamplerInput.of(inputs), self._num_neighbors)
+
+    @property
+    def _device(self) -> str:
+        return usable_device(self._wanted)
+
+    @property
+    def _fanouts(self) -> Fanouts:
+        given: Fanouts = self._num_neighbors
+        if isinstance(given, Mapping):
+            return {edge_type_str(self._sampled(_parsed(e))): k for e, k in given.items()}
+        return given
 
     def sample_prob(
         self, inputs: Any, node_cnt: int | Mapping[NodeType, int], batch_size: int | None = 1024
@@ -88,8 +118,10 @@ class NeighborSampler:
         batch_size: seeds of a batch, drawn from ``inputs``; None: all of them are one batch, as
             GraphLearn-for-PyTorch has it. Frequently read nodes then come near 1 and are hard to tell apart.
         """
-        import torch
-
+        if self._with_weight:
+            raise OptionError(
+                "sample_prob: neighbours are drawn uniformly here. Make a sampler without with_weight for it."
+            )
         num_nodes: dict[NodeType, int] = dict(sorted(node_cnt.items())) if isinstance(node_cnt, Mapping) else {}
         if self._hetero == (not num_nodes):
             raise OptionError("sample_prob: node_cnt: expected a number for one graph, one per node type for several.")
@@ -136,7 +168,7 @@ class _MemoryTopology(GraphTopology):
         super().__init__(
             Path(), {}, [StoredEdgeType(e, e) for e in sorted(graphs)], num_nodes, degrees, 0, Progress(False)
         )
-        self._held = {e: (indptr[e], self._shifted(graph.topo.indices, e[0])) for e, graph in graphs.items()}
+        self._held = {e: (indptr[e], self._shifted(graph.topo.neighbors, e[0])) for e, graph in graphs.items()}
 
     def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
         indptr, neighbors = self._held[stored_type.source]
@@ -150,14 +182,14 @@ class _MemoryTopology(GraphTopology):
 def _padded(edge_type: EdgeType, graph: Graph, num_nodes: Mapping[NodeType, int]) -> np.ndarray:
     """indptr with a row for every node of the type. Raises `DataError` for edges whose nodes do not exist."""
     topo, ends = graph.topo, (edge_type[2], edge_type[0])
-    counts = (topo.row_count, int(topo.indices.max(initial=-1)) + 1)
+    counts = (topo.row_count, int(topo.neighbors.max(initial=-1)) + 1)
     for node_type, least in zip(ends, counts, strict=True):
         if num_nodes.get(node_type, 0) < least:
             raise DataError(
                 f"sample_prob: edges of {edge_type_str(edge_type)} name node {least - 1} of type {node_type!r}, "
                 f"but node_cnt is {num_nodes.get(node_type)}."
             )
-    return np.pad(topo.indptr, (0, num_nodes[edge_type[2]] - topo.row_count), "edge")
+    return np.pad(topo.pointers, (0, num_nodes[edge_type[2]] - topo.row_count), "edge")
 
 
 def _parsed(edge_type: EdgeType | str) -> EdgeType:

@@ -1,5 +1,8 @@
 """Loaders: batches of a partitioned graph as PyG data."""
 
+from typing import TYPE_CHECKING
+
+from glt_lightning.lazy import lazy_names
 from glt_lightning.loader.blocks import Layer, as_blocks, layers
 from glt_lightning.loader.context import LoaderContext
 from glt_lightning.loader.link_loader import DistLinkNeighborLoader
@@ -7,6 +10,13 @@ from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader, LoaderStats
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader
+
+if TYPE_CHECKING:
+    from glt_lightning.glt.loaders import (
+        LinkNeighborLoader as LinkNeighborLoader,
+        NeighborLoader as NeighborLoader,
+        SubGraphLoader as SubGraphLoader,
+    )
 
 __all__ = [
     "DistLinkNeighborLoader",
@@ -20,3 +30,8 @@ __all__ = [
     "as_blocks",
     "layers",
 ]
+
+# GLT's loaders of one machine
+__getattr__ = lazy_names(
+    __name__, dict.fromkeys(("LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"), "glt_lightning.glt.loaders")
+)

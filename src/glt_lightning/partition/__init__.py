@@ -12,6 +12,14 @@ from glt_lightning.partition.sources import GraphSource, open_source
 from glt_lightning.partition.writer import partition_dir, partition_graph, partition_parts
 
 if TYPE_CHECKING:
+    from glt_lightning.glt.folders import (
+        FeaturePartitionData as FeaturePartitionData,
+        GLTPartitionBook as GLTPartitionBook,
+        GraphPartitionData as GraphPartitionData,
+        RangePartitionBook as RangePartitionBook,
+        cat_feature_cache as cat_feature_cache,
+        load_partition as load_partition,
+    )
     from glt_lightning.glt.frequency import FrequencyPartitioner
     from glt_lightning.glt.partitioners import (
         MetisPartitioner,
@@ -40,8 +48,10 @@ __all__ = [
 ]
 
 _PARTITIONERS = ("MetisPartitioner", "PartitionerBase", "RandomPartitioner", "StreamingPartitioner")
+_FOLDERS = ("FeaturePartitionData", "GLTPartitionBook", "GraphPartitionData", "RangePartitionBook")
 __getattr__ = lazy_names(
     __name__,
     dict.fromkeys(_PARTITIONERS, "glt_lightning.glt.partitioners")
+    | dict.fromkeys((*_FOLDERS, "cat_feature_cache", "load_partition"), "glt_lightning.glt.folders")
     | {"FrequencyPartitioner": "glt_lightning.glt.frequency"},
 )

@@ -13,7 +13,14 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Sample
 
 if TYPE_CHECKING:
+    from glt_lightning.glt.given import NegativeSampling as NegativeSampling
     from glt_lightning.glt.sample_prob import NeighborSampler
+    from glt_lightning.glt.sampled import (
+        EdgeSamplerInput as EdgeSamplerInput,
+        HeteroSamplerOutput as HeteroSamplerOutput,
+        NodeSamplerInput as NodeSamplerInput,
+        SamplerOutput as SamplerOutput,
+    )
 
 __all__ = [
     "BatchRequest",
@@ -28,4 +35,12 @@ __all__ = [
     "pick_uniform",
 ]
 
-__getattr__ = lazy_names(__name__, {"NeighborSampler": "glt_lightning.glt.sample_prob"})
+_SAMPLED = ("EdgeSamplerInput", "HeteroSamplerOutput", "NodeSamplerInput", "SamplerOutput")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "NegativeSampling": "glt_lightning.glt.given",
+        "NeighborSampler": "glt_lightning.glt.sample_prob",
+        **dict.fromkeys(_SAMPLED, "glt_lightning.glt.sampled"),
+    },
+)

@@ -1,0 +1,259 @@
+"""GLT's names of one machine: topologies, features, data sets, samplers and loaders; every field of a ring by hand."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.nn import SAGEConv
+
+import glt_lightning as glt
+from glt_lightning.errors import DataError, OptionError
+from tests.helpers.rings import I2I, NODES, U2I, ring_edges, ring_folder, typed_ring_folder
+
+NodeSamplerInput, EdgeSamplerInput = glt.sampler.NodeSamplerInput, glt.sampler.EdgeSamplerInput
+IDS = torch.arange(NODES)
+
+
+def ring_data(edge_dir: str = "out", first_id: int = 0) -> glt.data.Dataset:
+    data = glt.data.Dataset(edge_dir=edge_dir)
+    ids = torch.arange(2 * NODES) + first_id
+    data.init_graph(ring_edges(), ids, torch.arange(2 * NODES) % 2, graph_mode="CPU")
+    data.init_node_features(IDS.flip(0)[:, None].float(), id2idx=IDS.flip(0))
+    data.init_edge_features(torch.arange(2 * NODES + first_id)[:, None].float())
+    data.init_node_labels(IDS * 10)
+    return data
+
+
+def typed_data() -> glt.data.Dataset:
+    data = glt.data.Dataset()
+    data.init_graph({U2I: ring_edges(first=0), I2I: ring_edges(first=2)}, graph_mode="CPU")
+    data.init_node_features({"user": IDS[:, None].float(), "item": IDS[:, None].float() + 100})
+    data.init_node_labels({"user": IDS * 10})
+    return data
+
+
+def test_layouts_of_a_topology() -> None:
+    """4 rows, 6 columns, in every pair of layouts."""
+    rows, columns = torch.tensor([0, 0, 1, 2, 3, 3]), torch.tensor([1, 4, 0, 5, 2, 3])
+    weights = torch.tensor([0.5, 1, 2, 3, 4, 5])
+    order = torch.argsort(columns)
+    csr = (torch.tensor([0, 2, 3, 4, 6]), columns)
+    csc = (rows[order], torch.tensor([0, 1, 2, 3, 4, 5, 6]))
+    for form, given, ids in (("COO", (rows, columns), None), ("CSR", csr, None), ("CSC", csc, order)):
+        for layout in ("CSR", "CSC"):
+            given_weights = weights if ids is None else weights[ids]
+            topo = glt.data.Topology(given, ids, given_weights, form, layout)
+            assert [each.tolist() for each in topo.to_csr()[:3]] == [
+                [0, 2, 3, 4, 6],
+                columns.tolist(),
+                [0, 1, 2, 3, 4, 5],
+            ]
+            assert [each.tolist() for each in topo.to_csc()[:3]] == [
+                rows[order].tolist(),
+                list(range(7)),
+                order.tolist(),
+            ]
+            sources, destinations, edge_ids, found = topo.to_coo()
+            assert torch.equal(torch.stack([sources, destinations]), torch.stack([rows, columns])[:, edge_ids])
+            assert torch.equal(found, weights[edge_ids])
+            assert topo.degrees.tolist() == ([2, 1, 1, 2] if layout == "CSR" else [1] * 6)
+    graph = glt.data.Graph(topo, mode="CPU")
+    graph.lazy_init()
+    assert (graph.row_count, graph.col_count, graph.edge_count) == (6, 4, 6)
+    assert torch.equal(graph.export_topology()[2], order)
+    with pytest.raises(DataError, match="expected pointers from 0 to the 6 neighbours"):
+        glt.data.Topology((columns, rows), input_layout="CSR")
+    with pytest.raises(DataError, match=r"edge_ids: expected one for each of 6 edges, got \[2\]"):
+        glt.data.Topology((rows, columns), edge_ids=[1, 2])
+
+
+def test_features_are_looked_up_by_id() -> None:
+    rows = torch.arange(12.0).reshape(4, 3)
+    feature = glt.data.Feature(rows, id2index=torch.tensor([3, 0, 1]), split_ratio=0.5)
+    assert feature[torch.tensor([0, 2])].tolist() == [[9, 10, 11], [3, 4, 5]]
+    assert (feature.shape, feature.size(1)) == ((4, 3), 3)
+    with pytest.raises(DataError, match="id 3 has no row; ids are 0 to 2"):
+        feature[[3]]
+    sorted_rows, new = glt.data.sort_by_in_degree(rows, 0.5, glt.data.Topology(([0, 1, 2], [3, 3, 1])))
+    assert torch.equal(sorted_rows[new], rows)
+    assert sorted(new[torch.tensor([3, 1])].tolist()) == [0, 1]
+    with pytest.raises(OptionError, match="memory of GPUs is not shared by handles"):
+        _ = glt.data.UnifiedTensor
+
+
+@pytest.mark.parametrize("edge_dir", ["out", "in"])
+def test_neighbor_loader(edge_dir: str) -> None:
+    data = ring_data(edge_dir, first_id=1000)
+    loader = glt.loader.NeighborLoader(data, [2, 2], torch.tensor([3, 39, 7]), batch_size=2, with_edge=True, seed=1)
+    batches = list(loader)
+    assert (len(loader), [batch.batch.tolist() for batch in batches]) == (2, [[3, 39], [7]])
+    for batch in batches:
+        assert torch.equal(batch.x[:, 0].long(), batch.node)
+        assert torch.equal(batch.y, batch.node * 10)
+        assert torch.equal(batch.edge_attr[:, 0].long(), batch.edge)
+        sampled, seeds = batch.node[batch.edge_index]
+        ends = [seeds, sampled] if edge_dir == "out" else [sampled, seeds]
+        assert torch.equal(ring_edges()[:, batch.edge - 1000], torch.stack(ends))
+    assert batches[1].num_sampled_nodes.tolist() == [1, 2, 2]
+    heavy = glt.loader.NeighborLoader(data, [-1], IDS, batch_size=NODES, with_edge=True, with_weight=True)
+    assert (next(iter(heavy)).edge % 2 == 1).all()
+    loader.shutdown()
+    heavy.shutdown()
+
+
+def test_pyg_v1_layers_compute_the_same() -> None:
+    loader = glt.loader.NeighborLoader(ring_data(), [2, 2], torch.tensor([3, 7]), batch_size=2, as_pyg_v1=True)
+    ((size, nodes, adjs),) = loader
+    assert (size, nodes[:2].tolist(), [adj[2] for adj in adjs]) == (2, [3, 7], [(len(nodes), 6), (6, 2)])
+    convs = [SAGEConv(1, 4), SAGEConv(4, 2)]
+    sampled, whole = nodes[:, None].float(), IDS[:, None].float()
+    for conv, (edges, _, (_, targets)) in zip(convs, adjs, strict=True):
+        sampled = conv((sampled, sampled[:targets]), edges)
+        whole = conv(whole, ring_edges().flip(0))
+    assert torch.allclose(sampled, whole[[3, 7]], atol=1e-5)
+
+
+def test_typed_loader_and_links() -> None:
+    data = typed_data()
+    assert (data.get_node_types(), data.get_edge_types()) == (["item", "user"], [U2I, I2I])
+    (batch,) = glt.loader.NeighborLoader(data, [2, 2], ("user", torch.tensor([5])), with_edge=True)
+    assert batch["user"].y.tolist() == [50]
+    assert sorted(batch["item"].node.tolist()) == [5, 6, 7, 8, 9]
+    assert torch.equal(batch["item"].x[:, 0].long(), batch["item"].node + 100)
+    assert batch.num_sampled_nodes["item"].tolist() == [0, 2, 3]
+    edges = ring_edges(first=0)[:, :3]
+    loader = glt.loader.LinkNeighborLoader(
+        data, [1], edge_label_index=(U2I, edges), neg_sampling=glt.sampler.NegativeSampling("binary", 1), batch_size=3
+    )
+    (batch,) = loader
+    item, user = batch["item", "rev_u2i", "user"].edge_label_index
+    assert torch.equal(torch.stack([batch["user"].node[user], batch["item"].node[item]])[:, :3], edges)
+
+
+def test_sampler() -> None:
+    graph = glt.data.Graph(glt.data.Topology(ring_edges()), "CPU")
+    sampler = glt.sampler.NeighborSampler(graph, [-1, -1], with_edge=True)
+    found = sampler.sample_from_nodes(NodeSamplerInput(torch.tensor([3, 7])))
+    assert found.node.tolist() == [3, 7, 4, 5, 8, 9, 6, 10, 11]
+    assert found.batch.tolist() == [3, 7]
+    assert found.num_sampled_nodes.tolist() == [2, 4, 3]
+    assert found.edge.tolist() == [6, 7, 14, 15, 8, 9, 10, 11, 16, 17, 18, 19]
+    assert torch.equal(ring_edges()[:, found.edge], torch.stack([found.node[found.col], found.node[found.row]]))
+    given = EdgeSamplerInput(*ring_edges()[:, :3], neg_sampling=glt.sampler.NegativeSampling("triplet", 2))[[0, 2]]
+    found = sampler.sample_from_edges(given)
+    assert found.node[found.metadata["src_index"]].tolist() == [0, 1]
+    assert found.node[found.metadata["dst_pos_index"]].tolist() == [1, 2]
+    assert found.metadata["dst_neg_index"].shape == (2, 2)
+    given = EdgeSamplerInput(*ring_edges()[:, :3], label=torch.tensor([1, 2, 3]))
+    found = sampler.sample_from_edges(given)
+    assert torch.equal(found.node[found.metadata["edge_label_index"]], ring_edges()[:, :3])
+    assert found.metadata["edge_label"].tolist() == [1, 2, 3]
+    among = glt.sampler.NeighborSampler(graph, with_edge=True).subgraph(torch.tensor([9, 7, 8]))
+    assert (among.node.tolist(), among.metadata.tolist()) == ([7, 8, 9], [2, 0, 1])
+    assert sorted(among.edge.tolist()) == [14, 15, 16]
+    with pytest.raises(OptionError, match="num_neighbors: give fan-outs"):
+        glt.sampler.NeighborSampler(graph).sample_from_nodes([0])
+
+
+def test_a_sampler_repeats_with_its_seed_and_draws_anew_in_each_call() -> None:
+    graph = glt.data.Graph(glt.data.Topology(ring_edges()), "CPU")
+    draws = [[s.sample_from_nodes(IDS).edge.tolist() for _ in range(3)] for s in (make(graph, 1), make(graph, 1))]
+    assert draws[0] == draws[1]
+    assert draws[0][0] != draws[0][1]
+
+
+def make(graph: glt.data.Graph, seed: int) -> glt.sampler.NeighborSampler:
+    return glt.sampler.NeighborSampler(graph, [1, 1], seed=seed, with_edge=True)
+
+
+def test_typed_sampler() -> None:
+    graphs = {e: glt.data.Graph(glt.data.Topology(ring_edges(first=k)), "CPU") for e, k in ((U2I, 0), (I2I, 2))}
+    found = glt.sampler.NeighborSampler(graphs, [2, 2]).sample_from_nodes(NodeSamplerInput([5], "user"))
+    assert (found.node["user"].tolist(), sorted(found.node["item"].tolist())) == ([5], [5, 6, 7, 8, 9])
+    edges = found.get_edge_index()["item", "rev_u2i", "user"]
+    assert sorted(found.node["item"][edges[0]].tolist()) == [5, 6]
+
+
+def test_subgraph_loader_and_errors() -> None:
+    data = ring_data()
+    (batch,) = glt.loader.SubGraphLoader(data, torch.tensor([9, 7, 8]), batch_size=3, with_edge=True)
+    assert (batch.node.tolist(), batch.mapping.tolist()) == ([7, 8, 9], [2, 0, 1])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sampler'"):
+        glt.loader.NeighborLoader(data, [1], IDS, sampler=None)
+    with pytest.raises(OptionError, match="strategy: expected 'random'"):
+        glt.loader.NeighborLoader(data, [1], IDS, strategy="full")
+    with pytest.raises(OptionError, match="expected a Dataset, got NoneType"):
+        glt.loader.NeighborLoader(None, [1], IDS)
+    with pytest.raises(OptionError, match="no graph"):
+        glt.data.Dataset().open()
+    data.random_node_split(0.25, 5)
+    assert sorted(torch.cat([data.train_idx, data.val_idx, data.test_idx]).tolist()) == IDS.tolist()
+    assert (len(data.val_idx), len(data.test_idx)) == (10, 5)
+
+
+def test_no_folder_is_left() -> None:
+    def folders() -> set[Path]:
+        return set(Path(tempfile.gettempdir()).glob("glt-lightning-graph-*"))
+
+    gc.collect()
+    before = folders()
+    data = ring_data()
+    data.open()
+    (mine,) = folders() - before
+    stale = mine.parent / "glt-lightning-graph-of-a-killed-process"
+    stale.mkdir()
+    (stale / "in-use").touch()
+    ring_data().open()  # which removes what nobody uses
+    assert not stale.exists()
+    assert mine.exists()
+    lock = os.open(mine / "in-use", os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(lock)
+    del data
+    gc.collect()
+    assert not mine.exists()
+
+
+def test_folders_of_ours_as_glt_loads_them(tmp_path: Path) -> None:
+    partition = glt.partition
+    folder = ring_folder(tmp_path) / "parts"
+    seen = []
+    for part in range(2):
+        parts, index, graph, nodes, edges, node_pb, edge_pb = partition.load_partition(folder, part)
+        assert (parts, index) == (2, part)
+        assert torch.equal(ring_edges()[:, graph.eids], graph.edge_index)
+        assert torch.equal(graph.weights, graph.eids % 2)
+        assert torch.equal(nodes.feats[:, 0].long(), nodes.ids)
+        assert torch.equal(edges.feats[:, 0].long(), edges.ids)
+        assert (node_pb[nodes.ids] == part).all()
+        assert (node_pb[graph.edge_index[0]] == part).all()  # by source
+        assert (edge_pb[graph.eids] == part).all()
+        seen += nodes.ids.tolist()
+    assert sorted(seen) == IDS.tolist()
+    typed_ring_folder(tmp_path / "typed")
+    _, _, graphs, features, _, books, _ = partition.load_partition(tmp_path / "typed/parts", 0)
+    assert torch.equal(ring_edges(first=0)[:, graphs[U2I].eids], graphs[U2I].edge_index)
+    assert torch.equal(features["item"].feats[:, 0].long(), features["item"].ids + 100)
+    assert set(books) == {"user", "item"}
+    with pytest.raises(OptionError, match="expected 0 to 1, got 2"):
+        partition.load_partition(folder, 2)
+
+
+def test_books_and_cached_rows() -> None:
+    book = glt.partition.RangePartitionBook([(0, 4), (4, 9)], 1)
+    assert (book[torch.tensor([0, 3, 4, 8])].tolist(), book.id2index([5]).tolist()) == ([0, 0, 1, 1], [1])
+    assert book.id_filter(None, 1).tolist() == [4, 5, 6, 7, 8]
+    with pytest.raises(OptionError, match="ranges that follow each other"):
+        glt.partition.RangePartitionBook([(0, 4), (5, 9)], 0)
+    ids, cached = torch.tensor([0, 2]), torch.tensor([3, 1])
+    data = glt.partition.FeaturePartitionData(ids[:, None] * 1.0, ids, cached[:, None] * 1.0, cached)
+    ratio, rows, index, parts = glt.partition.cat_feature_cache(0, data, glt.partition.GLTPartitionBook([0, 1, 0, 1]))
+    assert (ratio, rows[:, 0].tolist(), parts.parts.tolist()) == (0.5, [3, 1, 0, 2], [0, 0, 0, 0])
+    assert rows[index][:, 0].tolist() == [0, 1, 2, 3]
