@@ -45,18 +45,25 @@ struct LaborRow {
     return known ? number : 0;
   }
 
-  // visit(number, position) for each entry that can be picked, ascending.
-  template <class Visit>
-  GLT_HD void each(const Visit& visit) const {
+  // visit(number, position) for each entry that can be picked, ascending. ahead(position) before, of entries to come.
+  template <class Visit, class Ahead>
+  GLT_HD void each(const Visit& visit, const Ahead& ahead) const {
+    const LaborRow row = *this;  // what is stored cannot change a copy
+    const WeightedRow& entries = row.entries;
     if (entries.sums) {
-      entries.each_positive(entries.length,
-                            [&](int64_t position, int64_t) { visit(number(position) / entries.weight(position), position); });
+      entries.each_positive(entries.length, [&](int64_t position, int64_t) {
+        ahead(position);
+        visit(row.number(position) / entries.weight(position), position);
+      });
       return;
     }
     int64_t position = 0;
     for (int64_t k = 0; k <= entries.excluded.n; ++k, ++position) {
       const int64_t stop = k < entries.excluded.n ? entries.excluded.at(k) : entries.length;
-      for (; position < stop; ++position) visit(number(position), position);
+      for (; position < stop; ++position) {
+        ahead(position);
+        visit(row.number(position), position);
+      }
     }
   }
 };

@@ -67,6 +67,13 @@ inline void prefetch_times(const Row& r) {
   if (r.degree) prefetch(r.times + r.degree - 1);
 }
 
+// The first entries of a row that is read whole; the processor foresees the others.
+template <class Id>
+void prefetch_entries(const Row& r) {
+  constexpr int64_t kLine = 64 / sizeof(Id), kSome = 4 * kLine;
+  for (int64_t p = 0; p < std::min(r.degree, kSome); p += kLine) prefetch(static_cast<const Id*>(r.first) + p);
+}
+
 // Counts the picks of a row, unless they are by weight: that waits until the sums have come.
 inline void open_row(const RowRequest& q, Row& r) {
   if (r.sums) return prefetch_sums(r, q.fanout);
@@ -128,6 +135,7 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     r.excluded = q.excluded ? q.excluded->of(gids[i]) : ExcludedRow{nullptr, 0};
     r.stream = draw_stream(g, trees ? tree_key(q.key, trees[i]) : q.key, uid[i]);
     r.drawn = nullptr;
+    if (g.all_ids) prefetch_entries<Id>(r);
     r.sums = sums && sums[part[i]] ? sums[part[i]] + begin : nullptr;
     r.base = 0;
     r.times = times && times[part[i]] ? times[part[i]] + begin : nullptr;
@@ -208,6 +216,17 @@ struct Spare {
   std::vector<LaborEntry> found;
 };
 
+template <class Id>
+LaborRow<Id> labor_row_of(const RowRequest& q, const Row& r) {
+  return labor_row<Id>(*q.graph, q.edge_type, r.first, r.stream, r.whole());
+}
+
+// What drawing this row reads, while the one before is drawn.
+template <class Id>
+void prefetch_row(const RowRequest& q, const Row& r) {
+  if (q.graph->all_ids && r.count < r.degree) prefetch_sources(labor_row_of<Id>(q, r));
+}
+
 // Writes the picks [begin, end) of a row.
 template <class Id>
 void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, const Picks& out, Spare& memory) {
@@ -239,7 +258,7 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
   std::vector<uint32_t>& spare = memory.picks;
   if (int64_t(spare.size()) < r.count) spare.resize(r.count);
   if (q.graph->all_ids) {
-    pick_by_labor(labor_row<Id>(*q.graph, q.edge_type, r.first, r.stream, r.whole()), uint32_t(r.count), spare.data(), memory.found);
+    pick_by_labor(labor_row_of<Id>(q, r), uint32_t(r.count), spare.data(), memory.found);
     return write([&](int64_t k) { return int64_t(spare[k]); });
   }
   if (r.sums) {
@@ -306,6 +325,7 @@ void sample_slice(const RowRequest& q, const int64_t* gids, const int64_t* uids,
         break;
       }
       s.counts[i + k - s.begin] = r.count;
+      if (k + 1 < n) prefetch_row<Id>(q, rows[k + 1]);
       pick_row<Id>(q, r, 0, r.count, s.picks + s.used, spare);
       s.used += r.count;
     }

@@ -62,6 +62,7 @@ int32_t pick_range(const RowRequest& q, const int64_t* gids, const Window& w, in
     draw_weighted_rows(q, m, rows, drawn);
     for (int64_t k = i; k < i + m; ++k) {
       if (rows[k - i].count != w.offset[k + 1] - w.offset[k]) return fail(detail, GLT_BAD_ARG, k, rows[k - i].count);
+      if (k + 1 < i + m) prefetch_row<Id>(q, rows[k + 1 - i]);
       const int64_t lower = w.lower(k), upper = w.upper(k);
       if (lower < upper) pick_row<Id>(q, rows[k - i], lower, upper, out + (w.offset[k] + lower - w.first), spare);
     }
