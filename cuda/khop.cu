@@ -121,6 +121,7 @@ class KHopQueue {
 int32_t check_shape(const glt_graph& g, const glt_khop_shape& shape, int64_t* detail) {
   const bool good = shape.num_hops >= 0 && shape.num_hops <= GLT_MAX_HOPS && (g.id_bytes == 4 || g.id_bytes == 8);
   if (!good) return fail(detail, GLT_BAD_ARG, shape.num_hops, g.id_bytes);
+  if (!can_draw(g, shape.replace != 0)) return fail(detail, GLT_BAD_ARG, shape.replace);
   for (int32_t t = 0; t < g.num_types; ++t)
     if (shape.num_seeds[t] < 0) return fail(detail, GLT_BAD_ARG, t, shape.num_seeds[t]);
   for (int32_t i = 0; i < shape.num_hops * g.num_edge_types; ++i)

@@ -4,6 +4,7 @@
 #pragma once
 #include "excluded.h"
 #include "khop_room.h"
+#include "labor_lanes.h"
 #include "lids.h"
 #include "locate.h"
 #include "pick.h"
@@ -27,7 +28,7 @@ struct KHopContext {
   int64_t* nodes_after;
   FoundRow* rows;                     // [frontier]
   int64_t* row_edges;                 // [frontier] edge row of the row's first edge, or null
-  uint32_t* spare;                    // 2 words a pick
+  uint32_t* spare;                    // 3 words a pick
   Picked* picked;                     // of the edge type, all hops
   int64_t *edge_row, *src_gid, *src_uid, *error;
 
@@ -80,7 +81,7 @@ struct KHopCount {
 
 template <class Id, class Lids, int kLanes>
 struct KHopPick {
-  static constexpr int kWords = 2 * (kLanes < 32 ? kLanes : GLT_SPARE_FANOUT);
+  static constexpr int kWords = 3 * (kLanes < 32 ? kLanes : GLT_SPARE_FANOUT);
 
   KHopContext c;
   Lids lids;
@@ -93,6 +94,7 @@ struct KHopPick {
     uint32_t order;    // of the first pick
     uint32_t lid;
     ExcludedRow excluded;
+    LaborRow<Id> labor;
   };
 
   GLT_DEVICE Item open(int64_t i, uint32_t* shared) const {
@@ -100,11 +102,11 @@ struct KHopPick {
     if (i >= *c.hi - lo) return Item{};
     const FoundRow row = c.rows[i];
     const ExcludedRow excluded = excluded_of(c.excluded, c.dst_gid[lo + i]);
-    const WeightedRow weighted = find_weighted(c.dst_gid[lo + i], excluded);
+    const WeightedRow weighted = find_entries(c.dst_gid[lo + i], excluded);
     const uint32_t count = uint32_t(weighted.sums ? weighted.count(c.fanout, c.replace) : pick_count(row.degree, c.fanout, c.replace));
     if (!count) return Item{};
-    const uint64_t stream = row_stream(hop_key(c.batch_key, c.hop, c.g.key[c.edge_type]), c.dst_uid[lo + i]);
-    uint32_t* memory = c.fanout > GLT_SPARE_FANOUT ? c.spare + 2 * int64_t(row.at) : shared;
+    const uint64_t stream = draw_stream(c.g, draw_key(c.g, c.edge_type, c.batch_key, c.hop), c.dst_uid[lo + i]);
+    uint32_t* memory = c.fanout > GLT_SPARE_FANOUT ? c.spare + 3 * int64_t(row.at) : shared;
     Item item{};
     item.picks = weighted.sums ? open_weighted(weighted, count, c.fanout, c.replace, stream, memory)
                                : open_picks(row.degree, count, c.fanout, c.replace, stream, memory);
@@ -113,17 +115,23 @@ struct KHopPick {
     item.to = *c.edges_before + row.at;
     item.order = uint32_t(*c.nodes_before + row.at);
     item.lid = uint32_t(lo + i);
-    if (!weighted.sums) item.excluded = excluded;  // picks by weight are positions in the whole row
+    item.picks.given = c.g.all_ids && !item.picks.all;
+    if (item.picks.given) item.labor = labor_row<Id>(c.g, c.edge_type, row.neighbors, stream, weighted);
+    if (!weighted.sums && !item.picks.given) item.excluded = excluded;  // else picks are positions in the whole row
     return item;
   }
 
-  GLT_DEVICE WeightedRow find_weighted(int64_t gid, const ExcludedRow& excluded) const {
+  // Where they are needed: the entries of a row with their weights, or all of them.
+  GLT_DEVICE WeightedRow find_entries(int64_t gid, const ExcludedRow& excluded) const {
     Located row;
-    if (!c.g.sums || locate_row(c.g, c.edge_type, gid, &row)) return {nullptr, 0, {nullptr, 0}};
+    if ((!c.g.sums && !c.g.all_ids) || locate_row(c.g, c.edge_type, gid, &row)) return {nullptr, 0, {nullptr, 0}};
     return weighted_row(c.g, row, excluded);
   }
 
-  GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.first(lane, lanes); }
+  GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const {
+    if (row.picks.given && lane == 0) pick_by_labor(row.labor, row.picks.count, row.picks.drawn);
+    row.picks.first(lane, lanes);
+  }
   GLT_DEVICE void second(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.second(lane, lanes); }
   GLT_DEVICE void third(const Item& row, uint32_t lane, uint32_t lanes) const {
     row.picks.third(lane, lanes, [&](uint32_t pick, uint32_t rank) { write(row, row.excluded.past(pick), rank); });

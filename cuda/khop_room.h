@@ -112,7 +112,7 @@ inline bool make_room(const glt_graph& g, const glt_khop_shape& shape, KHopRoom*
   room->table = room->take(room->table_bytes);
   room->rows = room->take(rows * int64_t(sizeof(FoundRow)));
   room->edge_rows = room->take(shape.with_edge ? rows * 8 : 0);
-  room->spare = room->take(spare * 8);
+  room->spare = room->take(spare * 12);
   for (int64_t n : room->edges) room->picked.push_back(room->take(n * int64_t(sizeof(Picked))));
   return true;
 }

@@ -36,16 +36,17 @@ struct RowPicks {
   uint32_t *drawn, *picks;  // [count] each, which all lanes see; the same with replacement
   WeightedRow weighted;     // sums null: all entries weigh the same
   uint32_t skipped = 0;     // where `all` begins
+  bool given = false;       // somebody else makes the picks, positions in any order, in the first stage
 
   GLT_DEVICE void first(uint32_t lane, uint32_t lanes) const {
-    if (all) return;
+    if (all || given) return;
     if (weighted.sums) return first_weighted(lane, lanes);
     for (uint32_t i = lane; i < count; i += lanes)
       drawn[i] = draw(stream, i, replace ? degree : degree - count + i + 1);
   }
 
   GLT_DEVICE void second(uint32_t lane, uint32_t lanes) const {
-    if (all || replace || weighted.sums) return;
+    if (all || replace || weighted.sums || given) return;
     const uint32_t floor = degree - count;
     for (uint32_t i = lane; i < count; i += lanes) picks[i] = is_taken(drawn, i, floor) ? floor + i : drawn[i];
   }
@@ -71,7 +72,7 @@ struct RowPicks {
   }
 };
 
-// memory: 2 * count words
+// memory: 2 * count words; of picks that are given 3 * count
 GLT_DEVICE RowPicks open_picks(uint32_t degree, uint32_t count, int32_t fanout, bool replace, uint64_t stream,
                                uint32_t* memory) {
   const bool all = count == degree && !(replace && fanout >= 0);

@@ -3,6 +3,7 @@
 
 #include "excluded.h"
 #include "guard.h"
+#include "labor_lanes.h"
 #include "locate.h"
 #include "pick.h"
 #include "pick_lanes.h"
@@ -33,7 +34,7 @@ struct CountRow {
 
 template <class Id>
 struct PickRow {
-  static constexpr int kWords = 2 * GLT_SPARE_FANOUT;
+  static constexpr int kWords = 3 * GLT_SPARE_FANOUT;
 
   glt_graph g;
   int32_t edge_type, fanout, hop;
@@ -52,6 +53,7 @@ struct PickRow {
     const Id* indices;  // of the row
     int64_t edge_row, at, lid;
     ExcludedRow excluded;
+    LaborRow<Id> labor;
   };
 
   // A row that counted 0 (also because it is damaged) is not looked at again.
@@ -66,20 +68,25 @@ struct PickRow {
     item.indices = static_cast<const Id*>(g.indices[row.part]) + row.begin;
     item.edge_row = g.edge_base[row.part] + row.begin;
     item.lid = first_lid + i;
-    const uint64_t stream = row_stream(trees.key(hop_key(batch_key, hop, g.key[edge_type]), i), uids[i]);
-    uint32_t* memory = fanout > GLT_SPARE_FANOUT ? spare + 2 * item.at : shared;
+    const uint64_t stream = draw_stream(g, trees.key(draw_key(g, edge_type, batch_key, hop), i), uids[i]);
+    uint32_t* memory = fanout > GLT_SPARE_FANOUT ? spare + 3 * item.at : shared;
     const WeightedRow weighted = weighted_row(g, row, item.excluded);
     if (weighted.sums) {
       item.picks = open_weighted(weighted, count, fanout, replace, stream, memory);
-      item.excluded = {};  // such picks are positions in the whole row
-      return item;
+    } else {
+      const uint32_t degree = uint32_t(left_of(row.end - row.begin, item.excluded));
+      item.picks = row.latest ? open_latest(degree, count) : open_picks(degree, count, fanout, replace, stream, memory);
     }
-    const uint32_t degree = uint32_t(left_of(row.end - row.begin, item.excluded));
-    item.picks = row.latest ? open_latest(degree, count) : open_picks(degree, count, fanout, replace, stream, memory);
+    item.picks.given = g.all_ids && !item.picks.all;
+    if (item.picks.given) item.labor = labor_row<Id>(g, edge_type, item.indices, stream, weighted);
+    if (weighted.sums || item.picks.given) item.excluded = {};  // such picks are positions in the whole row
     return item;
   }
 
-  GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.first(lane, lanes); }
+  GLT_DEVICE void first(const Item& row, uint32_t lane, uint32_t lanes) const {
+    if (row.picks.given && lane == 0) pick_by_labor(row.labor, row.picks.count, row.picks.drawn);
+    row.picks.first(lane, lanes);
+  }
   GLT_DEVICE void second(const Item& row, uint32_t lane, uint32_t lanes) const { row.picks.second(lane, lanes); }
   GLT_DEVICE void third(const Item& row, uint32_t lane, uint32_t lanes) const {
     row.picks.third(lane, lanes, [&](uint32_t pick, uint32_t rank) { write(row, row.excluded.past(pick), rank); });
@@ -136,7 +143,7 @@ int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, const int
                             int64_t* counts, int64_t* error, int64_t* detail, void* stream) try {
   if (edge_type < 0 || edge_type >= graph->num_edge_types || !glt::is_fanout(fanout))
     return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
-  if (!glt::fits(trees, replace != 0)) return glt::fail(detail, GLT_BAD_ARG, edge_type, trees->last);
+  if (!glt::fits(trees, replace != 0) || !glt::can_draw(*graph, replace != 0)) return glt::fail(detail, GLT_BAD_ARG, edge_type, trees ? trees->last : 0);
   const glt_excluded some = excluded ? *excluded : glt_excluded{};
   const glt::CountRow body{*graph, edge_type, fanout, replace != 0, some, glt::rows_of(trees), gids, counts, error};
   return glt::for_each(num_rows, body, stream, detail);
@@ -150,7 +157,7 @@ int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t edge_type, const int6
   if (edge_type < 0 || edge_type >= graph->num_edge_types || !glt::known_width(*graph))
     return glt::fail(detail, GLT_BAD_ARG, edge_type, graph->id_bytes);
   if (!glt::is_fanout(fanout) || (fanout > GLT_SPARE_FANOUT && !spare)) return glt::fail(detail, GLT_BAD_ARG, edge_type, fanout);
-  if (!glt::fits(trees, replace != 0)) return glt::fail(detail, GLT_BAD_ARG, edge_type, trees->last);
+  if (!glt::fits(trees, replace != 0) || !glt::can_draw(*graph, replace != 0)) return glt::fail(detail, GLT_BAD_ARG, edge_type, trees ? trees->last : 0);
   auto run = [&](auto id) {
     const glt_excluded some = excluded ? *excluded : glt_excluded{};
     const glt::PickRow<decltype(id)> body{*graph,  edge_type, fanout, hop,  replace != 0, batch_key, some,      glt::rows_of(trees),

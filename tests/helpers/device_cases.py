@@ -81,7 +81,7 @@ def with_times(view: GraphView, rng: np.random.Generator) -> GraphView:
         arrays.append(each)
     counts = np.diff(view.edge_bounds, axis=1)
     keys, ends = view.keys.tolist(), (view.src_types.tolist(), view.dst_types.tolist())
-    return GraphView(view.bounds, arrays, view._keep[1], keys, *ends, counts)
+    return GraphView(view.bounds, arrays, view._keep[1], keys, *ends, counts, view.labor)
 
 
 def check_windows(kernels: Kernels, seed: int) -> None:
@@ -92,6 +92,7 @@ def check_windows(kernels: Kernels, seed: int) -> None:
     last = bool(rng.integers(2))
     if rng.integers(2) and not last:
         graph.weigh(rng)
+    graph.labor = seed % 3 == 0 and not last
     pieces = cut(graph, int(rng.choice([1, 2, 5])), rng, (np.int32, np.int64)[rng.integers(2)])
     view = with_times(pieces.view, rng)
     fanouts = rng.choice([0, *FANOUTS], (int(rng.integers(1, 4)), len(edge_types))).tolist()
@@ -103,7 +104,10 @@ def check_windows(kernels: Kernels, seed: int) -> None:
     excluded = random_excluded(graph, rng) if rng.integers(2) else {}
     gone = excluded_edges(graph, excluded, pieces.gid_of).find(view)
     draw = DrawOptions(
-        replace=bool(rng.integers(2)) and not last, with_edge=bool(rng.integers(2)), timed=True, last=last
+        replace=bool(rng.integers(2)) and not last and not graph.labor,
+        with_edge=bool(rng.integers(2)),
+        timed=True,
+        last=last,
     )
     key = int(rng.integers(0, 2**64, dtype=np.uint64))
     want = KHopOp(view, fanouts, draw, disjoint=True)(gids, key, gone, trees)
@@ -119,11 +123,12 @@ def check_khop(kernels: Kernels, seed: int) -> None:
     graph = TypedGraph.random(rng, edge_types)
     if rng.integers(2):
         graph.weigh(rng)
+    graph.labor = seed % 3 == 0
     pieces = cut(graph, int(rng.choice([1, 2, 5])), rng, (np.int32, np.int64)[rng.integers(2)])
     bounded = FANOUTS[1:] if rng.integers(2) else FANOUTS  # without -1
     fanouts = rng.choice([0, *bounded], (int(rng.integers(0, 4)), len(edge_types))).tolist()
     seeds = random_seeds(graph, rng)
-    replace, with_edge = bool(rng.integers(2)), bool(rng.integers(2))
+    replace, with_edge = bool(rng.integers(2)) and not graph.labor, bool(rng.integers(2))
     key = int(rng.integers(0, 2**64, dtype=np.uint64))
     gids = {t: pieces.gid_of[t][ids] for t, ids in seeds.items()}
     excluded = random_excluded(graph, rng) if rng.integers(2) else {}
@@ -204,9 +209,15 @@ def check_far_ids(kernels: Kernels, first: int, *, n: int = 50, num_seeds: int =
 
 
 def check_every_way_of_picking(kernels: Kernels, degree: int, fanout: int, replace: bool) -> None:
-    """One row of this degree, whole and without a third of its entries."""
+    """One row of this degree, whole and without a third of its entries, also by LABOR."""
+    for labor in (False,) if replace else (False, True):
+        _check_picks(kernels, degree, fanout, replace, labor)
+
+
+def _check_picks(kernels: Kernels, degree: int, fanout: int, replace: bool, labor: bool) -> None:
     graph = TypedGraph.random(np.random.default_rng(0))
     graph.num_nodes, graph.edges = [degree + 1], [np.stack([np.arange(degree), np.full(degree, degree)])]
+    graph.labor = labor
     pieces = cut(graph, 1, np.random.default_rng(1))
     device_graph = DeviceGraph.from_view(pieces.view, kernels)
     cpu = KHopOp(pieces.view, [[fanout]], DrawOptions(replace=replace, with_edge=True))

@@ -4,6 +4,8 @@ is proved where that is proved of other draws (test_typed_seeds.py, tests/ops/te
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
+from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 from pathlib import Path
 
@@ -15,11 +17,14 @@ from torch_geometric.data import Data
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
-from glt_lightning.options import DrawOptions, SamplingOptions
+from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.options import DrawOptions, GpuBudgets, SamplingOptions
 from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.khop import neighbor_source
 from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.store.device_store import open_store
+from glt_lightning.store.placement import BatchArrays
 from tests.helpers.contents import contents
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 
@@ -167,6 +172,31 @@ def test_batches_of_a_loader(tmp_path: Path, workers: int) -> None:
         assert sum(b["paper"].num_nodes for b in batches) < 0.95 * sum(b["paper"].num_nodes for b in plain)
         with pytest.raises(OptionError, match="cannot resume: method: 'labor' in the checkpoint, None now"):
             plain.load_state_dict(state)
+
+
+def test_a_gpu_gives_the_batches_of_a_cpu(tmp_path: Path, kernels, monkeypatch) -> None:
+    """The emulated one. A graph that was placed on it for LABOR is drawn from without, too; one that was not says so."""
+    whole = partitioned(small_hetero(), tmp_path, 2)
+    spec = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=40)
+    expected = [
+        contents(batch) for batch in LoaderContext(whole, SamplingOptions(method="labor"), seed=1).make_loader(spec)
+    ]
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+    with LoaderContext(whole, SamplingOptions(method="labor"), seed=1) as context:
+        assert [contents(batch) for batch in context.make_loader(spec)] == expected
+    config, seeds = SamplerConfig(1, ((2, 2),)), {1: gids_of(whole)[1][:9]}
+    for labor in (False, True):
+        batch = BatchArrays(whole, labor=labor)
+        with closing(open_store(batch, kernels, topology="device", features="device", budgets=GpuBudgets())) as store:
+            found = k_hop(neighbor_source(whole, config, store=store), seeds, 5)
+            want = k_hop(neighbor_source(whole, config), seeds, 5)
+            assert [ids.tolist() for ids in found.gid] == [ids.tolist() for ids in want.gid]
+            if not labor:
+                with pytest.raises(
+                    OptionError, match=r"sampling.method: labor: the GPU that samples has the graph without"
+                ):
+                    neighbor_source(whole, replace(config, labor=True), store=store)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ GLT_API int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, c
 
 // The picks of the same F rows. uids [F]: their user ids. offsets [F + 1]: exclusive scan of the counts.
 // Out, each [offsets[F]]: neighbors (gids; -1 for a damaged one), and unless null dst (first_lid + row), edge_rows.
-// spare: null, or for a fan-out above GLT_SPARE_FANOUT 2 * offsets[F] words. There a row takes fanout^2 steps.
+// spare: null, or for a fan-out above GLT_SPARE_FANOUT 3 * offsets[F] words. There a row takes fanout^2 steps.
 GLT_API int32_t glt_cuda_pick_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* uids,
                                    int64_t num_rows, int32_t fanout, uint64_t batch_key, int32_t hop, int32_t replace,
                                    const glt_excluded* excluded, const glt_trees* trees, const int64_t* offsets, int64_t first_lid,

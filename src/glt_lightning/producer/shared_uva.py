@@ -61,9 +61,9 @@ class SamplerGpus:
     def __init__(self, partition: LocalPartition, source: DeviceSource | None, ranks: Ranks) -> None:
         self.source, self._shared = source, None
         if source is not None:
-            self._shared = share_uva(BatchArrays(partition, source.edges, source.weights, source.timed), ranks)(
-                source.on_host
-            )
+            self._shared = share_uva(
+                BatchArrays(partition, source.edges, source.weights, source.timed, source.labor), ranks
+            )(source.on_host)
             self.source = replace(source, host=None if self._shared is None else self._shared.path)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class GpuSamplers:
 
     def __init__(self, source: DeviceSource, index: int, partition: LocalPartition) -> None:
         self._partition, self._kernels = partition, Kernels.open(source.device(index))
-        batch = BatchArrays(partition, source.edges, source.weights, source.timed)
+        batch = BatchArrays(partition, source.edges, source.weights, source.timed, source.labor)
 
         def share(on_host: Sequence[str]) -> SharedArrays | None:
             if not on_host:

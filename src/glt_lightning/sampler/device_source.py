@@ -19,7 +19,7 @@ class DeviceSource:
     """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
 
     topology, features: as in `SamplingOptions`, without ``auto``.  feature_bytes, topology_bytes: the budgets
-    of ``hybrid``.  edges: batches may have ids and attributes of edges.  weights, timed: as in `DrawOptions`.
+    of ``hybrid``.  edges: batches may have ids and attributes of edges.  weights, timed, labor: as in `DrawOptions`.
     host: path of the arrays that GPUs read in the host's memory; None where they read none.
     """
 
@@ -32,6 +32,7 @@ class DeviceSource:
     host: str | None = None
     weights: tuple[str | None, ...] = ()
     timed: bool = False
+    labor: bool = False
 
     @classmethod
     def of(
@@ -70,6 +71,7 @@ class DeviceSource:
             edges=edges,
             weights=draw.weights,
             timed=draw.timed,
+            labor=draw.labor,
         )
 
     @classmethod

@@ -67,10 +67,12 @@ class DeviceStore:
         return self._graph
 
     def graph_for(self, draw: DrawOptions) -> DeviceGraph:
-        """The graph to draw from. Raises `OptionError` unless it has what neighbours are to be drawn by: weights, times."""
-        if draw.labor:
+        """The graph to draw from. Raises `OptionError` unless it has what neighbours are to be drawn by: user ids of all nodes
+        for LABOR, weights, times."""
+        if draw.labor and not self._batch.labor:
             raise OptionError(
-                "sampling.method: labor: a GPU samples here, and only CPUs do so. Set sampling.topology: cpu."
+                "sampling.method: labor: the GPU that samples has the graph without what LABOR draws by. Start graph servers "
+                "whose GPUs sample with the method of their clients."
             )
         weights, mine = draw.weights, self._batch.weights
         if any(weights) and tuple(weights) != tuple(mine):
@@ -83,7 +85,8 @@ class DeviceStore:
                 "sampling.time_attr: the GPU that samples has the graph without its times. Start graph servers whose GPUs sample "
                 "with the time_attr of their clients."
             )
-        return self.graph if any(weights) or not any(mine) else self.graph.without_sums()
+        more = (any(mine) and not any(weights)) or (self._batch.labor and not draw.labor)
+        return self.graph.drawn_by(sums=any(weights), labor=draw.labor) if more else self.graph
 
     @property
     def nbytes(self) -> dict[str, int]:

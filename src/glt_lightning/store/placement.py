@@ -51,24 +51,25 @@ class Need:
 class BatchArrays:
     """The arrays of the mapped parts of ``partition`` that batches are made from. edges: ids and attributes of edges, too.
 
-    weights, timed: as in `DrawOptions`.
+    weights, timed, labor: as in `DrawOptions`.
     """
 
     partition: LocalPartition
     edges: bool = True
     weights: tuple[str | None, ...] = ()
     timed: bool = False
+    labor: bool = False
 
     @classmethod
     def of(cls, partition: LocalPartition, draw: DrawOptions) -> BatchArrays:
         """For batches that are drawn so (`sampler.request.drawn_from`)."""
-        return cls(partition, "edge_rows" in draw.columns, draw.weights, draw.timed)
+        return cls(partition, "edge_rows" in draw.columns, draw.weights, draw.timed, draw.labor)
 
     def view(self, opened: Callable[[str], np.ndarray] | None = None) -> GraphView:
         """What neighbours are drawn from. opened: as for `LocalPartition.view_of`; None: the mapped arrays."""
         if opened is None:
-            return self.partition.drawn_by(self.weights, self.timed)
-        return self.partition.view_of(opened, self.weights, self.timed)
+            return self.partition.drawn_by(self.weights, self.timed, self.labor)
+        return self.partition.view_of(opened, self.weights, self.timed, self.labor)
 
     def edge_names(self, edge_type: int) -> tuple[str, ...]:
         """Arrays with a row for each edge of this type."""

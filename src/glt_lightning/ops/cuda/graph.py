@@ -150,6 +150,10 @@ class DeviceGraph:
             num_edges=self._table(addresses.num_edges),
             sums=self._table(addresses.sums) if any(addresses.sums) else None,
             times=self._table(addresses.times) if any(addresses.times) else None,
+            type_key=None if view.labor is None else self._put(np.array(view.labor.keys, dtype=np.uint64)),
+            all_ids=None
+            if view.labor is None
+            else self._table([0 if a is None else self._put(a) for a in view.labor.ids]),
         )
         self.address = ctypes.addressof(self.struct)
 
@@ -164,11 +168,16 @@ class DeviceGraph:
 
         return cls(kernels, view, GraphAddresses.whole(view, place), keep)
 
-    def without_sums(self) -> DeviceGraph:
-        """The same graph, in the same memory, whose edges all weigh the same."""
+    def drawn_by(self, *, sums: bool, labor: bool) -> DeviceGraph:
+        """The same graph, in the same memory, which is drawn from by its prefix sums or as if all edges weighed the same, and by
+        LABOR or not."""
         graph = copy.copy(self)
         graph.struct = GraphStruct.from_buffer_copy(self.struct)
-        graph.struct.sums, graph.address = None, ctypes.addressof(graph.struct)
+        if not sums:
+            graph.struct.sums = None
+        if not labor:
+            graph.struct.all_ids = None
+        graph.address = ctypes.addressof(graph.struct)
         return graph
 
     def _put(self, array: np.ndarray) -> int:

@@ -67,7 +67,7 @@ class DeviceRowDraw:
         kernels = self._graph.kernels
         neighbors, dst = kernels.empty(room), kernels.empty(room)
         edge_rows = kernels.empty(room) if self._draw.with_edge else None
-        spare = kernels.empty(max(1, 2 * room), dtype=torch.int32) if self.fanout > SPARE_FANOUT else None
+        spare = kernels.empty(max(1, 3 * room), dtype=torch.int32) if self.fanout > SPARE_FANOUT else None
         kernels.run(
             "glt_cuda_pick_rows",
             self._graph.address,
