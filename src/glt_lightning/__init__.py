@@ -101,12 +101,16 @@ _HOMES = {
 }
 
 # Layers with names that GraphLearn-for-PyTorch's users know: `import glt_lightning as glt`, then glt.partition and so on.
-_LAYERS = ("data", "distributed", "loader", "partition", "sampler")
+_LAYERS = ("channel", "data", "distributed", "loader", "partition", "sampler")
+
+_TOOLS = ("typing", "utils")  # modules of `glt`
 
 __all__ = [*_HOMES, *_LAYERS, "__version__"]
 
-
-__getattr__ = lazy_names(__name__, _HOMES | {layer: f"{__name__}.{layer}" for layer in _LAYERS})
+__getattr__ = lazy_names(
+    __name__,
+    _HOMES | {layer: f"{__name__}.{layer}" for layer in _LAYERS} | {name: f"{__name__}.glt.{name}" for name in _TOOLS},
+)
 
 
 def __dir__() -> list[str]:

@@ -257,3 +257,57 @@ def test_books_and_cached_rows() -> None:
     ratio, rows, index, parts = glt.partition.cat_feature_cache(0, data, glt.partition.GLTPartitionBook([0, 1, 0, 1]))
     assert (ratio, rows[:, 0].tolist(), parts.parts.tolist()) == (0.5, [3, 1, 0, 2], [0, 0, 0, 0])
     assert rows[index][:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_utils_and_typing(tmp_path: Path) -> None:
+    utils, kinds = glt.utils, glt.typing
+    assert [utils.parse_size(each) for each in (5, "2KB", "1M", "0.5G")] == [5, 2048, 1 << 20, 1 << 29]
+    assert utils.id2idx([3, 1]).tolist() == [0, 1, 0, 0]
+    assert utils.ptr2ind(torch.tensor([0, 2, 2, 3])).tolist() == [0, 0, 2]
+    assert [each.tolist() for each in utils.coo_to_csr([1, 0, 0], [2, 1, 2])[:3]] == [[0, 2, 3], [1, 2, 2], [1, 2, 0]]
+    assert [each.tolist() for each in utils.coo_to_csc([1, 0, 0], [2, 1, 2])[:3]] == [
+        [0, 0, 1],
+        [0, 0, 1, 3],
+        [1, 2, 0],
+    ]
+    assert utils.tensor_equal_with_device(IDS, IDS.clone())
+    assert utils.convert_to_tensor({"a": [1, 2]})["a"].tolist() == [1, 2]
+    merged, counted = {"a": [0]}, {}
+    utils.merge_dict({"a": 1}, merged)
+    utils.count_dict({"a": [1, 2]}, counted, 3)
+    assert (merged, counted) == ({"a": [0, 1]}, {"a": [0, 0, 2]})
+    utils.seed_everything(3)
+    first = torch.rand(2)
+    utils.seed_everything(3)
+    assert torch.equal(first, torch.rand(2))
+    assert 0 < utils.get_free_port() < 1 << 16
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    utils.save_ckpt(1, str(tmp_path / "new"), model, torch.optim.Adam(model.parameters()), epoch=2)
+    assert utils.load_ckpt(1, str(tmp_path / "new"), other, torch.optim.Adam(other.parameters())) == 2
+    assert torch.equal(model.weight, other.weight)
+    with pytest.raises(DataError, match="no such checkpoint"):
+        utils.load_ckpt(2, str(tmp_path), other)
+    assert (kinds.as_str(U2I), kinds.as_str("user"), kinds.as_str(1)) == ("user__u2i__item", "user", "")
+    assert kinds.reverse_edge_type(U2I) == ("item", "rev_u2i", "user")
+    assert kinds.Split.valid.value == "val"
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "instead"),
+    [
+        ("distributed", "DistNeighborSampler", "DistNeighborLoader"),
+        ("distributed", "ConcurrentEventLoop", "worker_concurrency"),
+        ("distributed", "DistFeature", r"graph\.ndata"),
+        ("distributed", "DistRandomPartitioner", "partition_parts"),
+        ("distributed", "DistTableDataset", "Export them"),
+        ("data", "TableDataset", "Export them"),
+        ("sampler", "RandomNegativeSampler", "sample_from_edges"),
+        ("channel", "ShmChannel", "slots that loaders own"),
+    ],
+)
+def test_what_is_never_offered_is_refused_by_name(package: str, name: str, instead: str) -> None:
+    with pytest.raises(OptionError, match=f"{package}.{name}: .*{instead}"):
+        getattr(getattr(glt, package), name)
+    for data in (glt.data.Dataset(), glt.distributed.DistDataset()):
+        with pytest.raises(OptionError, match="vineyard is not read"):
+            data.load_vineyard("socket")

@@ -64,12 +64,23 @@ _ON_PEERS = (
     "{name}: code is not sent between processes here. Use request_server, which knows a fixed table of callables."
 )
 _ODPS = "{name}: tables of ODPS and vineyard are not read. Export them, and partition the files: docs/data.md."
+_INSIDE = "{name}: loaders keep several batches in flight themselves: DistNeighborLoader, by worker_concurrency of its options."
+_ROWS = (
+    "{name}: rows of all parts are read by glt_lightning.DistGraph: graph.ndata['x'][ids], from graph = strategy.graph."
+)
+_PARTS = (
+    "{name}: several processes write one folder with glt_lightning.partition.partition_parts: docs/partitioning.md."
+)
 _REFUSED = (
     dict.fromkeys(
         ("RpcCalleeBase", "rpc_register", "rpc_request", "rpc_request_async", "rpc_global_request"), _ON_PEERS
     )
     | dict.fromkeys(("rpc_global_request_async", "RpcDataPartitionRouter", "rpc_sync_data_partitions"), _ON_PEERS)
     | dict.fromkeys(("DistTableDataset", "DistTableRandomPartitioner"), _ODPS)
+    | dict.fromkeys(("ConcurrentEventLoop", "DistNeighborSampler", "DistMpSamplingProducer"), _INSIDE)
+    | dict.fromkeys(("DistCollocatedSamplingProducer",), _INSIDE)
+    | dict.fromkeys(("DistFeature", "DistGraph", "PartialFeature"), _ROWS)
+    | {"DistRandomPartitioner": _PARTS}
 )
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 

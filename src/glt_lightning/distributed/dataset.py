@@ -91,6 +91,12 @@ class DistDataset:
         labels = whole_node_label_file if whole_node_label_file is not None else self._given_labels
         self._labels = {} if labels is None else read_labels(labels, manifest.schema)
 
+    def load_vineyard(self, *_: Any, **__: Any) -> None:
+        """Refused: vineyard is not read."""
+        raise OptionError(
+            "load_vineyard: vineyard is not read. Export the graph, and partition the files: docs/data.md."
+        )
+
     @property
     def folder(self) -> Path:
         if self._folder is None:

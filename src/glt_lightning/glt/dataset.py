@@ -149,6 +149,12 @@ class Dataset:
     def get_node_label(self, ntype: NodeType | None = None) -> Any:
         return self.node_labels[ntype] if isinstance(self.node_labels, Mapping) else self.node_labels
 
+    def load_vineyard(self, *_: Any, **__: Any) -> None:
+        """Refused: vineyard is not read."""
+        raise OptionError(
+            "load_vineyard: vineyard is not read. Export the graph, and partition the files: docs/data.md."
+        )
+
     # What loaders read
 
     def open(self) -> LocalPartition:

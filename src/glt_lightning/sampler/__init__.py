@@ -43,4 +43,5 @@ __getattr__ = lazy_names(
         "NeighborSampler": "glt_lightning.glt.sample_prob",
         **dict.fromkeys(_SAMPLED, "glt_lightning.glt.sampled"),
     },
+    {"RandomNegativeSampler": "{name}: give NeighborSampler.sample_from_edges edges with a NegativeSampling."},
 )

@@ -1,0 +1,31 @@
+"""GraphLearn-for-PyTorch's `typing`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from glt_lightning.glt.folders import (
+    FeaturePartitionData as FeaturePartitionData,
+    GraphPartitionData as GraphPartitionData,
+)
+from glt_lightning.glt.given import Split as Split
+from glt_lightning.partition.sources.tensors import reverse_edge_type as reverse_edge_type
+from glt_lightning.types import EdgeType as EdgeType, NodeType as NodeType, edge_type_str
+
+TensorDataType: TypeAlias = Tensor | np.ndarray
+NodeLabel: TypeAlias = TensorDataType | Mapping[NodeType, TensorDataType]
+NodeIndex: TypeAlias = TensorDataType | Mapping[NodeType, TensorDataType]
+InputNodes: TypeAlias = Tensor | NodeType | tuple[NodeType, Tensor]
+InputEdges: TypeAlias = Tensor | EdgeType | tuple[EdgeType, Tensor]
+NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
+
+
+def as_str(given: Any) -> str:
+    """A node type, or an edge type joined by ``__``; empty for anything else."""
+    if isinstance(given, str):
+        return given
+    return edge_type_str((given[0], given[1], given[2])) if isinstance(given, (tuple, list)) and len(given) == 3 else ""
