@@ -49,6 +49,7 @@ COMMANDS = {
     "dynamic_cache.py": "--ids 1000 --width 4 --repeat 1",
     "typed_step.py": "{typed} --rounds 1 --batch_size 16 --hidden 8",
     "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",
+    "inference.py": "{part1} --hidden 8 --sampled 64 --whole 4 --work {tmp}",
     "embedding_disk.py": "--rows 500 --width 4 --batch 50 --rounds 1 --share 1 --seconds 0.1 --scratch {tmp}",
 }
 # what the scripts above start or import, and what tests/test_gpu_*.py run

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SamplingMonitor as SamplingMonitor,
     )
     from glt_lightning.lightning.layerwise.predict import predict_layerwise as predict_layerwise
+    from glt_lightning.lightning.layerwise.ranking import rank_links as rank_links
     from glt_lightning.lightning.layerwise.writer import read_embeddings as read_embeddings
     from glt_lightning.loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
@@ -97,6 +98,7 @@ _HOMES = {
     "layers": "glt_lightning.loader",
     "node_split": "glt_lightning.tensors.dist_split",
     "predict_layerwise": "glt_lightning.lightning.layerwise.predict",
+    "rank_links": "glt_lightning.lightning.layerwise.ranking",
     "read_embeddings": "glt_lightning.lightning.layerwise.writer",
 }
 

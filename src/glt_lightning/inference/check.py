@@ -69,11 +69,26 @@ def _by_layers(
         hops = last - k + 1  # that are left
         counts = {t: module.store(batch, t).num_sampled_nodes for t in node_types}
         sources = {t: rows[: sum(counts[t][: hops + 1])] for t, rows in h.items()}
-        out = module.layer(k, sources, _prefix(module, batch, hops, counts, edge_types))
+        part = _prefix(module, batch, hops, counts, edge_types)
+        kind = module.aggregates[k]
+        out = (
+            module.layer(k, sources, part)
+            if kind is None
+            else {output: _combined(module, k, kind, sources[output], part)}
+        )
         h = {t: out.get(t, rows)[: sum(counts[t][:hops])] for t, rows in sources.items()}
         if output in out:
             hs.append(h[output][:seeds])
     return module.head(hs or [h[output][:seeds]], output)
+
+
+def _combined(module: LayerwiseLayers, k: int, kind: str, h: Tensor, batch: Any) -> Tensor:
+    """Outputs of a layer from the sum or the mean of the neighbours' rows, as a run computes them."""
+    (src, dst), seeds = batch.edge_index, int(batch.batch_size)
+    sums = h.new_zeros(seeds, h.size(1)).index_add_(0, dst, h[src])
+    if kind == "mean":
+        sums = sums / torch.bincount(dst, minlength=seeds).clamp(min=1)[:, None].to(h.dtype)
+    return module.combine(k, h[:seeds], sums)
 
 
 def _prefix(

@@ -24,6 +24,9 @@ class Layerwise(Protocol):
     * ``reference(batch)``: the same of the seeds of a batch of as many hops as layers, for the self-check. Without it
       ``forward(batch)``.
     * ``degrees``: a `DegreeSpec`, for layers that read the degrees of neighbours: batches then have ``in_degree``, float [N].
+    * ``aggregates``: for each layer ``"sum"`` or ``"mean"``, where all that it reads of a node's neighbours is the sum or mean of
+      their rows, else None; and ``combine(k, h, aggregated)``, its outputs from the rows of some nodes and these. Sums are
+      then read straight from the outputs of the layer before, so that a node may have any number of edges. Not in typed graphs.
     * ``targets(k)``: in a typed graph the node types of which layer k makes rows; those of other types stay as they are.
     * ``output_types``: in a typed graph the node types of which rows are written.
     * ``input_types``: in a typed graph the node types that ``embed`` gives rows of.
@@ -57,6 +60,8 @@ class LayerwiseLayers:
         self.num_layers: int = given.num_layers
         self.keep_all: bool = getattr(given, "keep", "last") == "all"
         self.degrees: DegreeSpec | None = getattr(given, "degrees", None)
+        aggregates = None if typed else getattr(given, "aggregates", None)
+        self.aggregates: list[str | None] = [None] * given.num_layers if aggregates is None else list(aggregates)
         self.output_types: list[str] = list(getattr(given, "output_types", None) or types)
         self.input_types: list[str] = list(getattr(given, "input_types", None) or types)
 
@@ -77,6 +82,10 @@ class LayerwiseLayers:
     def layer(self, k: int, h: Mapping[str, Tensor], batch: Any) -> dict[str, Tensor]:
         found = self.given.layer(k, dict(h) if self.typed else h[self._types[0]], batch)
         return self._by_type(found)
+
+    def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
+        found: Tensor = self.given.combine(k, h, aggregated)
+        return found
 
     def head(self, hs: Sequence[Tensor], node_type: str) -> dict[str, Tensor]:
         """Columns. hs: as ``keep`` says, of nodes of a type."""

@@ -182,6 +182,9 @@ class LayerwiseRun:
         else:
             if self._degrees is not None:
                 batch.in_degree = torch.from_numpy(self._degrees.read(_numpy(batch.row))).to(batch.row.device)
+            aggregate = self.module.aggregates[step.layer]
+            if aggregate is not None and self._may_sum(batch):
+                return self._sum(step, aggregate, batch, seeds)
             h = {t: self._read(each.rows, self.module.store(batch, t).row) for t, each in self._inputs.items()}
             found = self.module.layer(step.layer, h, batch)
         out = found.get(step.node_type)
@@ -193,6 +196,20 @@ class LayerwiseRun:
         if step.layer == _EMBED and out.is_floating_point():
             self._dtype = out.dtype
         return out
+
+    def _may_sum(self, batch: Any) -> bool:
+        """Whether rows are summed where they lie. A GPU sums its copy of them, unless a node has too many edges for that."""
+        whole = self.options.dtype == "float32" and self._dtype == torch.float32
+        return whole and (batch.row.device.type == "cpu" or batch.edge_index.size(1) > self.options.most_edges)
+
+    def _sum(self, step: Step, kind: str, batch: Any, seeds: int) -> Tensor:
+        """Outputs of a layer that reads a sum of rows: no row of a neighbour is copied."""
+        rows, device = self._inputs[step.node_type].rows, batch.row.device
+        values = rows.sum(
+            _numpy(batch.row), _numpy(batch.edge_index), seeds, mean=kind == "mean", threads=self._threads
+        )
+        aggregated = torch.from_numpy(values).to(device)
+        return self.module.combine(step.layer, self._read(rows, batch.row[:seeds]), aggregated)
 
     def _read(self, rows: LayerRows, at: Tensor) -> Tensor:
         return torch.from_numpy(rows.read(_numpy(at), self._threads)).to(at.device).to(self._dtype)

@@ -39,6 +39,13 @@ class LayerRows:
         """Values of rows of this host and of its halo."""
         return self._shards.gather(self.places(rows), threads=threads)
 
+    def sum(self, rows: np.ndarray, edges: np.ndarray, count: int, *, mean: bool, threads: int = 1) -> np.ndarray:
+        """float32 [count, ...]: sums, or means, of the rows of the sources of each node's edges. edges: int64 [2, E], positions
+        in rows; destinations ascend and are below ``count``."""
+        src, dst = (np.ascontiguousarray(end, dtype=np.int32) for end in edges)
+        out = np.empty((count, *self.table.row_shape), dtype=np.float32)
+        return self._shards.gather_sum(self.places(rows), src, dst, out, mean=mean, threads=threads)
+
     def places(self, rows: np.ndarray) -> np.ndarray:
         """int64 [n]: where rows lie: in the memory of this host, or behind it in the halo."""
         if not len(self.halo):

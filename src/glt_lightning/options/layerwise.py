@@ -20,7 +20,7 @@ class LayerwiseOptions:
     Attributes:
         batch_size: Nodes that are computed together.
         most_edges: Edges that are computed together: a batch has fewer nodes where these have more. A node with more edges is
-            summed in pieces, where its layer is a sum or a mean of its neighbours' rows, and else a batch of its own.
+            a batch of its own. Layers that read a sum or a mean of rows (GraphSAGE, GIN) make no copies of them, however many.
         dtype: How the outputs of layers are kept and written: ``float32``, ``float16`` or ``float64``.
         memory: Bytes of memory that the outputs of layers may take on a host, such as ``"20GB"``; more of them lie in files
             of ``scratch``. ``auto``: half of the host's memory.

@@ -14,6 +14,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from glt_lightning.errors import OptionError
 from glt_lightning.inference.protocol import DegreeSpec
 from glt_lightning.lightning.models.encoders import ConvStack, FamilyEncoder
+from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated
 from glt_lightning.lightning.models.gnn import HomogeneousGNN
 from glt_lightning.lightning.models.loops import run_with_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, run_layer
@@ -52,6 +53,13 @@ class ConvLayers:
         self.num_layers = len(self._convs)
         improved = any(getattr(conv, "improved", False) for conv in self._convs)
         self.degrees = None if gcn is None else DegreeSpec(weight, gcn, 2.0 if improved else 1.0)
+
+        sums = [aggregates_of(conv) if gcn is None and not loops else () for conv in self._convs]
+        self.aggregates = [each[0] if each else None for each in sums]
+
+    def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
+        """The same as `run` from the aggregate of the neighbours' rows."""
+        return run_aggregated(self._convs[k], h, aggregated)
 
     def run(self, k: int, h: Tensor, batch: Any, values: dict[str, Tensor]) -> Tensor:
         """Outputs of the convolution for the seeds."""
@@ -102,7 +110,7 @@ class FamilyLayers:
         gcn = _take_gcn(self._gnn.convs)
         forms = None if gcn is not None or len(self._values) > 1 else [_form(c, w) for c, w in self._widths()]
         self._convs = ConvLayers(self._gnn.convs, forms, gcn, loops=False, weight=_WEIGHT if weighted else None)
-        self.degrees = self._convs.degrees
+        self.degrees, self.aggregates = self._convs.degrees, self._convs.aggregates
 
     def _widths(self) -> Iterator[tuple[nn.Module, int]]:
         widths = [self._gnn.in_channels] + [self._gnn.hidden_channels] * (self.num_layers - 1)
@@ -113,6 +121,9 @@ class FamilyLayers:
         if self.degrees is not None:
             values = {}
         return after_conv(self._gnn, k, self._convs.run(k, h, batch, values))
+
+    def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
+        return after_conv(self._gnn, k, self._convs.combine(k, h, aggregated))
 
     def head(self, hs: Any) -> Tensor:
         return after_layers(self._gnn, hs)
@@ -176,6 +187,7 @@ class HomogeneousLayers:
         convs: Any = encoder.convs if stack else encoder.gnn.convs  # type: ignore[union-attr]
         self._convs = ConvLayers(convs, encoder.forms, encoder.gcn_loops, encoder.loops, None)
         self.num_layers, self.degrees = self._convs.num_layers, self._convs.degrees
+        self.aggregates = self._convs.aggregates
         self.keep = "last" if stack or not hasattr(encoder.gnn, "jk") else "all"
 
     def embed(self, batch: Any) -> Tensor:
@@ -183,11 +195,14 @@ class HomogeneousLayers:
         return found
 
     def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
-        encoder: Any = self.encoder
-        if not isinstance(encoder, ConvStack):
-            return after_conv(encoder.gnn, k, self._convs.run(k, h, batch, {}))
-        values = {"edge_type": batch.edge_type.long()} if encoder.with_type else {}
-        return self._convs.run(k, h, batch, values).relu()
+        with_type = isinstance(self.encoder, ConvStack) and self.encoder.with_type
+        return self._after(k, self._convs.run(k, h, batch, {"edge_type": batch.edge_type.long()} if with_type else {}))
+
+    def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
+        return self._after(k, self._convs.combine(k, h, aggregated))
+
+    def _after(self, k: int, x: Tensor) -> Tensor:
+        return x.relu() if isinstance(self.encoder, ConvStack) else after_conv(self.encoder.gnn, k, x)
 
     def outputs(self, hs: Any) -> Tensor:
         """What the encoder returns of some nodes."""

@@ -64,6 +64,7 @@ class ReadyLayers:
         else:
             self._layers = HomogeneousLayers(encoder, edge_names)
             self.keep, self.degrees = self._layers.keep, self._layers.degrees
+            self.aggregates, self.combine = self._layers.aggregates, self._layers.combine
         self.num_layers = self._layers.num_layers
         self.embed, self.layer, self._encoder = self._layers.embed, self._layers.layer, encoder
 

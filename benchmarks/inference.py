@@ -1,0 +1,142 @@
+"""Outputs of all nodes: CPU seconds per node of layer-wise inference, beside sampled batches, full-neighbour batches, PyG's loop
+over our loader, and the limit: the matrix products, and the edges' rows at the rate of a gather that is measured in between.
+
+    python benchmarks/inference.py PARTITION [--hidden 256] [--layers 3] [--batch_size 4096] [--sampled 4096] [--whole 16]
+        [--rounds 1]
+
+GraphSAGE with means in one process and one thread, on a partition folder of one part; ways take turns. Sampled and
+full-neighbour batches are measured on some seeds. PyG's loop is that of `BasicGNN.inference`: for each layer, batches of one hop
+with all neighbours, and `inference_per_layer` on the rows of their nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from measure import cpu_s, report
+from torch_geometric.nn import GraphSAGE
+
+from glt_lightning import GLTDataModule, LoaderContext, LoaderSpec, LocalPartition, predict_layerwise, read_embeddings
+from glt_lightning.data.manifest import edge_path
+from glt_lightning.ops.gather import Shards
+
+
+class Holding(LightningModule):
+    def __init__(self, gnn: GraphSAGE) -> None:
+        super().__init__()
+        self.gnn = gnn
+
+
+class Ways:
+    """Each returns (number of nodes it has computed, their outputs)."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args, self._partition = args, LocalPartition.open(args.partition)
+        self._nodes = self._partition.manifest.num_nodes[0]
+        self._widths = [self._partition.node_shards(0, "x").row_shape[0]] + [args.hidden] * args.layers
+        torch.manual_seed(1)
+        self._gnn = GraphSAGE(self._widths[0], args.hidden, args.layers, args.hidden).eval()
+
+    def layerwise(self) -> tuple[int, np.ndarray]:
+        data = GLTDataModule(partition={"dir": self._args.partition}, num_neighbors=[1], batch_size=1)
+        with tempfile.TemporaryDirectory(dir=self._args.work) as folder:
+            trainer = Trainer(
+                accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False
+            )
+            options = {"batch_size": self._args.batch_size, "self_check": 0}
+            predict_layerwise(trainer, Holding(self._gnn), data, Path(folder) / "out", options=options)
+            return self._nodes, read_embeddings(Path(folder) / "out")["embedding"]
+
+    def pyg(self) -> tuple[int, np.ndarray]:
+        with LoaderContext(self._partition) as context, torch.no_grad():
+            spec = LoaderSpec(name="all", num_neighbors=[-1], batch_size=self._args.batch_size, exact=True)
+            rows = np.argsort(self._partition.node_shards(0, "n_id").gather(np.arange(self._nodes)))
+            x = torch.from_numpy(self._partition.node_shards(0, "x").gather(rows)).float()
+            for k in range(self._args.layers):
+                outs = []
+                for batch in context.make_loader(spec):
+                    found = x[batch.n_id]
+                    outs.append(self._gnn.inference_per_layer(k, found, batch.edge_index, batch.batch_size))
+                x = torch.cat(outs)
+        return self._nodes, x.numpy()
+
+    def sampled(self) -> tuple[int, np.ndarray]:
+        return self._batches([15, 10, 5][: self._args.layers], self._args.sampled, 1024)
+
+    def whole(self) -> tuple[int, np.ndarray]:
+        return self._batches([-1] * self._args.layers, self._args.whole, 4)
+
+    def _batches(self, fanouts: list[int], count: int, batch_size: int) -> tuple[int, np.ndarray]:
+        seeds = np.linspace(0, self._nodes - 1, min(count, self._nodes)).astype(np.int64)
+        outs = []
+        with LoaderContext(self._partition) as context, torch.no_grad():
+            spec = LoaderSpec(name="some", seeds=seeds, num_neighbors=fanouts, batch_size=batch_size, exact=True)
+            for batch in context.make_loader(spec):
+                hops = {
+                    "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
+                    "num_sampled_edges_per_hop": batch.num_sampled_edges,
+                }
+                outs.append(self._gnn(batch.x.float(), batch.edge_index, **hops)[: batch.batch_size])
+        return len(seeds), torch.cat(outs).numpy()
+
+    def products(self) -> tuple[int, np.ndarray]:
+        """The limit's first part: two products of all rows in each layer."""
+        out = torch.empty(0)
+        for width, after in zip(self._widths, self._widths[1:], strict=False):
+            x, w = torch.randn(self._args.batch_size, width), torch.randn(width, after)
+            for _ in range(-(-self._nodes // self._args.batch_size)):
+                out = x @ w + x @ w
+        return self._nodes, out.numpy()
+
+    def gathers(self) -> tuple[int, np.ndarray]:
+        """Its second part: the rows of the edges' sources, gathered into memory that is used again."""
+        sources = np.load(self._args.partition / edge_path(0, 0, "indices"), mmap_mode="r")
+        for width in self._widths[:-1]:
+            rows = Shards([np.ones((self._nodes, width), dtype=np.float32)])
+            out = np.empty((1 << 14, width), dtype=np.float32)
+            for begin in range(0, len(sources), len(out)):
+                ids = sources[begin : begin + len(out)].astype(np.int64)
+                rows.gather(ids, out[: len(ids)])
+        return self._nodes, out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("partition", type=Path)
+    for name, value in (("hidden", 256), ("layers", 3), ("batch_size", 4096), ("sampled", 4096), ("whole", 16)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    ways = Ways(args)
+    names = ("gathers", "products", "layerwise", "pyg", "sampled", "whole")
+    spent: dict[str, list[float]] = {name: [] for name in names}
+    outputs: dict[str, np.ndarray] = {}
+    for _ in range(args.rounds):
+        for name in names:
+            way: Callable[[], Any] = getattr(ways, name)
+            begin = cpu_s()
+            nodes, outputs[name] = way()
+            spent[name].append((cpu_s() - begin) / nodes * 1e6)
+    limit = [sum(each) for each in zip(spent["gathers"], spent["products"], strict=True)]
+    same = float(np.abs(outputs["layerwise"] - outputs["pyg"]).max() / np.abs(outputs["pyg"]).max())
+    for name in names:
+        ratios = [own / low for own, low in zip(spent[name], limit, strict=True)]
+        report(
+            way=name, us_per_node=round(statistics.median(spent[name]), 2), of_limit=round(statistics.median(ratios), 2)
+        )
+    faster = [theirs / own for theirs, own in zip(spent["pyg"], spent["layerwise"], strict=True)]
+    report(way="layerwise beside pyg", times_faster=round(statistics.median(faster), 2), largest_difference=same)
+
+
+if __name__ == "__main__":
+    main()
