@@ -47,7 +47,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 def all_end_well(runs: list[Run]) -> None:
     for run in runs:
-        status = run.wait(150)
+        status = run.wait(200)
         assert status == 0, "\n".join(f"{each.popen.args}\n{each.output}" for each in runs)
         assert "is done" in run.output
 
@@ -88,6 +88,7 @@ def test_a_server_that_is_killed_and_started_again(job: Job) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_of_two_servers_is_killed_and_started_again(job: Job, killed: int) -> None:
     """Server 0 is also where all have met."""

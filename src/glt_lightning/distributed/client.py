@@ -21,6 +21,7 @@ from glt_lightning.transport.peer import PendingAnswer
 from glt_lightning.types import NodeType
 
 _GROUP = "_default_client"
+_LAST_WORDS_S = 5.0  # for a server that does not answer when this client ends; it then ends by itself, with an error
 
 
 def init_client(
@@ -76,10 +77,10 @@ def shutdown_client() -> None:
 
 
 def _say_left(session: Session, addresses: list[str]) -> None:
-    """One attempt each: a server may be gone."""
+    """A server may be gone, or about to come back."""
     if session.failed:
         return
-    deadlines = replace(session.cluster.deadlines, reconnect_s=1e-3)
+    deadlines = replace(session.cluster.deadlines, reconnect_s=_LAST_WORDS_S)
     link = session.link("client", deadlines=deadlines)
     transport = link.open_transport()
     for number, address in enumerate(addresses):
