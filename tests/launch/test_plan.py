@@ -151,10 +151,63 @@ def test_files_and_certificates() -> None:
 def test_names_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("config: a.yaml\npartition: {from: 's3://b', dir: /p}\n")
-    assert read_launch_file(str(path)) == {"run_config": "a.yaml", "partition": {"source": "s3://b", "dir": "/p"}}
+    assert read_launch_file(str(path)) == ({"run_config": "a.yaml", "partition": {"source": "s3://b", "dir": "/p"}}, "")
     path.write_text("a: [")
     with pytest.raises(OptionError, match="is not YAML"):
         read_launch_file(str(path))
+
+
+_GLT = """
+# IP addresses for all nodes.
+nodes:
+  - 10.0.0.1
+  - 10.0.0.2
+ports: [22, 2222]
+python_bins:
+  - /path/to/python
+  - /path/to/python
+usernames:
+  - root
+  - ml
+dataset: ogbn-products
+in_channel: 100
+node_ranks: [1, 0]
+dst_paths:
+  - /path/to/GLT
+  - /path/to/GLT
+visible_devices:
+  - 0,1,2,3
+  - 4,5,6,7
+"""
+
+
+def test_the_file_of_glt_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "dist.yml"
+    path.write_text(_GLT)
+    options, said = read_launch_file(str(path))
+    assert said == (
+        f"{path}: read as GLT's file: nodes, ports, usernames, python_bins, dst_paths, visible_devices, node_ranks; not used: "
+        "dataset, in_channel (options of the run's configuration, or args of a script)"
+    )
+    first, second = LaunchConfig(command="fit", run_config="run.yaml", **options).trainers
+    assert (first.host, first.user, first.ssh_port, first.gpus) == ("10.0.0.2", "ml", 2222, (4, 5, 6, 7))
+    assert (second.host, second.python, second.dir) == ("10.0.0.1", "/path/to/python", "/path/to/GLT")
+    for old, new, message in (
+        ("[22, 2222]", "[22]", "ports: expected a list with one entry for each of the nodes"),
+        ("[1, 0]", "[1, 1]", "node_ranks: expected 0 to 1, each once"),
+        ("0,1,2,3", "0,one", "visible_devices: expected numbers of GPUs"),
+    ):
+        path.write_text(_GLT.replace(old, new))
+        with pytest.raises(OptionError, match=message):
+            read_launch_file(str(path))
+
+
+def test_the_file_of_dgl_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "ip_config.txt"
+    path.write_text("172.31.19.1\n172.31.23.205 30050\n\nfe80::1\n")
+    options, said = read_launch_file(str(path))
+    assert [each["host"] for each in options["hosts"]] == ["172.31.19.1", "172.31.23.205", "fe80::1"]
+    assert "3 hosts of DGL's ip_config" in said
 
 
 def test_lines_have_the_names_of_host_and_rank() -> None:

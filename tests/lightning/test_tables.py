@@ -6,10 +6,12 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from glt_lightning import read_embeddings
 from glt_lightning.lightning.callbacks.predictions import read_predictions
 from glt_lightning.lightning.cli.command_line import main
 from glt_lightning.partition.sources import open_source, user_ids
@@ -45,3 +47,10 @@ def test_example_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: 
     assert predictions["embedding"].shape == (len(field), 64)
     right = sum(field[paper] == name for paper, name in zip(ids, predictions["class"], strict=True))
     assert right / len(ids) > 0.6
+
+    main(["embed", *given, "--ckpt_path", "best", "--out", "emb", "--layerwise.batch_size", "500"])
+    exact = read_embeddings("emb")
+    assert exact["id"].tolist() == predictions["id"].tolist()
+    assert exact["embedding"].shape == (len(field), 64)
+    assert np.mean(exact["class"] == predictions["class"]) > 0.8  # those are of sampled neighbours
+    assert pq.read_table("emb").num_rows == len(field)

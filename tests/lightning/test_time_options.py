@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glt_lightning import GLTDataModule, LinkPredictor
-from glt_lightning.errors import DataError, GLTError, OptionError
+from glt_lightning.errors import DataError, OptionError
 
 EDGES, NODES = 400, 60
 
@@ -118,6 +118,10 @@ def test_times_of_edges_by_split(graph: Path, make_trainer: Any) -> None:
             "task: link: neg_sampling.sharing: 'shared' shares negatives between edges of different times",
         ),
         (
+            {"task": "link", "edge_splits": {"num_val": 0.1, "num_test": 0.1}},
+            "edge_splits: num_val, num_test: a split at random knows no times, and sampling.time_attr is edge_time. Split",
+        ),
+        (
             {"sampling": {"time_attr": "edge_time", "temporal_strategy": "last", "weight_attr": "w"}},
             "sampling.temporal_strategy: 'last' takes the latest edges, whatever their weights",
         ),
@@ -137,16 +141,5 @@ def test_pairs_without_times_are_refused(graph: Path) -> None:
     try:
         with pytest.raises(DataError, match=r"edge_splits.test: its pairs of label 0 \(negative_edges\) have no times"):
             data.test_dataloader()
-    finally:
-        data.teardown()
-
-
-def test_splits_at_random_have_no_times(graph: Path) -> None:
-    data = temporal(graph, task="link", edge_splits={"num_val": 0.1, "num_test": 0.1})
-    data.prepare_data()
-    data.setup()
-    try:
-        with pytest.raises(GLTError, match=r"loader 'train': edge_label_time: missing, .* Give a time for each edge"):
-            data.train_dataloader()
     finally:
         data.teardown()

@@ -181,7 +181,8 @@ O1 = [(0, v) for v in range(1, 6)] + [(1, 6), (1, 7), (1, 8), (2, 9), (2, 10), (
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_ids_of_edges_and_nodes(tmp_path, parts):
-    """O1 and O8: every lid names its user id, and with all neighbours the nodes and edges are those on the way to the ends."""
+    """O1 and O8: every lid names its user id, and with all neighbours the nodes and edges are those on the way to the ends. O8's
+    source is PyG's LinkNeighborLoader, which needs pyg-lib or torch-sparse: the registry lacks them, so brute force stands in."""
     edges = torch.tensor(O1).T.contiguous()
     data = Data(edge_index=edges, num_nodes=12, x=torch.arange(12.0).unsqueeze(1))
     with LoaderContext(partitioned(data, tmp_path, parts), SamplingOptions(with_edge=True), seed=1) as context:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from glt_lightning.transport.certs import run_certs
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
 from tests.helpers.run import Run
@@ -103,3 +105,133 @@ def test_two_hosts_train_as_one(tmp_path, cluster, whole, calm):
         "ca.pem",
         "token",
     ]
+
+
+def fails(run: Run, status: int) -> list[str]:
+    """The lines of a launch that ends with this status."""
+    assert run.wait(LIMIT_S) == status, run.output
+    return run.output.splitlines()
+
+
+def test_all_faults_are_found_before_anything_starts(tmp_path, cluster, whole):
+    given = launch_file(cluster, tmp_path)
+    place_parts(given, whole)
+    fake = tmp_path / "fake" / "torch-9.9.9.dist-info"
+    fake.mkdir(parents=True)
+    (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
+    paths = f"{fake.parent}:{ONE_THREAD['PYTHONPATH']}"
+    given["hosts"][1]["env"] = {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "ib7"}
+    next(Path(given["hosts"][1]["dir"], "part", "part1").rglob("indices.npy")).unlink()
+    (tmp_path / "certs").mkdir()
+    run_certs(["--dir", str(tmp_path / "certs"), "--hosts", "10.77.0.1,10.77.0.9", "--days", "3"])
+    for end in ("pem", "key"):
+        (tmp_path / "certs" / f"10.77.0.9.{end}").rename(tmp_path / "certs" / f"10.77.0.2.{end}")
+    busy = "import socket, time; s = socket.create_server(('', 29500)); time.sleep(600)"
+    with started(cluster.made.command(0, [sys.executable, "-c", busy])), launched(cluster, tmp_path, given) as run:
+        lines = fails(run, 2)
+    found = [line.removeprefix("launch| ") for line in lines if "| host" in line or "| warning: host" in line]
+    expected = [
+        "host0: its certificate expires in 259,",
+        "host1: torch is 9.9.9; host0 has ",
+        "host1: part1 of its parts [1] lack files, such as part1/",
+        "host1: its certificate names 10.77.0.9; other hosts call it 10.77.0.2.",
+        "host1: its certificate expires in 259,",
+        "host1: GLOO_SOCKET_IFNAME is ib7; its interfaces are lo, eth0.",
+        "host0: cannot listen at port 29500: Address already in use.",
+        "host0: cannot reach host1 at 10.77.0.2:",
+        "warning: host1: checkpoints are in . of host0 alone.",
+    ]
+    assert len(found) == len(expected), found
+    for line, begin in zip(found, expected, strict=True):
+        assert line.startswith(begin), (line, begin)
+    assert any("8 of the checks failed, and nothing was started" in line for line in lines)
+
+
+def test_a_flipped_byte_is_found_by_verify(tmp_path, cluster, whole):
+    given = launch_file(cluster, tmp_path)
+    place_parts(given, whole)
+    file = next(Path(given["hosts"][1]["dir"], "part", "part1").rglob("indices.npy"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with launched(cluster, tmp_path, given, "--check", "--verify") as run:
+        lines = fails(run, 2)
+    assert any(line.startswith("launch| host1: part/part1/") and "indices.npy" in line for line in lines), lines
+
+
+def test_parts_are_copied_and_checked(tmp_path, cluster, whole):
+    given = launch_file(cluster, tmp_path, partition={"from": str(whole), "dir": "copied"})
+    with launched(cluster, tmp_path, given, "--check", "--copy") as run:
+        assert run.wait(LIMIT_S) == 0, run.output
+    for number, host in enumerate(given["hosts"]):
+        folders = {each.name for each in Path(host["dir"], "copied").iterdir()}
+        assert f"part{number}" in folders
+        assert f"part{1 - number}" not in folders
+
+
+_DYING = """
+import os
+from lightning.pytorch import Callback
+
+class Dying(Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_rank == 1 and batch_idx == 2:
+            print("this rank ends now", flush=True)
+            os._exit(7)
+"""
+
+
+def test_a_rank_that_ends(tmp_path, cluster, whole):
+    (tmp_path / "own_callback.py").write_text(_DYING)
+    given = launch_file(
+        cluster, tmp_path, files=["own_callback.py"], args=["--trainer.callbacks", "own_callback.Dying"]
+    )
+    place_parts(given, whole)
+    with launched(cluster, tmp_path, given) as run:
+        lines = fails(run, 7)
+    assert lines[-3:-1] == [
+        "launch| host1 rank 1: this rank ends now",
+        "launch| error: host1 rank 1: status 7.",
+    ]
+
+
+@contextlib.contextmanager
+def training(cluster: Cluster, folder: Path, whole: Path, **more: Any) -> Iterator[Run]:
+    """A job without end, from its first epoch on."""
+    given = launch_file(cluster, folder, **more)
+    place_parts(given, whole)
+    with launched(cluster, folder, given, epochs=100_000) as run:
+        deadline = time.monotonic() + LIMIT_S
+        while "glt: epoch 0" not in run.output:
+            assert run.popen.poll() is None, run.output
+            assert time.monotonic() < deadline, run.output
+            time.sleep(0.1)
+        yield run
+
+
+def test_ctrl_c(tmp_path, cluster, whole):
+    with training(cluster, tmp_path, whole) as run:
+        run.popen.send_signal(signal.SIGINT)
+        lines = fails(run, 130)
+    assert "launch| error: SIGINT to the launcher" in lines
+
+
+def test_the_launcher_is_killed(tmp_path, cluster, whole):
+    with training(cluster, tmp_path, whole) as run:
+        run.popen.kill()
+        run.popen.wait(20)
+
+
+def test_the_link_of_a_host_is_down(tmp_path, cluster, whole):
+    """Both ends notice, and neither waits for the other."""
+    with training(cluster, tmp_path, whole, limits={"stop_s": 5, "heartbeat_s": 2}) as run:
+        cluster.made.cut(1)
+        try:
+            lines = fails(run, 1)
+            deadline = time.monotonic() + 30
+            while len(cluster.made.processes(1)) > 2:  # sshd, and its session, which cannot end
+                assert time.monotonic() < deadline, run.output
+                time.sleep(0.1)
+        finally:
+            cluster.made.heal(1)
+    assert any(line.startswith("launch| error: host") for line in lines), lines

@@ -68,10 +68,9 @@ class Marks:
         return found
 
     def beat(self, doing: str) -> None:
-        """Shows the other ranks that this one makes progress, at most once a second."""
-        self._doing = doing
-        now = self._clock()
-        if self._board is None or now - self._beaten < _BEAT_S:
+        """Shows the other ranks that this one makes progress: when it does something else, and at most once a second."""
+        now, before, self._doing = self._clock(), self._doing, doing
+        if self._board is None or (doing == before and now - self._beaten < _BEAT_S):
             return
         self._beaten, self._beats = now, self._beats + 1
         try:

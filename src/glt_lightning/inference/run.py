@@ -230,7 +230,8 @@ class LayerwiseRun:
         ]
         shape = next((tuple(each) for each in shapes if each is not None), (1,))
         own = sum(each.count for each in own_parts(step.space, self._tables.homes))
-        storage = "disk" if self._on_disk(own * row_bytes(np.dtype(self.options.dtype), shape)) else "memory"
+        full = self._on_disk(own * row_bytes(np.dtype(self.options.dtype), shape))
+        storage = "disk" if "true" in self.marks.exchange(json.dumps(full)) else "memory"  # the same on all hosts
         name = f"layerwise/{step.layer}/{step.node_type}"
         return self._tables.create(TableSpec(step.space, self.options.dtype, shape, name, storage=storage))
 

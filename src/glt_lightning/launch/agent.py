@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import platform
+import resource
 import selectors
 import signal
 import socket
@@ -26,6 +27,7 @@ from glt_lightning.launch.messages import MOST_BYTES, PROTOCOL, MessageError, de
 from glt_lightning.ops.child import adopt_orphans
 
 _READ = 1 << 16
+_OPEN_FILES = 1 << 16  # that processes may have, where the host allows it: the default of sshd is 1024
 _MOST_WAITING = 1 << 20  # bytes of output that the launcher has not taken; then the processes wait
 _STEP_S = 0.1  # between two looks at what has not ended
 _NOT_FOUND, _NOT_STARTED = 127, 126  # as in shells
@@ -69,6 +71,8 @@ class Agent:
     def run(self) -> None:
         """Returns when no process is left."""
         adopt_orphans()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
         for each in (self._wake, self._woken):
             each.setblocking(False)
         for fd in (self._in, self._out):

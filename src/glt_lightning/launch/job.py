@@ -17,7 +17,7 @@ from glt_lightning.launch.files import FileCopy, files_for, files_for_all
 from glt_lightning.launch.machine import Machine
 from glt_lightning.launch.merged_log import MergedLog
 from glt_lightning.launch.options import LaunchConfig
-from glt_lightning.launch.plan import Process, security_of, server_process, trainer_process
+from glt_lightning.launch.plan import Process, security_of, server_process, slots_of, trainer_process
 from glt_lightning.launch.remote import Ended, LaunchError, Remote
 from glt_lightning.page.numbers import counted
 
@@ -26,7 +26,7 @@ _LOST, _INTERRUPTED, _TIMED_OUT = 1, 130, 124  # exit statuses; the latter as of
 
 
 @dataclass(frozen=True)
-class Failure:
+class JobFailure:
     """What ended a job. text: in one sentence.  host, who: whose last lines are worth reading, if any."""
 
     status: int
@@ -38,11 +38,12 @@ class Failure:
 Check = Callable[[Sequence[Remote]], Awaitable[None]]  # raises `LaunchError`
 
 
-class Job:
+class LaunchedJob:
     """One attempt of a job after another.
 
     run: folder of the run, below that of each host.  log: takes all output.
-    check: is awaited when the files are copied, before anything starts.  clock: seconds.
+    check: is awaited when the files are copied, before anything starts.  copies: whether hosts copy their parts before that.
+    only_check: whether the job ends there.  clock: seconds.
     """
 
     def __init__(
@@ -51,11 +52,15 @@ class Job:
         run: str,
         log: MergedLog,
         check: Check,
+        *,
+        copies: bool = False,
+        only_check: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config, self._run, self._log, self._check, self._clock = config, run, log, check, clock
+        self._config, self._run, self._log, self._check = config, run, log, check
+        self._copies, self._only_check, self._clock = copies, only_check, clock
         self._remotes: list[Remote] = []
-        self._first: asyncio.Future[Failure | None]
+        self._first: asyncio.Future[JobFailure | None]
         self._signals = 0
         self._once_healthy: set[str] = set()
 
@@ -87,24 +92,24 @@ class Job:
             name = signal.Signals(number).name
             self._log.say(f"{name}: the job ends; once more ends it at once")
             status = _INTERRUPTED if number == signal.SIGINT else 128 + number
-            self._fail(Failure(status, f"{name} to the launcher"))
+            self._fail(JobFailure(status, f"{name} to the launcher"))
         else:
             for remote in self._remotes:
                 remote.kill()
 
-    def _fail(self, failure: Failure | None) -> None:
+    def _fail(self, failure: JobFailure | None) -> None:
         """The first one counts; None is success."""
         if not self._first.done():
             self._first.set_result(failure)
 
-    def _explain(self, failure: Failure) -> None:
+    def _explain(self, failure: JobFailure) -> None:
         who = f"{failure.host} rank {failure.who}" if failure.who.isdecimal() else failure.host
         if failure.host:
             for line in self._log.tail(failure.host, failure.who):
                 self._log.say(f"{who}: {line}")
         self._log.say(f"error: {failure.text}")
 
-    async def _attempt(self, resume: bool, seconds: float) -> Failure | None:
+    async def _attempt(self, resume: bool, seconds: float) -> JobFailure | None:
         self._first = asyncio.get_running_loop().create_future()
         async with self._agents():
             main = asyncio.create_task(self._go(resume))
@@ -116,7 +121,9 @@ class Job:
                     main.result()  # raises what is no failure of the job: wrong options, or a defect of ours
                 if not self._first.done():
                     self._fail(
-                        Failure(_TIMED_OUT, f"the job took longer than limits.run_s ({self._config.limits.run_s:g} s)")
+                        JobFailure(
+                            _TIMED_OUT, f"the job took longer than limits.run_s ({self._config.limits.run_s:g} s)"
+                        )
                     )
             finally:
                 for task in (main, watch):
@@ -144,12 +151,17 @@ class Job:
             if not resume:
                 shared = files_for_all(self._config)
                 await _all(self._send(remote, shared) for remote in self._remotes)
+                if self._copies:
+                    await _all(self._copy(remote) for remote in self._remotes)
                 await self._check(self._remotes)
+                if self._only_check:
+                    self._fail(None)
+                    return
             servers = [remote for remote in self._remotes if remote.machine.is_server]
             trainers = [remote for remote in self._remotes if not remote.machine.is_server]
             await _all([*(self._keep(remote) for remote in servers), self._serve_and_train(servers, trainers, resume)])
         except LaunchError as error:
-            self._fail(Failure(error.status, str(error), error.host, error.who))
+            self._fail(JobFailure(error.status, str(error), error.host, error.who))
 
     async def _serve_and_train(self, servers: Sequence[Remote], trainers: Sequence[Remote], resume: bool) -> None:
         await _all(self._healthy(remote) for remote in servers)
@@ -162,12 +174,31 @@ class Job:
         for each in [*shared, *files_for(self._config, remote.machine)]:
             await remote.write(each.source, each.target, each.mode)
 
+    async def _copy(self, remote: Remote) -> None:
+        """Lets a host copy the parts that it needs."""
+        config, machine = self._config, remote.machine
+        slots, of = slots_of(config, machine)
+        if not slots:
+            return
+        question: dict[str, Any] = {"source": config.partition.source, "folder": config.partition.dir}
+        question |= {"slots": slots, "of": of, "security": security_of(config, machine)}
+        process = Process("copy", [machine.python, "-m", "glt_lightning.launch.copy"], machine.env)
+        try:
+            async with asyncio.timeout(config.limits.copy_s):
+                ended = await remote.run(process, json.dumps(question))
+        except TimeoutError:
+            raise LaunchError(
+                f"{machine.name}: copying took longer than {config.limits.copy_s:g} s (limits.copy_s)."
+            ) from None
+        if ended.status != 0:
+            raise LaunchError(f"{machine.name}: copying failed.", status=ended.status, host=machine.name, who="copy")
+
     async def _watch(self) -> None:
         """Ends the job when an agent is lost."""
         done, _ = await asyncio.wait([remote.lost for remote in self._remotes], return_when=asyncio.FIRST_COMPLETED)
         for each in done:
             if (error := each.exception()) is not None:
-                self._fail(Failure(_LOST, str(error)))
+                self._fail(JobFailure(_LOST, str(error)))
 
     # Servers
 

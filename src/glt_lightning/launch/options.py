@@ -13,7 +13,7 @@ from glt_lightning.launch.hosts import LaunchDefaults, LaunchHost, LaunchServer,
 from glt_lightning.launch.machine import Machine
 from glt_lightning.options.checks import above_zero, as_options, at_least, one_of
 
-COMMANDS = ("fit", "validate", "test", "predict")  # subcommands that run on all trainers
+COMMANDS = ("fit", "validate", "test", "predict", "embed")  # subcommands that run on all trainers
 ENGINES = ("ssh", "here")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -138,7 +138,7 @@ class LaunchConfig:
     """A job on several hosts.
 
     Attributes:
-        command: ``fit``, ``validate``, ``test``, ``predict``, or a Python script of your own.
+        command: ``fit``, ``validate``, ``test``, ``predict``, ``embed``, or a Python script of your own.
         hosts: Hosts that train, in the order of their ranks.
         run_config: Configuration of the command; in a launch file it is called ``config``. It is copied to each host.
         name: Name of the run; its logs are in ``runs/NAME/TIME``.

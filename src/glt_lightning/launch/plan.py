@@ -79,6 +79,24 @@ def strategy_of(config: LaunchConfig) -> str | None:
     return None if group_of(config, "trainer").get("strategy") is not None else "glt_worker"
 
 
+def slots_of(config: LaunchConfig, machine: Machine) -> tuple[list[int], int]:
+    """Whose parts a host has, of how many: those of a server, of a host that trains, or of its ranks."""
+    if machine.is_server:
+        return [machine.number], len(config.servers)
+    if (strategy_of(config) or group_of(config, "trainer").get("strategy")) == "glt_server_client":
+        return [], 0
+    if group_of(config, "cluster").get("placement") == "rank":
+        first = machine.number * config.devices
+        return list(range(first, first + config.devices)), config.world_size
+    return [machine.number], len(config.hosts)
+
+
+def folder_of(config: LaunchConfig) -> str | None:
+    """Of the partition, if it is known before the run."""
+    found = config.partition.dir or group_of(config, "data", "init_args", "partition").get("dir")
+    return None if found is None else str(found)
+
+
 def group_of(config: LaunchConfig, *names: str) -> Mapping[str, Any]:
     """A group of the run's configuration; empty if it has none. Raises `OptionError` for a file that cannot be read."""
     found = read_yaml(config.run_config) if config.run_config is not None else {}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
+import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -20,6 +23,7 @@ from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import Process
 
 _STDERR_LINES = 20  # of ssh, that are kept for the error
+_KILLED_S = 2.0  # how long it may take to be gone after SIGKILL
 _END_S = 10.0  # how long the client may take to end after its agent
 
 
@@ -82,6 +86,8 @@ class Remote:
         self._quickest = float("inf")
         self._ended: dict[str, asyncio.Future[Ended]] = {}
         self._written: dict[str, asyncio.Future[None]] = {}
+        self._captured: dict[str, list[str]] = {}  # output that is an answer
+        self._arrived: dict[str, asyncio.Event] = {}
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stderr: list[str] = []
@@ -130,6 +136,37 @@ class Remote:
         ended: Ended = await self._or_lost(future)
         return ended
 
+    async def ask(self, process: Process, question: Any) -> Any:
+        """Runs a process that answers a question, both in JSON. Raises `LaunchError` if it fails."""
+        self._captured[process.name] = []
+        try:
+            ended = await self.run(process, json.dumps(question))
+            said = "".join(self._captured[process.name]).strip()
+        finally:
+            self._captured.pop(process.name, None)
+        answer = said.splitlines()[-1] if said else ""
+        if ended.status != 0 or not answer.startswith("{"):
+            reason = ended.reason or f"status {ended.status}: {answer}"
+            raise LaunchError(f"{self.machine.name}: {shlex.join(process.argv)} failed: {reason}.")
+        return json.loads(answer)
+
+    async def first_line(self, process: Process, question: Any) -> tuple[Any, asyncio.Task[Ended]]:
+        """Starts a process that answers a question and goes on. Returns the answer, in JSON, and the task that ends with it."""
+        self._captured[process.name] = []
+        going = asyncio.create_task(self.run(process, json.dumps(question)))
+        arrived = self._arrived[process.name] = asyncio.Event()
+        waiting = asyncio.create_task(arrived.wait())
+        try:
+            waited: list[asyncio.Future[Any]] = [going, waiting, self.lost]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        said = "".join(self._captured[process.name]).strip()
+        if not said.startswith("{"):
+            self.end(process.name)
+            raise LaunchError(f"{self.machine.name}: {shlex.join(process.argv)} failed: {said.splitlines()[-1:]}.")
+        return json.loads(said.splitlines()[0]), going
+
     async def write(self, source: Path, target: str, mode: int = 0o644) -> None:
         """Copies a file to ``target``, below the folder of the host. Raises `LaunchError`."""
         path = f"{self.machine.dir}/{target}"
@@ -159,8 +196,11 @@ class Remote:
             async with asyncio.timeout(self._config.limits.stop_s + _END_S):
                 await asyncio.wait([self.lost])
         with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+            os.killpg(self._process.pid, signal.SIGKILL)  # also a ProxyCommand of ssh
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KILLED_S):
+                await self._process.wait()
+        self._process._transport.close()  # type: ignore[attr-defined]  # else a process that kept stderr would hold us up
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -213,7 +253,11 @@ class Remote:
 
     async def _take(self, message: dict[str, Any]) -> None:
         op = message["op"]
-        if op == "lines":
+        if op == "lines" and message["id"] in self._captured:
+            self._captured[message["id"]].append(message["text"])
+            if message["id"] in self._arrived:
+                self._arrived[message["id"]].set()
+        elif op == "lines":
             await self._output(self.machine, message["id"], message["text"])
         elif op == "beat":
             self._compare_clocks(message)

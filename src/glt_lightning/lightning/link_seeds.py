@@ -169,6 +169,11 @@ class LinkSeeds:
         for each in self.by_type if self._types else ():
             each.check_times(time_attr)
         given = {split: each for split, each in (self.edge_splits or {}).items() if split in _SPLITS}
+        if time_attr is not None and not self._types and {"num_val", "num_test"} & set(self.edge_splits or ()):
+            raise OptionError(
+                f"edge_splits: {', '.join(self.edge_splits or ())}: a split at random knows no times, and sampling.time_attr is "
+                f"{time_attr}. Split the edges by time, and give each split: {{train: {{edge: ..., time: ...}}, test: ...}}."
+            )
         for split, each in given.items():
             has = isinstance(each, Mapping) and each.get("time") is not None
             if has and time_attr is None:

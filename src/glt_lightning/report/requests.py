@@ -9,11 +9,12 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path, node_path
+from glt_lightning.data.row_draws import row_draws
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.ops.sample import RowDraw
+from glt_lightning.options import DrawOptions
 from glt_lightning.report.caches import RemoteRanking
 from glt_lightning.sampler.source import (
     MOST_PAIRS,
@@ -55,11 +56,14 @@ class CountingOwners:
     would send (docs/wire-format.md): an answer in several replies counts as one, but for questions with more than `MOST_PAIRS`
     pairs. Attributes are counted, not read.
 
-    caches: by which rankings, and with what share of the nodes, rows of nodes are cached in further counts of the same batches.
+    draw: how neighbours are drawn.  caches: by which rankings, and with what share of the nodes, rows of nodes are cached in
+    further counts of the same batches.
     """
 
-    def __init__(self, partition: LocalPartition, part: int, caches: Sequence[tuple[RemoteRanking, float]]) -> None:
-        self._partition, self._caches = partition, caches
+    def __init__(
+        self, partition: LocalPartition, draw: DrawOptions, part: int, caches: Sequence[tuple[RemoteRanking, float]]
+    ) -> None:
+        self._partition, self._caches, self._draws = partition, caches, row_draws(partition, draw)
         self.num_owners = partition.manifest.num_parts
         self.owner_of_part = np.arange(self.num_owners, dtype=np.int32) + 1
         self.owner_of_part[part], self.owner_of_part[part + 1 :] = 0, self.owner_of_part[part + 1 :] - 1
@@ -77,22 +81,12 @@ class CountingOwners:
 
     def expand(self, owner: int, request: Expand) -> Picked:
         rows = {t: ids.astype(np.int64) for t, ids in request.rows.items()}
-        view = self._partition.drawn_by(request.draw.weights, request.draw.timed, request.draw.labor)
+        view = self._draws.view
         excluded = {} if request.excluded is None else request.excluded.find(view)
         found: dict[int, Picks] = {}
         for r, (fanout, t) in enumerate(zip(request.fanouts, view.dst_types.tolist(), strict=True)):
             if fanout and t in rows:
-                draw = RowDraw(
-                    view,
-                    r,
-                    rows[t],
-                    fanout,
-                    request.key,
-                    request.hop,
-                    request.draw,
-                    excluded.get(r),
-                    request.trees,
-                )
+                draw = self._draws.of(r, rows[t], fanout, request.key, request.hop, excluded.get(r), request.trees)
                 counts, neighbors, edge_rows = draw.picks(request.require_room)
                 edge_rows = None if edge_rows is None else edge_rows.astype(self._wire)
                 found[r] = Picks(counts.astype(self._wire), neighbors.astype(self._wire), edge_rows)

@@ -114,7 +114,9 @@ class _Prediction:
         caches = [
             (policy, lists, ratio) for policy, lists in self._lists(part, plan) for ratio in sorted(self._options.cache)
         ]
-        owners = CountingOwners(self._partition, part, [(lists, ratio) for _, lists, ratio in caches])
+        owners = CountingOwners(
+            self._partition, self._batches.config, part, [(lists, ratio) for _, lists, ratio in caches]
+        )
         nodes: list[int] = []
         asked: list[list[Asked]] = []
         for gids in self._sampled(plan, _MEASURED, owners):
@@ -171,7 +173,7 @@ class _Prediction:
             return [(policy, stored_lists(self._partition, policy, part)) for policy in self._policies]
         manifest = self._partition.manifest
         counts = [np.zeros(n, dtype=np.int32) for n in manifest.num_nodes]
-        for found in self._sampled(plan, _RANKED, CountingOwners(self._partition, part, [])):
+        for found in self._sampled(plan, _RANKED, CountingOwners(self._partition, self._batches.config, part, [])):
             for t, gids in enumerate(found):
                 counts[t][gids - manifest.offsets[t]] += 1
         return [(PRESAMPLED, presampled_lists(manifest, part, counts, max(self._options.cache)))]

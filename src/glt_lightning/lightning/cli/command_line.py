@@ -18,6 +18,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning import __version__
 from glt_lightning.errors import GLTError, OptionError
 from glt_lightning.lightning.cli.default_callbacks import default_callbacks
+from glt_lightning.lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.lightning.cli.links import give_taken_links, link_graph
 from glt_lightning.lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, find_past_run, nothing_left
@@ -66,6 +67,11 @@ class GLTCLI(LightningCLI):
         self.parser.add_argument("--version", action="version", version=_versions(), help="Print versions and exit.")
         if add_subcommands:
             list_tools(self.parser)
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # called on the object alone
+        """Those of Lightning, and ``embed`` where the Trainer has it."""
+        further = {"embed": {"model", "datamodule"}} if hasattr(self.trainer_class, "embed") else {}
+        return super().subcommands() | further
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
@@ -196,6 +202,7 @@ def run_trainer(args: ArgsType = None) -> None:
     GLTCLI(
         LightningModule,
         LightningDataModule,
+        trainer_class=EmbeddingTrainer,
         save_config_callback=RunConfig,
         subclass_mode_model=True,
         subclass_mode_data=True,

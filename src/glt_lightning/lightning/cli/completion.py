@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 
+from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 
 from glt_lightning.lightning.cli.messages import OneLineParser
@@ -45,13 +46,13 @@ complete -o filenames -F _glt_lightning {program}
 
 def run_completion(argv: Sequence[str], prog: str) -> None:
     """Runs the subcommand to its end."""
-    from glt_lightning.lightning.cli.command_line import GLTCLI, run_trainer
+    from glt_lightning.lightning.cli.command_line import run_trainer
 
     parser = OneLineParser(prog=prog, description=f"Prints a script that completes the words after {_PROGRAM}.")
     parser.add_argument("shell", choices=["bash", "zsh"], help="bash: source <(glt-lightning completion bash).")
     parser.parse_args(list(argv))
     pages: dict[str, str] = {}
-    for name in GLTCLI.subcommands():
+    for name in (*LightningCLI.subcommands(), "embed"):
         pages[name] = _page(lambda name=name: run_trainer([name, "--help"]))  # type: ignore[misc]
         for group in ("data", "model"):
             for kind in class_names(group):

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from jsonargparse import Namespace
 from glt_lightning.errors import OptionError
 from glt_lightning.launch.config_file import read_launch_file
 from glt_lightning.launch.files import files_for, files_for_all, make_certificates
-from glt_lightning.launch.job import Job, here
+from glt_lightning.launch.job import LaunchedJob, here
 from glt_lightning.launch.merged_log import MergedLog
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import server_process, trainer_process
-from glt_lightning.launch.remote import Remote, agent_command
+from glt_lightning.launch.preflight.check import Preflight
+from glt_lightning.launch.remote import agent_command
 from glt_lightning.lightning.cli.messages import OneLineParser
 
 _DESCRIPTION = (
@@ -34,17 +35,24 @@ def run_launch(argv: Sequence[str], prog: str) -> None:
     parser = OneLineParser(prog=prog, description=_DESCRIPTION)
     parser.add_argument("--config", action="config", help="The launch file, in YAML: hosts, command and the rest.")
     parser.add_argument("--dry_run", action="store_true", help="Show what would run on each host, and start nothing.")
+    parser.add_argument("--check", action="store_true", help="Check all hosts, and start nothing.")
+    parser.add_argument("--verify", action="store_true", help="Check every byte of the partition, too.")
+    parser.add_argument("--copy", action="store_true", help="First copy to each host the parts that it needs.")
     parser.add_class_arguments(LaunchConfig, None, as_group=False)
     given = parser.parse_args(_with_files(argv))
-    dry_run = given.pop("dry_run")
+    flags = {name: given.pop(name) for name in ("dry_run", "check", "verify", "copy")}
     given.pop("config", None)
     config = parser.instantiate_classes(Namespace(given))
     job = LaunchConfig(**{name: config[name] for name in vars(config)})
     run = f"runs/{job.name}/{time.strftime('%Y%m%d-%H%M%S')}"
-    if dry_run:
+    if flags["copy"] and job.partition.source is None:
+        raise OptionError(
+            "--copy: the launch file does not say from where. Set partition: {from: SOURCE, dir: FOLDER}."
+        )
+    if flags["dry_run"]:
         _show(job, run)
     else:
-        sys.exit(_run(job, run))
+        sys.exit(_run(job, run, flags))
 
 
 def _with_files(argv: Sequence[str]) -> list[str]:
@@ -56,23 +64,24 @@ def _with_files(argv: Sequence[str]) -> list[str]:
             path = value if equals else next(given, None)
             if path is None:
                 raise OptionError("--config: expected the path of a launch file.")
-            arg = f"--config={json.dumps(read_launch_file(path))}"
+            options, said = read_launch_file(path)
+            if said:
+                print(said, file=sys.stderr)
+            arg = f"--config={json.dumps(options)}"
         out.append(arg)
     return out
 
 
-def _run(config: LaunchConfig, run: str) -> int:
+def _run(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
     with closing(MergedLog(Path(run), sys.stdout)) as log:
-        here(config)
+        here(config)  # an error before anything is made
         if made := make_certificates(config):
             log.say(f"made {', '.join(made)} in {config.security.dir}")
-        status = asyncio.run(Job(config, run, log, _check).run())
+        preflight = Preflight(config, log, verify=flags["verify"])
+        job = LaunchedJob(config, run, log, preflight.check, copies=flags["copy"], only_check=flags["check"])
+        status = asyncio.run(job.run())
         log.say(f"ended with status {status}; logs are in {run}")
         return status
-
-
-async def _check(remotes: Sequence[Remote]) -> None:
-    """Nothing yet."""
 
 
 def _show(config: LaunchConfig, run: str) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
@@ -15,6 +11,8 @@ from lightning.pytorch import LightningDataModule
 from glt_lightning.data.manifest import MANIFEST
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.cli.config_file import keep_groups
+from glt_lightning.lightning.cli.convert import run_convert
+from glt_lightning.lightning.cli.interrupt import interruptible
 from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.cli.parts import assign_only, part_numbers, write_parts
 from glt_lightning.lightning.cli.report import add_report_arguments, page_path, show_report
@@ -30,14 +28,17 @@ _READ = ("data",)  # what partition reads of a configuration
 _DESCRIPTION = (
     "Partitions the graph of a configuration of fit, as fit itself would, and shows the report; or, with --verify, checks "
     "every file of a finished partition. Several hosts share the work in two stages: one runs --assign_only, then each "
-    "--parts with the file as algorithm. Reads data of the configuration, and nothing else of it."
+    "--parts with the file as algorithm. --from KIND DIR converts a partition of another system; --from --help shows how. Reads "
+    "data of the configuration, and nothing else of it."
 )
 _OF_CONFIG = ""  # --verify without a folder
-_INTERRUPTED = 130  # exit status, as a shell has it
 
 
 def run_partition(argv: Sequence[str], prog: str) -> None:
     """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    if "--from" in argv:
+        run_convert(argv, prog)
+        return
     parser = _parser(prog)
     config = parser.parse_args(keep_groups(argv, _READ))
     _check_one_of(config)
@@ -162,23 +163,3 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
         **links,
         **sampling.draw.values,
     )
-
-
-@contextmanager
-def interruptible(state: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM unwind the block once, so that it cleans up, and end the process with one line."""
-
-    def unwind(number: int, _frame: Any) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C must not end the cleaning up
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, unwind) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"interrupted; {state}.", file=sys.stderr, flush=True)
-        sys.exit(_INTERRUPTED)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

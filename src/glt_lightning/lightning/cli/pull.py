@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from jsonargparse import Namespace
 
-from glt_lightning.cluster.files import PeerCopySource
-from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.copy_source import open_any_source
 from glt_lightning.lightning.cli.config_file import keep_groups
+from glt_lightning.lightning.cli.interrupt import interruptible
 from glt_lightning.lightning.cli.messages import OneLineParser
-from glt_lightning.lightning.cli.partition import interruptible
 from glt_lightning.lightning.cli.parts import part_numbers
 from glt_lightning.options import ClusterOptions
 from glt_lightning.options.parse import parse_bytes
 from glt_lightning.page.numbers import counted, size
-from glt_lightning.partition.copies import CopySource, PullOptions, open_copy_source, pull_partition
+from glt_lightning.partition.copies import PullOptions, pull_partition
 
 _CLUSTER = ClusterOptions()
 _READ = ("cluster",)  # what pull reads of a configuration
-_SERVER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s/:]+):\d+")  # host:port
 _DESCRIPTION = (
     "Copies a partition, or some of its parts, and checks each piece by its hash. The folder appears when it is complete. What "
     "was copied before an interruption stays beside it, and the same command goes on from there; parts are added to a copy that "
@@ -65,24 +60,10 @@ def run_pull(argv: Sequence[str], prog: str) -> None:
         f"what was copied is in {folder.with_name(folder.name + '.partial')}, and the same command goes on from there"
     )
     cluster = parser.instantiate_classes(Namespace(cluster=given.cluster)).cluster
-    with closing(_open(given["from"], cluster)) as source, interruptible(kept):
+    with closing(open_any_source(given["from"], cluster)) as source, interruptible(kept):
         pulled = pull_partition(source, folder, options)
     again = f", {counted(pulled.again, 'piece')} again" if pulled.again else ""
     print(
         f"{folder}: {counted(pulled.files, 'file')}, {size(pulled.bytes)}; copied {size(pulled.fetched)}{again}.",
         flush=True,
     )
-
-
-def _open(given: str, cluster: ClusterOptions) -> CopySource:
-    if "://" in given or _SERVER.fullmatch(given) is None or Path(given).exists():
-        return open_copy_source(given)
-    link = Link(
-        job="",
-        role="tool",
-        name=f"pull (pid {os.getpid()} on {socket.gethostname()})",
-        security=cluster.security,
-        deadlines=cluster.deadlines,
-        retry=cluster.retry,
-    )
-    return PeerCopySource(link.peer(f"graph server {given}", [given], link.open_transport()), given)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from lightning.pytorch import LightningDataModule, LightningModule
 
+import glt_lightning
+
 _BASES = {"data": LightningDataModule, "model": LightningModule}
 _OWN = {"data": "my_module.MyDataModule", "model": "my_module.MyModel"}
 
@@ -49,12 +51,12 @@ def _ready(group: str) -> list[type]:
 
 
 def _of_the_package(base: type) -> Iterator[type]:
-    """Subclasses of ours that nothing of ours inherits from: `GraphDataModule` is only a part of `GLTDataModule`."""
+    """Public subclasses of ours that nothing of ours inherits from: `GraphDataModule` is only a part of `GLTDataModule`."""
     kinds: list[type] = base.__subclasses__()
     for kind in kinds:
         inner = list(_of_the_package(kind))
         yield from inner
-        if not inner and kind.__module__.startswith("glt_lightning.") and not kind.__name__.startswith("_"):
+        if not inner and kind.__module__.startswith("glt_lightning.") and kind.__name__ in glt_lightning.__all__:
             yield kind
 
 

@@ -78,6 +78,7 @@ _OF_TRAINER = {  # Lightning's are the first line of a docstring, cut where that
     "validate": "Evaluates a model on the validation split.",
     "test": "Evaluates a model on the test split.",
     "predict": "Writes a model's predictions for nodes.",
+    "embed": "Writes a model's outputs for all nodes, computed exactly, layer by layer.",
 }
 
 

@@ -114,7 +114,7 @@ def pull_partition(
     """
     options, target = options or PullOptions(), Path(folder)
     manifest = Manifest.parse(source.manifest(), f"{source.name}/{MANIFEST}")
-    wanted = _wanted(manifest, options.parts)
+    wanted = wanted_files(manifest, options.parts)
     unhashed = next((path for path, entry in wanted.items() if entry.chunks is None), None)
     if unhashed is not None:
         raise PartitionError(
@@ -131,7 +131,8 @@ def pull_partition(
     return pulled
 
 
-def _wanted(manifest: Manifest, parts: Sequence[int] | None) -> dict[str, ArrayEntry]:
+def wanted_files(manifest: Manifest, parts: Sequence[int] | None) -> dict[str, ArrayEntry]:
+    """The files of some parts, and those that all hosts need. Raises `OptionError` for parts that there are not."""
     if parts is None:
         return dict(manifest.arrays)
     unknown = sorted(set(parts) - set(range(manifest.num_parts)))

@@ -1,0 +1,1 @@
+"""What is checked on all hosts before a launched job starts."""

@@ -1,0 +1,41 @@
+"""``python -m lightning embed``: the outputs of all nodes, computed layer by layer."""
+
+from __future__ import annotations
+
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+
+from glt_lightning.errors import OptionError
+from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.lightning.layerwise.predict import predict_layerwise
+from glt_lightning.options import LayerwiseOptions
+
+_LAYERWISE = LayerwiseOptions()
+
+
+class EmbeddingTrainer(Trainer):
+    """Lightning's Trainer with the subcommand ``embed``."""
+
+    def embed(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule,
+        out: str = "embeddings",
+        ckpt_path: str | None = None,
+        layerwise: LayerwiseOptions = _LAYERWISE,
+    ) -> None:
+        """Writes a model's outputs for all nodes, computed exactly, layer by layer.
+
+        Args:
+            model: The model.
+            datamodule: Its data.
+            out: The folder for the Parquet files. It appears when it is complete, and replaces an older one.
+            ckpt_path: The checkpoint to read: a path, or ``best`` or ``last`` for that of the latest fit. Without it the model is
+                not trained.
+            layerwise: How the layers are computed.
+        """
+        if not isinstance(datamodule, GLTDataModule):
+            raise OptionError(
+                f"embed: data: expected class_path: glt_lightning.GLTDataModule, whose graph is read; got "
+                f"{type(datamodule).__name__}."
+            )
+        predict_layerwise(self, model, datamodule, out, ckpt_path=ckpt_path, options=layerwise)
