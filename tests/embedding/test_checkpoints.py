@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from torch import nn
 
+from glt_lightning import DistTensor
 from glt_lightning.errors import DataError, OptionError
 from tests.embedding.twins import NODES, QUIET, WIDTH, Twin, data_of, fit
 from tests.helpers import run_script
@@ -182,6 +184,64 @@ def test_a_checkpoint_that_does_not_fit(graph, saved, tmp_path, monkeypatch):
     some.test_step = lambda batch, batch_idx: None
     Trainer(**QUIET).test(some, data_of(tmp_path / "smaller.pt", tmp_path), ckpt_path=path, verbose=False)
     assert np.array_equal(some.table(), module.table()[:200])
+
+
+class Remembering(LightningModule):
+    """A memory of the nodes, which follows from the batches, beside one that no checkpoint has."""
+
+    def __init__(self, names: tuple[str, ...] = ("memory",)) -> None:
+        super().__init__()
+        self.names, self.bias, self.found = names, nn.Parameter(torch.zeros(())), np.zeros(0)
+
+    def setup(self, stage: str) -> None:
+        self.graph = self.trainer.datamodule.dist_graph
+        self.memory = [
+            DistTensor((NODES, 2), torch.float32, name, init=("normal", 0, 1), graph=self.graph, persistent=True)
+            for name in self.names
+        ]
+        DistTensor((NODES,), torch.int64, "other", graph=self.graph)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        for memory in self.memory:
+            memory[batch.row] = 0.5 * memory[batch.row] + batch.x[:, :2]
+        return self.bias * 2
+
+    def on_train_end(self) -> None:
+        by_id = self.graph.rows_of(torch.arange(NODES))
+        self.found = np.array([memory[by_id].numpy() for memory in self.memory])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD([self.bias], lr=1.0)
+
+
+def test_persistent_tensors(graph, tmp_path):
+    """They go on with a run, by the user's ids, whatever the parts; what only one side has is said."""
+    options: dict[str, Any] = {"max_epochs": 3, "enable_checkpointing": True}
+    keep = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=10, save_top_k=-1)
+    whole, again = Remembering(), Remembering()
+    trainer = fit(whole, data_of(graph, tmp_path, with_row=True), callbacks=[keep], **options)
+    path = tmp_path / "step=10.ckpt"
+    fit(again, data_of(graph, tmp_path, 3, with_row=True), ckpt_path=path, **options)
+    assert len(again.found) == 1
+    assert np.array_equal(again.found, whole.found)
+    (folder,) = rows_beside(path)
+    assert sorted(each.name for each in folder.iterdir()) == ["0-float32.npy", "index.json"]
+    for names, said in (
+        ((), None),
+        (("memory", "more"), "tensor 'more' is persistent: the module has it and the check"),
+    ):
+        module = Remembering(names)
+        if said is None:  # a module without any reads none
+            fit(module, data_of(graph, tmp_path, with_row=True), ckpt_path=path, **options)
+            continue
+        with pytest.raises(DataError, match=said):
+            fit(module, data_of(graph, tmp_path, with_row=True), ckpt_path=path, **options)
+        module.strict_loading = False
+        fit(module, data_of(graph, tmp_path, with_row=True), ckpt_path=path, **options)
+        assert np.array_equal(module.found[0], whole.found[0])
+    with pytest.raises(DataError, match="tensor 'memory' is persistent and ended with the run"):
+        trainer.save_checkpoint(tmp_path / "late.ckpt")
+    assert not (tmp_path / "late.ckpt").exists()
 
 
 # Saves twice under one name; the second save is killed before its k-th operation on files, for every k.

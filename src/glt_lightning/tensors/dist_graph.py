@@ -264,6 +264,11 @@ class DistGraph:
         """
         return load_tensors(self, self._reader, Path(folder))
 
+    @property
+    def reader(self) -> GraphReader:
+        """What reads the stored graph."""
+        return self._reader
+
     def renew(self, reader: GraphReader, seed: int) -> None:
         """Reads the same graph in another way, and draws with another seed from now on."""
         self._reader.renew(reader)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from glt_lightning.errors import DataError
 from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.tensors.dist_tensor import DistTensor
 from glt_lightning.tensors.dist_values import torch_dtype
 from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.saved import SavedRows
-from glt_lightning.tensors.snapshot import kind_and_shape, load_table, save_tables
+from glt_lightning.tensors.saved import RowsToSave, SavedRows
+from glt_lightning.tensors.snapshot import kind_and_shape, load_table, rows_to_save, save_tables
 from glt_lightning.tensors.values import ValueType
 
 if TYPE_CHECKING:
@@ -21,6 +23,29 @@ if TYPE_CHECKING:
 def save_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> None:
     """A collective call. Raises `WriteError`, on other ranks `PeerError`."""
     save_tables(folder, graph.tables, graph.tables.named, reader)
+
+
+def persistent_rows(graph: DistGraph) -> list[RowsToSave]:
+    """What a checkpoint has of the tensors of a graph."""
+    return rows_to_save(graph.tables.persistent, graph.reader)
+
+
+def load_persistent(graph: DistGraph, saved: SavedRows, names: Sequence[str], *, strict: bool) -> None:
+    """Reads the persistent tensors of a checkpoint, those that ``names`` says. A collective call.
+
+    strict: raises `DataError` for one that only the checkpoint or only the module has.
+    """
+    there = graph.tables.persistent
+    if strict and (odd := sorted(set(there).symmetric_difference(names))):
+        who = "the module has it and the checkpoint does not"
+        if odd[0] in names:
+            who = "the checkpoint has it, and the module has not created it in setup()"
+        raise DataError(
+            f"{saved.folder}: tensor {odd[0]!r} is persistent: {who}. With strict_loading=False it is left as it is."
+        )
+    for name in sorted(set(there).intersection(names)):
+        read = partial(load_table, saved, graph.tables, there[name], graph.reader)
+        on_all_or_none(graph.ranks, read, lambda _: None)
 
 
 def load_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> list[DistTensor]:

@@ -41,6 +41,8 @@ class DistTensor:
             ``f(shape, dtype)``, called for some rows at a time by one rank.
         of: Node type or edge type. None: the only one that has N rows.
         graph: The graph. None: the one that is open in this process.
+        persistent: The checkpoints of the job have it, by the user's ids. Create it in ``setup`` of the module: a checkpoint
+            is read into the tensors that there are.
 
     Attributes:
         name: As given, or the one that it got.
@@ -70,6 +72,7 @@ class DistTensor:
         init: Any = None,
         of: NodeType | EdgeType | None = None,
         graph: DistGraph | None = None,
+        persistent: bool = False,
     ) -> None:
         graph = graph or only_graph()
 
@@ -78,7 +81,7 @@ class DistTensor:
                 raise DataError(f"tensor {name!r}: dtype: expected one of torch, got {dtype!r:.80}.")
             given = tuple(shape)
             space = graph.space_of_rows(given, of, f"tensor {name!r}")
-            return TableSpec(space, dtype, given[1:], name, init_of(init, dtype))
+            return TableSpec(space, dtype, given[1:], name, init_of(init, dtype), persistent=persistent)
 
         self._set(graph, graph.tables.create(describe), None)
 

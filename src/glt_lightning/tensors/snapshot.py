@@ -24,10 +24,13 @@ def save_tables(folder: Path, tables: SharedTables, named: Mapping[str, SharedTa
 
     def write() -> None:
         if tables.ranks.rank == 0:
-            to_save = [_to_save(name, table, reader) for name, table in named.items()]
-            write_rows(folder, to_save, reader.manifest.options_hash)
+            write_rows(folder, rows_to_save(named, reader), reader.manifest.options_hash)
 
     on_all_or_none(tables.ranks, write, lambda _: None)
+
+
+def rows_to_save(named: Mapping[str, SharedTable], reader: GraphReader) -> list[RowsToSave]:
+    return [_to_save(name, table, reader) for name, table in named.items()]
 
 
 def _to_save(name: str, table: SharedTable, reader: GraphReader) -> RowsToSave:

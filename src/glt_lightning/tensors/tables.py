@@ -32,7 +32,8 @@ UserIds = Callable[[RowSpace, int], np.ndarray]  # of the rows of a part
 @dataclass(frozen=True)
 class TableSpec:
     """A table to create. name: None for an anonymous one.  dtype: of torch or numpy, or a name.  init: see `init.read_init`;
-    arrays by user id as they are stored.  storage: ``memory`` or ``disk``; None: as `TensorOptions` say."""
+    arrays by user id as they are stored.  storage: ``memory`` or ``disk``; None: as `TensorOptions` say.
+    persistent: checkpoints of the job have it."""
 
     space: RowSpace
     dtype: Any
@@ -40,6 +41,7 @@ class TableSpec:
     name: str | None = None
     init: Any = None
     storage: str | None = None
+    persistent: bool = False
 
     def check(self) -> None:
         """Raises `DataError` for a name or shape that cannot be."""
@@ -48,6 +50,8 @@ class TableSpec:
             not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME
         ):
             raise DataError(f"tensor: name: expected 1 to {_MOST_NAME} printable characters, got {name!r:.100}.")
+        if self.persistent and name is None:
+            raise DataError("tensor: persistent: checkpoints find a tensor by its name. Give it a name.")
         if any(type(n) is not int or n < 1 for n in self.row_shape):
             raise DataError(
                 f"tensor {name!r}: shape: expected [N, ...] with integers >= 1, got rows of {list(self.row_shape)}."
@@ -106,6 +110,8 @@ class SharedTables:
         self._family: WeakSet[SharedTables] = WeakSet([self])
         self._open: dict[str, _Entry] = {}
         self._anonymous = 0
+        self._ended: list[str] = []  # persistent tables that `close` has closed
+        self.when_persistent: Callable[[], object] = lambda: None  # called for each persistent table that is created
         self._epoch = WriteEpoch()
 
     def apart(self) -> SharedTables:
@@ -137,6 +143,16 @@ class SharedTables:
         """Those with a name of the user's."""
         return {name: entry.table for name, entry in self._open.items() if entry.plan.spec.name is not None}
 
+    @property
+    def persistent(self) -> dict[str, SharedTable]:
+        """Those that checkpoints have. Raises `DataError` where they have ended with the run."""
+        if self._ended:
+            raise DataError(
+                f"tensor {self._ended[0]!r} is persistent and ended with the run, so this checkpoint would lack it. Save "
+                "checkpoints during the run."
+            )
+        return {name: entry.table for name, entry in self._open.items() if entry.plan.spec.persistent}
+
     def __getitem__(self, name: str) -> SharedTable:
         return self._open[name].table
 
@@ -167,6 +183,8 @@ class SharedTables:
         self._require_room(plan)
         table = self._share(plan, id_)
         self._open[plan.name] = _Entry(table, plan)
+        if plan.spec.persistent:
+            self.when_persistent()
         return table
 
     def adopt(self, table: SharedTable) -> None:
@@ -207,7 +225,7 @@ class SharedTables:
         init = read_init(spec.init, name, self.seed, kind, (spec.space.num_rows, *spec.row_shape))
         text = f"{name!r} of {spec.space.label}, {kind.name} rows {list(spec.row_shape)}, {init.text}"
         on_disk = (spec.storage or self.options.storage) == "disk"
-        text += ", on disk" if on_disk else ""
+        text += (", on disk" if on_disk else "") + (", persistent" if spec.persistent else "")
         return _Plan(spec, name, kind, init, text, own_parts(spec.space, self.homes), on_disk)
 
     def _share(self, plan: _Plan, id_: str) -> SharedTable:
@@ -281,6 +299,7 @@ class SharedTables:
 
     def close(self) -> None:
         """This rank lets go of all tables. Safe to call twice."""
+        self._ended += [] if self._ended else self.persistent
         for entry in list(self._open.values()):
             entry.table.close()
 

@@ -16,8 +16,10 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, CheckpointIO
 from glt_lightning.embedding import DistEmbedding
 from glt_lightning.embedding.combined import sparse_optimizers
 from glt_lightning.embedding.dist_embedding import MARKER
-from glt_lightning.errors import OptionError
-from glt_lightning.tensors.saved import RowsToSave, write_rows
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors.dist_snapshot import load_persistent, persistent_rows
+from glt_lightning.tensors.saved import RowsToSave, open_saved, write_rows
 
 
 class RowCheckpointIO(CheckpointIO):
@@ -27,8 +29,14 @@ class RowCheckpointIO(CheckpointIO):
     Only rank 0 writes: it reads the tables, of other hosts too, while the others wait for it.
     """
 
-    def __init__(self, inner: CheckpointIO, trainer: Trainer, embeddings: Mapping[str, DistEmbedding]) -> None:
-        self.inner, self._trainer, self.embeddings = inner, trainer, dict(embeddings)
+    def __init__(
+        self,
+        inner: CheckpointIO,
+        trainer: Trainer,
+        embeddings: Mapping[str, DistEmbedding],
+        graph: DistGraph | None = None,
+    ) -> None:
+        self.inner, self._trainer, self.embeddings, self.graph = inner, trainer, dict(embeddings), graph
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         if "://" in str(path) or storage_options is not None:
@@ -38,8 +46,17 @@ class RowCheckpointIO(CheckpointIO):
         target, nonce = Path(os.path.abspath(path)), secrets.token_hex(8)
         folder = _folder(target, nonce)
         target.parent.mkdir(parents=True, exist_ok=True)
-        graph = next(iter(self.embeddings.values())).rows.held.graph
-        digest = write_rows(folder, self._tables(with_states="optimizer_states" in checkpoint), graph)
+        tables = self._tables(with_states="optimizer_states" in checkpoint)
+        if self.graph is not None:
+            tensors = persistent_rows(self.graph)
+            if both := {each.name for each in tables}.intersection(each.name for each in tensors):
+                raise OptionError(
+                    f"tensor {min(both)!r}: an embedding has this name, too. Give the tensor another one."
+                )
+            tables += tensors
+            checkpoint[MARKER] = {"names": [each.name for each in tensors]}
+        graphs = [each.rows.held.graph for each in self.embeddings.values()]
+        digest = write_rows(folder, tables, graphs[0] if self.graph is None else self.graph.hash)
         for marker in _markers(checkpoint):
             marker.update(nonce=nonce, index=digest, folder=str(folder))
         try:
@@ -65,7 +82,18 @@ class RowCheckpointIO(CheckpointIO):
             if "nonce" in marker:  # where it lies now: checkpoints are moved
                 folder = _folder(Path(os.path.realpath(path)), str(marker["nonce"]))
                 marker.update(folder=str(folder), lenient=lenient)
+        if self.graph is not None:
+            self._load_tensors(checkpoint.get(MARKER), str(path), lenient)
         return checkpoint
+
+    def _load_tensors(self, found: Any, path: str, lenient: bool) -> None:
+        assert self.graph is not None
+        if found is not None:
+            load_persistent(self.graph, open_saved(found), found["names"], strict=not lenient)
+        elif not lenient:
+            raise DataError(
+                f"{path}: it has no persistent tensors. With strict_loading=False they are left as they are."
+            )
 
     def remove_checkpoint(self, path: str | Path) -> None:
         self.inner.remove_checkpoint(path)
@@ -82,9 +110,19 @@ def save_rows_of(trainer: Trainer, embeddings: Mapping[str, DistEmbedding]) -> N
         io = io.inner
     if isinstance(io, AsyncCheckpointIO):
         raise OptionError(
-            "AsyncCheckpointIO: rows of embeddings change while it writes. Leave it out, or train without DistEmbedding."
+            "AsyncCheckpointIO: rows of embeddings change while it writes. Leave it out, or train without DistEmbedding and "
+            "persistent tensors."
         )
     trainer.strategy.checkpoint_io = RowCheckpointIO(io, trainer, embeddings)
+
+
+def save_tensors_of(trainer: Trainer, graph: DistGraph) -> None:
+    """Has the checkpoints of this Trainer have the persistent tensors of its graph."""
+    if not isinstance(trainer.strategy.checkpoint_io, RowCheckpointIO):
+        save_rows_of(trainer, {})
+    io = trainer.strategy.checkpoint_io
+    assert isinstance(io, RowCheckpointIO)
+    io.graph = graph
 
 
 def _folder(checkpoint: Path, nonce: str) -> Path:
@@ -103,6 +141,6 @@ def _markers(checkpoint: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     states = checkpoint.get("state_dict", {})
     optimizers = checkpoint.get("optimizer_states", [])
     inner = [each for state in optimizers for each in state.get("sparse", ())]
-    for state in (*states.values(), *optimizers, *inner):
+    for state in (checkpoint, *states.values(), *optimizers, *inner):
         if isinstance(state, dict) and isinstance(state.get(MARKER), dict):
             yield state[MARKER]
