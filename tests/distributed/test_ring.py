@@ -262,3 +262,24 @@ def test_context_of_one_worker() -> None:
     assert dist.get_context() is None
     with pytest.raises(OptionError, match="expected 0 <= rank < 2"):
         dist.init_worker_group(2, 2)
+
+
+def test_a_dataset_of_tensors_and_a_random_split(out: Path, opened: list[Any]) -> None:
+    data = dist.DistDataset(whole_node_labels=torch.arange(NODES) * 10)
+    data.init_graph(ring_edges(), torch.arange(2 * NODES) + 100, graph_mode="CPU")
+    data.init_node_features(torch.arange(NODES)[:, None])
+    opened.append(
+        loader := dist.DistNeighborLoader(data, [2], SEEDS, batch_size=6, with_edge=True, collect_features=True)
+    )
+    (batch,) = loader
+    assert torch.equal(batch.y, batch.node * 10)
+    assert torch.equal(batch.x[:, 0].long(), batch.node)
+    assert torch.equal(ring_edges()[:, batch.edge - 100], batch.node[batch.edge_index].flip(0))
+    parts = [dataset(out, part) for part in range(2)]
+    for each in parts:
+        each.random_node_split(0.25, 3)
+        assert (len(each.val_idx), len(each.test_idx)) == (5, 3)
+    ids = [i for each in parts for split in each.node_split for i in split.tolist()]
+    assert sorted(ids) == list(range(NODES))
+    with pytest.raises(OptionError, match=r"no partition folder\. Call load"):
+        dist.DistNeighborLoader(dist.DistDataset(), [1], SEEDS)

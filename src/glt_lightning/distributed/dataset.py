@@ -6,22 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
+from glt_lightning.glt.dataset import Dataset, split_at_random
 from glt_lightning.glt.given import read_labels
 from glt_lightning.types import NodeType
 
 
-class DistDataset:
-    """A partition folder of ours, and labels of all nodes.
+class DistDataset(Dataset):
+    """A partition folder of ours, and labels of all nodes; or, for a script of one process, the tensors of a `Dataset`.
 
-    Nothing is copied: the arrays are mapped, by all processes of a host together. ``load`` says which part this process maps;
-    a script of one process maps all.
+    Of a folder nothing is copied: the arrays are mapped, by all processes of a host together. ``load`` says which part this
+    process maps; a script of one process maps all.
 
-    edge_dir: of the loaders over it, as a default.  The other arguments are those of a graph in memory, which is not taken here.
+    whole_node_labels: labels by id.  edge_dir: as of a `Dataset`.  node_split: (train, val, test) ids.  The other arguments are
+    those of parts in memory, which are not taken.
     """
 
     def __init__(
@@ -34,8 +38,10 @@ class DistDataset:
         whole_node_labels: Any = None,
         *,
         edge_dir: str = "out",
+        node_split: Any = None,
         **in_memory: Any,
     ) -> None:
+        super().__init__(node_labels=whole_node_labels, edge_dir=edge_dir, node_split=node_split)
         given = {
             "graph_partition": graph_partition,
             "node_feature_partition": node_feature_partition,
@@ -46,14 +52,13 @@ class DistDataset:
             raise OptionError(
                 f"DistDataset: {unusable[0]}: parts in memory are not taken, because the processes of a host share mapped "
                 "files. Write a folder with glt.partition.RandomPartitioner(...).partition() and load() it; for one process "
-                "glt.data.Dataset takes tensors."
+                "init_graph() takes tensors."
             )
-        self.edge_dir, self.num_partitions, self.partition_idx = edge_dir, num_partitions, partition_idx
+        self.num_partitions, self.partition_idx = num_partitions, partition_idx
         self.loaders = 0  # made so far
         self._folder: Path | None = None
         self._parts: tuple[int, ...] = ()
-        self._given_labels = whole_node_labels
-        self._opened: dict[tuple[int, ...] | None, LocalPartition] = {}
+        self._mapped: dict[tuple[int, ...] | None, LocalPartition] = {}
         self._labels: dict[NodeType, Tensor] = {}
 
     def load(
@@ -88,14 +93,8 @@ class DistDataset:
                 f"partition_idx: {self._folder} has the parts 0 to {manifest.num_parts - 1}, got {unknown[0]}."
             )
         self._parts, self.num_partitions, self.partition_idx = tuple(sorted(set(parts))), manifest.num_parts, parts[0]
-        labels = whole_node_label_file if whole_node_label_file is not None else self._given_labels
+        labels = whole_node_label_file if whole_node_label_file is not None else self.node_labels
         self._labels = {} if labels is None else read_labels(labels, manifest.schema)
-
-    def load_vineyard(self, *_: Any, **__: Any) -> None:
-        """Refused: vineyard is not read."""
-        raise OptionError(
-            "load_vineyard: vineyard is not read. Export the graph, and partition the files: docs/data.md."
-        )
 
     @property
     def folder(self) -> Path:
@@ -113,19 +112,33 @@ class DistDataset:
         return self._parts
 
     @property
-    def node_labels(self) -> dict[NodeType, Tensor]:
-        """Labels that are not in the folder."""
+    def labels_beside(self) -> dict[NodeType, Tensor]:
+        """Labels that are not in the partition."""
+        if self._folder is None and self.node_labels is not None:
+            return read_labels(self.node_labels, self.open().schema)
         return self._labels
 
-    def open(self, *, whole: bool) -> LocalPartition:
-        """The mapped parts: all of them, or this process's own."""
+    def random_node_split(self, num_val: float, num_test: float) -> None:
+        """Splits the nodes of this process's parts; without a folder, all nodes."""
+        if self._folder is None:
+            super().random_node_split(num_val, num_test)
+            return
+        ids = [each for each in self.map(whole=False).mapped_user_ids(0) if each is not None]
+        if len(self.manifest.schema.node_types) > 1:
+            raise OptionError("random_node_split: in a heterogeneous graph give init_node_split ids of one node type.")
+        self.node_split = split_at_random(torch.from_numpy(np.concatenate(ids).astype("i8")), num_val, num_test)
+
+    def map(self, *, whole: bool) -> LocalPartition:
+        """The mapped parts: all of them, or this process's own. Of tensors, the graph as one part."""
+        if self._folder is None and self.graph is not None:
+            return self.open()
         parts = None if whole else self._parts
-        if parts not in self._opened:
-            self._opened[parts] = LocalPartition.open(self.folder, parts=parts)
-        return self._opened[parts]
+        if parts not in self._mapped:
+            self._mapped[parts] = LocalPartition.open(self.folder, parts=parts)
+        return self._mapped[parts]
 
     def close(self) -> None:
         """Releases the maps. Safe to call twice."""
-        for each in self._opened.values():
+        for each in self._mapped.values():
             each.close()
-        self._opened.clear()
+        self._mapped.clear()

@@ -76,7 +76,8 @@ class DistLoader(GLTLoader):
         except BaseException:
             self.close()
             raise
-        self._fields = replace(fields, with_edge=with_edge, labels=place.labels, labelled=place.labelled)
+        ours = {"labels": place.labels, "labelled": place.labelled, "edge_ids": place.edge_ids}
+        self._fields = replace(fields, with_edge=with_edge, **ours)
 
     def shutdown(self) -> None:
         """Ends its iterations. Its sampler goes on where other processes may ask it for rows, until they have all ended, too."""

@@ -42,6 +42,7 @@ class Place:
     labelled: frozenset[NodeType] = frozenset()
     sampling: dict[str, Any] = field(default_factory=dict)
     pin_memory: bool = False
+    edge_ids: Any = None  # of `GLTFields`
 
 
 def place_of(data: Any, options: AnyWorkerOptions) -> Place:
@@ -59,7 +60,7 @@ def place_of(data: Any, options: AnyWorkerOptions) -> Place:
             f"{session.context.role.name.lower()}. Give RemoteDistSamplingWorkerOptions on clients."
         )
     graph, ranks = _mapped(data, options, session)
-    own = data.node_labels
+    own = data.labels_beside
     return Place(
         graph,
         ranks,
@@ -67,6 +68,7 @@ def place_of(data: Any, options: AnyWorkerOptions) -> Place:
         frozenset(own),
         _sampling(options),
         options.pin_memory and torch.cuda.is_available(),
+        None if data.graph is None else data.fields().edge_ids,
     )
 
 
@@ -74,7 +76,8 @@ def _mapped(
     data: DistDataset, options: AnyWorkerOptions, session: Session | None
 ) -> tuple[LocalPartition | SampledGraph, Ranks]:
     if session is None or session.context.world_size == 1:
-        return data.open(whole=True), Ranks()
+        return data.map(whole=True), Ranks()
+    _ = data.folder  # tensors are for one process
     session.timeout_s = options.rpc_timeout
     session.join_workers(*options.address())
     assert session.group is not None
@@ -82,13 +85,13 @@ def _mapped(
     mine = {"parts": list(data.parts), "of": data.num_partitions}
     everyone = [json.loads(text) for text in session.group.exchange(json.dumps(mine))]
     if all(len(each["parts"]) == each["of"] for each in everyone):
-        return data.open(whole=True), ranks
+        return data.map(whole=True), ranks
     if missing := sorted(set(range(data.num_partitions)) - {p for each in everyone for p in each["parts"]}):
         raise OptionError(
             f"partition_idx: no worker has part {missing[0]} of {data.num_partitions}. Start a worker for each part, or give "
             f"several to one: DistDataset.load(..., partition_idx=[{data.parts[0]}, {missing[0]}])."
         )
-    partition = data.open(whole=False)
+    partition = data.map(whole=False)
     link = session.link("worker")
     silence_s = session.cluster.peer_silence_s
     return HostsGraph(partition, link, session.own_host(), _end_by_deadline(session), silence_s), ranks

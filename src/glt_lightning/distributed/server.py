@@ -84,7 +84,7 @@ class DistServer:
         return [self._dataset.num_partitions, self._dataset.partition_idx, *types]
 
     def get_node_label(self, node_type: str | None, index: Tensor) -> Tensor:
-        own = self._dataset.node_labels
+        own = self._dataset.labels_beside
         kind = self._node_type(node_type)
         return own[kind][index] if kind in own else self._attribute(kind, "y", index)
 
@@ -110,7 +110,7 @@ class DistServer:
 
     def get_labelled_types(self) -> list[str]:
         """Node types with labels that are not in the partition."""
-        return sorted(self._dataset.node_labels)
+        return sorted(self._dataset.labels_beside)
 
     def _node_type(self, given: str | None) -> str:
         types = self._hosted.graph.schema.node_types

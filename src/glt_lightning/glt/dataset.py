@@ -120,12 +120,7 @@ class Dataset:
         """Splits the labelled nodes, by torch's generator. num_val, num_test: numbers, or shares below 1."""
         if isinstance(self.graph, Mapping):
             raise OptionError("random_node_split: in a heterogeneous graph give init_node_split ids of one node type.")
-        count = self._num_nodes()[NODE]
-        val, test = (int(n * count) if n < 1 else int(n) for n in (num_val, num_test))
-        if val + test > count:
-            raise OptionError(f"random_node_split: {val} + {test} nodes of {count}.")
-        order = torch.randperm(count)
-        self.node_split = (order[val + test :], order[:val], order[val : val + test])
+        self.node_split = split_at_random(torch.arange(self._num_nodes()[NODE]), num_val, num_test)
 
     train_idx = property(lambda self: None if self.node_split is None else self.node_split[0])
     val_idx = property(lambda self: None if self.node_split is None else self.node_split[1])
@@ -226,6 +221,16 @@ class Dataset:
     def _has_edge_feature(self, edge_type: EdgeType) -> bool:
         given = self.edge_features
         return given is not None and (edge_type in given if isinstance(given, Mapping) else True)
+
+
+def split_at_random(ids: Tensor, num_val: float, num_test: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(train, val, test) ids, by torch's generator. num_val, num_test: numbers, or shares below 1."""
+    count = len(ids)
+    val, test = (int(n * count) if n < 1 else int(n) for n in (num_val, num_test))
+    if val + test > count:
+        raise OptionError(f"random_node_split: {val} for validation and {test} for test of {count} nodes.")
+    order = ids[torch.randperm(count)]
+    return order[val + test :], order[:val], order[val : val + test]
 
 
 def _each(given: Any, make: Callable[[Any, Any], Any]) -> Any:
