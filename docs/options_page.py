@@ -15,6 +15,16 @@ import yaml  # type: ignore[import-untyped]
 
 from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor
 from glt_lightning.errors import OptionError
+from glt_lightning.launch import (
+    LaunchConfig,
+    LaunchDefaults,
+    LaunchHost,
+    LaunchLimits,
+    LaunchPartition,
+    LaunchRestarts,
+    LaunchSecurity,
+    LaunchServer,
+)
 from glt_lightning.options import (
     CacheOptions,
     ClusterOptions,
@@ -43,9 +53,22 @@ GROUPS: dict[str, type] = {
     "cluster.security": SecurityOptions,
     "cluster.tensors": TensorOptions,
     "layerwise": LayerwiseOptions,
+    "launch": LaunchConfig,
+    "launch.defaults": LaunchDefaults,
+    "launch.hosts": LaunchHost,
+    "launch.servers": LaunchServer,
+    "launch.partition": LaunchPartition,
+    "launch.security": LaunchSecurity,
+    "launch.restarts": LaunchRestarts,
+    "launch.limits": LaunchLimits,
     "model, GraphSAGE": GraphSAGE,
     "model, NodePredictor": NodePredictor,
     "model, LinkPredictor": LinkPredictor,
+}
+REQUIRED: dict[type, dict[str, Any]] = {  # without which there is no object whose defaults could be read
+    LaunchConfig: {"command": "fit", "hosts": ["n0"], "run_config": "run.yaml"},
+    LaunchHost: {"host": "n0"},
+    LaunchServer: {"host": "g0"},
 }
 HEAD = """# Options
 
@@ -158,7 +181,7 @@ def _least(kind: type, name: str, hint: Any) -> str:
         return ""
     for value in _INTEGERS:
         try:
-            kind(**{name: value})
+            kind(**REQUIRED.get(kind, {}) | {name: value})
         except OptionError:
             continue
         return f" >= {value}"
@@ -168,7 +191,9 @@ def _least(kind: type, name: str, hint: Any) -> str:
 def _default(kind: type, parameter: inspect.Parameter) -> str:
     if parameter.default is inspect.Parameter.empty:
         return ""
-    default = getattr(kind(), parameter.name) if dataclasses.is_dataclass(kind) else parameter.default
+    default = parameter.default
+    if dataclasses.is_dataclass(kind) and parameter.name != "run_config":
+        default = getattr(kind(**REQUIRED.get(kind, {})), parameter.name)
     text = yaml.safe_dump(default, default_flow_style=True, width=1000).splitlines()[0]
     return f"`{text}`"
 

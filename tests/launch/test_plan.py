@@ -56,6 +56,7 @@ def job(**more: Any) -> LaunchConfig:
         ({"limits": {"stop_s": 0}}, "limits.stop_s: expected seconds > 0, got 0"),
         ({"restarts": {"job": -1}}, "restarts.job: expected an integer >= 0"),
         ({"name": "../x"}, "name: expected letters"),
+        ({"engine": "here", "restarts": {"job": 1}}, "restarts.job: got 1 with engine here"),
     ],
 )
 def test_wrong_options(given: dict[str, Any], message: str) -> None:

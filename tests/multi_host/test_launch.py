@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shutil
 import signal
 import sys
@@ -171,6 +173,7 @@ def test_parts_are_copied_and_checked(tmp_path, cluster, whole):
 
 _DYING = """
 import os
+import re
 from lightning.pytorch import Callback
 
 class Dying(Callback):
@@ -235,3 +238,82 @@ def test_the_link_of_a_host_is_down(tmp_path, cluster, whole):
         finally:
             cluster.made.heal(1)
     assert any(line.startswith("launch| error: host") for line in lines), lines
+
+
+def wait_for(run: Run, text: str, count: int = 1) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while run.output.count(text) < count:
+        assert run.popen.poll() is None, run.output
+        assert time.monotonic() < deadline, run.output
+        time.sleep(0.05)
+
+
+def test_a_graph_server_that_is_killed_twice(tmp_path, cluster, whole, calm):
+    given = launch_file(cluster, tmp_path)
+    server, trainer = given["hosts"]
+    given |= {"servers": [server], "hosts": [trainer | {"devices": 2}], "partition": {"dir": str(whole)}}
+    with launched(cluster, tmp_path, given, epochs=20) as run:
+        for times in (1, 2):
+            wait_for(run, f"glt: epoch {3 * times}:")
+            (pid,) = (p for p in cluster.made.processes(0) if b"\0serve\0" in Path(f"/proc/{p}/cmdline").read_bytes())
+            os.kill(pid, signal.SIGKILL)
+            wait_for(run, "server0: the graph server ended (status 137) and starts again", times)
+        assert run.wait(LIMIT_S) == 0, run.output
+    same(weights(Path(trainer["dir"])), calm(20))
+
+
+_DYING_ONCE = """
+import os
+import re
+from pathlib import Path
+from lightning.pytorch import Callback
+
+class DyingOnce(Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        mark = Path(trainer.default_root_dir, "died")
+        if trainer.global_rank == 1 and trainer.current_epoch == 1 and batch_idx == 2 and not mark.exists():
+            mark.touch()
+            os._exit(9)
+"""
+
+
+def test_the_job_starts_again_from_its_last_checkpoint(tmp_path, cluster, whole, calm):
+    (tmp_path / "own_callback.py").write_text(_DYING_ONCE)
+    root = tmp_path / "shared"
+    args = ["--trainer.callbacks", "own_callback.DyingOnce", "--trainer.default_root_dir", str(root)]
+    given = launch_file(cluster, tmp_path, files=["own_callback.py"], args=args, restarts={"job": 1})
+    place_parts(given, whole)
+    with launched(cluster, tmp_path, given) as run:
+        assert run.wait(2 * LIMIT_S) == 0, run.output
+        assert "the job starts again from its last checkpoint (1 of restarts.job)" in run.output
+    same(weights(root), calm(2))
+
+
+def test_a_script_of_ones_own(tmp_path, cluster):
+    (tmp_path / "own.py").write_text("import os, sys; print('rank', os.environ['RANK'], sys.argv[1:])")
+    given = launch_file(cluster, tmp_path, command="own.py", args=["a b", "{node_rank}"])
+    del given["config"]
+    with launched(cluster, tmp_path, given) as run:
+        assert run.wait(LIMIT_S) == 0, run.output
+    for number in range(2):
+        assert f"host{number}:{number}| rank {number} ['a b', '{number}']" in run.output
+
+
+def test_a_newcomer_follows_the_page(tmp_path, cluster):
+    """The files and commands of docs/launch.md as they are, but for names of hosts and folders."""
+    text = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+    text = text.replace("/shared/products", f"{tmp_path}/shared").replace("/data/products", "parts")
+    files = dict(re.findall(r"```yaml\n# (\w+\.yaml)\n(.*?)```", text, re.S))
+    (commands,) = (block.splitlines() for block in re.findall(r"```\n(glt-lightning partition.*?)```", text, re.S))
+    assert len(commands) == 3
+    (tmp_path / "run.yaml").write_text(files["run.yaml"])
+    given = yaml.safe_load(files["cluster.yaml"])
+    here = launch_file(cluster, tmp_path)
+    given |= {name: here[name] for name in ("ssh_command", "defaults", "hosts")}
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(given))
+    for command in commands:
+        argv = [sys.executable, "-m", "glt_lightning", *command.split()[1:]]
+        with started(cluster.made.command(_LAUNCHER, argv), cwd=tmp_path, env=ONE_THREAD) as run:
+            assert run.wait(LIMIT_S) == 0, run.output
+    assert "best val_acc" in run.output, run.output
+    assert list(Path(given["hosts"][0]["dir"], "checkpoints").glob("last*.ckpt"))

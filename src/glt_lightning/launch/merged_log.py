@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +20,7 @@ class MergedLog:
     def __init__(self, folder: Path, terminal: IO[str]) -> None:
         self._folder, self._terminal = folder, terminal
         self._files: dict[str, IO[str]] = {}
+        self._lock = threading.Lock()  # output comes from several threads
         self._tails: dict[tuple[str, str], deque[str]] = {}
 
     def add(self, host: str, process: str, text: str, first_rank: int = 0) -> None:
@@ -43,14 +46,16 @@ class MergedLog:
 
     def _put(self, host: str, lines: Iterable[str]) -> None:
         text = "".join(lines)
-        if host not in self._files:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            name = host.replace("/", "_").replace(":", "-")
-            self._files[host] = (self._folder / f"{name}.log").open("a", encoding="utf-8", errors="replace")
-        self._files[host].write(text)
-        self._files[host].flush()
-        self._terminal.write(text)
-        self._terminal.flush()
+        with self._lock:
+            if host not in self._files:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                name = host.replace("/", "_").replace(":", "-")
+                self._files[host] = (self._folder / f"{name}.log").open("a", encoding="utf-8", errors="replace")
+            self._files[host].write(text)
+            self._files[host].flush()
+            with contextlib.suppress(BrokenPipeError):  # `launch | head`: the files have it all
+                self._terminal.write(text)
+                self._terminal.flush()
 
 
 def _named(host: str, process: str, line: str, first_rank: int) -> tuple[str, str]:

@@ -150,7 +150,7 @@ class LaunchConfig:
             starts the others.
         defaults: What holds for each host that does not say otherwise.
         servers: Hosts that run graph servers. Empty: those that train hold the graph.
-        strategy: Strategy of the trainer. None: ``glt_server_client`` with servers, else ``glt_worker``.
+        strategy: Strategy of the trainer. None: ``glt_server_client`` with servers, else the configuration's, or ``glt_worker``.
         master_port: Port at which the ranks meet, on the first host.
         partition: Where the partition of the graph is.
         security: Certificates and the secret of the job.
@@ -279,6 +279,11 @@ def _check_hosts(config: LaunchConfig) -> None:
         twice = next((key[0] for key in keys if keys.count(key) > 1), None)
         if twice is not None:
             raise OptionError(f"{name}: {twice} is listed twice. List each host once.")
+    if config.engine == "here" and config.restarts.job and len(config.hosts) > 1:
+        raise OptionError(
+            f"restarts.job: got {config.restarts.job} with engine here, which would start this host again and no other. Use "
+            "engine ssh, or let the tool that runs launch start the job again."
+        )
     counts = {place.host: place.num_devices for place in config.trainers}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{host} {count}" for host, count in counts.items())

@@ -238,6 +238,8 @@ class Remote:
                 await self._take(decode(line))
         except TimeoutError:
             reason = f"no message for {silence_s:g} s (3 x limits.heartbeat_s)"
+        except OSError as error:
+            reason = f"its output cannot be written here: {error}"
         except (MessageError, ValueError) as error:
             reason = f"its answer is no message of an agent: {error}"
         if self._closing:
@@ -300,7 +302,7 @@ class Remote:
         status = self._process.returncode
         said = next((line for line in reversed(self._stderr) if line.strip()), "")
         ended = "" if status is None else f" with status {status}"
-        return f"{ended}: {said}" if said else ended
+        return f"{ended}: {said.rstrip('.')}" if said else ended
 
     def _advice(self) -> str:
         if any("No module named" in line and "glt_lightning" in line for line in self._stderr):

@@ -29,10 +29,18 @@ class Preflight:
 
     async def check(self, remotes: Sequence[Remote]) -> None:
         """Raises `LaunchError` after all findings have been logged."""
-        async with asyncio.timeout(self._config.limits.copy_s if self._verify else self._config.limits.start_s):
-            facts = await asyncio.gather(*(self._facts(remote) for remote in remotes))
-            found = findings(self._config, facts)
-            found += await self._reach(remotes)
+        limits, answered = self._config.limits, set[str]()
+        name, seconds = ("copy_s", limits.copy_s) if self._verify else ("start_s", limits.start_s)
+        try:
+            async with asyncio.timeout(seconds):
+                facts = await asyncio.gather(*(self._facts(remote, answered) for remote in remotes))
+                found = findings(self._config, facts)
+                found += await self._reach(remotes)
+        except TimeoutError:
+            silent = ", ".join(remote.machine.name for remote in remotes if remote.machine.name not in answered)
+            raise LaunchError(
+                f"the checks took longer than {seconds:g} s (limits.{name}){f'; no answer from {silent}' if silent else ''}."
+            ) from None
         for each in found:
             self._log.say(str(each))
         faults = sum(not each.warning for each in found)
@@ -42,9 +50,10 @@ class Preflight:
             )
         self._log.say(f"checked {len({remote.machine.host for remote in remotes})} hosts")
 
-    async def _facts(self, remote: Remote) -> HostFacts:
+    async def _facts(self, remote: Remote, answered: set[str]) -> HostFacts:
         process = _process(remote.machine, "facts")
         found = await remote.ask(process, question(self._config, remote.machine, verify=self._verify))
+        answered.add(remote.machine.name)
         return HostFacts(remote.machine, found, remote.offset_s or 0.0)
 
     async def _reach(self, remotes: Sequence[Remote]) -> list[Finding]:
@@ -98,7 +107,9 @@ class Preflight:
             for (name, door), error in zip(names, answer["errors"], strict=True)
             if error is not None
         ]
-        return found + self._of_checkpoints(mine, answer["marked"])
+        return found + self._of_checkpoints(
+            mine, answer["marked"] if self._config.trainers[0].name in answers else None
+        )
 
     def _of_checkpoints(self, machine: Machine, marked: bool | None) -> list[Finding]:
         if marked is not False or machine.number == 0:

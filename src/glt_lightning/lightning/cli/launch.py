@@ -73,6 +73,7 @@ def _with_files(argv: Sequence[str]) -> list[str]:
 
 
 def _run(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # output of hosts may be in any language
     with closing(MergedLog(Path(run), sys.stdout)) as log:
         here(config)  # an error before anything is made
         if made := make_certificates(config):
