@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from glt_lightning.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from glt_lightning.launch.batch import LaunchKubernetes as LaunchKubernetes, LaunchSlurm as LaunchSlurm
     from glt_lightning.launch.hosts import (
         LaunchDefaults as LaunchDefaults,
         LaunchHost as LaunchHost,
@@ -27,10 +28,12 @@ _HOMES = {
     "LaunchConfig": "glt_lightning.launch.options",
     "LaunchDefaults": "glt_lightning.launch.hosts",
     "LaunchHost": "glt_lightning.launch.hosts",
+    "LaunchKubernetes": "glt_lightning.launch.batch",
     "LaunchLimits": "glt_lightning.launch.options",
     "LaunchPartition": "glt_lightning.launch.options",
     "LaunchRestarts": "glt_lightning.launch.options",
     "LaunchSecurity": "glt_lightning.launch.options",
+    "LaunchSlurm": "glt_lightning.launch.batch",
     "LaunchServer": "glt_lightning.launch.hosts",
 }
 __all__ = [*_HOMES]

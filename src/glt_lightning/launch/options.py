@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from glt_lightning.errors import OptionError
+from glt_lightning.launch.batch import LaunchKubernetes, LaunchSlurm, check_engine
 from glt_lightning.launch.checks import check_port
 from glt_lightning.launch.hosts import LaunchDefaults, LaunchHost, LaunchServer, server_machine, trainer_machine
 from glt_lightning.launch.machine import Machine
 from glt_lightning.options.checks import above_zero, as_options, at_least, one_of
 
 COMMANDS = ("fit", "validate", "test", "predict", "embed")  # subcommands that run on all trainers
-ENGINES = ("ssh", "here")
+FILE_ENGINES = ("slurm", "kubernetes")  # a file is written for the cluster, which starts the job
+ENGINES = ("ssh", "here", *FILE_ENGINES)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -139,13 +141,14 @@ class LaunchConfig:
 
     Attributes:
         command: ``fit``, ``validate``, ``test``, ``predict``, ``embed``, or a Python script of your own.
-        hosts: Hosts that train, in the order of their ranks.
+        hosts: Hosts that train, in the order of their ranks. Empty where the engine chooses them.
         run_config: Configuration of the command; in a launch file it is called ``config``. It is copied to each host.
         name: Name of the run; its logs are in ``runs/NAME/TIME``.
         args: Further arguments of the command. For a script, ``{node_rank}``, ``{num_nodes}``, ``{devices}``,
             ``{master_addr}``, ``{master_port}`` and ``{host}`` are replaced.
         files: Files and folders, below the current folder, that are copied to each host, too.
-        engine: ``ssh``; ``here`` starts, without ssh, only what belongs to this host.
+        engine: ``ssh``; ``here`` starts, without ssh, only what belongs to this host; ``slurm`` and ``kubernetes`` write a file
+            for the cluster.
         ranks: ``torchrun`` starts a process for each device; ``script`` starts one process for each host, and the script
             starts the others.
         defaults: What holds for each host that does not say otherwise.
@@ -157,6 +160,8 @@ class LaunchConfig:
         restarts: How often what ended is started again.
         limits: Deadlines.
         ssh_command: The ssh client and its options.
+        slurm: The job of SLURM, with engine ``slurm``.
+        kubernetes: The JobSet of Kubernetes, with engine ``kubernetes``.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -168,12 +173,12 @@ class LaunchConfig:
     """
 
     command: str
-    hosts: list[LaunchHost]
+    hosts: list[LaunchHost] = field(default_factory=list)
     run_config: str | None = None
     name: str = "run"
     args: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    engine: Literal["ssh", "here"] = "ssh"
+    engine: Literal["ssh", "here", "slurm", "kubernetes"] = "ssh"
     ranks: Literal["torchrun", "script"] = "torchrun"
     defaults: LaunchDefaults = _DEFAULTS
     servers: list[LaunchServer] = field(default_factory=list)
@@ -184,6 +189,8 @@ class LaunchConfig:
     restarts: LaunchRestarts = _RESTARTS
     limits: LaunchLimits = _LIMITS
     ssh_command: list[str] = field(default_factory=lambda: ["ssh"])
+    slurm: LaunchSlurm | None = None
+    kubernetes: LaunchKubernetes | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, type[Any]] = {
@@ -204,8 +211,14 @@ class LaunchConfig:
             raise OptionError(f"name: expected letters, digits, '.', '_' and '-', got {self.name!r}.")
         if not self.ssh_command or not all(self.ssh_command):
             raise OptionError("ssh_command: expected the ssh client and its options, such as [ssh]; got nothing.")
+        for name, batch in (("slurm", LaunchSlurm), ("kubernetes", LaunchKubernetes)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, as_options(batch, name, getattr(self, name)))
         _check_command(self)
-        _check_hosts(self)
+        groups = {"slurm": self.slurm, "kubernetes": self.kubernetes}
+        check_engine(self.engine, groups, [*self.hosts, *self.servers], self.defaults)
+        if self.engine not in FILE_ENGINES:
+            _check_hosts(self)
 
     @property
     def is_script(self) -> bool:
@@ -216,6 +229,11 @@ class LaunchConfig:
     def devices(self) -> int:
         """Trainer processes of each host."""
         return self.trainers[0].num_devices
+
+    def on(self, hosts: Sequence[str], servers: Sequence[LaunchServer]) -> LaunchConfig:
+        """The same job on hosts that the engine has chosen."""
+        listed = [LaunchHost(host=host) for host in hosts]
+        return replace(self, engine="here", slurm=None, kubernetes=None, hosts=listed, servers=list(servers))
 
     @property
     def world_size(self) -> int:

@@ -42,7 +42,7 @@ def server_process(config: LaunchConfig, machine: Machine) -> Process:
 
 def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bool = False) -> Process:
     """What trains on a host: torchrun with its ranks, or a script. run: folder of the run on the host."""
-    words = [config.command, *_filled(config, machine)] if config.is_script else _command(config, machine, resume)
+    words = command_of(config, machine, resume)
     env = {**_UNBUFFERED, **machine.env}
     if machine.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, machine.gpus))
@@ -57,8 +57,10 @@ def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bo
     return Process("trainer", [*argv, *([] if config.is_script else ["-m"]), *words], env, failure)
 
 
-def _command(config: LaunchConfig, machine: Machine, resume: bool) -> list[str]:
-    """``glt_lightning fit ...``. The shape of the job comes last, so that no argument changes it."""
+def command_of(config: LaunchConfig, machine: Machine, resume: bool = False) -> list[str]:
+    """``glt_lightning fit ...``, or the script. The shape of the job comes last, so that no argument changes it."""
+    if config.is_script:
+        return [config.command, *_filled(config, machine)]
     words = ["glt_lightning", config.command, "--config", target_of(config.run_config)]
     if (strategy := strategy_of(config)) is not None:
         words += ["--trainer.strategy", strategy]

@@ -18,10 +18,11 @@ from glt_lightning.launch.config_file import read_launch_file
 from glt_lightning.launch.files import files_for, files_for_all, make_certificates
 from glt_lightning.launch.job import LaunchedJob, here
 from glt_lightning.launch.merged_log import MergedLog
-from glt_lightning.launch.options import LaunchConfig
+from glt_lightning.launch.options import FILE_ENGINES, LaunchConfig
 from glt_lightning.launch.plan import server_process, trainer_process
 from glt_lightning.launch.preflight.check import Preflight
 from glt_lightning.launch.remote import agent_command
+from glt_lightning.lightning.cli.launch_files import write_job
 from glt_lightning.lightning.cli.messages import OneLineParser
 
 _DESCRIPTION = (
@@ -38,13 +39,18 @@ def run_launch(argv: Sequence[str], prog: str) -> None:
     parser.add_argument("--check", action="store_true", help="Check all hosts, and start nothing.")
     parser.add_argument("--verify", action="store_true", help="Check every byte of the partition, too.")
     parser.add_argument("--copy", action="store_true", help="First copy to each host the parts that it needs.")
+    parser.add_argument("--submit", action="store_true", help="With engine slurm: hand the job script to sbatch.")
     parser.add_class_arguments(LaunchConfig, None, as_group=False)
     given = parser.parse_args(_with_files(argv))
-    flags = {name: given.pop(name) for name in ("dry_run", "check", "verify", "copy")}
+    flags = {name: given.pop(name) for name in ("dry_run", "check", "verify", "copy", "submit")}
     given.pop("config", None)
     config = parser.instantiate_classes(Namespace(given))
     job = LaunchConfig(**{name: config[name] for name in vars(config)})
     run = f"runs/{job.name}/{time.strftime('%Y%m%d-%H%M%S')}"
+    if job.engine in FILE_ENGINES:
+        sys.exit(write_job(job, run, flags))
+    if flags["submit"]:
+        raise OptionError(f"--submit: only for engine slurm; the engine is {job.engine}. Drop the flag.")
     if flags["copy"] and job.partition.source is None:
         raise OptionError(
             "--copy: the launch file does not say from where. Set partition: {from: SOURCE, dir: FOLDER}."

@@ -1,0 +1,165 @@
+"""Jobs that SLURM or Kubernetes starts: `LaunchSlurm`, `LaunchKubernetes`, and what is checked before a file is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glt_lightning.errors import OptionError
+from glt_lightning.launch.checks import check_port
+from glt_lightning.options.checks import at_least
+
+# What a job script has from other options. A second value, in `slurm.options`, would contradict them.
+_SET_BY_US = {
+    "--ntasks-per-node": "devices",
+    "--nodes": "slurm.nodes",
+    "-N": "slurm.nodes",
+    "--ntasks": "slurm.nodes and devices",
+    "-n": "slurm.nodes and devices",
+    "--gpus-per-node": "slurm.gpus",
+    "--job-name": "name",
+    "-J": "name",
+    "--signal": "limits.stop_s",
+    "--output": "name",
+    "-o": "name",
+}
+_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSlurm:
+    """A job of SLURM.
+
+    Attributes:
+        nodes: Nodes that train.
+        servers: Graph servers, on the first nodes of the job, beside the trainers. 0: the nodes that train hold the graph.
+        server_port: Port of the graph servers.
+        gpus: Ask for a GPU for each trainer process.
+        cpus_per_task: Cores of each trainer process. None: the cluster's default.
+        time: Time limit of the job, as sbatch takes it. None: the cluster's default.
+        partition: SLURM's partition to run in. None: the cluster's default.
+        account: Account that the job is charged to.
+        options: Further options of sbatch, such as ``--constraint=a100``.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> LaunchSlurm(nodes=2, gpus=True, time="12:00:00").server_port
+        18800
+    """
+
+    nodes: int = 1
+    servers: int = 0
+    server_port: int = 18800
+    gpus: bool = False
+    cpus_per_task: int | None = None
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    options: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        at_least("slurm.nodes", self.nodes, 1)
+        at_least("slurm.servers", self.servers, 0)
+        check_port("slurm.server_port", self.server_port)
+        if self.cpus_per_task is not None:
+            at_least("slurm.cpus_per_task", self.cpus_per_task, 1)
+        if self.servers > self.nodes:
+            raise OptionError(
+                f"slurm.servers: {self.servers} graph servers need as many nodes, and slurm.nodes is {self.nodes}. Each runs "
+                "on a node of its own, beside the trainers."
+            )
+        for name, text in (("time", self.time), ("partition", self.partition), ("account", self.account)):
+            if text is not None and not re.fullmatch(r"\S+", str(text)):
+                raise OptionError(f"slurm.{name}: expected one word, got {text!r}.")
+        for option in self.options:
+            if not re.fullmatch(r"--?[A-Za-z][^\n]*", str(option)):
+                raise OptionError(
+                    f"slurm.options: expected options of sbatch such as --constraint=a100, got {option!r}."
+                )
+
+    def check(self, tasks_per_node: int) -> None:
+        """Raises `OptionError` for an option of sbatch that another option of the launch file sets."""
+        for option in self.options:
+            name, _, value = option.replace("=", " ", 1).partition(" ")
+            if name not in _SET_BY_US:
+                continue
+            ours = f"{tasks_per_node}" if name == "--ntasks-per-node" else "what it says"
+            raise OptionError(
+                f"slurm.options: {name} {value.strip()} is set by {_SET_BY_US[name]}, to {ours}. Trainer processes of a node "
+                "and tasks must be as many. Drop the option, and set that."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchKubernetes:
+    """A JobSet of Kubernetes.
+
+    Attributes:
+        image: Container image with glt_lightning in it.
+        nodes: Pods that train.
+        servers: Pods of graph servers. 0: the pods that train hold the graph.
+        server_port: Port of the graph servers.
+        gpus: Ask for a GPU for each trainer process.
+        namespace: Namespace of the job. None: that of kubectl.
+        volumes: Claims of persistent volumes, and where they are mounted in every pod: ``{data: /data}``.
+        trainer_resources: What a pod that trains requests beside GPUs, such as ``{cpu: 8, memory: 64Gi}``.
+        server_resources: What a pod of a graph server requests.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> LaunchKubernetes(image="registry/glt:1", nodes=2, servers=1, volumes={"data": "/data"}).gpus
+        False
+    """
+
+    image: str
+    nodes: int = 1
+    servers: int = 0
+    server_port: int = 18800
+    gpus: bool = False
+    namespace: str | None = None
+    volumes: dict[str, str] = field(default_factory=dict)
+    trainer_resources: dict[str, int | float | str] = field(default_factory=dict)
+    server_resources: dict[str, int | float | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\S+", self.image):
+            raise OptionError(f"kubernetes.image: expected the name of an image, got {self.image!r}.")
+        at_least("kubernetes.nodes", self.nodes, 1)
+        at_least("kubernetes.servers", self.servers, 0)
+        check_port("kubernetes.server_port", self.server_port)
+        for claim, path in self.volumes.items():
+            if not _CLAIM.fullmatch(str(claim)) or not str(path).startswith("/"):
+                raise OptionError(
+                    f"kubernetes.volumes: expected claims and absolute paths, such as {{data: /data}}; got {claim}: {path}."
+                )
+
+
+def check_engine(engine: str, given: Mapping[str, Any], listed: Sequence[Any], defaults: Any) -> None:
+    """Checks that a launch file says where to run in one way. given: groups of SLURM and Kubernetes, by engine.
+
+    listed: hosts and servers of the file.  defaults: of its hosts.  Raises `OptionError`.
+    """
+    for name, group in given.items():
+        if engine == name and group is None:
+            image = "image: IMAGE, " if name == "kubernetes" else ""
+            raise OptionError(f"{name}: the engine needs to know the size of the job. Set {name}: {{{image}nodes: N}}.")
+        if engine != name and group is not None:
+            raise OptionError(f"{name}: the engine is {engine}. Set engine: {name}, or drop the group.")
+    if engine not in given:
+        return
+    if listed:
+        raise OptionError(
+            f"hosts, servers: with engine {engine} the cluster chooses the hosts. Drop them, and set {engine}.nodes and "
+            f"{engine}.servers."
+        )
+    if defaults.user is not None or defaults.port is not None or not isinstance(defaults.devices, int):
+        raise OptionError(
+            f"defaults: with engine {engine} nobody logs in to a host, and the cluster assigns GPUs. Drop user and port, and "
+            "give devices as a number."
+        )

@@ -1,0 +1,223 @@
+"""The files that SLURM and Kubernetes are given: as a person would write them, and as the clusters' own schemas demand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from glt_lightning.errors import OptionError
+from glt_lightning.launch import LaunchConfig
+from glt_lightning.launch.kubernetes import job_objects, job_text, on_pods, secret_command
+from glt_lightning.launch.slurm import job_script
+from glt_lightning.lightning.cli.launch import run_launch
+from tests.launch.job_set import JOB_SET
+
+EXPECTED = Path(__file__).parent / "expected"
+COMMON: dict[str, Any] = {"command": "fit", "run_config": "run.yaml", "name": "products"}
+SLURM: dict[str, Any] = COMMON | {"engine": "slurm", "slurm": {"nodes": 2}}
+KUBERNETES: dict[str, Any] = COMMON | {"engine": "kubernetes", "kubernetes": {"image": "registry/glt:1", "nodes": 2}}
+FULL: dict[str, Any] = {
+    "defaults": {
+        "devices": 4,
+        "env": {"NCCL_SOCKET_IFNAME": "eth0", "WHO": "it's me"},
+        "python": "/opt/env/bin/python",
+    },
+    "security": {"dir": "certs"},
+    "restarts": {"job": 2},
+    "args": ["--trainer.max_epochs", "20"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text("trainer: {max_epochs: 1}\n")
+
+
+def full_slurm() -> LaunchConfig:
+    group = {
+        "nodes": 2,
+        "servers": 2,
+        "gpus": True,
+        "cpus_per_task": 8,
+        "time": "12:00:00",
+        "options": ["--constraint=a100"],
+    }
+    return LaunchConfig(**SLURM | FULL | {"slurm": group, "partition": {"dir": "/data/parts"}})
+
+
+def full_kubernetes() -> LaunchConfig:
+    group = {"image": "registry/glt:1", "nodes": 2, "servers": 2, "gpus": True, "volumes": {"data": "/data"}}
+    group |= {"server_resources": {"memory": "64Gi"}, "namespace": "graphs"}
+    more = {"kubernetes": group, "partition": {"source": "s3://bucket/parts", "dir": "/scratch/parts"}}
+    return LaunchConfig(**KUBERNETES | FULL | more | {"defaults": FULL["defaults"] | {"dir": "/data/run"}})
+
+
+def test_files() -> None:
+    """They are as they were when somebody last read them. GLT_WRITE_EXPECTED=1 writes them anew, to be read."""
+    found = {"job.sbatch": job_script(full_slurm(), "runs/products/now"), "job.yaml": job_text(full_kubernetes())}
+    for name, text in found.items():
+        if os.environ.get("GLT_WRITE_EXPECTED"):
+            (EXPECTED / name).write_text(text)
+        assert text == (EXPECTED / name).read_text()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LaunchConfig(**SLURM),
+        full_slurm(),
+        LaunchConfig(
+            **SLURM | {"command": "train file.py", "run_config": None} | {"command": "train.py"}, ranks="script"
+        ),
+        LaunchConfig(**SLURM | {"defaults": {"env": {"A": "$(x) `y` \"'; z"}}, "args": ["--a=$(b)", "it's\nit"]}),
+    ],
+    ids=["small", "full", "script", "quotes"],
+)
+def test_the_script_is_one_of_bash(config: LaunchConfig) -> None:
+    text = job_script(config, "runs/it's/now")
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=30)
+
+
+def test_arguments_arrive_as_they_were_given(tmp_path: Path) -> None:
+    """Also those that a shell would take apart."""
+    args = ["--a=$(touch x)", "it's\nit", "a  b", "*", "", "\\", '"$HOME"', "NODE0"]
+    config = LaunchConfig(**SLURM | {"args": args, "defaults": {"python": "/bin/echo"}})
+    text = job_script(config, "r").replace("exec /bin/echo", r"printf '%s\0'")
+    trainer = text[text.index("trainer() {") : text.index("export -f trainer")]
+    printed = subprocess.run(
+        ["bash", "-c", f"{trainer}\ntrainer"],
+        capture_output=True,
+        check=True,
+        timeout=30,
+        env={"SLURMD_NODENAME": "n7"},
+    )
+    words = printed.stdout.decode().split("\0")[:-1]
+    at = words.index(args[0])
+    assert words[at : at + len(args)] == args
+    assert words[words.index("--cluster.host") + 1] == "n7"
+    assert not Path("x").exists()
+
+
+def test_the_objects_are_of_kubernetes() -> None:
+    for config in (LaunchConfig(**KUBERNETES), full_kubernetes()):
+        files, job_set = job_objects(config)
+        kubernetes_validate.validate(files, "1.31", strict=True)
+        jsonschema.validate(job_set, JOB_SET)
+        for each in job_set["spec"]["replicatedJobs"]:
+            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": each["name"]}, **each["template"]}
+            kubernetes_validate.validate(job, "1.31", strict=True)
+        assert list(yaml.safe_load_all(job_text(config))) == [files, job_set]
+
+
+def test_what_the_pods_are() -> None:
+    config = full_kubernetes()
+    _, job_set = job_objects(config)
+    graph, trainer = job_set["spec"]["replicatedJobs"]
+    assert [graph["template"]["spec"][name] for name in ("completions", "parallelism", "backoffLimit")] == [2, 2, 10]
+    assert [trainer["template"]["spec"][name] for name in ("completions", "parallelism", "backoffLimit")] == [2, 2, 0]
+    assert trainer["dependsOn"] == [{"name": "graph", "status": "Ready"}]
+    # pods are called NAME-JOB-0-INDEX.SUBDOMAIN, and certificates and commands name them so
+    machines = on_pods(config).machines
+    assert [each.address for each in machines] == [
+        *["products-graph-0-0.products", "products-graph-0-1.products"],
+        *["products-trainer-0-0.products", "products-trainer-0-1.products"],
+    ]
+    said = secret_command(config)
+    for machine in machines:
+        assert f"--from-file=certs/{machine.address}.key" in said
+    assert "--from-file=certs/ca.key" not in said
+    (train,) = trainer["template"]["spec"]["template"]["spec"]["containers"]
+    assert "--master_addr products-trainer-0-0.products" in train["command"][-1]
+    assert train["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    (serve,) = graph["template"]["spec"]["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert '--health "$host":18800' in serve[probe]["exec"]["command"][-1]
+    mounted = {each["mountPath"] for each in serve["volumeMounts"]}
+    assert mounted == {"/data", "/scratch", "/data/run/run.yaml", "/data/run/certs"}
+    (pull,) = graph["template"]["spec"]["template"]["spec"]["initContainers"]
+    assert '"of": 2' in pull["command"][-1]
+    assert "initContainers" not in trainer["template"]["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"slurm": None}, "slurm: the engine needs to know the size of the job"),
+        ({"engine": "ssh", "hosts": ["n0"]}, "slurm: the engine is ssh. Set engine: slurm, or drop the group"),
+        ({"hosts": ["n0"]}, "hosts, servers: with engine slurm the cluster chooses the hosts"),
+        ({"defaults": {"devices": [0, 1]}}, "the cluster assigns GPUs"),
+        ({"slurm": {"nodes": 1, "servers": 2}}, "slurm.servers: 2 graph servers need as many nodes"),
+        ({"slurm": {"options": ["constraint=a100"]}}, "slurm.options: expected options of sbatch"),
+        ({"slurm": {"time": "1 2"}}, "slurm.time: expected one word"),
+        (
+            {"slurm": {"options": ["--ntasks-per-node=8"]}, "defaults": {"devices": 4}},
+            "slurm.options: --ntasks-per-node 8 is set by devices, to 4",
+        ),
+        ({"defaults": {"dir": "/data"}}, "defaults.dir: a job of SLURM runs in the folder in which it is submitted"),
+        ({"partition": {"source": "s3://b", "dir": "p"}}, "partition: a job of SLURM does not copy s3://b"),
+        ({"servers": ["g0"]}, "hosts, servers: with engine slurm"),
+    ],
+)
+def test_wrong_jobs_of_slurm(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        job_script(LaunchConfig(**SLURM | given), "r")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kubernetes": {"image": "a b"}}, "kubernetes.image: expected the name of an image"),
+        (
+            {"kubernetes": {"image": "a", "volumes": {"data": "data"}}},
+            "kubernetes.volumes: expected claims and absolute paths",
+        ),
+        ({"name": "Products"}, "name: Kubernetes needs small letters"),
+        ({"name": "p" * 60}, "name: Kubernetes needs small letters"),
+        ({"partition": {"dir": "/data/parts"}}, "partition.dir: /data/parts is on no volume"),
+        ({"restarts": {"job": 1}}, "restarts.job: 1 starts again need the checkpoints"),
+        ({"defaults": {"dir": "run"}}, "defaults.dir: a container needs an absolute path, got 'run'"),
+        ({"files": ["binary"]}, "files: binary is not text"),
+        ({"files": ["large"]}, "files: 1,000,0.. bytes in all"),
+    ],
+)
+def test_wrong_jobs_of_kubernetes(given: dict[str, Any], message: str) -> None:
+    Path("binary").write_bytes(b"\xff\xfe")
+    Path("large").write_text(" " * 1_000_000)
+    with pytest.raises(OptionError, match=message):
+        job_objects(LaunchConfig(**KUBERNETES | given))
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def launch(*more: str, **config: Any) -> str:
+        given = {("config" if name == "run_config" else name): value for name, value in config.items()}
+        Path("job.yaml").write_text(yaml.safe_dump(given))
+        with pytest.raises(SystemExit) as ended:
+            run_launch(["--config", "job.yaml", *more], "glt-lightning launch")
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    said = launch(**SLURM)
+    assert Path(said.removeprefix("sbatch ").strip()).read_text().startswith("#!/bin/bash")
+    assert launch("--dry_run", **SLURM).startswith("#!/bin/bash")
+    secret, apply, advice = launch(**KUBERNETES | {"security": {"dir": "certs"}}).splitlines()
+    assert secret.startswith("kubectl create secret generic products-certs")
+    assert Path("certs/products-trainer-0-1.products.pem").exists()
+    assert Path(apply.removeprefix("kubectl apply -f ")).exists()
+    assert advice.startswith("# No volume has the folder of the run")
+    fake = tmp_path / "bin" / "sbatch"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\ncp "$1" submitted\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    launch("--submit", **SLURM)
+    assert Path("submitted").read_text().startswith("#!/bin/bash")
+    with pytest.raises(OptionError, match="--submit: only for engine slurm"):
+        launch("--submit", **KUBERNETES)
