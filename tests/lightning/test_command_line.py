@@ -22,7 +22,9 @@ from glt_lightning.lightning.cli.strategy_options import cluster_of_data
 from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
-SUBCOMMANDS = "fit, validate, test, predict, embed, partition, pull, report, serve, launch, certs, completion"
+SUBCOMMANDS = (
+    "fit, validate, test, predict, embed, partition, pull, report, serve, launch, neighbours, certs, completion"
+)
 
 MODULE = '''
 from lightning.pytorch import LightningDataModule, LightningModule

@@ -48,6 +48,12 @@ def _launch(argv: Sequence[str], prog: str) -> None:
     run_launch(argv, prog)
 
 
+def _neighbours(argv: Sequence[str], prog: str) -> None:
+    from glt_lightning.lightning.cli.neighbours import run_neighbours
+
+    run_neighbours(argv, prog)
+
+
 def _certs(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.transport.certs import run_certs
 
@@ -68,6 +74,7 @@ TOOLS: Mapping[str, Tool] = {
         "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.", _serve
     ),
     "launch": Tool("Runs a job on several hosts by ssh, and shows one log.", _launch),
+    "neighbours": Tool("Prints the nodes whose embeddings are nearest to those of a node.", _neighbours),
     "certs": Tool("Makes the certificates and the secret of a job.", _certs),
     "completion": Tool("Prints a script for completion in bash or zsh.", _completion),
 }

@@ -1,0 +1,64 @@
+"""Nearest neighbours among embeddings, by faiss, which is an optional package."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.options.checks import one_of
+
+METRICS = ("cosine", "dot", "l2")
+INDEXES = ("exact", "hnsw")
+_HNSW_LINKS, _HNSW_SEARCH = 32, 128  # of each row, and rows that a search looks at, unless more are asked for
+_NO_FAISS = (
+    "neighbours: the package faiss is needed, which is not installed. pip install 'glt-lightning[neighbours]', or "
+    "pip install faiss-cpu."
+)
+
+
+def nearest(
+    rows: np.ndarray, queries: np.ndarray, k: int, *, metric: str = "cosine", index: str = "exact"
+) -> tuple[np.ndarray, np.ndarray]:
+    """(positions int64 [Q, k] of the nearest of rows [N, D] to queries [Q, D], nearest first; float32 [Q, k], how near they are).
+
+    metric: ``cosine`` or ``dot``, of which greater is nearer, or ``l2``, the Euclidean distance.  index: ``exact`` looks at all
+    rows; ``hnsw`` at a graph of them, which is faster for many queries and misses a few.
+    Raises `OptionError` for other words, and where faiss is not installed; `DataError` for values that are no numbers.
+    """
+    one_of("metric", metric, METRICS)
+    one_of("index", index, INDEXES)
+    if type(k) is not int or k < 1:
+        raise OptionError(f"k: expected an integer >= 1, got {k!r}.")
+    faiss = _faiss()
+    rows, queries = (_prepared(each, metric) for each in (rows, queries))
+    made: Any
+    kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+    if index == "exact":
+        made = faiss.IndexFlat(rows.shape[1], kind)
+    else:
+        made = faiss.IndexHNSWFlat(rows.shape[1], _HNSW_LINKS, kind)
+        made.hnsw.efSearch = max(_HNSW_SEARCH, 2 * k)
+    made.add(rows)
+    near, positions = made.search(queries, min(k, len(rows)))
+    return positions, np.sqrt(np.maximum(near, 0)) if metric == "l2" else near
+
+
+def _prepared(rows: np.ndarray, metric: str) -> np.ndarray:
+    rows = np.ascontiguousarray(rows, dtype=np.float32)
+    if rows.ndim != 2 or not rows.shape[1] or not np.isfinite(rows).all():
+        raise DataError(
+            f"neighbours: expected finite embeddings [N, D], got {list(rows.shape)} or values that are not."
+        )
+    if metric == "cosine":
+        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return rows
+
+
+def _faiss() -> Any:
+    try:
+        return importlib.import_module("faiss")
+    except ImportError as error:
+        raise OptionError(_NO_FAISS) from error
