@@ -56,5 +56,6 @@ def test_the_page_of_options_is_made_of_the_classes() -> None:
         options.WorkerOptions,
         options.DrawOptions,
         options.GpuBudgets,
+        options.PickerSpec,
     }  # a base class, and values made from groups
     assert kinds - inner <= set(module.GROUPS.values()), "an options class is not on the page"

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import seed_everything
 
 from glt_lightning import LinkPredictor, SamplingOptions
-from glt_lightning.errors import OptionError
+from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
 from tests.lightning.test_gnn import one_batch
 from tests.lightning.tiny import WIDTH, Noting, learnable_hetero
@@ -67,7 +67,20 @@ def test_edges_to_predict(make_data, make_trainer, kind: str) -> None:
     assert trainer.callback_metrics["train_loss"] > 0
 
 
+def test_a_module_of_ones_own_reads_one_subgraph_after_the_other(make_data, make_model, make_trainer) -> None:
+    options = {"disjoint": True, "subgraph_type": "induced", "ptr": True}
+    batch = one_batch(make_data(**options))
+    assert len(batch.ptr) == len(batch.root_n_id) + 1 == batch.batch_size + 1
+    assert torch.equal(batch.batch[batch.root_n_id], torch.arange(batch.batch_size))
+    with pytest.raises(
+        DataError, match="ptr: the seeds of these batches are at root_n_id, and the built-in modules take"
+    ):
+        make_trainer(max_epochs=1).fit(make_model(), make_data(**options))
+
+
 def test_options_are_checked_first(make_data) -> None:
+    with pytest.raises(OptionError, match=r"^ptr: tells where the subgraph of each seed begins"):
+        make_data(ptr=True, disjoint=True)
     with pytest.raises(OptionError, match=r"^subgraph_type: expected directional, bidirectional, induced; got 'both'"):
         make_data(subgraph_type="both")
     with pytest.raises(OptionError, match=r"^edge_format: edge_index needs edges that are sorted by destination"):

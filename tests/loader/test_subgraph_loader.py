@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -56,6 +57,19 @@ def test_one_subgraph_for_each_root(tmp_path):
         assert [sorted(batch.n_id[a:b].tolist()) for a, b in ((0, 4), (4, 7))] == [[0, 1, 2, 3], [0, 1, 2]]
         assert [sorted(batch.e_id[of == tree].tolist()) for tree in (0, 1)] == [[*range(7), 9], [0, 1, 3, 4, 5, 6]]
         assert (of.diff() >= 0).all()
+
+
+def test_ptr_is_an_option_of_loaders(tmp_path):
+    spec = LoaderSpec(name="s", split="train", num_neighbors=[3], batch_size=20, disjoint=True)
+    with LoaderContext(partitioned(small_graph(), tmp_path)) as context:
+        expected = [contents(batch) for batch in context.make_subgraph_loader(spec)]
+        loader = context.make_loader(replace(spec, subgraph_type="induced", ptr=True))
+        assert [contents(batch) for batch in loader] == expected
+    for changes in ({}, {"subgraph_type": "induced", "disjoint": False}):
+        with pytest.raises(
+            OptionError, match=r"ptr: tells where the subgraph of each seed begins\. Set disjoint: true"
+        ):
+            replace(spec, ptr=True, **changes)
 
 
 @pytest.mark.parametrize("disjoint", [False, True])

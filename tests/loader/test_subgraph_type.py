@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +14,10 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.errors import DataError, GLTError, OptionError
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.loader.subgraph_type import subgraph_task
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.khop import neighbor_source
-from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.sampler.subgraph_task import SubgraphTask
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -324,7 +323,6 @@ def test_what_does_not_fit_the_graph(tmp_path, folders):
             SamplingOptions(time_attr="t"),
             "time_attr exclude each other: its edges would be of any time",
         ),
-        ({"kind": "induced"}, SamplingOptions(worker_devices=["cuda:0"], num_workers=1), "needs samplers on CPUs"),
     ]
     manifest = folders["one type", 1].manifest
     for given, sampling, message in cases:
@@ -340,21 +338,20 @@ def test_what_does_not_fit_the_graph(tmp_path, folders):
             context.make_loader(spec(data, "bidirectional", reverse_edge_types=wrong))
 
 
-def test_a_gpu_that_samples_is_refused(folders, kernels, monkeypatch):
-    """At once, not with the first batch; here the CPU counts as one."""
-    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
-    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
-    data = small_graph()
-    with LoaderContext(folders["one type", 1], seed=3) as context:
-        for kind in KINDS:
-            for make, of in ((context.make_loader, spec), (context.make_link_loader, link_spec)):
-                with pytest.raises(
-                    OptionError, match=f"subgraph_type: {kind} needs a CPU that samples.*topology to cpu"
-                ):
-                    make(of(data, kind))
-    config = SamplerConfig(0, ((2,),), subgraph=SubgraphTask(kind="induced"))
-    with pytest.raises(OptionError, match="subgraph_type: 'induced' needs a CPU that samples"):
-        neighbor_source(folders["one type", 1], config, store=object())
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_gpu_that_samples(folders, kernels, monkeypatch, name):
+    """It makes the batches of the CPU, also where it has no ids of edges; here the CPU counts as one."""
+    data, found = GRAPHS[name](), {}
+    for where in ("cpu", "gpu"):
+        with LoaderContext(folders[name, 1], seed=3) as context:
+            if where == "gpu":
+                assert isinstance(context._producer, DeviceProducer)
+            loaders = [context.make_loader(spec(data, kind, disjoint=d)) for kind in KINDS for d in (False, True)]
+            loaders += [context.make_link_loader(link_spec(data, kind)) for kind in KINDS]
+            found[where] = [contents(batch) for loader in loaders for batch in itertools.islice(loader, 2)]
+        monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+        monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+    assert found["gpu"] == found["cpu"]
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.link_spec import check_tree
-from glt_lightning.loader.subgraph_type import check_subgraph
+from glt_lightning.loader.subgraph_type import check_ptr, check_subgraph
 from glt_lightning.options import EDGE_FORMATS, one_of, parse_fanouts
 
 _SPLITS = ("train", "val", "test")
@@ -19,6 +19,7 @@ def check_batches(data: Any) -> None:
     if not isinstance(data.disjoint, bool):
         raise OptionError(f"disjoint: expected true or false, got {data.disjoint!r:.80}.")
     check_subgraph("", data)
+    check_ptr("", data)
     check_tree("", data.tree, data.disjoint, None if data.links is None else data.links.neg_sampling)
     if data.tree == "example" and data.links is None:
         raise OptionError("tree: example: is about the two ends of an edge. Set task: link, or remove it.")
@@ -27,7 +28,7 @@ def check_batches(data: Any) -> None:
         raise OptionError(f"splits: expected any of {', '.join(_SPLITS)}; got {', '.join(sorted(unknown))}.")
     if data.predict_split not in ("all", *_SPLITS):
         raise OptionError(f"predict_split: expected all, train, val or test; got {data.predict_split!r}.")
-    for name in ("splits", "seed_weights") if data.links is not None else ():
+    for name in ("splits", "seed_weights", "ptr") if data.links is not None else ():
         if getattr(data, name):
             raise OptionError(f"{name}: is about nodes, and task: link predicts edges. Remove it, or give edge_splits.")
 

@@ -125,6 +125,8 @@ class GLTDataModule(SeedDataModule):
             the nodes of the batch.
         induced_limit: With ``bidirectional`` and ``induced`` the rows of all nodes are read whole; those of more edges than this
             are an error. ``None``: any number.
+        ptr: With ``disjoint`` and ``induced``, the subgraph of one seed after the other, with ``ptr`` and ``root_n_id`` as PyG's
+            ShaDow loader has them. For modules of one's own: the built-in ones take the first nodes of a batch as its seeds.
         with_row: Batches have ``row`` beside ``n_id``: the number of each node in its type, by which `DistEmbedding` and
             `DistTensor` look it up. A module with a `DistEmbedding` gets it anyway.
         with_target_attrs: Batches have the attributes of those of their edges to predict that are stored, ``edge_label_attr`` of
@@ -182,6 +184,7 @@ class GLTDataModule(SeedDataModule):
         subgraph_type: SubgraphType = "directional",
         induced_limit: int | None = None,
         tree: Tree = "end",
+        ptr: bool = False,
     ) -> None:
         links = LinkSeeds.of(
             task,
@@ -218,7 +221,7 @@ class GLTDataModule(SeedDataModule):
         self.transform = BatchTransform.of("transform", transform)
         self._added_features = 0 if self.transform is None else self.transform.added_features
         self.seed_weights, self.edge_format, self.with_row = seed_weights, edge_format, with_row
-        self.disjoint, self.tree = disjoint, tree
+        self.disjoint, self.tree, self.ptr = disjoint, tree, ptr
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size, self.sampling.weight_attr)
         self._seed: int | None = self.sampling.seed

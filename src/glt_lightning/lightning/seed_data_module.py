@@ -38,6 +38,7 @@ class SeedDataModule(GraphDataModule):
     reverse_edge_types: dict[str, str] | None
     with_row: bool
     disjoint: bool
+    ptr: bool
     tree: str
 
     def _check_before_partitioning(self, stage: str | None) -> None:
@@ -97,6 +98,7 @@ class SeedDataModule(GraphDataModule):
                 seeds=seeds,
                 node_type=None if said else self._node_type(),
                 reverse_edge_types=self.reverse_edge_types,
+                ptr=self.ptr,
                 input_time=times,
                 **loader,
             )

@@ -15,7 +15,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError, SamplerError
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.link_loader import DistLinkNeighborLoader, LinkSpec, make_link_loader
-from glt_lightning.loader.mapped import MappedGraph, require_cpu
+from glt_lightning.loader.mapped import MappedGraph
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, sampler_config
@@ -134,7 +134,7 @@ class LoaderContext:
 
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
-        return self._make_loader(spec, Collate, DistNeighborLoader)
+        return self.make_subgraph_loader(spec) if spec.ptr else self._make_loader(spec, Collate, DistNeighborLoader)
 
     def _make_loader(self, spec: LoaderSpec, make_collate: type[Collate], make: type[_Loader]) -> _Loader:
         self._check_open()
@@ -200,7 +200,6 @@ class LoaderContext:
             raise OptionError(
                 f"loader {spec.name!r}: extras: batches have {', '.join(sorted(taken))} already. Use other names."
             )
-        require_cpu(spec.name, spec.subgraph_type, self._producer)
         if spec.transform is not None and self.device_rows is not None:
             raise OptionError(
                 f"loader {spec.name!r}: transform: with cache.device batches get their rows on {self._device}, after the "

@@ -11,11 +11,10 @@ from glt_lightning.cluster.cache import NOTHING_TO_CACHE
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import OptionError
-from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
 from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.base import JoiningProducer, OpenedProducer, Producer, ProducerSetup
+from glt_lightning.producer.base import JoiningProducer, OpenedProducer, ProducerSetup
 from glt_lightning.producer.host_parts import HostParts
 from glt_lightning.producer.inline import InlineProducer
 from glt_lightning.producer.samplers import Samplers
@@ -24,15 +23,6 @@ from glt_lightning.sampler.device_source import DeviceSource
 from glt_lightning.sampler.own_batches import OwnBatches
 
 _log = logging.getLogger(__name__)
-
-
-def require_cpu(loader: str, subgraph_type: str, producer: Producer) -> None:
-    """Raises `OptionError` for batches that a GPU cannot make, where it would."""
-    if subgraph_type != "directional" and isinstance(producer, DeviceProducer):
-        raise OptionError(
-            f"loader {loader!r}: subgraph_type: {subgraph_type} needs a CPU that samples, and here a GPU does. Set "
-            "sampling.topology to cpu."
-        )
 
 
 def _require_own_on_cpu(sampling: SamplingOptions, on_gpu: bool) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
-from glt_lightning.loader.subgraph_type import check_subgraph
+from glt_lightning.loader.subgraph_type import check_ptr, check_subgraph
 from glt_lightning.loader.times import as_times
 from glt_lightning.loader.typed_plan import TypedSeeds, for_each_type, joined
 from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, SubgraphType, WeightAttr, one_of
@@ -56,6 +56,8 @@ class LoaderSpec:
         induced_limit: With the last two, rows of more edges than this are an error: they are read whole. None: any number.
         reverse_edge_types: For ``bidirectional``, the edge type of the other direction, by edge type, as ``src__rel__dst``.
             Without an entry it is the one named ``rev_...``, else the same edge type where it has one node type.
+        ptr: With ``disjoint`` and ``induced``, the subgraph of one seed after the other, in PyG's form of ShaDow: ``ptr``, where
+            the nodes of each begin, and ``root_n_id``, the positions of the seeds, which are then not the first nodes.
         exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
             ranks yield equally many batches.
         disjoint: Every seed is the root of a tree of its own, in which nodes are drawn and numbered apart from those of other
@@ -100,12 +102,14 @@ class LoaderSpec:
     subgraph_type: SubgraphType = "directional"
     induced_limit: int | None = None
     reverse_edge_types: Mapping[str, str] | None = None
+    ptr: bool = False
 
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
         object.__setattr__(self, "transform", BatchTransform.of(f"loader {self.name!r}: transform", self.transform))
         check_subgraph(f"loader {self.name!r}: ", self)
+        check_ptr(f"loader {self.name!r}: ", self)
         if self.reverse_edge_types is not None and self.subgraph_type != "bidirectional":
             raise OptionError(
                 f"loader {self.name!r}: reverse_edge_types: has no effect without subgraph_type bidirectional. Remove it."

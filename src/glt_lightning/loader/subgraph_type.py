@@ -49,6 +49,26 @@ def check_subgraph(where: str, spec: HasSubgraphType) -> None:
         )
 
 
+class HasPtr(HasSubgraphType, Protocol):
+    """A `LoaderSpec` or a data module."""
+
+    @property
+    def ptr(self) -> bool: ...
+    @property
+    def disjoint(self) -> bool: ...
+
+
+def check_ptr(where: str, spec: HasPtr) -> None:
+    """Raises `OptionError` for ``ptr`` of batches that have no subgraph for each seed."""
+    if not isinstance(spec.ptr, bool):
+        raise OptionError(f"{where}ptr: expected true or false, got {spec.ptr!r:.80}.")
+    if spec.ptr and not (spec.disjoint and spec.subgraph_type == INDUCED):
+        raise OptionError(
+            f"{where}ptr: tells where the subgraph of each seed begins. Set disjoint: true and subgraph_type: induced, or "
+            "remove it."
+        )
+
+
 def subgraph_task(spec: NamedSpec, manifest: Manifest, sampling: SamplingOptions) -> SubgraphTask | None:
     """What samplers are told; None for ``directional``. Raises `OptionError` where it does not fit the graph, or sampling."""
     kind, schema, where = (
@@ -67,8 +87,6 @@ def subgraph_task(spec: NamedSpec, manifest: Manifest, sampling: SamplingOptions
         raise OptionError(
             f"{where} and sampling.time_attr exclude each other: its edges would be of any time. Remove one of them."
         )
-    if sampling.worker_devices:
-        raise OptionError(f"{where} needs samplers on CPUs. Remove sampling.worker_devices.")
     if kind == INDUCED:
         return SubgraphTask(kind=kind, limit=spec.induced_limit)
     reverse = [reverse_of(schema, each, spec) for each in schema.edge_types]

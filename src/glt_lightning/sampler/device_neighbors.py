@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.cuda.khop_batch import HostCopy
 from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, RemoteParts
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.excluded import ExcludedEdges
@@ -23,13 +21,14 @@ from glt_lightning.ops.merge import Drawn, require_seeds
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.trees import Trees
+from glt_lightning.sampler.device_edges import DeviceEdges
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
-from glt_lightning.sampler.table import MappedTables, RowTable
+from glt_lightning.sampler.table import RowTable
 from glt_lightning.store.device_store import DeviceStore
 
 
-class DeviceNeighbors(MappedTables):
+class DeviceNeighbors(DeviceEdges):
     """`neighbors.LocalSource` on the device of ``store``. Attributes that the store leaves to the CPU, and those that owners
     sent, come through pinned memory.
 
@@ -39,10 +38,9 @@ class DeviceNeighbors(MappedTables):
     def __init__(
         self, store: DeviceStore, partition: LocalPartition, config: SamplerConfig, is_remote: np.ndarray | None = None
     ) -> None:
-        super().__init__(partition, config)
-        kernels = store.kernels
+        super().__init__(partition, config, store.kernels, has_remote=is_remote is not None)
+        self._store, kernels = store, store.kernels
         self._graph = store.graph_for(config) if any(map(any, config.fanouts)) else store.graph
-        self._store, self._kernels = store, kernels
         self._manifest = (partition.as_stored if config.stored else partition).manifest
         self._khop = CudaKHopOp(self._graph, config.fanouts, config)
         self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)
@@ -65,13 +63,7 @@ class DeviceNeighbors(MappedTables):
         trees: Trees | None = None,
     ) -> DeviceSubgraph | None:
         put = {t: self._kernels.put(gids) for t, gids in seeds.items()}
-        return self._khop(put, key, self._put_excluded(excluded), trees)
-
-    def _put_excluded(self, excluded: ExcludedEdges | None) -> DeviceExcluded | None:
-        """The CPU finds them in the mapped files: there are few, and how many it finds bounds the device's memory."""
-        if excluded is None:
-            return None
-        return DeviceExcluded(excluded.find(self.view), self.view.num_edge_types, self._kernels)
+        return self._khop(put, key, self.put_excluded(excluded), trees)
 
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> DeviceHops:
         each = require_seeds(self.view, seeds)
@@ -89,7 +81,7 @@ class DeviceNeighbors(MappedTables):
         excluded: ExcludedEdges | None = None,
         trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
-        return self._khop.expand(key, hop, fanouts, frontier, excluded=self._put_excluded(excluded), trees=trees)
+        return self._khop.expand(key, hop, fanouts, frontier, excluded=self.put_excluded(excluded), trees=trees)
 
     def routed(self, frontier: Sequence[Frontier]) -> Sequence[np.ndarray]:
         return [nodes.remote_gids for nodes in frontier]
@@ -204,7 +196,7 @@ class DeviceNeighbors(MappedTables):
         Rows that several trees have are one. Waits, once per table and batch."""
         key = table.kind, table.type
         if key not in self._host_places:
-            places, copies = HostCopy(self._places[key], self._kernels).wait().copy(), None
+            places, copies = self.fetched(self._places[key]), None
             routed, _ = table.distinct_places
             if len(routed):
                 remote = places >= table.end

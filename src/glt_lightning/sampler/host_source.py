@@ -107,6 +107,12 @@ class HostSource(MappedTables):
                 ids, rows = found.e_id[r] if found.e_id else None, found.edge_row[r]
                 table.place(rows if rows is not None else found.src[r], {} if ids is None else {"e_id": ids})
 
+    def on_host(self, found: Subgraph) -> Subgraph:
+        return found
+
+    def completed(self, found: Subgraph, edges: Subgraph) -> Subgraph:
+        return edges
+
     def put(self, name: str, values: np.ndarray) -> Field:
         return copied(name, values)
 

@@ -49,11 +49,6 @@ def neighbor_source(
             f"sampling.aggregate_first: {config.aggregate!r} needs a CPU that samples and reads all rows; here a GPU "
             "samples, or keeps rows. Set sampling.topology to cpu and remove cache.device, or remove aggregate_first."
         )
-    if config.subgraph is not None and store is not None:
-        raise OptionError(
-            f"subgraph_type: {config.subgraph.kind!r} needs a CPU that samples, and here a GPU does. Set sampling.topology to "
-            "cpu, and remove sampling.worker_devices."
-        )
     if config.picker is not None and store is not None:
         raise OptionError("sampling.picker: runs on CPUs, and here a GPU samples. Set sampling.topology to cpu.")
     if store is None:

@@ -12,6 +12,7 @@ from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.hops import Expands
 from glt_lightning.ops.induce import Among
+from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.trees import Trees
@@ -115,6 +116,13 @@ class LocalSource(NeighborSource, Protocol):
 
     def own(self, frontier: Sequence[Any], routes: Sequence[Route]) -> Sequence[Any]:
         """The part of a frontier that is drawn here. routes: of the gids that `routed` gave."""
+
+    def on_host(self, found: Found) -> Subgraph:
+        """The nodes of a batch, and the edges that were sampled with their edge rows, in the host's memory."""
+
+    def completed(self, found: Found, edges: Subgraph) -> Found:
+        """The batch ``found`` with other edges, of which owners were asked for the attributes (`reached_edges`): where it was
+        `on_host`, the sampled ones first."""
 
     def put(self, name: str, values: np.ndarray) -> Field:
         """An array of the host, where the batch lies."""

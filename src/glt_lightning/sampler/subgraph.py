@@ -79,6 +79,7 @@ def complete_edges(source: NeighborSource, found: Found, excluded: ExcludedEdges
     task = source.config.subgraph
     if task is None:
         return found
+    whole, found = found, source.local.on_host(found)
     trees = found.tree or [None] * len(found.gid)
     nodes = [BatchNodes(gid, tree) for gid, tree in zip(found.gid, trees, strict=True)]
     pairs = {} if excluded is None else excluded.pairs
@@ -97,7 +98,7 @@ def complete_edges(source: NeighborSource, found: Found, excluded: ExcludedEdges
             np.arange(len(whole.src)) >= len(whole.src) - len(c.src) for whole, c in zip(edges, copies, strict=True)
         ]
         found = replace(_having(found, edges), flipped=flipped)
-    return found
+    return source.local.completed(whole, found)
 
 
 def _sampled(found: Subgraph, edge_type: int) -> FoundEdges:

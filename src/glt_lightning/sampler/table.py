@@ -81,6 +81,7 @@ class RowTable:
         self.stored = tuple(self.names.values())
         self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
         self._repeats, self._distinct = False, _NO_IDS
+        self.routed: list[np.ndarray] = []  # edge rows, one array per step of the batch
         self._copies: list[
             np.ndarray
         ] = []  # int32, which of the distinct rows each is, one array per step of the batch
@@ -113,6 +114,7 @@ class RowTable:
         self.answers.clear()
         self.ranks.clear()
         self._copies.clear()
+        self.routed.clear()
         self._distinct = _NO_IDS
         self.counts = [0, 0, 0]
 
@@ -129,6 +131,8 @@ class RowTable:
     def route(self, ids: np.ndarray) -> Route:
         """Finds who has new rows of the batch and gives the rows their places, unless they are on the device, or have one."""
         assert self.router is not None
+        if self.kind == "edge":
+            self.routed.append(ids)
         if self.on_device is not None:
             self.ranks.append(self.on_device.find(ids))
             ids = ids[self.ranks[-1] < 0]

@@ -104,7 +104,9 @@ class DeviceStore:
     def _attribute(self, kind: str, index: int, name: str, stored: bool) -> CudaShards | None:
         if self.feature_memory == "cpu":
             return None
-        shards = self._shards[attr_key(kind, index, name)]
+        shards = self._shards.get(attr_key(kind, index, name))
+        if shards is None:  # of edges, which only some loaders want
+            return None
         stored = stored and self._partition.manifest.as_stored.decoded_by(kind, index, name) is None
         return shards.raw if stored else shards
 

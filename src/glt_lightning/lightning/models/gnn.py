@@ -83,7 +83,14 @@ def gnn_class(name: str) -> type[Any]:
 
 
 def num_seeds(store: Any) -> int:
-    """Seeds of one node type in a batch: in a batch of edges, which has no ``batch_size``, the ends of the edges."""
+    """Seeds of one node type in a batch: in a batch of edges, which has no ``batch_size``, the ends of the edges.
+
+    Raises `DataError` where they are not the first nodes."""
+    if "root_n_id" in store:
+        raise DataError(
+            "ptr: the seeds of these batches are at root_n_id, and the built-in modules take the first nodes. Remove "
+            "data.ptr, or use a module of your own."
+        )
     return int(store.batch_size if "batch_size" in store else store.num_sampled_nodes[0])
 
 

@@ -19,7 +19,7 @@ class DeviceSubgraph:
     nodes_per_hop: int64 [T, H + 1].  edges_per_hop: int64 [R, H]. Both on the host.
     remote: by type, the lids of remote nodes in the order of hops, whose ``uid`` are not filled in; the ``edge_row`` of
     remote edges are numbers from the end of the edge rows on. None where the whole graph is local.
-    tree: by type int64 [nodes], in a disjoint batch.
+    tree: by type int64 [nodes], in a disjoint batch.  flipped: as `Subgraph.flipped`, on the host.
     """
 
     gid: list[Tensor]
@@ -30,6 +30,7 @@ class DeviceSubgraph:
     edges_per_hop: np.ndarray
     remote: list[Tensor] | None = None
     tree: list[Tensor] | None = None
+    flipped: list[np.ndarray] | None = None
 
     @property
     def src(self) -> list[Tensor]:
