@@ -58,6 +58,7 @@ def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str)
     assert [seed for batch in test for seed in checked(batch)] == mine[: 5 + me].tolist()
     assert dist.all_gather(me) == {f"distributed_trainer_{r}": r for r in range(count)}
     dist.barrier()
+    dist.global_barrier()
     if early == rank:
         train.shutdown()
     print(f"worker {rank} is done", flush=True)
@@ -83,6 +84,9 @@ def server(folder: str, port: str, rank: str, servers: str, clients: str) -> Non
         int(servers) + int(clients),
     )
     print(f"server {rank} serves as {os.getpid()}", flush=True)
+    if servers == clients == "2" and Path(folder, "all meet").exists():
+        names = [f"distributed_{role}_{r}" for role in ("server", "trainer_client") for r in range(2)]
+        assert dist.global_all_gather(rank) == dict(zip(names, "0101", strict=True))
     dist.wait_and_shutdown_server()
     print(f"server {rank} is done", flush=True)
 
@@ -100,6 +104,8 @@ def client(folder: str, port: str, rank: str, servers: str, clients: str, early:
     )
     context = dist.get_context()
     assert context.worker_name == f"distributed_trainer_client_{me}"
+    if servers == clients == "2" and Path(folder, "all meet").exists():
+        assert len(dist.global_all_gather(rank)) == 4
     target = context.rank % context.num_servers()
     devices = dist.request_server(target, func=torch.cuda.device_count)
     options = dist.RemoteDistSamplingWorkerOptions(

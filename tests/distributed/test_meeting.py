@@ -76,7 +76,9 @@ def test_all_get_the_texts_of_all(stack: ExitStack) -> None:
         texts = [f"{number}: one", f"{number}: zwölf"]
         assert together(*(partial(group.exchange, texts[group.rank]) for group in groups)) == [texts, texts]
     assert together(*(partial(group.gather_counts, 10 + group.rank) for group in groups)) == [[10, 11], [10, 11]]
-    assert ask_round(peer(stack, "a reader", address), "g", 6, -1, 2, "", 5) == texts
+    reader = peer(stack, "a reader", address)
+    assert ask_round(reader, "g", 6, -1, 2, "", 5) == texts
+    assert ask_round(reader, "g", 0, -1, 2, "", 5) == ["0: one", "0: zwölf"]
 
 
 def test_a_missing_member_is_named_at_the_deadline(stack: ExitStack) -> None:

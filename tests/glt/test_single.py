@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import tempfile
 from pathlib import Path
@@ -201,7 +200,6 @@ def test_no_folder_is_left() -> None:
     def folders() -> set[Path]:
         return set(Path(tempfile.gettempdir()).glob("glt-lightning-graph-*"))
 
-    gc.collect()
     before = folders()
     data = ring_data()
     data.open()
@@ -217,7 +215,6 @@ def test_no_folder_is_left() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(lock)
     del data
-    gc.collect()
     assert not mine.exists()
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from glt_lightning.distributed.worker import (
         all_gather as all_gather,
         barrier as barrier,
+        global_all_gather as global_all_gather,
+        global_barrier as global_barrier,
         init_rpc as init_rpc,
         init_worker_group as init_worker_group,
         rpc_is_initialized as rpc_is_initialized,
@@ -58,7 +60,16 @@ _NAMES = {
     ),
     "server": ("DistServer", "get_server", "init_server", "wait_and_shutdown_server"),
     "session": ("get_context",),
-    "worker": ("all_gather", "barrier", "init_rpc", "init_worker_group", "rpc_is_initialized", "shutdown_rpc"),
+    "worker": (
+        "all_gather",
+        "barrier",
+        "global_all_gather",
+        "global_barrier",
+        "init_rpc",
+        "init_worker_group",
+        "rpc_is_initialized",
+        "shutdown_rpc",
+    ),
 }
 _ON_PEERS = (
     "{name}: code is not sent between processes here. Use request_server, which knows a fixed table of callables."

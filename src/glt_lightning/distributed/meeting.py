@@ -47,7 +47,8 @@ class MeetingPoint:
             if (known := self._worlds.setdefault(group, world)) != world or rank >= world:
                 raise DataError(f"{group}: {caller.name} is rank {rank} of {world}, other processes are of {known}.")
             texts = self._rounds.setdefault((group, number), {})
-            self._rounds.pop((group, number - _KEPT), None)
+            if number > _KEPT:  # the first round stays: clients that come later read the addresses of servers in it
+                self._rounds.pop((group, number - _KEPT), None)
             if rank >= 0:
                 texts[rank] = message.body.tobytes().decode()
             self._met.add(caller.name)

@@ -192,6 +192,7 @@ def init_server(
         stop(failed=True)
         raise
     session.served = server
+    session.group = group
     session.ends.callback(server.close)
 
 

@@ -21,6 +21,7 @@ from glt_lightning.distributed.meeting import Group, MeetingPoint, say_gone
 from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.transport.peer import Peer
 
 _log = logging.getLogger(__name__)
 _ATTEMPT_S = 1.0  # of the meeting point: who waits for it repeats the question anyway
@@ -48,6 +49,8 @@ class Session:
     failed: bool = False
     loaders: int = 0  # made so far
     _addresses: tuple[str, str] = ("", "")
+    _meeting: Peer | None = None
+    _all: Group | None = None
 
     @property
     def name(self) -> str:
@@ -79,7 +82,18 @@ class Session:
         self._addresses = (address, host)
         peer = link.peer(f"the meeting point at {address}", [address], link.open_transport())
         self.ends.callback(peer.close)
+        self._meeting = peer
         return Group(group, rank, world, peer, self.timeout_s, deadlines.join_s)
+
+    def everyone(self) -> Group | None:
+        """All processes of the script, servers first; None before they have met."""
+        context = self.context
+        if context.is_worker() or self._meeting is None:
+            return self.group
+        if self._all is None:
+            rank, world = context.global_rank, context.global_world_size
+            self._all = Group("everyone", rank, world, self._meeting, self.timeout_s, self.cluster.deadlines.join_s)
+        return self._all
 
     def join_workers(self, host: str, port: int) -> None:
         """Meets the other workers, once. A collective call."""
@@ -109,7 +123,7 @@ class Session:
             then.callback(self.ends.close)
             for each in self.opened:
                 then.callback(each.close)
-            if group is not None and not failed:
+            if group is not None and not failed and not self.context.is_server():  # servers end when clients have
                 try:
                     group.exchange("leaving", _LEAVE_S)
                 except PeerError as error:

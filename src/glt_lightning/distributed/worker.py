@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from glt_lightning.distributed.context import DistContext, DistRole
+from glt_lightning.distributed.meeting import Group
 from glt_lightning.distributed.options import CollocatedDistSamplingWorkerOptions
 from glt_lightning.distributed.session import current, required, start, stop
 from glt_lightning.errors import OptionError
@@ -53,29 +54,43 @@ def shutdown_rpc(graceful: bool = True) -> None:
 def all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
     """The objects of all processes of this role by their names; values that JSON can represent. A collective call."""
     session = required("all_gather")
-    context = session.context
+    texts = _exchange("all_gather", session.group, _text(obj), timeout)
+    return {f"{session.context.group_name}_{rank}": json.loads(each) for rank, each in enumerate(texts)}
+
+
+def barrier(timeout: float | None = None) -> None:
+    """Waits for all processes of this role. Raises `PeerError` where one does not come in time."""
+    _exchange("barrier", required("barrier").group, "", timeout)
+
+
+def global_all_gather(obj: Any, timeout: float | None = None) -> dict[str, Any]:
+    """As `all_gather`, of servers and clients together."""
+    session = required("global_all_gather")
+    mine = json.dumps([session.context.worker_name, json.loads(_text(obj))])
+    texts = _exchange("global_all_gather", session.everyone(), mine, timeout)
+    return dict(json.loads(each) for each in texts)
+
+
+def global_barrier(timeout: float | None = None) -> None:
+    """As `barrier`, of servers and clients together."""
+    _exchange("global_barrier", required("global_barrier").everyone(), "", timeout)
+
+
+def _text(obj: Any) -> str:
     try:
-        text = json.dumps(obj, allow_nan=True)
+        return json.dumps(obj)
     except (TypeError, ValueError) as error:
         raise OptionError(
             f"all_gather: expected numbers, strings, lists and dictionaries, because nothing is unpickled here ({error}). Use "
             "torch.distributed.all_gather for tensors."
         ) from None
-    texts = _exchange("all_gather", text, timeout)
-    return {f"{context.group_name}_{rank}": json.loads(each) for rank, each in enumerate(texts)}
 
 
-def barrier(timeout: float | None = None) -> None:
-    """Waits for all processes of this role. Raises `PeerError` where one does not come in time."""
-    _exchange("barrier", "", timeout)
-
-
-def _exchange(who: str, text: str, timeout: float | None) -> list[str]:
-    session = required(who)
-    if session.context.world_size == 1:
+def _exchange(who: str, group: Group | None, text: str, timeout: float | None) -> list[str]:
+    if group is not None:
+        return group.exchange(text, timeout)
+    if required(who).context.world_size == 1 and required(who).context.is_worker():
         return [text]
-    if session.group is None:
-        raise OptionError(
-            f"{who}: the processes have not met. Call init_rpc(master_addr, master_port) first, on all of them."
-        )
-    return session.group.exchange(text, timeout)
+    raise OptionError(
+        f"{who}: the processes have not met. Call init_rpc(master_addr, master_port) first, on all of them."
+    )
