@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GAT, GCN, GIN, GraphNorm, GraphSAGE as PyGSAGE, SAGEConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from glt_lightning import GLTDataModule, GraphSAGE, NodePredictor, predict_layerwise, read_embeddings
+from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor, predict_layerwise, read_embeddings
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
@@ -144,6 +144,30 @@ def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, encoder
         expected = torch.cat([row[name] for row in rows]).numpy()
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6)
     assert found["n_id"].tolist() == list(range(60))
+
+
+def test_both_ends_of_edges_to_predict(make_data: MakeData, embed: Any, tmp_path: Path) -> None:
+    splits = {"num_val": 0.1, "num_test": 0.1}
+    data = make_data(
+        dataset=learnable_hetero(),
+        task="link",
+        input_type="author__wrote__paper",
+        edge_splits=splits,
+        predict_split="test",
+    )
+    data.prepare_data()
+    data.setup("predict")
+    seed_everything(1, verbose=False)
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "edge_type": "author__wrote__paper"}
+    module = LinkPredictor(data.num_features, hidden_channels=8, **described)
+    found = embed(module, data, batch_size=25)
+    assert sorted(set(found["node_type"])) == ["author", "paper"]
+    for node_type, count in (("author", 60), ("paper", 80)):
+        rows = read_embeddings(tmp_path / "emb", node_type)
+        assert rows["n_id"].tolist() == list(range(count))
+        assert rows["embedding"].shape == (count, 8)
+    with pytest.raises(DataError, match="node_type: expected one of author, paper; got 'journal'"):
+        read_embeddings(tmp_path / "emb", "journal")
 
 
 class OwnLayers(LightningModule):

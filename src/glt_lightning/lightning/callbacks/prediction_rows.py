@@ -13,7 +13,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.lightning.callbacks.prediction_files import KEY, ROW_GROUP, Column
 from glt_lightning.lightning.datamodule import GLTDataModule
 
-_PRED, _TYPE = "pred", "edge_type"
+_PRED, _TYPE, _NODE_TYPE = "pred", "edge_type", "node_type"
 _MOST_BYTES = 64 << 20  # of a row group: 65,536 embeddings of 256 floats
 _Forms = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
@@ -59,6 +59,7 @@ class Naming:
         if self._data is not None:
             self._classes = [str(name) for name in getattr(module, "class_names", None) or self._data.class_names or ()]
         self._types: list[str] = list(getattr(module, "type_names", ()))
+        self._node_types: list[str] = list(getattr(module, "node_type_names", ()))
         self._has_ids: bool | None = None
         self._column: str | None = None
 
@@ -77,19 +78,23 @@ class Naming:
         if ids is not None:
             found["id"] = ids
         for name, values in rows.items():
-            found[name] = np.array(self._types, dtype=object)[values] if name == _TYPE and self._types else values
+            words = {_TYPE: self._types, _NODE_TYPE: self._node_types}.get(name)
+            found[name] = np.array(words, dtype=object)[values] if words else values
             if name == _PRED and self._column is not None:
                 found |= pred
         return found, lost
 
     def _user_ids(self, data: GLTDataModule, rows: dict[str, np.ndarray]) -> np.ndarray | None:
-        """Of edges of several types, those of the tables of their source types: as text, where these are several."""
-        if _TYPE not in rows or not self._types:
+        """Of nodes, or sources of edges, of several types those of the tables of these types: as text then."""
+        if _NODE_TYPE in rows and self._node_types:
+            sources, numbers = self._node_types, rows[_NODE_TYPE]
+        elif _TYPE in rows and self._types:
+            sources, numbers = [name.split("__")[0] for name in self._types], rows[_TYPE]
+        else:
             return data.user_ids(rows[KEY])
-        sources = [name.split("__")[0] for name in self._types]
         if len({*sources}) == 1:
             return data.user_ids(rows[KEY], sources[0])
-        of, found = np.array(sources, dtype=object)[rows[_TYPE]], np.empty(len(rows[KEY]), dtype=object)
+        of, found = np.array(sources, dtype=object)[numbers], np.empty(len(rows[KEY]), dtype=object)
         for t in sorted({*sources}):
             ids = data.user_ids(rows[KEY][of == t], t)
             if ids is None:

@@ -131,7 +131,16 @@ class LayerwiseModule(LightningModule):
         """Columns of the seeds where the batch is of their last layer; else nothing."""
         assert self.run is not None
         last = batch_idx + 1 == self._lengths[dataloader_idx]
-        return self.run.take(dataloader_idx, batch, last=last) or {}
+        columns = self.run.take(dataloader_idx, batch, last=last)
+        if not columns or len(self.node_type_names) < 2:
+            return columns or {}
+        number = self.node_type_names.index(self.run.steps[dataloader_idx].node_type)
+        return columns | {"node_type": torch.full_like(columns["n_id"], number)}
+
+    @property
+    def node_type_names(self) -> list[str]:
+        """Node types of which rows are written."""
+        return [] if self.run is None else self.run.module.output_types
 
     def close(self) -> None:
         """Lets go of all rows. Safe to call twice."""

@@ -31,11 +31,12 @@ class EmbeddingWriter(PredictionWriter):
             super().on_predict_batch_end(trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
 
 
-def read_embeddings(path: str | Path) -> dict[str, np.ndarray]:
+def read_embeddings(path: str | Path, node_type: str | None = None) -> dict[str, np.ndarray]:
     """Reads the folder that `predict_layerwise` wrote: arrays with a row for each node, in the order of ``n_id``.
 
     Args:
         path: The folder.
+        node_type: Rows of this type alone, where the folder has several, which the column ``node_type`` tells.
 
     Returns:
         ``n_id``, the user's ids; ``id``, where the user's table has others; ``embedding`` [N, D]; and further columns.
@@ -53,4 +54,11 @@ def read_embeddings(path: str | Path) -> dict[str, np.ndarray]:
         raise DataError(
             f"{path}: has no column {EMBEDDING!r}, only {', '.join(found) or 'no rows'}. Predict with predict_layerwise."
         )
-    return found
+    if node_type is None:
+        return found
+    types = found.pop("node_type", np.array([], dtype=object))
+    if node_type not in types:
+        raise DataError(
+            f"{path}: node_type: expected one of {', '.join(sorted(set(types))) or 'none'}; got {node_type!r}."
+        )
+    return {name: values[types == node_type] for name, values in found.items()}
