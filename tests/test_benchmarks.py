@@ -41,6 +41,8 @@ COMMANDS = {
     "step.py": "{part1} --rounds 1 --batch_size 64 --hidden 8 --edge_format tensor edge_index_csr",
     "epoch.py": "{graph} --rounds 1 --batch_size 64 --hidden 8",
     "draws.py": "{part1} --rounds 1 --batches 1 --work {tmp}",
+    "labor.py": "{part1} --dense 200 --degree 5 --fanouts 3 2 --batch_size 16 --rounds 1 --batches 1",
+    "accuracy.py": "../configs/demo.yaml --seeds 1 --set trainer.max_epochs=1 --with data.sampling.method=labor",
     "link.py": "{part1} --rounds 1 --batches 1",
     "temporal.py": "--nodes 500 --degree 5 --batch-size 16 --rounds 1 --batches 1",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
