@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+import types
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +23,7 @@ from glt_lightning.ops.reference import pick_positions
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import CacheOptions, DrawOptions, PickerSpec, SamplingOptions
 from glt_lightning.producer.request_codec import read_config, write_config
-from glt_lightning.sampler import pick_uniform
+from glt_lightning.sampler import RowView, pick_uniform
 from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, drawn_from
@@ -280,6 +283,21 @@ def test_pickers_that_cannot_be_named() -> None:
     ]:
         with pytest.raises(DataError, match=rf"sampling\.picker: .*{said}"):
             _ = SamplingOptions(picker=given).draw
+
+
+def test_the_picker_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own-samplers.md").read_text()
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Heaviest" in block)
+    names = {"__name__": "my_module"}
+    sys.modules["my_module"] = types.ModuleType("my_module")  # which dataclass looks for
+    try:
+        exec(code, names)
+    finally:
+        del sys.modules["my_module"]
+    weights = np.array([3.0, 9.0, 5.0, 1.0, 1.0])
+    rows = RowView("a__to__b", 0, np.array([4, 2, 8]), np.array([3, 0, 2]), ["edge_weight"], lambda name: weights)
+    counts, positions = names["Heaviest"]().pick(rows, 2, np.zeros(3, np.uint64))
+    assert (counts.tolist(), positions.tolist()) == ([2, 0, 2], [1, 2, 0, 1])
 
 
 def test_a_gpu_that_samples_refuses(tmp_path: Path) -> None:

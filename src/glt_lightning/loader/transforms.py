@@ -102,3 +102,71 @@ def _distances(edges: Tensor, begin: Tensor, without: Tensor, num_nodes: int) ->
             break
         found[new] = distance
     return found
+
+
+class PyGBidirectional:
+    """Gives batches the edges of PyG's ``subgraph_type="bidirectional"``: those that were sampled and a flipped copy of each,
+    copies of one edge merged, in the order of destinations and sources.
+
+    For batches of ``subgraph_type: directional``. A merged edge has the lowest of its ``e_id``, with its attributes, and a
+    flipped one those of the edge that it is a copy of. With several edge types it is merged with the flipped edges of the type
+    of the other direction (``rev_...``, or the same type between nodes of one), and batches have no ``e_id`` and attributes of
+    edges. ``num_sampled_nodes`` and ``num_sampled_edges`` are gone.
+
+    ``subgraph_type: bidirectional`` gives the stored edges of the other direction instead, with their own ids and attributes.
+
+    Raises:
+        DataError: For a batch with induced or bidirectional edges.
+
+    Example:
+        >>> spec = LoaderSpec(name="own", split="train", num_neighbors=[2], batch_size=2, transform=PyGBidirectional())
+        >>> with LoaderContext(LocalPartition.open("parts")) as context:
+        ...     edges = next(iter(context.make_loader(spec))).edge_index
+        >>> {*zip(*edges.tolist())} == {*zip(*edges.flip(0).tolist())}
+        True
+    """
+
+    def __call__(self, batch: Any) -> Any:
+        stores = batch.edge_stores
+        if any("is_flipped" in store or "num_sampled_edges" not in store for store in stores):
+            raise DataError(
+                "PyGBidirectional: expected sampled edges, and got those of another subgraph_type. Set subgraph_type: "
+                "directional."
+            )
+        sampled = {store._key: plain(store.edge_index) for store in stores}
+        for store in stores:
+            self._complete(batch, store, sampled)
+        for store in (*batch.node_stores, *stores):
+            for name in ("num_sampled_nodes", "num_sampled_edges"):
+                store.pop(name, None)
+        return batch
+
+    def _complete(self, batch: Any, store: Any, sampled: dict[Any, Tensor]) -> None:
+        key, several = store._key, store._key is not None
+        other = _reverse_type(key, sampled) if several else None
+        if other not in sampled:
+            return
+        edges = sampled[key]
+        both = torch.cat([edges, sampled[other].flip(0)], dim=1)
+        number, ids = edges.size(1), store.get("e_id")
+        rank = torch.arange(both.size(1), device=both.device) if several or ids is None else torch.cat([ids, ids])
+        order = torch.argsort(rank, stable=True)
+        sources = batch.num_nodes if not several else batch[key[0]].num_nodes
+        place = both[1] * max(1, sources) + both[0]
+        order = order[torch.argsort(place[order], stable=True)]
+        first = torch.ones(len(order), dtype=torch.bool, device=both.device)
+        first[1:] = place[order][1:] != place[order][:-1]
+        kept = order[first]
+        for name in [n for n, v in store.items() if n == "e_id" or (n != "edge_index" and store.is_edge_attr(n))]:
+            if several:
+                del store[name]
+            else:
+                store[name] = store[name][kept % max(1, number)]
+        store.edge_index = both[:, kept]
+
+
+def _reverse_type(key: tuple[str, str, str], known: dict[Any, Tensor]) -> tuple[str, str, str]:
+    src, relation, dst = key
+    names = (f"rev_{relation}", relation.removeprefix("rev_"))
+    likely = [(dst, name, src) for name in names if name != relation]
+    return next((each for each in likely if each in known), (dst, relation, src))
