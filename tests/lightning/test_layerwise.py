@@ -230,6 +230,8 @@ def test_refusals(make_data: MakeData, make_model: Any, make_trainer: Any, tmp_p
     refused(Holding(PyGSAGE(WIDTH, 8, 2, 3, norm=GraphNorm(8))), "GraphNorm averages over all nodes of a batch")
     refused(Holding(nn.Linear(2, 2)), "Holding offers no layers. Expected num_layers and layer")
     refused(make_model(), "limit_predict_batches and fast_dev_run would leave out nodes", limit_predict_batches=1)
+    with pytest.raises(OptionError, match=r"out: expected a folder, got the URL 's3://bucket/emb'"):
+        predict_layerwise(make_trainer(), make_model(), make_data(), "s3://bucket/emb")
     with pytest.raises(OptionError, match=r"layerwise.batch_size: expected an integer >= 1, got 0"):
         predict_layerwise(make_trainer(), make_model(), make_data(), tmp_path / "emb", options={"batch_size": 0})
 

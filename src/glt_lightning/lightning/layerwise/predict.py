@@ -50,6 +50,10 @@ def predict_layerwise(
     """
     if not isinstance(datamodule, GLTDataModule):
         raise OptionError(f"predict_layerwise: datamodule: expected a GLTDataModule, got {type(datamodule).__name__}.")
+    if "://" in str(out):
+        raise OptionError(
+            f"predict_layerwise: out: expected a folder, got the URL {out!r}. Write to a folder, then copy it there."
+        )
     chosen = as_options(LayerwiseOptions, "layerwise", {} if options is None else options)
     scratch = Path(chosen.scratch) if chosen.scratch is not None else Path(out).resolve().parent
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
