@@ -127,6 +127,13 @@ def test_the_job_is_started_again() -> None:
     assert ended("exit 5", restarts={"job": 1})[0] == 5
 
 
+def test_what_fails_before_the_start_is_not_tried_again() -> None:
+    Path("unhealthy").touch()
+    status, lines = ended("echo never", restarts={"job": 3}, **_SERVED)
+    assert status == 1
+    assert not any("starts again" in line for line in lines)
+
+
 def test_a_job_that_takes_too_long() -> None:
     status, lines = ended("sleep 600", limits={"stop_s": 2, "run_s": 0.5})
     assert status == 124

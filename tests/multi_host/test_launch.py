@@ -295,8 +295,8 @@ def test_a_script_of_ones_own(tmp_path, cluster):
     del given["config"]
     with launched(cluster, tmp_path, given) as run:
         assert run.wait(LIMIT_S) == 0, run.output
-    for number in range(2):
-        assert f"host{number}:{number}| rank {number} ['a b', '{number}']" in run.output
+        for number in range(2):
+            assert f"host{number}:{number}| rank {number} ['a b', '{number}']" in run.output
 
 
 def test_a_newcomer_follows_the_page(tmp_path, cluster):
@@ -315,5 +315,6 @@ def test_a_newcomer_follows_the_page(tmp_path, cluster):
         argv = [sys.executable, "-m", "glt_lightning", *command.split()[1:]]
         with started(cluster.made.command(_LAUNCHER, argv), cwd=tmp_path, env=ONE_THREAD) as run:
             assert run.wait(LIMIT_S) == 0, run.output
-    assert "best val_acc" in run.output, run.output
+            output = run.output
+    assert "best val_acc" in output, output
     assert list(Path(given["hosts"][0]["dir"], "checkpoints").glob("last*.ckpt"))

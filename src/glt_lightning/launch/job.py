@@ -63,6 +63,7 @@ class LaunchedJob:
         self._first: asyncio.Future[JobFailure | None]
         self._signals = 0
         self._once_healthy: set[str] = set()
+        self._trained = False  # whether trainers were started: what fails before that would fail again
 
     async def run(self) -> int:
         """The exit status of the job: 0, or that of its first failure."""
@@ -77,7 +78,8 @@ class LaunchedJob:
                     return 0
                 self._explain(failure)
                 status = failure.status
-                if self._signals or failure.status == _TIMED_OUT or attempt == self._config.restarts.job:
+                over = self._signals or not self._trained or failure.status == _TIMED_OUT
+                if over or attempt == self._config.restarts.job:
                     break
                 self._log.say(f"the job starts again from its last checkpoint ({attempt + 1} of restarts.job)")
             return status
@@ -111,6 +113,7 @@ class LaunchedJob:
 
     async def _attempt(self, resume: bool, seconds: float) -> JobFailure | None:
         self._first = asyncio.get_running_loop().create_future()
+        self._once_healthy.clear()
         async with self._agents():
             main = asyncio.create_task(self._go(resume))
             watch = asyncio.create_task(self._watch())
@@ -167,6 +170,7 @@ class LaunchedJob:
         await _all(self._healthy(remote) for remote in servers)
         if trainers:
             self._log.say(f"{counted(len(trainers), 'host')} to train, {counted(len(servers), 'graph server')}")
+            self._trained = True
             await _all(self._train(remote, resume) for remote in trainers)
             self._fail(None)
 
