@@ -31,7 +31,7 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
             ``splits["train"]``.
         cache_memory_budget, cache_ratio: Accepted as in GraphLearn-for-PyTorch; a log line says that they have no effect: the
             folder lists all rows of other parts by hotness, so that any cache can be filled from it later.
-        graph: As `PartitionerBase`.
+        further: ``node_label``, ``splits`` and ``options``, as the other arguments those of `PartitionerBase`.
 
     Raises:
         DataError: For ``probs`` that do not fit the graph or are not finite numbers >= 0.
@@ -54,12 +54,21 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
         num_nodes: Any = None,
         edge_index: Any = None,
         probs: Any = None,
-        *,
+        node_feat: Any = None,
+        node_feat_dtype: Any = "float32",
+        edge_feat: Any = None,
+        edge_feat_dtype: Any = "float32",
+        edge_weights: Any = None,
+        edge_assign_strategy: str = "by_src",
         cache_memory_budget: Any = None,
         cache_ratio: Any = None,
-        **graph: Any,
+        chunk_size: int = 10000,
+        device: Any = None,
+        **further: Any,
     ) -> None:
-        super().__init__(output_dir, num_parts, num_nodes, edge_index, **graph)
+        rows = (node_feat, node_feat_dtype, edge_feat, edge_feat_dtype, edge_weights)
+        given = (output_dir, num_parts, num_nodes, edge_index, *rows, edge_assign_strategy, chunk_size, device)
+        super().__init__(*given, **further)
         if output_dir is None:
             self._probs = None
             return
