@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +14,7 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.batch_checks import check_batches
-from glt_lightning.lightning.callbacks.added import add_callbacks
-from glt_lightning.lightning.callbacks.row_checkpoints import save_tensors_of
+from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
 from glt_lightning.lightning.layers import require_taken, warn_of_hops
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.log import show_log
@@ -374,7 +372,7 @@ class GLTDataModule(SeedDataModule):
         if not host.has_context:
             host.open_context(graph, self.sampling, self._seed, self.cache)
             if self.trainer is not None:
-                host.graph.tables.when_persistent = partial(save_tensors_of, self.trainer, host.graph)
+                save_with_checkpoints(self.trainer, host.graph)
         return host
 
     def _close(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
+from glt_lightning.lightning.callbacks.row_checkpoints import save_tensors_of
 from glt_lightning.lightning.callbacks.run_report import RunReport
 from glt_lightning.lightning.embeddings import attach_embeddings
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
@@ -23,6 +25,11 @@ def add_callbacks(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
     end_by_sigterm(trainer)
     _add_reports(trainer)
     attach_embeddings(trainer, graph)
+
+
+def save_with_checkpoints(trainer: Trainer, graph: DistGraph) -> None:
+    """Checkpoints get the persistent tensors of ``graph``, once it has some."""
+    graph.tables.when_persistent = partial(save_tensors_of, trainer, graph)
 
 
 def _add_reports(trainer: Trainer) -> None:
