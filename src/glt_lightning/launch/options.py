@@ -233,7 +233,7 @@ class LaunchConfig:
     def on(self, hosts: Sequence[str], servers: Sequence[LaunchServer]) -> LaunchConfig:
         """The same job on hosts that the engine has chosen."""
         listed = [LaunchHost(host=host) for host in hosts]
-        return replace(self, engine="here", slurm=None, kubernetes=None, hosts=listed, servers=list(servers))
+        return replace(self, engine="ssh", slurm=None, kubernetes=None, hosts=listed, servers=list(servers))
 
     @property
     def world_size(self) -> int:
