@@ -19,11 +19,13 @@ from glt_lightning.launch import (
     LaunchConfig,
     LaunchDefaults,
     LaunchHost,
+    LaunchKubernetes,
     LaunchLimits,
     LaunchPartition,
     LaunchRestarts,
     LaunchSecurity,
     LaunchServer,
+    LaunchSlurm,
 )
 from glt_lightning.options import (
     CacheOptions,
@@ -61,6 +63,8 @@ GROUPS: dict[str, type] = {
     "launch.security": LaunchSecurity,
     "launch.restarts": LaunchRestarts,
     "launch.limits": LaunchLimits,
+    "launch.slurm": LaunchSlurm,
+    "launch.kubernetes": LaunchKubernetes,
     "model, GraphSAGE": GraphSAGE,
     "model, NodePredictor": NodePredictor,
     "model, LinkPredictor": LinkPredictor,
@@ -69,6 +73,7 @@ REQUIRED: dict[type, dict[str, Any]] = {  # without which there is no object who
     LaunchConfig: {"command": "fit", "hosts": ["n0"], "run_config": "run.yaml"},
     LaunchHost: {"host": "n0"},
     LaunchServer: {"host": "g0"},
+    LaunchKubernetes: {"image": "IMAGE"},
 }
 HEAD = """# Options
 
