@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CHUNKS = [{"batch_size": 17, "self_check": 0}, {"batch_size": 1000, "most_edges": 100, "memory": 9000}]
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("options", CHUNKS)
 def test_exact_with_whole_numbers(
     isolated: Path, make_data: MakeData, embed: Any, parts: int, options: dict[str, Any]
@@ -100,7 +101,7 @@ FAMILY = {
 }
 
 
-@pytest.mark.parametrize("kind", FAMILY)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k == "GAT" else ()) for k in FAMILY])
 def test_family_of_pyg(isolated: Path, make_data: MakeData, embed: Any, kind: str) -> None:
     graph = np.load(isolated)
     seed_everything(3, verbose=False)
@@ -109,7 +110,7 @@ def test_family_of_pyg(isolated: Path, make_data: MakeData, embed: Any, kind: st
     np.testing.assert_allclose(found["embedding"], whole(gnn, graph["x"], graph["edge_index"]), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("model", ["GCN", "GAT", "GIN"])
+@pytest.mark.parametrize("model", ["GCN", pytest.param("GAT", marks=pytest.mark.slow), "GIN"])
 def test_ready_module_gives_what_it_does_over_whole_neighbourhoods(
     make_data: MakeData, make_model: Any, make_trainer: Any, embed: Any, model: str
 ) -> None:
@@ -122,7 +123,7 @@ def test_ready_module_gives_what_it_does_over_whole_neighbourhoods(
     np.testing.assert_array_equal(found["pred"], found["embedding"].argmax(axis=1))
 
 
-@pytest.mark.parametrize("encoder", ["GraphSAGE", "HGT"])
+@pytest.mark.parametrize("encoder", ["GraphSAGE", pytest.param("HGT", marks=pytest.mark.slow)])
 def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, encoder: str) -> None:
     data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, eval_num_neighbors=[-1, -1])
     data.prepare_data()
@@ -249,3 +250,20 @@ def test_weights_come_from_the_checkpoint(
     np.testing.assert_array_equal(
         read_embeddings(tmp_path / "a")["embedding"], read_embeddings(tmp_path / "b")["embedding"]
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("name", ["cora", "amazon_computers", "facebook_pages"])
+def test_real_graphs(make_data: MakeData, embed: Any, name: str, parts: int) -> None:
+    file = Path(os.environ.get("GLT_TEST_DATA", "data"), f"{name}.npz").resolve()
+    if not file.exists():
+        pytest.skip(f"{file} is not here; set GLT_TEST_DATA to the folder of the reference data sets")
+    data = make_data(dataset=str(file), partition={"num_parts": parts}, undirected=False, normalize="none")
+    graph = np.load(file)
+    x, edges = graph["x"].astype(np.float32), graph["edge_index"].astype(np.int64)
+    seed_everything(1, verbose=False)
+    for gnn in (PyGSAGE(x.shape[1], 16, 3, 8), GCN(x.shape[1], 16, 3, 8)):
+        expected = whole(gnn, x, edges)
+        found = embed(Holding(gnn), data, batch_size=2000)["embedding"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())

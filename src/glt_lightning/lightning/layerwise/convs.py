@@ -112,6 +112,10 @@ class FamilyLayers:
         self._convs = ConvLayers(self._gnn.convs, forms, gcn, loops=False, weight=_WEIGHT if weighted else None)
         self.degrees, self.aggregates = self._convs.degrees, self._convs.aggregates
 
+    def embed(self, batch: Any) -> Tensor:
+        x: Tensor = batch.x
+        return x.to(next(self.given.parameters()).dtype)  # features may be stored as float16
+
     def _widths(self) -> Iterator[tuple[nn.Module, int]]:
         widths = [self._gnn.in_channels] + [self._gnn.hidden_channels] * (self.num_layers - 1)
         return zip(self._gnn.convs, widths, strict=True)
@@ -130,7 +134,7 @@ class FamilyLayers:
 
     def reference(self, batch: Any) -> Tensor:
         values = {name: batch[name] for name in self._values}
-        found: Tensor = self.given.eval()(batch.x, batch.edge_index, **values)
+        found: Tensor = self.given.eval()(self.embed(batch), batch.edge_index, **values)
         return found[: batch.batch_size]
 
 
