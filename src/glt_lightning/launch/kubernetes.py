@@ -303,7 +303,7 @@ def _pull(role: str, job: LaunchConfig) -> str | None:
         return None
     if len(slots) > 1:
         raise OptionError(
-            "partition.from: with cluster.placement rank a pod does not know which parts its ranks need. Set cluster.placement: "
+            "partition: from: with cluster.placement rank a pod does not know which parts its ranks need. Set cluster.placement: "
             "host, or mount a volume with the partition."
         )
     given = {
