@@ -46,9 +46,19 @@ def names_of_pyg(_: ExitStack) -> dict[str, Any]:
     return public | ours | names | {"data": data, "train_mask": RING < 8, "change": lambda batch: batch}
 
 
+def names_of_dgl(_: ExitStack) -> dict[str, Any]:
+    names = {
+        name: getattr(glt_lightning, name) for name in ("LoaderContext", "LoaderSpec", "SamplingOptions", "as_blocks")
+    }
+    given = names_of_pyg(_)["data"]
+    given.train_mask = torch.from_numpy(RING < 8)
+    return names | {"data": given, "torch": torch}
+
+
 # Heading of the page -> what its rows need not make. What a stack is given ends after the table.
 NAMES: Mapping[str, Callable[[ExitStack], dict[str, Any]]] = {
     "GLT": names_of_glt,
+    "DGL": names_of_dgl,
     "PyG": names_of_pyg,
 }
 
