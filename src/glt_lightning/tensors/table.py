@@ -12,6 +12,7 @@ import numpy as np
 from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.errors import DataError
 from glt_lightning.ops.gather import Shards
+from glt_lightning.tensors.adding import add_rows
 from glt_lightning.tensors.lock import WriteLock
 from glt_lightning.tensors.remote_home import RemoteHome, RemoteHomes
 from glt_lightning.tensors.scratch import ON_DISK, Pages, pieces
@@ -195,7 +196,7 @@ class SharedTable:
             elif self.kind.is_bfloat16:
                 self._add_rounded(at, values)
             else:
-                np.add.at(self.own, at, values)
+                add_rows(self.own, at, values)
 
     def _send(self, how: str, rows: np.ndarray, values: np.ndarray) -> None:
         self._check_open()
