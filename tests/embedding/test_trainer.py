@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -71,10 +72,14 @@ def test_a_module_without_parameters(graph, tmp_path, rule):
     assert np.square(module.table()).sum() < before
 
 
-def test_tables_outlive_the_fit(graph, tmp_path):
+def test_tables_outlive_the_fit(graph, tmp_path, caplog):
     """A second fit goes on from the rows of the first, and a test reads them."""
     module, data = Twin(), data_of(graph, tmp_path)
-    fit(module, data)
+    with caplog.at_level("INFO"):
+        fit(module, data)
+    assert re.search(
+        r"embedding 'emb': 300 rows of 3; with no states [0-9.]+ kB in the memory of this host", caplog.text
+    )
     first = module.table()
     trainer = Trainer(**QUIET)
     module.test_step = lambda batch, batch_idx: module.log("sum", module.emb(batch).sum(), batch_size=1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import nn
 
 from glt_lightning.embedding import DistEmbedding
 from glt_lightning.embedding.combined import sparse_optimizers
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.callbacks.row_checkpoints import save_rows_of
+from glt_lightning.page.numbers import size
 from glt_lightning.tensors.dist_graph import DistGraph
 
 
@@ -56,6 +57,13 @@ class TrainRows(Callback):
             each.timeout = getattr(trainer.strategy, "_timeout", None)
             each.prepare()
             trained += each.embeddings
+        for name, embedding in embeddings_of(pl_module).items():
+            held = embedding.rows.held
+            rank_zero_info(
+                f"embedding {name!r}: {embedding.rows.space.num_rows:,} rows of {embedding.embedding_dim}; with "
+                f"{', '.join(held.states) or 'no states'} {size(sum(each.nbytes for each in held.all()))} "
+                f"{'on the disk' if held.table.on_disk else 'in the memory'} of this host"
+            )
         for name, embedding in embeddings_of(pl_module).items():
             if not any(embedding is each for each in trained):
                 rank_zero_warn(
