@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from glt_lightning import DistGraph
+from glt_lightning import DistGraph, read_embeddings
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.options import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
@@ -86,9 +86,11 @@ def serving(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def fitting(made: Hosts, folders: list[Path], numbers: list[int], strategy: str, *more: object) -> Iterator[list[Run]]:
+def fitting(
+    made: Hosts, folders: list[Path], numbers: list[int], strategy: str, *more: object, command: str = "fit"
+) -> Iterator[list[Run]]:
     """Trains on hosts, the first of which is the main one."""
-    argv = ["fit", "--config", "run.yaml", "--trainer.num_nodes", len(numbers), "--trainer.devices", 1]
+    argv = [command, "--config", "run.yaml", "--trainer.num_nodes", len(numbers), "--trainer.devices", 1]
     argv += ["--trainer.strategy", strategy, *more]
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(on_host(made, n, folders[n], *argv, master=numbers[0])) for n in numbers]
@@ -167,6 +169,21 @@ def test_tensors_over_two_hosts(tmp_path, four_hosts, whole, strategy):
             end_well(runs)
         found = folders[2] / "found.json"
     assert json.loads(found.read_text()) == expected
+
+
+def test_all_nodes_layer_by_layer_over_two_hosts(tmp_path, four_hosts, whole):
+    (tmp_path / "alone").mkdir()
+    alone = make_folders(tmp_path / "alone", 1, four_hosts, whole, {0: (0, 1)})
+    with fitting(four_hosts, alone, [0], "auto", "--out", "emb", command="embed") as runs:
+        end_well(runs)
+    expected = read_embeddings(alone[0] / "emb")
+    folders = make_folders(tmp_path, 2, four_hosts, whole, _OWN)
+    with fitting(four_hosts, folders, [0, 1], "glt_worker", "--out", "emb", command="embed") as runs:
+        end_well(runs)
+    found = read_embeddings(folders[0] / "emb")  # these hosts share a file system
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,13 @@ class PredictionWriter(Callback):
             _on_all_ranks(trainer, lambda: self._publish(part, trainer.global_rank))
             counts = gather_text_of(trainer, str(file.num_rows))
             files = {file_name(rank): int(count) for rank, count in enumerate(counts)}
-            _on_all_ranks(trainer, lambda: _replace(part, folder, files, self._facts) if leads_host else None)
+            first = trainer.global_rank == 0
+            _on_all_ranks(trainer, lambda: _replace(part, folder, files, self._facts) if first else None)
+            # On a file system that hosts share, rank 0 has published the files of all of them.
+            others = leads_host and not first
+            _on_all_ranks(
+                trainer, lambda: _replace(part, folder, files, self._facts) if others and part.exists() else None
+            )
         finally:
             self._close()
             if leads_host:  # what a rank could not finish; no rank writes any more
@@ -179,7 +185,7 @@ def _on_all_ranks(trainer: Trainer, act: Callable[[], None]) -> None:
 def _make_empty(part: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     try:
-        part.mkdir(parents=True)
+        part.mkdir(parents=True, exist_ok=True)  # another host may share the file system
     except OSError as error:
         raise _no_folder(part, error) from error
 
