@@ -14,8 +14,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples/notebooks").glob("*.py
 pytestmark = pytest.mark.slow
 
 
-def test_there_are_some() -> None:
-    assert len(NOTEBOOKS) >= 3
+def test_there_are_four() -> None:
+    assert len(NOTEBOOKS) == 4
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
