@@ -214,7 +214,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     for words in ("--server.rank", "--server.parts", "--health", "--cluster.security.token_file"):
         assert words in shown
-    assert "{fit,validate,test,predict,partition,pull,report,serve,certs,completion}" in shown
+    assert "{fit,validate,test,predict,embed,partition,pull,report,serve,launch,neighbours,certs,completion}" in shown
 
 
 def test_secret_of_the_job(make_data: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

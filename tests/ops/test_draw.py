@@ -32,6 +32,7 @@ def test_every_option_of_the_sampler_reaches_the_draw():
     assert asked.draw == DrawOptions(replace=True, with_edge=True, threads=3)
     config = SamplerConfig(0, ((3,),), **asked.draw.values)
     values = {"replace": True, "with_edge": True, "threads": 3, "weights": (), "timed": False, "last": False}
+    values |= {"labor": False, "picker": None}
     assert config.values == asked.draw.values == values
     # edges and threads change no draw, so a checkpoint resumes with others
     assert {name: value for name, value in config.identity.items() if value is not None} == {"replace": True}

@@ -65,6 +65,7 @@ def test_every_field_of_a_configuration_comes_back(field):
     other["more_links"] = (LinkTask(loader="train", edge_type=1), LinkTask(loader="train", edge_type=0, exclude="self"))
     other["link"] = LinkTask(loader="train", edge_type=3, mode="binary", amount=0.5, self_loops=True, reverse=0)
     other["picker"] = PickerSpec("my_module.Picker", '{"share": 0.5}', "1/2", "3")
+    other |= {"node_attrs": False, "edge_attrs": False}
     other["subgraph"] = SubgraphTask(kind="bidirectional", limit=9, reverse=(1, -1))
     changed = replace(plain, **{field.name: other.get(field.name, True)})
     if field.name == "own_batches":  # the only one that is for its own process

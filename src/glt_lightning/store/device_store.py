@@ -106,6 +106,7 @@ class DeviceStore:
             return None
         shards = self._shards.get(attr_key(kind, index, name))
         if shards is None:  # of edges, which only some loaders want
+            _ = self.graph  # raises where the store is closed
             return None
         stored = stored and self._partition.manifest.as_stored.decoded_by(kind, index, name) is None
         return shards.raw if stored else shards
