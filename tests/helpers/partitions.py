@@ -58,9 +58,12 @@ def partitioned(
     storage: dict[str, str] | None = None,
     weights: list[str] | None = None,
     time_attr: str | None = None,
+    algorithm: str = "random",
 ) -> LocalPartition:
     source = open_source(data, str(folder))
-    options = PartitionOptions(num_parts=parts, storage=storage or {}, weights=weights or [], time_attr=time_attr)
+    options = PartitionOptions(
+        num_parts=parts, storage=storage or {}, weights=weights or [], time_attr=time_attr, algorithm=algorithm
+    )
     target = folder / f"parts{parts}"
     partition_graph(source, target, options, undirected=undirected, normalize="none", progress=False)
     return LocalPartition.open(target)

@@ -84,7 +84,7 @@ def assert_is_the_reference(
 def test_every_source_gives_the_reference(tmp_path, seed, parts):
     """Of random graphs, some with weights, most with times: one native call, hop by hop, with owners here and over the wire, and
     with cached neighbour lists. Some batches are disjoint: with a tree for each seed, or several seeds in one, and with bounds in
-    time, some of which leave nothing. Some are drawn by LABOR."""
+    time, some of which leave nothing. Some are drawn by LABOR. Nodes are assigned to parts by one algorithm or another."""
     rng = np.random.default_rng(seed)
     graph = TypedGraph.random(rng, (SINGLE, HETERO, HETERO)[seed % 3])
     if seed % 2:
@@ -93,7 +93,11 @@ def test_every_source_gives_the_reference(tmp_path, seed, parts):
         graph.date(rng)
     weights = tuple("weight" if r in graph.weights else None for r in range(len(graph.edges)))
     named = {"weights": ["weight"] if any(weights) else None, "time_attr": "time" if graph.times else None}
-    whole = partitioned(random_data(rng, graph), tmp_path, parts, **named)
+    algorithm = ("random", "frequency", "metis", "streaming")[(seed + parts) % 4]
+    data = random_data(rng, graph)
+    first = data[graph.schema.node_types[0]]
+    first.train_mask = torch.ones(first.num_nodes, dtype=torch.bool)  # what `frequency` counts accesses by
+    whole = partitioned(data, tmp_path, parts, algorithm=algorithm, **named)
     here, remote = split_up(whole, [[p] for p in rng.permutation(parts).tolist()])
     gid_of, cache = gids_of(whole), make_cache(here, remote, CacheOptions(bytes=1 << 25, topology=1 << 24))
     with closing(cache), open_farm("in process") as farm:
