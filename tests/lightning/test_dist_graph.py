@@ -53,8 +53,13 @@ def alone(data: GLTDataModule) -> dict[str, Any]:
 
 
 def test_under_auto_it_is_as_alone(
-    make_data: Callable[..., GLTDataModule], make_model: Any, make_trainer: Callable[..., Trainer]
+    make_data: Callable[..., GLTDataModule],
+    make_model: Any,
+    make_trainer: Callable[..., Trainer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # `Using` writes a file
     data, using = make_data(partition={"num_parts": 2}, sampling={"seed": 5}), Using()
     expected = alone(data)
     make_trainer(max_epochs=1, callbacks=[using]).fit(make_model(), data)
