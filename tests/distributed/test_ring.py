@@ -288,3 +288,14 @@ def test_a_dataset_of_tensors_and_a_random_split(out: Path, opened: list[Any]) -
     assert sorted(ids) == list(range(NODES))
     with pytest.raises(OptionError, match=r"no partition folder\. Call load"):
         dist.DistNeighborLoader(dist.DistDataset(), [1], SEEDS)
+
+
+def test_options_without_effect_are_named(caplog) -> None:
+    dist.MpDistSamplingWorkerOptions(num_workers=2, worker_devices="cpu")
+    dist.RemoteDistSamplingWorkerOptions()
+    assert not caplog.records
+    dist.RemoteDistSamplingWorkerOptions(num_rpc_threads=4, worker_devices=["cuda:0"], worker_key="a")
+    assert [each.getMessage() for each in caplog.records] == [
+        "RemoteDistSamplingWorkerOptions: num_rpc_threads: no effect; our transport has threads and calls of its own.",
+        "RemoteDistSamplingWorkerOptions: worker_devices, worker_key: no effect; the cluster options of init_server decide.",
+    ]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
 
 from glt_lightning.errors import DataError, GLTError, OptionError
-from glt_lightning.loader import LinkSpec, LoaderContext, on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.loader import LinkSpec, LoaderContext
 from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_negatives
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks
-from tests.helpers.servers import open_farm
 from tests.producer.test_group import open_rank
 
 HETERO = small_hetero()
@@ -60,21 +56,6 @@ def graph(tmp_path_factory):
 def expected(graph):
     with LoaderContext(graph, seed=3) as context:
         return {kind: [contents(batch) for batch in context.make_link_loader(spec(kind))] for kind in KINDS}
-
-
-@pytest.fixture(params=["sampler process", "server", "gpu"])
-def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
-    if request.param == "server":
-        with open_farm("in process") as farm:
-            yield farm.context(farm.serve(graph).address)
-        return
-    if request.param == "gpu":  # the CPU counts as one
-        kernels = request.getfixturevalue("kernels")
-        monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
-        monkeypatch.setattr(Kernels, "open", lambda device: kernels)
-    workers = int(request.param == "sampler process")
-    with LoaderContext(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
-        yield context
 
 
 def test_who_makes_them_does_not_matter(context, expected):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,13 @@ from glt_lightning.errors import OptionError
 from glt_lightning.options import parse_bytes
 from glt_lightning.options.checks import at_least
 
+_log = logging.getLogger(__name__)
 _DEFAULT_TIMEOUT_S = 180.0
 _BYTES_PER_WORKER = 64 << 20
 
 
 class _Master:
-    """Where the processes of a script meet. num_rpc_threads, use_all2all: have no effect."""
+    """Where the processes of a script meet. num_rpc_threads and use_all2all have no effect, which a warning says."""
 
     def __init__(
         self,
@@ -31,6 +33,15 @@ class _Master:
         port = master_port or (int(os.environ["MASTER_PORT"]) + 1 if "MASTER_PORT" in os.environ else None)
         self.master_port = None if port is None else int(port)
         self.num_rpc_threads, self.rpc_timeout, self.use_all2all = num_rpc_threads, float(rpc_timeout), use_all2all
+        self._warn_of(
+            "our transport has threads and calls of its own", num_rpc_threads=num_rpc_threads, use_all2all=use_all2all
+        )
+
+    def _warn_of(self, reason: str, **given: Any) -> None:
+        """Says which of GLT's options are given and have no effect here."""
+        names = [name for name, value in given.items() if value]
+        if names:
+            _log.warning("%s: %s: no effect; %s.", type(self).__name__, ", ".join(names), reason)
 
     def address(self) -> tuple[str, int]:
         """Raises `OptionError` where neither the options nor the environment has it."""
@@ -137,6 +148,8 @@ class RemoteDistSamplingWorkerOptions(_Processes):
                 f"prefetch_size: {prefetch_size} is more than num_workers * worker_concurrency, {self.buffer_capacity}. Lower it."
             )
         self.worker_key, self.glt_graph, self.workload_type = worker_key, glt_graph, workload_type
+        unused = {"worker_devices": worker_devices, "worker_key": worker_key, "glt_graph": glt_graph}
+        self._warn_of("the cluster options of init_server decide", **unused, workload_type=workload_type)
 
     def server_of(self, rank: int, servers: int) -> int:
         """The server of client ``rank``."""
