@@ -58,7 +58,7 @@ RULES = [
 @pytest.mark.parametrize("rule", RULES)
 def test_the_same_rows_as_in_memory(partition, folder, monkeypatch, rule):
     """Whoever says it, the embedding or the options; also where few rows are asked for at once. The limit is for memory."""
-    monkeypatch.setattr(scratch, "_AT_ONCE", 7)
+    monkeypatch.setattr(scratch, "AT_ONCE", 7)
     expected = trained(partition, rule)
     for options in (
         {"storage": "disk", "limit": 1, "scratch": str(folder)},

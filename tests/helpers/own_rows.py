@@ -29,11 +29,12 @@ def work(graph: DistGraph, die: bool = False) -> dict[str, Any]:
             h[rows] = 1.0
     graph.barrier()
     by_id = graph.rows_of(torch.arange(nodes))
+    pending = h.read_later(by_id), graph.ndata["x"].read_later(by_id)
     seeds = by_id[::17]
     edges = graph.sample_neighbors(seeds, 3, key=7)
     found = {
-        "h": h[by_id].double().sum(1).tolist(),
-        "x": graph.ndata["x"][by_id].double().sum(1).tolist(),
+        "h": pending[0].result().double().sum(1).tolist(),
+        "x": pending[1].result().double().sum(1).tolist(),
         "train": graph.ndata["train_mask"].count_nonzero(),
         "edges": sorted(zip(graph.user_ids(edges.src).tolist(), graph.user_ids(edges.dst).tolist(), strict=True)),
         "e_id": sorted(graph.user_ids(edges.edge_row, graph.edge_types[0]).tolist()),

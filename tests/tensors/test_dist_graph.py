@@ -127,6 +127,17 @@ def test_what_is_written_is_read(graph: DistGraph) -> None:
     assert "h" not in graph.ndata
 
 
+def test_rows_that_are_read_later(graph: DistGraph) -> None:
+    t = DistTensor((300, 2), torch.float32, "later", init=("uniform", 0, 1))
+    for tensor in (t, graph.ndata["x"], graph.ndata["train_mask"]):
+        for index in ([5, 3, 3], 7, slice(0, 300, 50), []):
+            pending = tensor.read_later(index)
+            assert torch.equal(pending.result(), tensor[index])
+            assert pending.result() is pending.result()
+        with pytest.raises(DataError, match="rows: 300 at position 0 is no row"):
+            tensor.read_later([300])
+
+
 def test_one_name_is_one_tensor(graph: DistGraph) -> None:
     t = DistTensor((300, 4), torch.float32, "same")
     t[[3]] = 1

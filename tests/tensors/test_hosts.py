@@ -121,6 +121,29 @@ def test_large_answers_and_writes_come_in_pieces(
         assert np.array_equal(found, values[::-1])
 
 
+def test_read_later_asks_at_once(partition: LocalPartition, network: InProcessNetwork) -> None:
+    def body(tables: SharedTables, rank: int) -> None:
+        table = tables.create(described(partition))
+        table.write(ROWS[rank::2], np.full((150, 4), 1.0 + rank, dtype=np.float32))
+        tables.barrier()
+        home, asked = tables._elsewhere.open()[1 - rank], []
+        ask = home._peer.ask
+        home._peer.ask = lambda op, *rest, **more: (asked.append(op), ask(op, *rest, **more))[1]
+        wait = table.read_later(ROWS[::-1])
+        assert asked == ["rows"]
+        assert np.array_equal(wait(), np.repeat(1.0 + ROWS[::-1, None] % 2, 4, axis=1))
+        assert asked == ["rows"]
+        with pytest.raises(DataError, match="rows: 300 at position 1 is no row"):
+            table.read_later(np.array([0, 300]))
+        wait = table.read_later(ROWS)
+        tables.barrier()
+        table.close()
+        with pytest.raises(DataError, match="closed"):
+            wait()
+
+    on_two_hosts(partition, network, body)
+
+
 def test_a_conflict_of_two_hosts_is_found(partition: LocalPartition, network: InProcessNetwork) -> None:
     def body(tables: SharedTables, rank: int) -> str:
         table = tables.create(described(partition))

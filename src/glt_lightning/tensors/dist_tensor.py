@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
 OPEN_GRAPHS: WeakSet[DistGraph] = WeakSet()
 
 _AT_ONCE = 1 << 18  # rows that are read and written at once
+
+
+class PendingRows:
+    """Rows that `DistTensor.read_later` has asked for."""
+
+    def __init__(self, wait: Callable[[], Tensor]) -> None:
+        self._wait = wait
+        self._rows: Tensor | None = None
+
+    def result(self) -> Tensor:
+        """The rows, as reading the tensor gives them; the same ones when it is called again. Raises `DataError` for a tensor that
+        was closed meanwhile, `PeerError` where another host does not answer."""
+        if self._rows is None:
+            self._rows = self._wait()
+        return self._rows
 
 
 class DistTensor:
@@ -122,8 +138,24 @@ class DistTensor:
 
     def __getitem__(self, index: Any) -> Tensor:
         """Rows as a new tensor on the CPU. index: integers [n], a slice, a mask [N]; one integer gives one row."""
-        found = to_tensor(self._rows.read(rows_of_index(index, len(self))), self._kind)
+        return self._shaped(index, self._rows.read(rows_of_index(index, len(self))))
+
+    def _shaped(self, index: Any, values: np.ndarray) -> Tensor:
+        found = to_tensor(values, self._kind)
         return found[0] if np.ndim(index) == 0 and not isinstance(index, slice) else found
+
+    def read_later(self, index: Any) -> PendingRows:
+        """Begins to read rows: other hosts and the disk are asked at once, and ``result()`` of what it returns waits for them.
+        What is written meanwhile may or may not be in them.
+
+        Example:
+            >>> with DistGraph("parts") as graph:
+            ...     pending = graph.ndata["x"].read_later([3, 0])
+            ...     print(pending.result().shape)
+            torch.Size([2, 3])
+        """
+        wait = self._rows.read_later(rows_of_index(index, len(self)))
+        return PendingRows(lambda: self._shaped(index, wait()))
 
     def __setitem__(self, index: Any, values: Any) -> None:
         """Writes rows; values: [n, ...], or one row or number for all."""

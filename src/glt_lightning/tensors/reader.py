@@ -33,16 +33,21 @@ class StoredRows:
     space: RowSpace
     kind: ValueType
     row_shape: tuple[int, ...]
-    gather: Callable[[np.ndarray], np.ndarray]
+    ask: Callable[[np.ndarray], Callable[[], np.ndarray]]
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        self.space.parts_of(rows)  # raises for a row that there is not
-        return self.gather(rows)
+        return self.read_later(rows)()
+
+    def read_later(self, rows: np.ndarray) -> Callable[[], np.ndarray]:
+        """Asks the owners of other parts for rows; what it returns waits for them. Raises `DataError` for a row that there is
+        not."""
+        self.space.parts_of(rows)
+        return self.ask(rows)
 
     def count_nonzero(self) -> int:
         starts = range(0, self.space.num_rows, _AT_ONCE)
         pieces = (np.arange(begin, min(begin + _AT_ONCE, self.space.num_rows)) for begin in starts)
-        return sum(self.kind.count_nonzero(self.gather(rows)) for rows in pieces)
+        return sum(self.kind.count_nonzero(self.ask(rows)()) for rows in pieces)
 
 
 class GraphReader:
@@ -91,12 +96,12 @@ class GraphReader:
         stored = self.manifest.edge_attrs if space.kind == "edge" else self.manifest.node_attrs
         if name not in stored(space.index):
             mask = self._mask(space, name.removesuffix("_mask"))
-            return StoredRows(space, ValueType("bool"), (), lambda rows: mask[rows])
+            return StoredRows(space, ValueType("bool"), (), lambda rows: lambda: mask[rows])
         dtype, shape = self._stored(space, name)
         encoding = self.manifest.decoded_by(f"{space.kind}s", space.index, name)
         if encoding is not None:
             dtype, shape = np.dtype(np.float32), encoding.row_shape(shape)
-        return StoredRows(space, ValueType.of(dtype), shape, lambda rows: self._gather(space, name, rows))
+        return StoredRows(space, ValueType.of(dtype), shape, lambda rows: self._ask(space, name, rows))
 
     def _mask(self, space: RowSpace, split: str) -> np.ndarray:
         mask = np.zeros(space.num_rows, dtype=np.bool_)
@@ -154,24 +159,34 @@ class GraphReader:
         return {}
 
     def _gather(self, space: RowSpace, name: str, rows: np.ndarray) -> np.ndarray:
+        return self._ask(space, name, rows)()
+
+    def _ask(self, space: RowSpace, name: str, rows: np.ndarray) -> Callable[[], np.ndarray]:
+        """Asks all owners at the same time; what it returns waits for them, and reads the rows that are mapped here."""
         ids = rows + self._offset(space)
         if self._is_whole:
-            return self._gather_local(space, name, ids)
-        found, encoding = None, self.manifest.decoded_by(f"{space.kind}s", space.index, name)
+            return lambda: self._gather_local(space, name, ids)
+        encoding, answers = self.manifest.decoded_by(f"{space.kind}s", space.index, name), []
         for owner, at in self._routed(space, rows):
-            if owner == 0:
-                values = self._gather_local(space, name, ids[at])
-            else:
-                asked = AskedRows(space.kind, space.index, (name,), ids[at].astype(self._wire))
-                values = np.ascontiguousarray(self._owners.gather(owner, [asked])()[0][name])
-                if encoding is not None:
-                    values = Shards([values], encoding=encoding).gather(np.arange(len(values)))
-            found = np.empty((len(rows), *values.shape[1:]), values.dtype) if found is None else found
-            found[at] = values
-        if found is None:
+            asked = [AskedRows(space.kind, space.index, (name,), ids[at].astype(self._wire))]
+            answers.append((at, self._owners.gather(owner, asked) if owner else None))
+
+        def wait() -> np.ndarray:
             dtype, shape = self._stored(space, name)
-            return np.empty((0, *shape), dtype if encoding is None else np.float32)
-        return found
+            found = np.empty((0, *shape), dtype if encoding is None else np.float32)
+            for at, answer in answers:
+                if answer is None:
+                    values = self._gather_local(space, name, ids[at])
+                else:
+                    values = np.ascontiguousarray(answer()[0][name])
+                    if encoding is not None:
+                        values = Shards([values], encoding=encoding).gather(np.arange(len(values)))
+                if not len(found):
+                    found = np.empty((len(rows), *values.shape[1:]), values.dtype)
+                found[at] = values
+            return found
+
+        return wait
 
     @guarded()
     def _gather_local(self, space: RowSpace, name: str, ids: np.ndarray) -> np.ndarray:

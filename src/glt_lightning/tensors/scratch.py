@@ -16,7 +16,7 @@ from glt_lightning.options import TensorOptions
 
 ON_DISK = "on_disk"  # in the description of shared memory: whether it is a file
 _PAGE = 4096
-_AT_ONCE = (
+AT_ONCE = (
     2048  # rows: their pages, 8 MB in each table, stay in memory until they are used, however little of it there is
 )
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -57,10 +57,10 @@ def _file_system(folder: Path) -> str:
 def pieces(count: int, ask: Callable[[slice], object]) -> Iterator[slice]:
     """Slices of ``count`` rows. ``ask`` is called with each before the one before it is given: the disk reads while that is
     worked on."""
-    ask(slice(0, _AT_ONCE))
-    for begin in range(0, count, _AT_ONCE):
-        ask(slice(begin + _AT_ONCE, begin + 2 * _AT_ONCE))
-        yield slice(begin, min(begin + _AT_ONCE, count))
+    ask(slice(0, AT_ONCE))
+    for begin in range(0, count, AT_ONCE):
+        ask(slice(begin + AT_ONCE, begin + 2 * AT_ONCE))
+        yield slice(begin, min(begin + AT_ONCE, count))
 
 
 class Pages:

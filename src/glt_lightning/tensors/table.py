@@ -15,7 +15,7 @@ from glt_lightning.ops.gather import Shards
 from glt_lightning.tensors.adding import add_rows
 from glt_lightning.tensors.lock import WriteLock
 from glt_lightning.tensors.remote_home import RemoteHome, RemoteHomes
-from glt_lightning.tensors.scratch import ON_DISK, Pages, pieces
+from glt_lightning.tensors.scratch import AT_ONCE, ON_DISK, Pages, pieces
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.values import ValueType
 
@@ -131,16 +131,31 @@ class SharedTable:
             except DataError:
                 self.space.parts_of(rows)  # says which rows there are
                 raise
-        found = np.empty((len(rows), *self.row_shape), self.dtype)
-        waits = []
+        return self.read_later(rows)()
+
+    def read_later(self, rows: np.ndarray) -> Callable[[], np.ndarray]:
+        """Asks other hosts, and the disk, for rows int64 [n]; what it returns waits for them, copies those of this host, and
+        raises as `read`. Raises `DataError` at once for a row that there is not."""
+        self._check_open()
+        waits, here = [], np.empty(0, np.int64)
         for host, at in self._by_host(rows):
             if host == self.homes.host:
-                found[at] = self._gather(rows[at])
+                here = at
             else:
+                assert self.elsewhere is not None
                 waits.append((at, self.elsewhere[host].rows(self.id, rows[at], self.dtype, self.row_shape)))
-        for at, wait in waits:
-            found[at] = wait()
-        return found
+        if self.pages is not None:
+            self.ask(self.position(rows[here[:AT_ONCE]]))
+
+        def wait() -> np.ndarray:
+            self._check_open()
+            found = np.empty((len(rows), *self.row_shape), self.dtype)
+            found[here] = self._gather(rows[here])
+            for at, answer in waits:
+                found[at] = answer()
+            return found
+
+        return wait
 
     def _gather(self, rows: np.ndarray) -> np.ndarray:
         if self.pages is None or not len(rows):
