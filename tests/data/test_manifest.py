@@ -25,6 +25,7 @@ from glt_lightning.data.manifest import (
     options_hash,
     split_path,
 )
+from glt_lightning.data.same_partition import difference, partition_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import ENCODINGS
 from glt_lightning.types import GraphSchema
@@ -296,3 +297,14 @@ def test_saving_replaces_in_one_step(tmp_path: Path) -> None:
     replace(example(), num_classes=6).save(tmp_path)
     assert Manifest.load(tmp_path).num_classes == 6
     assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_hosts_compare_files_but_not_their_hashes_of_chunks() -> None:
+    manifest = example()
+    hashed = replace(manifest, arrays={path: replace(e, chunks=("0" * 32,)) for path, e in manifest.arrays.items()})
+    assert partition_id(hashed) == partition_id(manifest)
+    path, entry = next(iter(manifest.arrays.items()))
+    other = replace(manifest, arrays={**manifest.arrays, path: replace(entry, crc32=entry.crc32 ^ 1)})
+    assert other.options_hash == manifest.options_hash
+    assert "their files differ" in difference(partition_id(other), partition_id(manifest))
+    assert "options_hash in manifest.json is 'x' there" in difference("x y", partition_id(manifest))

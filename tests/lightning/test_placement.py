@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,20 @@ def test_missing_part_is_named(folder: Path) -> None:
         _Host(1, 2).open_graph(folder)
 
 
-def test_other_partition_of_another_rank_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (lambda mine: "0ther 1", r"options_hash in manifest.json is '0ther' there and '[0-9a-f]{32}' here\. Copy"),
+        (lambda mine: f"{mine.split()[0]} 1", r"same options, and their files differ \(hash '1' there, '[0-9a-f]{32}'"),
+    ],
+    ids=["options", "files"],
+)
+def test_other_partition_of_another_rank_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, theirs: Callable[[str], str], said: str
+) -> None:
     strategy = _Host(0, 2)
-    monkeypatch.setattr(strategy, "_gather_found", lambda find: [find(), "0ther"])
-    with pytest.raises(PartitionError, match=r"rank 1 has a different partition \(0ther\) than rank 0"):
+    monkeypatch.setattr(strategy, "_gather_found", lambda find: [mine := find(), theirs(mine)])
+    with pytest.raises(PartitionError, match=rf"rank 1 \(there\) has a different partition than rank 0 .*{said}"):
         strategy.open_graph(folder)
 
 

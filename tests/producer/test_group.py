@@ -1,13 +1,16 @@
 """Worker mode over several hosts: ranks that map different parts yield the batches of ranks that map all."""
 
 import os
+import shutil
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import DataError, PartitionError, RefusedError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.loader.hosts import HostsGraph
@@ -130,6 +133,25 @@ def test_another_partition_on_one_host(tmp_path, workers):
         with (
             pytest.raises(PartitionError, match=r"rank \d and rank \d have different partitions: options_hash"),
             open_rank(wholes[rank], rank, 2, exchange, SamplingOptions(num_workers=workers)),
+        ):
+            raise AssertionError("a context with two graphs")
+
+    run_ranks(2, remote)
+
+
+def test_other_files_with_the_same_options_on_one_host(tmp_path):
+    """As where somebody changed a file on one of two hosts, and its checksum with it."""
+    whole = partitioned(small_graph(), tmp_path / "a", 2)
+    shutil.copytree(whole.directory, tmp_path / "b")
+    manifest = Manifest.load(tmp_path / "b")
+    path, entry = next(iter(manifest.arrays.items()))
+    replace(manifest, arrays={**manifest.arrays, path: replace(entry, crc32=entry.crc32 ^ 1)}).save(tmp_path / "b")
+    wholes = [whole, LocalPartition.open(tmp_path / "b")]
+
+    def remote(rank, exchange):
+        with (
+            pytest.raises(PartitionError, match=r"different partitions: .*same options, and their files differ"),
+            open_rank(wholes[rank], rank, 2, exchange, SamplingOptions()),
         ):
             raise AssertionError("a context with two graphs")
 

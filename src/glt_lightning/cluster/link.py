@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from glt_lightning.data.same_partition import difference
 from glt_lightning.errors import RefusedError
 from glt_lightning.options import DeadlineOptions, LimitOptions, RetryOptions, SecurityOptions
 from glt_lightning.transport.base import PROTOCOL, Transport
@@ -26,7 +27,7 @@ class Link:
     """The identity and options with which a process connects to its peers. Plain values, to be sent to a child process.
 
     job: name of the job; empty for servers, which serve any.  role: worker, client, server or tool.
-    name: how peers name this process in their errors.  graph: hash of the partition, "" if not known yet.
+    name: how peers name this process in their errors.  graph: `partition_id`, "" if not known yet.
     token: the job's secret where it does not come from ``security.token_file``.
     """
 
@@ -96,8 +97,6 @@ class Link:
             )
         if self.graph and hello.get("graph") and hello["graph"] != self.graph:
             raise RefusedError(
-                f"{peer} and {self.name} have different partitions: options_hash in manifest.json is "
-                f"{hello['graph']!r:.50} there and {self.graph!r} here. Copy one partition folder to all hosts, or "
-                "partition with the same options and seed."
+                f"{peer} and {self.name} have different partitions: {difference(hello['graph'], self.graph)}"
             )
         return mine

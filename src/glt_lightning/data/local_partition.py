@@ -24,6 +24,7 @@ from glt_lightning.data.manifest import (
     split_path,
 )
 from glt_lightning.data.row_order import TIMES
+from glt_lightning.data.same_partition import partition_id
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.encoding import Encoding
@@ -146,6 +147,11 @@ class LocalPartition:
         partition = LocalPartition(self.directory, self.manifest.as_stored, self.parts, self.memory)
         partition._maps = self._maps
         return partition
+
+    @property
+    def identity(self) -> str:
+        """What hosts compare before they work together: `data.same_partition`."""
+        return partition_id(self.manifest)
 
     @property
     def view(self) -> GraphView:

@@ -36,7 +36,7 @@ class HostsGraph(ClusterGraph):
         silence_s: float = math.inf,
     ) -> None:
         super().__init__(partition)
-        self._link = replace(link, graph=partition.manifest.options_hash)
+        self._link = replace(link, graph=partition.identity)
         self._serve = f"[{host}]:0" if ":" in host else f"{host}:0"
         self._on_loss, self._silence_s = on_loss, silence_s
 

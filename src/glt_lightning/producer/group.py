@@ -12,6 +12,7 @@ from glt_lightning.cluster.graph import ClusterGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.owner_server import OwnerAddresses, connect_owners
 from glt_lightning.cluster.remote_rows import PeerRows
+from glt_lightning.data.same_partition import difference
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.producer.base import JoiningProducer, ProducerSetup
 from glt_lightning.producer.shared_tiers import SharedCache
@@ -112,9 +113,7 @@ def _exchange_owners(
             ) from None
         if theirs["graph"] != link.graph:
             raise PartitionError(
-                f"{theirs['name']} and {link.name} have different partitions: options_hash in manifest.json is "
-                f"{theirs['graph']} there and {link.graph} here. Copy one partition folder to all hosts, or "
-                "partition with the same options and seed."
+                f"{theirs['name']} and {link.name} have different partitions: {difference(theirs['graph'], link.graph)}"
             )
     if not group:
         raise OptionError("exchange: returned no texts; it has to return those of all ranks, in rank order.")

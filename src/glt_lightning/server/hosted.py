@@ -94,7 +94,7 @@ class HostedServer:
             job="",
             role="server",
             name=f"server {plan.rank} (pid {os.getpid()} on {socket.gethostname()})",
-            graph=manifest.options_hash,
+            graph=mapped.identity,
             token=plan.token,
             security=options.security,
             deadlines=options.deadlines,

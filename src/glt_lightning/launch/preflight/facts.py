@@ -25,8 +25,9 @@ from glt_lightning import __version__
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.arrays import check_header, verify_array
 from glt_lightning.data.manifest import MANIFEST, Manifest
+from glt_lightning.data.same_partition import files_hash
 from glt_lightning.errors import GLTError
-from glt_lightning.partition.copies.pull import manifest_hash, wanted_files
+from glt_lightning.partition.copies.pull import wanted_files
 from glt_lightning.transport.base import PROTOCOL
 from glt_lightning.transport.certs import describe_certificate
 
@@ -89,7 +90,7 @@ def _partition(asked: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
     return {
         "options_hash": manifest.options_hash,
-        "hashes": manifest_hash(manifest),
+        "hashes": files_hash(manifest),
         "parts": parts,
         "absent": absent[:3],
         "absent_parts": sorted({path.split("/")[0] for path in absent}),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.same_partition import difference, partition_id
 from glt_lightning.errors import OptionError, PartitionError, PeerError
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.options import CacheOptions, SamplingOptions, SecurityOptions
@@ -72,7 +73,7 @@ class GLTServerClientStrategy(GLTStrategy):
 
         def find() -> str:
             found.append(self._find_graph())
-            return found[0].manifest.options_hash
+            return partition_id(found[0].manifest)
 
         if not self.options.servers:
             self._start_server(folder, sampling, cache)
@@ -80,8 +81,8 @@ class GLTServerClientStrategy(GLTStrategy):
         for rank, theirs in enumerate(hashes):
             if theirs != hashes[0]:
                 raise PartitionError(
-                    f"cluster.servers: the server of rank {rank} serves a different partition ({theirs}) than the "
-                    f"server of rank 0 ({hashes[0]}). Start all servers with one partition."
+                    f"cluster.servers: the server of rank {rank} (there) serves a different partition than the server of "
+                    f"rank 0 (here): {difference(theirs, hashes[0])}"
                 )
         return found[0]
 

@@ -11,6 +11,7 @@ from glt_lightning.cluster.context import DistContext, Role
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.same_partition import difference
 from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.loader.hosts import HostsGraph
@@ -66,7 +67,7 @@ class GLTWorkerStrategy(GLTStrategy):
 
         def find() -> str:
             self._opened = self._open_parts(folder)
-            return self._opened.manifest.options_hash
+            return self._opened.identity
 
         hashes = self._gather_found(find)
         self._check_same(hashes, folder)
@@ -95,8 +96,8 @@ class GLTWorkerStrategy(GLTStrategy):
         for rank, theirs in enumerate(hashes):
             if theirs != hashes[0]:
                 raise PartitionError(
-                    f"{folder}: rank {rank} has a different partition ({theirs}) than rank 0 ({hashes[0]}). Copy "
-                    "one partition folder to all hosts, or partition with the same options and seed."
+                    f"{folder}: rank {rank} (there) has a different partition than rank 0 (here): "
+                    f"{difference(theirs, hashes[0])}"
                 )
 
     def _of_partition(self, partition: LocalPartition) -> LocalPartition | SampledGraph:
