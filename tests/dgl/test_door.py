@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,31 +18,6 @@ from glt_lightning.errors import DataError, OptionError
 from tests.helpers.partitions import partitioned, small_hetero
 
 NODES = 40
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a user's ``partition_graph`` has written the ring: in three parts."""
-    out = tmp_path_factory.mktemp("parts")
-    around = torch.arange(NODES)
-    edges = torch.stack([torch.cat([around + 1, around + 2]) % NODES, around.repeat(2)])
-    data = Data(x=around[:, None].float(), y=around % 4, edge_index=edges, edge_attr=torch.arange(2.0 * NODES))
-    data.train_mask = around < 30
-    data.val_mask = around >= 30
-    orig_nids, orig_eids = dgl.distributed.partition_graph(
-        data, "ring", 3, out, balance_ntypes=data.train_mask, return_mapping=True
-    )
-    assert sorted(orig_nids.tolist()) == list(range(NODES))
-    assert sorted(orig_eids.tolist()) == list(range(2 * NODES))
-    torch.save((orig_nids, orig_eids), out / "mapping.pt")
-    return out / "ring.json"
-
-
-@pytest.fixture
-def g(config: Path) -> Iterator[dgl.distributed.DistGraph]:
-    dgl.distributed.initialize()
-    with dgl.distributed.DistGraph("ring", part_config=config) as graph:
-        yield graph
 
 
 def test_a_graph_and_its_data(g, config: Path) -> None:

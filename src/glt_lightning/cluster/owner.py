@@ -11,12 +11,12 @@ import numpy as np
 
 from glt_lightning.cluster.expansion import Expansion, answer_among, read_arrays
 from glt_lightning.cluster.silence import is_stopped
+from glt_lightning.data.edge_ends import ENDS, stored_rows
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.row_draws import OwnerDraws
 from glt_lightning.errors import DataError
 from glt_lightning.ops.file_map import guarded
-from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges, require_pairs
 from glt_lightning.options import DrawOptions, PickerSpec
 from glt_lightning.sampler.sample import Draft, Field
@@ -52,7 +52,7 @@ class Owner:
         self._wire = wire_dtype(partition.manifest)
         self._draws = OwnerDraws(partition, picker)
         self._memory = Recycler(_SLOTS)
-        self._shards = cache(self._open_shards)
+        self._shards = cache(partial(stored_rows, partition))
 
     @property
     def calls(self) -> Mapping[str, CallHandler]:
@@ -132,10 +132,6 @@ class Owner:
         limit = read_integer(header, "limit", 0, 2**62) if "limit" in header else None
         return answer_among(view, edge_type, unpack(message), limit, self._wire, self._reply_bytes, MOST_PAIRS)
 
-    def _open_shards(self, kind: str, index: int, name: str) -> Shards:
-        open_ = self._partition.node_shards if kind == "node" else self._partition.edge_shards
-        return open_(index, name).raw  # the caller decodes
-
 
 def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:
     """(node or edge, type, names) of a requested table. Raises `DataError` for one that the graph does not have."""
@@ -144,7 +140,7 @@ def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:
         kind, index, names = given
         types = schema.node_types if kind == "node" else schema.edge_types
         if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(types):
-            known = ("n_id", *manifest.node_attrs(index)) if kind == "node" else tuple(manifest.edge_rows(index))
+            known = ("n_id", *manifest.node_attrs(index)) if kind == "node" else (ENDS, *manifest.edge_rows(index))
             if all(name in known for name in names):
                 return kind, index, names
     raise DataError(f"gather: the graph has no table {json.dumps(given)[:200]}.")

@@ -236,6 +236,10 @@ class LocalPartition:
         """Integers [rows + 1]: where the edges of each row of a mapped part begin, mapped."""
         return self._open(edge_path(part, edge_type, "indptr"))
 
+    def sources(self, edge_type: int, part: int) -> np.ndarray:
+        """Integers [edges]: gids of the sources of a mapped part's edges, mapped."""
+        return self._open(edge_path(part, edge_type, "indices"))
+
     def node_shards(self, node_type: int, name: str) -> Shards:
         """A node attribute, addressed by gid."""
         first = node_type * self.manifest.num_parts

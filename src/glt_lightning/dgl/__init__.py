@@ -11,9 +11,11 @@ from glt_lightning.lazy import lazy_names
 from glt_lightning.loader.blocks import ID
 
 NID = EID = ID
+NTYPE = ETYPE = "_TYPE"
 
 _MODULES = ("data", "dataloading", "distributed", "nn", "sampling")
+_HOMES = {module: f"{__name__}.{module}" for module in _MODULES} | {"to_block": f"{__name__}.sampling"}
 
-__all__ = ["EID", "NID", "data", "dataloading", "distributed", "nn", "sampling", "seed"]
+__all__ = ["EID", "ETYPE", "NID", "NTYPE", "data", "dataloading", "distributed", "nn", "sampling", "seed", "to_block"]
 
-__getattr__ = lazy_names(__name__, {module: f"{__name__}.{module}" for module in _MODULES})
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -8,15 +8,19 @@ from typing import Any
 import torch.distributed
 from torch import Tensor
 
-from glt_lightning.dgl.dataloading import DistNodeDataLoader
-from glt_lightning.dgl.graph import DistGraph, GraphPartitionBook, current_graph
+from glt_lightning.dgl import optim
+from glt_lightning.dgl.book import GraphPartitionBook
+from glt_lightning.dgl.collators import DistDataLoader
+from glt_lightning.dgl.graph import DistGraph, current_graph
+from glt_lightning.dgl.loaders import DistEdgeDataLoader, DistNodeDataLoader
 from glt_lightning.dgl.partition import partition_graph
-from glt_lightning.dgl.sampling import sample_neighbors
+from glt_lightning.dgl.sampling import in_subgraph, sample_neighbors
 from glt_lightning.dgl.state import STATE
 from glt_lightning.dgl.tensors import DistEmbedding, DistTensor, SparseAdagrad, SparseAdam
 from glt_lightning.errors import OptionError
+from glt_lightning.lazy import lazy_names
 from glt_lightning.options.checks import at_least
-from glt_lightning.tensors import dist_split, dist_tensor
+from glt_lightning.tensors import dist_graph, dist_split, dist_tensor
 from glt_lightning.types import EdgeType, NodeType
 
 
@@ -54,6 +58,36 @@ def get_num_clients() -> int:
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
+get_num_client = get_num_clients
+
+
+def client_barrier() -> None:
+    """Waits for all trainers. A collective call."""
+    current_graph().barrier()
+
+
+def exit_client() -> None:
+    """Closes the graph that was made last, after all trainers have come here. A collective call."""
+    graph = current_graph()
+    graph.barrier()
+    graph.close()
+
+
+def get_num_machines() -> int:
+    """Number of hosts that have trainers."""
+    return current_graph().tables.homes.num_hosts
+
+
+def get_machine_id() -> int:
+    """Number of this host."""
+    return current_graph().tables.homes.host
+
+
+def find_edges(g: DistGraph, edge_ids: Any) -> tuple[Tensor, Tensor]:
+    """Rows of the sources and of the destinations of edges, int64 [n] each, of a graph with one edge type."""
+    return g.find_edges(edge_ids)
+
+
 def get_rank() -> int:
     """Number of this trainer."""
     return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
@@ -89,14 +123,44 @@ def edge_split(
     return dist_split.edge_split(edges, _graph_of(partition_book, edges), etype, rank, force_even)
 
 
-def _graph_of(book: GraphPartitionBook | None, selected: Any) -> DistGraph | None:
+def _graph_of(book: GraphPartitionBook | None, selected: Any) -> dist_graph.DistGraph | None:
     """None: that of a mask."""
     if book is None:
         return None if isinstance(selected, dist_tensor.DistTensor) else current_graph()
     return book.graph
 
 
+_RPC = "{name}: no code and no requests of one's own are sent between processes. Use DistTensor, or torch.distributed."
+_SERVERS = "{name}: there are no servers to start; `glt-lightning launch` starts the trainers, which have the graph."
+_FILES = "{name}: open a partition with DistGraph(name, part_config); LocalPartition.open(folder) has the arrays of its parts."
+_REFUSED = (
+    dict.fromkeys(
+        (
+            *("Request", "Response", "register_service", "remote_call", "remote_call_to_machine", "send_request"),
+            *("send_request_to_machine", "send_response", "recv_request", "recv_response", "fast_pull"),
+            *("KVClient", "KVServer", "PartitionPolicy"),
+        ),
+        _RPC,
+    )
+    | dict.fromkeys(
+        (
+            *("DistGraphServer", "ServerState", "start_server", "connect_to_server", "connect_receiver"),
+            *("create_receiver", "create_sender", "finalize_receiver", "finalize_sender", "wait_for_senders"),
+            *("set_machine_id", "set_num_client", "set_num_machines", "set_rank", "get_group_id", "read_ip_config"),
+            *("DistConnectError", "copy_data_to_shared_memory", "SERVER_EXIT", "MAX_QUEUE_SIZE", "shutdown_servers"),
+        ),
+        _SERVERS,
+    )
+    | dict.fromkeys(("load_partition", "load_partition_book", "load_partition_feats"), _FILES)
+    | {
+        "dgl_partition_to_graphbolt": "{name}: `glt-lightning partition --from dgl DIR --to FOLDER` converts a partition of DGL.",
+        "sample_etype_neighbors": "{name}: sample_neighbors(g, nodes, fanout) takes a number for each edge type.",
+    }
+)
+
 __all__ = [
+    "DistDataLoader",
+    "DistEdgeDataLoader",
     "DistEmbedding",
     "DistGraph",
     "DistNodeDataLoader",
@@ -104,11 +168,21 @@ __all__ = [
     "GraphPartitionBook",
     "SparseAdagrad",
     "SparseAdam",
+    "client_barrier",
     "edge_split",
+    "exit_client",
+    "find_edges",
+    "get_machine_id",
+    "get_num_client",
     "get_num_clients",
+    "get_num_machines",
     "get_rank",
+    "in_subgraph",
     "initialize",
     "node_split",
+    "optim",
     "partition_graph",
     "sample_neighbors",
 ]
+
+__getattr__ = lazy_names(__name__, {}, _REFUSED)

@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable, Iterator, MutableMapping
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import MANIFEST
+from glt_lightning.dgl.book import GraphPartitionBook
 from glt_lightning.dgl.state import STATE
 from glt_lightning.embedding.dist_embedding import EmbeddingRows
 from glt_lightning.errors import DataError, OptionError
@@ -24,11 +24,29 @@ from glt_lightning.sampler.request import batch_key
 from glt_lightning.tensors import dist_graph
 from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
 from glt_lightning.tensors.dist_values import rows_of_index
-from glt_lightning.tensors.space import RowSpace
 from glt_lightning.types import EdgeType, NodeType
 
+_AT_ONCE = 1 << 16  # rows
 CONF_PATH = "DGL_CONF_PATH"  # DGL's launcher sets it
 _ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}  # DGL's data sets have the left names
+_REFUSED = {
+    "out_degrees": "parts have the edges into their nodes. Store the degrees as an attribute when you partition.",
+    "edge_subgraph": "loaders of edges give the graph of a batch (EdgeDataLoader); find_edges gives the ends of edges.",
+}
+
+
+class CalledRank(int):
+    """The number of a process, also as DGL asks for it: ``g.rank()``."""
+
+    def __call__(self) -> int:
+        return int(self)
+
+
+class Scheme(NamedTuple):
+    """Of the values of a node or edge."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
 class DistGraph(dist_graph.DistGraph):
@@ -50,7 +68,8 @@ class DistGraph(dist_graph.DistGraph):
         super().__init__(partition, seed=STATE.seed)
         self._closing.callback(partition.close)
         self.partition, self.seed = partition, STATE.seed
-        self._contexts: dict[tuple[int, bool], LoaderContext] = {}
+        self.rank: int = CalledRank(self.rank)
+        self._contexts: dict[str, LoaderContext] = {}
         self._draws, self._loaders = count(), count()
         STATE.graph = ref(self)
         # by name: who names an embedding that there is gets its rows
@@ -62,11 +81,7 @@ class DistGraph(dist_graph.DistGraph):
 
     # Sizes and types
 
-    def number_of_nodes(self, ntype: NodeType | None = None) -> int:
-        return self.num_nodes(ntype)
-
-    def number_of_edges(self, etype: EdgeType | str | None = None) -> int:
-        return self.num_edges(etype)
+    number_of_nodes, number_of_edges = dist_graph.DistGraph.num_nodes, dist_graph.DistGraph.num_edges
 
     @property
     def ntypes(self) -> list[NodeType]:
@@ -80,6 +95,39 @@ class DistGraph(dist_graph.DistGraph):
     def canonical_etypes(self) -> list[EdgeType]:
         return self.edge_types
 
+    def to_canonical_etype(self, etype: EdgeType | str | None) -> EdgeType:
+        """(source type, relation, destination type); None: the only one."""
+        return self.edge_types[self.space(etype, "edge").index]
+
+    def get_ntype_id(self, ntype: NodeType | None) -> int:
+        """Number of a node type."""
+        return self.space(ntype, "node").index
+
+    def get_etype_id(self, etype: EdgeType | str | None) -> int:
+        """Number of an edge type."""
+        return self.space(etype, "edge").index
+
+    # Edges
+
+    def find_edges(self, edges: Any, etype: EdgeType | str | None = None) -> tuple[Tensor, Tensor]:
+        """int64 [n], int64 [n]: rows of the sources and of the destinations of edges."""
+        space = self.space(etype, "edge")
+        src, dst = self.reader.edge_ends(space, rows_of_index(edges, space.num_rows))
+        return torch.from_numpy(src), torch.from_numpy(dst)
+
+    def in_degrees(self, v: Any = slice(None), etype: EdgeType | str | None = None) -> Tensor:
+        """int64 [n]: number of edges into nodes. Reads all edges of nodes that are not on this host."""
+        space = self.space(etype, "edge")
+        rows = rows_of_index(v, self.num_nodes(space.of[2]))
+        pieces = [
+            self.sample_neighbors(rows[at : at + _AT_ONCE], -1, etype).dst for at in range(0, len(rows), _AT_ONCE)
+        ]
+        found = torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
+        nodes, counts = torch.unique(found, return_counts=True)
+        by_row = torch.zeros(self.num_nodes(space.of[2]), dtype=torch.int64)
+        by_row[nodes] = counts
+        return by_row[torch.from_numpy(rows)]
+
     # Data
 
     @property
@@ -87,7 +135,20 @@ class DistGraph(dist_graph.DistGraph):
         """Data of the nodes. ``feat`` and ``features`` also name ``x``, and ``label`` and ``labels`` ``y``."""
         return _WithAliases(super().ndata)
 
+    def node_attr_schemes(self) -> dict[str, Scheme]:
+        """Shape and dtype of the data of a node, by name."""
+        return {name: Scheme(tuple(data.shape[1:]), data.dtype) for name, data in self.ndata.items()}
+
+    def edge_attr_schemes(self) -> dict[str, Scheme]:
+        """Shape and dtype of the data of an edge, by name."""
+        return {name: Scheme(tuple(data.shape[1:]), data.dtype) for name, data in self.edata.items()}
+
     # The partition
+
+    @property
+    def local_partition(self) -> LocalPartition:
+        """The parts that this process maps."""
+        return self.partition
 
     def get_partition_book(self) -> GraphPartitionBook:
         return GraphPartitionBook(self)
@@ -102,14 +163,18 @@ class DistGraph(dist_graph.DistGraph):
 
     # Loaders
 
-    def context(self, num_workers: int, replace: bool) -> LoaderContext:
+    def context(self, sampling: SamplingOptions) -> LoaderContext:
         """What makes the loaders of this process: its own seeds, without any call of other ranks."""
-        key = num_workers, replace
+        key = repr(sampling)
         if key not in self._contexts:
-            sampling = SamplingOptions(num_workers=num_workers, replace=replace)
             self._contexts[key] = LoaderContext(self.partition, sampling, seed=self.seed)
             self._closing.callback(self._contexts[key].close)
         return self._contexts[key]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _REFUSED:
+            raise OptionError(f"DistGraph.{name}: {_REFUSED[name]}")
+        raise AttributeError(f"DistGraph has no attribute {name!r}")
 
     def loader_name(self) -> str:
         """Another one for each loader and rank: they draw apart."""
@@ -126,32 +191,6 @@ def current_graph() -> DistGraph:
     if not isinstance(graph, DistGraph) or graph not in OPEN_GRAPHS:
         raise DataError("the DistGraph that was made last is closed, or there is none. Make a DistGraph first.")
     return graph
-
-
-class GraphPartitionBook:
-    """Which part has which rows."""
-
-    def __init__(self, graph: DistGraph) -> None:
-        self.graph = graph
-
-    def num_partitions(self) -> int:
-        return self.graph.partition.manifest.num_parts
-
-    def nid2partid(self, nids: Any, ntype: NodeType | None = None) -> Tensor:
-        """int64 [n]: the part of each node."""
-        return _parts(self.graph.space(ntype, "node"), nids)
-
-    def eid2partid(self, eids: Any, etype: EdgeType | str | None = None) -> Tensor:
-        """int64 [n]: the part of each edge, which is that of its destination."""
-        return _parts(self.graph.space(etype, "edge"), eids)
-
-    def partid2nids(self, partid: int, ntype: NodeType | None = None) -> Tensor:
-        """The nodes of a part."""
-        return _rows(self.graph.space(ntype, "node"), partid)
-
-    def partid2eids(self, partid: int, etype: EdgeType | str | None = None) -> Tensor:
-        """The edges of a part."""
-        return _rows(self.graph.space(etype, "edge"), partid)
 
 
 class _WithAliases(MutableMapping[str, DistTensor]):
@@ -202,13 +241,3 @@ def _folder_of(name: str, part_config: str | Path | None) -> Path:
             f"be converted: glt-lightning partition --from dgl {path.parent} --to {folder} --python PYTHON_WITH_DGL."
         )
     return folder
-
-
-def _parts(space: RowSpace, ids: Any) -> Tensor:
-    return torch.from_numpy(space.parts_of(rows_of_index(ids, space.num_rows)).astype(np.int64))
-
-
-def _rows(space: RowSpace, part: int) -> Tensor:
-    if not 0 <= part < space.num_parts:
-        raise DataError(f"part: expected 0 to {space.num_parts - 1}, got {part}.")
-    return torch.arange(int(space.bounds[part]), int(space.bounds[part + 1]))

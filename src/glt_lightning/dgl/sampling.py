@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt_lightning.dgl.exclude import EdgePairs, drop, pairs_of
 from glt_lightning.dgl.graph import DistGraph
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader.blocks import ID, Layer
@@ -29,9 +30,24 @@ class LayerEdges:
     edges: Mapping[EdgeType, Neighbors]
     homogeneous: bool
 
+    def without(self, excluded: EdgePairs) -> LayerEdges:
+        """The other edges."""
+        left = dict(self.edges)
+        for edge_type in left.keys() & excluded.keys():
+            found = left[edge_type]
+            kept = torch.from_numpy(drop(excluded[edge_type], found.src.numpy(), found.dst.numpy()))
+            left[edge_type] = Neighbors(*(each[kept] for each in found))
+        return LayerEdges(left, self.homogeneous)
+
 
 def sample_neighbors(
-    g: DistGraph, nodes: Any, fanout: Any, edge_dir: str = "in", prob: str | None = None, replace: bool = False
+    g: DistGraph,
+    nodes: Any,
+    fanout: Any,
+    edge_dir: str = "in",
+    prob: str | None = None,
+    replace: bool = False,
+    exclude_edges: Any = None,
 ) -> LayerEdges:
     """Draws in-edges of nodes.
 
@@ -42,6 +58,7 @@ def sample_neighbors(
         edge_dir: ``in``: partitions have the in-edges of their nodes.
         prob: An attribute of ``partition.weights`` to draw by.
         replace: Draw with replacement.
+        exclude_edges: Rows of edges that are not drawn, with all their parallel copies; or by edge type.
 
     Raises:
         OptionError: For another direction. DataError: For rows or weights that there are not.
@@ -50,13 +67,14 @@ def sample_neighbors(
         raise OptionError(
             f"sample_neighbors: edge_dir: expected 'in', got {edge_dir!r}. For out-edges partition the reversed graph."
         )
-    by_type = rows_by_type(g, nodes)
+    by_type, excluded = rows_by_type(g, nodes), pairs_of(g, exclude_edges) or EdgePairs()
     edges = {}
     for edge_type in g.edge_types:
         wanted = fanout_of(fanout, edge_type)
         if edge_type[2] in by_type and wanted != 0:
             key = g.next_key()
-            edges[edge_type] = g.sample_neighbors(by_type[edge_type[2]], wanted, edge_type, replace, prob, key=key)
+            at, without = by_type[edge_type[2]], excluded.get(edge_type)
+            edges[edge_type] = g.sample_neighbors(at, wanted, edge_type, replace, prob, without, key=key)
     return LayerEdges(edges, g.schema.homogeneous)
 
 

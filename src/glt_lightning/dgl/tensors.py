@@ -64,6 +64,9 @@ class DistEmbedding(embedding.DistEmbedding):
         part_policy: NodeType | None = None,
     ) -> None:
         graph, where = current_graph(), f"embedding {name!r}"
+        if part_policy is None:  # an edge type with as many rows is not meant
+            of_nodes = [t for t in graph.node_types if graph.num_nodes(t) == num_embeddings]
+            part_policy = of_nodes[0] if len(of_nodes) == 1 else None
         space = graph.space_of_rows((num_embeddings, embedding_dim), part_policy, where)
         if space.kind != "node":
             raise DataError(f"{where}: num_embeddings: embeddings are of nodes, and {space.label!r} is an edge type.")

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from glt_lightning.cluster.graph import ClusterGraph
+from glt_lightning.data.edge_ends import ENDS, EdgeEnds
 from glt_lightning.data.graph import AnyGraph
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import edge_path, gid_path, node_path
@@ -16,11 +17,12 @@ from glt_lightning.errors import DataError, OptionError, PartitionError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.gather import Shards
+from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
 from glt_lightning.server.served import ServedGraph
-from glt_lightning.tensors.space import RowSpace
+from glt_lightning.tensors.space import RowSpace, row_spaces
 from glt_lightning.tensors.values import ValueType
 
 _AT_ONCE = 1 << 20  # rows of one request
@@ -191,6 +193,8 @@ class GraphReader:
     @guarded()
     def _gather_local(self, space: RowSpace, name: str, ids: np.ndarray) -> np.ndarray:
         assert self._partition is not None
+        if space.kind == "edge" and name == ENDS:
+            return EdgeEnds(self._partition, space.index).gather(ids)
         shards = self._partition.node_shards if space.kind == "node" else self._partition.edge_shards
         return shards(space.index, name).gather(ids)
 
@@ -220,6 +224,35 @@ class GraphReader:
         return [(int(owner), np.flatnonzero(owners == owner)) for owner in np.unique(owners)]
 
     # Neighbours
+
+    def edge_ends(self, space: RowSpace, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [n], int64 [n]: source and destination of edges, as rows of their types. Raises `DataError` for a row that
+        there is not."""
+        space.parts_of(rows)
+        ends = self._gather(space, ENDS, rows) if len(rows) else np.empty((0, 2), np.int64)
+        types, offsets = self.schema.node_types, self.manifest.offsets
+        src, dst = (ends[:, end] - offsets[types.index(space.of[2 * end])] for end in (0, 1))
+        return src, dst
+
+    def has_edges(self, space: RowSpace, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """bool [n]: whether there are edges of the type, from rows ``src`` to rows ``dst`` of its node types."""
+        types, offsets = self.schema.node_types, self.manifest.offsets
+        of_src, of_dst = (types.index(space.of[end]) for end in (0, 2))
+        targets = next(each for each in row_spaces(self.manifest) if each.kind == "node" and each.index == of_dst)
+        pairs, found = (dst + offsets[of_dst], src + offsets[of_src]), np.empty(len(src), np.bool_)
+        for owner, at in self._routed(targets, dst):
+            mine = pairs[0][at], pairs[1][at]
+            found[at] = self._has_local(space.index, mine) if owner == 0 else self._has_remote(owner, space.index, mine)
+        return found
+
+    @guarded()
+    def _has_local(self, edge_type: int, pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        assert self._partition is not None
+        return has_edges(self._partition.view, edge_type, *pairs)
+
+    def _has_remote(self, owner: int, edge_type: int, pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        dst, src = (ids.astype(self._wire) for ids in pairs)
+        return self._owners.has_edges(owner, edge_type, dst, src)()
 
     @guarded()
     def edges_into(self, space: RowSpace, part: int) -> np.ndarray | None:

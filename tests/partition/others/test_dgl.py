@@ -107,20 +107,21 @@ def test_a_graph_with_types(theirs: Path, python: str, tmp_path: Path) -> None:
 
 
 def test_it_trains_to_the_same_accuracy(theirs: Path, python: str, tmp_path: Path) -> None:
+    """With all neighbours in one batch, so that neither draws nor the numbering of nodes make a difference."""
     convert_partition("dgl", theirs / "plain", tmp_path / "converted", python=python, progress=False)
     accuracies = []
     for dataset, folder in ((theirs / "graph.npz", tmp_path / "own"), (None, tmp_path / "converted")):
         seed_everything(1, verbose=False)
         partition = PartitionOptions(num_parts=2, dir=str(folder))
-        data = GLTDataModule(dataset, root=str(tmp_path), num_neighbors=[10, 10], batch_size=64, partition=partition)
+        data = GLTDataModule(dataset, root=str(tmp_path), num_neighbors=[-1, -1], batch_size=1000, partition=partition)
         quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        trainer = Trainer(max_epochs=8, accelerator="cpu", enable_checkpointing=False, **quiet)
-        model = GraphSAGE(10, 10, hidden_channels=32, num_layers=2, lr=0.02)
+        trainer = Trainer(max_epochs=30, accelerator="cpu", enable_checkpointing=False, **quiet)
+        model = GraphSAGE(10, 10, hidden_channels=32, num_layers=2, lr=0.02, dropout=0.0)
         trainer.fit(model, data)
         (result,) = trainer.test(model, data, verbose=False)
         accuracies.append(next(value for name, value in result.items() if "acc" in name))
     assert min(accuracies) > 0.8
-    assert abs(accuracies[0] - accuracies[1]) < 0.03
+    assert abs(accuracies[0] - accuracies[1]) < 0.004  # one of 333 nodes
 
 
 def test_what_dgl_cannot_read_is_named(theirs: Path, python: str, tmp_path: Path) -> None:
