@@ -68,10 +68,21 @@ void add_rows(const float* values, int64_t width, const int64_t* order, const in
 struct Adjust {
   float factor, clip_value;
   double clip_norm;
+  float divisor;
+
+  bool divides(const glt_row_gradients& all) const { return all.counts || divisor != 1; }
+  bool changes(const glt_row_gradients& all) const {
+    return divides(all) || factor != 1 || clip_value < INFINITY || clip_norm < double(INFINITY);
+  }
+  float under(const glt_row_gradients& all, int64_t i) const { return all.counts ? float(all.counts[i]) : divisor; }
 
   // g [width] of a row, ready to use, into `out`.
-  void apply(const float* g, int64_t width, float* __restrict out) const {
-    for (int64_t k = 0; k < width; ++k) out[k] = g[k] * factor;
+  void apply(const float* g, float under, int64_t width, float* __restrict out) const {
+    if (under != 1) {
+      for (int64_t k = 0; k < width; ++k) out[k] = g[k] / under * factor;
+    } else {
+      for (int64_t k = 0; k < width; ++k) out[k] = g[k] * factor;
+    }
     if (clip_value < INFINITY)
       for (int64_t k = 0; k < width; ++k) out[k] = out[k] < -clip_value ? -clip_value : out[k] > clip_value ? clip_value : out[k];
     if (!(clip_norm < double(INFINITY))) return;
@@ -92,9 +103,18 @@ double power(double base, int64_t n) {
   return result;
 }
 
+constexpr int64_t kAhead = 8;  // rows that are fetched before their turn; 1.4 times the rate of rows in no order
+
+inline void fetch(const float* array, int64_t row, int64_t width) {
+  const char* begin = reinterpret_cast<const char*>(array + row * width);
+  for (int64_t at = 0; at < width * int64_t(sizeof(float)); at += 64) __builtin_prefetch(begin + at, 1);
+}
+
 struct Sgd {
   float* weight;
   float lr;
+
+  inline void ahead(int64_t row, int64_t width) const { fetch(weight, row, width); }
 
   inline void step(int64_t row, const float* __restrict g, int64_t width) const {
     float* __restrict w = weight + row * width;
@@ -105,6 +125,8 @@ struct Sgd {
 struct Adagrad {
   float *weight, *sums;
   float lr, eps;
+
+  inline void ahead(int64_t row, int64_t width) const { fetch(weight, row, width), fetch(sums, row, width); }
 
   inline void step(int64_t row, const float* __restrict g, int64_t width) const {
     float* __restrict w = weight + row * width;
@@ -119,6 +141,8 @@ struct Adagrad {
 struct RowwiseAdagrad {
   float *weight, *sums;
   float lr, eps;
+
+  inline void ahead(int64_t row, int64_t width) const { fetch(weight, row, width), fetch(sums, row, 1); }
 
   inline void step(int64_t row, const float* __restrict g, int64_t width) const {
     float* __restrict w = weight + row * width;
@@ -135,6 +159,11 @@ struct Adam {
   int32_t* steps;
   double beta1, beta2, rate;
   float lr, eps, left1, left2;  // lr: of a step by the global count, with its corrections
+
+  inline void ahead(int64_t row, int64_t width) const {
+    fetch(weight, row, width), fetch(first, row, width), fetch(second, row, width);
+    if (steps) __builtin_prefetch(steps + row, 1);
+  }
 
   inline void step(int64_t row, const float* __restrict g, int64_t width) const {
     float* __restrict w = weight + row * width;
@@ -153,14 +182,47 @@ struct Adam {
   }
 };
 
+inline const float* value_of(const glt_row_gradients& all, int64_t i) {
+  return static_cast<const float*>(all.values) + (all.at ? all.at[i] : i) * all.width;
+}
+
 // The step of the rows [begin, end) of the gradients.
 template <class Rule>
 inline void run(const Rule& rule, const glt_row_gradients& all, const Adjust& adjust, int64_t begin, int64_t end) {
   std::vector<float> room(all.width);
-  const float* values = static_cast<const float*>(all.values);
+  const bool changes = adjust.changes(all);
   for (int64_t i = begin; i < end; ++i) {
-    adjust.apply(values + i * all.width, all.width, room.data());
-    rule.step(all.rows[i], room.data(), all.width);
+    if (i + kAhead < end) {
+      rule.ahead(all.rows[i + kAhead], all.width);
+      if (all.at) fetch(value_of(all, i + kAhead), 0, all.width);
+    }
+    const float* g = value_of(all, i);
+    if (changes) {
+      adjust.apply(g, adjust.under(all, i), all.width, room.data());
+      g = room.data();
+    }
+    rule.step(all.rows[i], g, all.width);
+  }
+}
+
+// The sums of squares of the rows [begin, end).
+inline void add_squares(const glt_row_gradients& all, const Adjust& adjust, int64_t begin, int64_t end, double* out) {
+  constexpr int64_t kLanes = 8;
+  std::vector<float> room(all.width);
+  for (int64_t i = begin; i < end; ++i) {
+    if (all.at && i + kAhead < end) fetch(value_of(all, i + kAhead), 0, all.width);
+    const float* g = value_of(all, i);
+    if (adjust.divides(all)) {
+      const float under = adjust.under(all, i);
+      for (int64_t k = 0; k < all.width; ++k) room[k] = g[k] / under;
+      g = room.data();
+    }
+    double s[kLanes] = {};
+    int64_t k = 0;
+    for (; k + kLanes <= all.width; k += kLanes)
+      for (int64_t lane = 0; lane < kLanes; ++lane) s[lane] += double(g[k + lane]) * double(g[k + lane]);
+    for (int64_t lane = 0; k + lane < all.width; ++lane) s[lane] += double(g[k + lane]) * double(g[k + lane]);
+    out[i] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
   }
 }
 
@@ -170,7 +232,26 @@ GLT_WIDE __attribute__((flatten)) void run_wide(const Rule& rule, const glt_row_
                                                 int64_t begin, int64_t end) {
   run(rule, all, adjust, begin, end);
 }
+
+GLT_WIDE __attribute__((flatten)) void add_squares_wide(const glt_row_gradients& all, const Adjust& adjust, int64_t begin,
+                                                        int64_t end, double* out) {
+  add_squares(all, adjust, begin, end, out);
+}
 #endif
+
+bool is_wide() {
+#ifdef GLT_WIDE
+  static const bool wide = (__builtin_cpu_init(), __builtin_cpu_supports("avx2"));
+  return wide;
+#else
+  return false;
+#endif
+}
+
+Adjust adjust_of(const glt_row_gradients& all) {
+  const double* given = static_cast<const double*>(all.adjust);
+  return {float(given[0]), float(given[1]), given[2], float(given[3])};
+}
 
 int32_t bad_rows(const glt_row_gradients& all, int64_t* detail) {
   for (int64_t i = 0; i < all.n; ++i) {
@@ -183,12 +264,10 @@ int32_t bad_rows(const glt_row_gradients& all, int64_t* detail) {
 template <class Rule>
 int32_t step_rows(const Rule& rule, const glt_row_gradients& all, int32_t threads, int64_t* detail) {
   if (const int32_t status = bad_rows(all, detail)) return status;
-  const double* given = static_cast<const double*>(all.adjust);
-  const Adjust adjust{float(given[0]), float(given[1]), given[2]};
+  const Adjust adjust = adjust_of(all);
   auto* body = run<Rule>;
 #ifdef GLT_WIDE
-  static const bool wide = (__builtin_cpu_init(), __builtin_cpu_supports("avx2"));
-  if (wide) body = run_wide<Rule>;
+  if (is_wide()) body = run_wide<Rule>;
 #endif
   parallel(all.n, threads, grain(all.width), [&](int64_t begin, int64_t end, int) { body(rule, all, adjust, begin, end); });
   return GLT_OK;
@@ -198,7 +277,7 @@ int32_t step_rows(const Rule& rule, const glt_row_gradients& all, int32_t thread
 }  // namespace glt
 
 int32_t glt_merge_rows(const int64_t* rows, const void* values, const int64_t* counts, int64_t n, int64_t width,
-                       int64_t* merged, void* sums, int64_t* merged_counts, int64_t* num, int32_t threads,
+                       int64_t* merged, void* sums, int64_t* merged_counts, int64_t* at, int64_t* num, int32_t threads,
                        int64_t* detail) try {
   const std::vector<int64_t> order = glt::order_of(rows, n);
   std::vector<int64_t> first;
@@ -212,9 +291,26 @@ int32_t glt_merge_rows(const int64_t* rows, const void* values, const int64_t* c
     merged_counts[first.size() - 1] += count;
   }
   *num = int64_t(first.size());
+  if (*num == n) {
+    std::copy(order.begin(), order.end(), at);
+    return GLT_OK;
+  }
   first.push_back(n);
   glt::parallel(*num, threads, glt::grain(width), [&](int64_t begin, int64_t end, int) {
     glt::add_rows(static_cast<const float*>(values), width, order.data(), first.data(), begin, end, static_cast<float*>(sums));
+  });
+  return GLT_OK;
+}
+GLT_CATCH(detail)
+
+int32_t glt_row_squares(const glt_row_gradients* gradients, void* squares, int32_t threads, int64_t* detail) try {
+  const glt::Adjust adjust = glt::adjust_of(*gradients);
+  auto* body = glt::add_squares;
+#ifdef GLT_WIDE
+  if (glt::is_wide()) body = glt::add_squares_wide;
+#endif
+  glt::parallel(gradients->n, threads, glt::grain(gradients->width), [&](int64_t begin, int64_t end, int) {
+    body(*gradients, adjust, begin, end, static_cast<double*>(squares));
   });
   return GLT_OK;
 }

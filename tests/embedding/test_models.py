@@ -139,11 +139,11 @@ def test_wordnet_without_features(tmp_path):
         folder.mkdir()
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
         run_cli("fit", *options, cwd=folder, env=env, timeout=900)
-        said = run_cli("test", *options, "--ckpt_path", "best", cwd=folder, env=env, timeout=300).stdout
-        accuracy[model] = float(re.findall(r"test_acc\D+(\d\.\d+)", said)[0])
         (metrics,) = folder.rglob("metrics.csv")
         with metrics.open() as file_:
             losses[model] = [float(line["train_loss"]) for line in csv.DictReader(file_) if line["train_loss"]]
+        said = run_cli("test", *options, "--ckpt_path", "best", cwd=folder, env=env, timeout=300).stdout
+        accuracy[model] = float(re.findall(r"test_acc\D+(\d\.\d+)", said)[0])
     ours, twin = accuracy
     assert losses[ours][:5] == pytest.approx(losses[twin][:5], rel=1e-3)
     assert abs(accuracy[ours] - accuracy[twin]) < 0.005, accuracy

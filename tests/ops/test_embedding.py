@@ -31,7 +31,7 @@ def test_merge(width, n, rows):
         want = reference.merge_rows(given, values, each)
         for threads in (1, 2, 5):
             got = merge_rows(given, values, each, threads=threads)
-            for name in ("rows", "values", "counts"):
+            for name in ("rows", "sums", "counts"):
                 equal(getattr(got, name), getattr(want, name))
 
 
@@ -53,7 +53,12 @@ RULES = {
     "adam": (embedding.adam_rows, reference.adam_rows, {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}),
     "adam_global": (embedding.adam_rows, reference.adam_rows, {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}),
 }
-ADJUSTS = [Adjust(), Adjust(0.37), Adjust(1.0, 0.5), Adjust(2.0, 1.5, 0.8)]
+ADJUSTS = [
+    Adjust(),
+    Adjust(0.37, divisor=3.0),
+    Adjust(1.0, 0.5),
+    Adjust(2.0, 1.5, 0.8, by_count=True),
+]
 
 
 def states_of(name: str, rows: int, width: int, step: int) -> list:
@@ -78,7 +83,12 @@ def test_steps(name, width, adjust):
         if name == "adam_global":
             for each in states:
                 each[-1] = number
-        gradients = merge_rows(*draw(number, 40 * (number != 3), width, rows))  # the third step touches no row
+        given, values = draw(number, 40 * (number != 3), width, rows)  # the third step touches no row
+        gradients = merge_rows(np.random.default_rng(4).permutation(rows)[:40] if number == 4 else given, values)
+        assert (gradients.at is not None) == (number >= 3)  # rows that all differ are not added, so not copied
+        for threads in (1, 3):
+            squares = embedding.row_squares(gradients, adjust, threads=threads)
+            equal(squares, reference.row_squares(gradients, adjust))
         step(weight, *states[0], gradients, **rule, adjust=adjust)
         plain(want, *states[1], gradients, **rule, adjust=adjust)
         step(threaded, *states[2], gradients, **rule, adjust=adjust, threads=3)

@@ -9,23 +9,31 @@
 extern "C" {
 #endif
 
-// Gradients of the rows of one table, as glt_merge_rows gives them, and what is done to them before they are used: times
-// `factor`; then each value cut to [-clip_value, clip_value]; then each row scaled down to the norm `clip_norm`.
+// Gradients of the rows of one table, as glt_merge_rows gives them, and what is done to them before they are used: divided by
+// `divisor`, or by the count of the row; times `factor`; then each value cut to [-clip_value, clip_value]; then each row scaled
+// down to the norm `clip_norm`.
 typedef struct {
   int64_t num_rows;         // R: of the table
   int64_t width;            // D
   int64_t n;                // rows with a gradient
   const int64_t* rows;      // [n], ascending, each once
-  const void* values;       // float [n * D]
-  const void* adjust;       // double [3]: factor, clip_value, clip_norm; infinity: no clipping
+  const void* values;       // float [* * D]
+  const int64_t* at;        // [n], which of `values` is of each row; null: they are in the order of the rows
+  const int64_t* counts;    // [n], what each row is divided by; null: all by `divisor`
+  const void* adjust;       // double [4]: factor, clip_value, clip_norm, divisor; infinity: no clipping
 } glt_row_gradients;
 
 // Each different row of rows [n] once, ascending, with the sum of its values, added in the order in which they come.
 // values float [n * width].  counts [n] or null: how many occurrences each value stands for, 1 where null.
 // merged [n], sums float [n * width], merged_counts [n]: of each, the first *num are written.
+// at [n]: where all rows differ, *num = n, the position of each in `rows`; then `sums` is not written.
 GLT_API int32_t glt_merge_rows(const int64_t* rows, const void* values, const int64_t* counts, int64_t n, int64_t width,
-                               int64_t* merged, void* sums, int64_t* merged_counts, int64_t* num, int32_t threads,
-                               int64_t* detail);
+                               int64_t* merged, void* sums, int64_t* merged_counts, int64_t* at, int64_t* num,
+                               int32_t threads, int64_t* detail);
+
+// squares double [n]: of each row, once divided, the sum of squares: eight sums of every eighth value, then of those
+// ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)).
+GLT_API int32_t glt_row_squares(const glt_row_gradients* gradients, void* squares, int32_t threads, int64_t* detail);
 
 // The steps. weight float [R * D].  GLT_BAD_ID, detail = {position, row}: no row of the table.  GLT_BAD_ARG, detail =
 // {position, row}: rows do not ascend.  Nothing is written then.

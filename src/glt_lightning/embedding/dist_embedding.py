@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,7 @@ class EmbeddingRows:
                 table.ask(gradients.rows[piece])
 
         for piece in pieces(len(gradients.rows), ask):
-            yield RowSums(gradients.rows[piece], gradients.values[piece], gradients.counts[piece])
+            yield gradients.pick(piece)
 
     def to_save(self, optimizer: str | None) -> RowsToSave:
         arrays = {WEIGHT: self.table, **(self.states if optimizer else {})}
@@ -136,6 +136,21 @@ class EmbeddingRows:
             mine = ids[begin : begin + _AT_ONCE]
             saved_too = np.flatnonzero(mine < len(values))
             table.own[begin + saved_too] = values[mine[saved_too]]
+
+
+class _LookUp(torch.autograd.Function):
+    """Gives rows, and their gradient to ``receive``. A leaf with a hook would have a gradient copied that others refer to."""
+
+    @staticmethod
+    def forward(ctx: Any, needed: Tensor, values: Tensor, receive: Callable[[Tensor], object]) -> Tensor:
+        """needed: requires a gradient, or there would be no backward pass."""
+        ctx.receive = receive
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        ctx.receive(gradients[0])
+        return None, None, None
 
 
 class DistEmbedding(nn.Module):
@@ -299,23 +314,21 @@ class DistEmbedding(nn.Module):
         if rows.dtype not in (torch.int64, torch.int32):
             raise DataError(f"DistEmbedding: expected rows as int64, got {rows.dtype}.")
         at = np.array(rows.detach().reshape(-1).cpu().numpy(), np.int64)  # a copy: the memory of batches is used again
-        table = self.rows.table
-        self.rows.space.parts_of(at)
-        values = torch.from_numpy(table.read(at)).to(rows.device).reshape(*rows.shape, self.embedding_dim)
+        found = torch.from_numpy(self.rows.table.read(at))
+        values = found.to(rows.device).reshape(*rows.shape, self.embedding_dim)
         if not torch.is_grad_enabled():
             return values
         if self._received:  # of an earlier backward pass
             self._fold()
         number, self._lookups = self._lookups, self._lookups + 1
 
-        def receive(leaf: Tensor) -> None:
-            gradient, leaf.grad = leaf.grad, None
-            assert gradient is not None
+        def receive(gradient: Tensor) -> None:
             with self._lock:
                 self._received.append((number, at, gradient))
 
-        values.requires_grad_().register_post_accumulate_grad_hook(receive)
-        return values
+        needed = torch.empty(0, requires_grad=True)
+        looked_up: Tensor = _LookUp.apply(needed, values, receive)  # type: ignore[no-untyped-call]
+        return looked_up
 
     # Gradients
 
@@ -329,7 +342,7 @@ class DistEmbedding(nn.Module):
         values = [g.detach().reshape(-1, self.embedding_dim).float().cpu().numpy() for _, _, g in received]
         counts = None
         if self._sums is not None:
-            rows, values = [self._sums.rows, *rows], [self._sums.values, *values]
+            rows, values = [self._sums.rows, *rows], [self._sums.sums, *values]
             counts = np.concatenate([self._sums.counts, *(np.ones(len(each), np.int64) for each in rows[1:])])
         joined, summands = (each[0] if len(each) == 1 else np.concatenate(each) for each in (rows, values))
         self._sums = merge_rows(joined, summands, counts, threads=torch.get_num_threads())

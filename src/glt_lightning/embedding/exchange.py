@@ -66,7 +66,7 @@ class OverGloo:
         into, out = mine.tolist(), theirs.tolist()
         heads = torch.from_numpy(np.stack([sums.rows[order], sums.counts[order]], axis=1))
         found_heads = self._all_to_all(heads, into, out).numpy()
-        found = self._all_to_all(torch.from_numpy(sums.values[order]), into, out).numpy()
+        found = self._all_to_all(torch.from_numpy(sums.pick(order).sums), into, out).numpy()
         ends = np.cumsum(out)
         return [
             RowSums(

@@ -14,21 +14,11 @@ import numpy as np
 
 from glt_lightning.embedding.exchange import Exchange
 
-_AT_ONCE = 1 << 16  # rows
 _LEAST = 2.0**-1074
 
 
-def row_squares(values: np.ndarray) -> np.ndarray:
-    """float64 [n]: the sum of squares of each row of float32 [n, D]."""
-    found = np.empty(len(values), np.float64)
-    for begin in range(0, len(values), _AT_ONCE):
-        piece = np.square(values[begin : begin + _AT_ONCE], dtype=np.float64)
-        np.add.reduce(piece, axis=1, out=found[begin : begin + _AT_ONCE])
-    return found
-
-
 def norms(squares: Sequence[np.ndarray], exchange: Exchange) -> list[float]:
-    """Of the gradient of each table, from this rank's `row_squares`; inf or nan where one is. A collective call."""
+    """Of the gradient of each table, from this rank's `ops.embedding.row_squares`; inf or nan where one is. A collective call."""
     mine = np.array([[each.max(initial=0.0), len(each)] for each in squares], np.float64)
     everyone = exchange.gather(mine.reshape(-1)).reshape(exchange.size, -1, 2)
     tops, numbers = everyone[:, :, 0].max(axis=0), everyone[:, :, 1].sum(axis=0)

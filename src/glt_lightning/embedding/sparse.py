@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 
 from glt_lightning.embedding.dist_embedding import MARKER, DistEmbedding
 from glt_lightning.embedding.exchange import Exchange, open_exchange
-from glt_lightning.embedding.norm import norms, row_squares
+from glt_lightning.embedding.norm import norms
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.embedding import Adjust, RowSums, adagrad_rows, adam_rows, merge_rows, sgd_rows
+from glt_lightning.ops.embedding import Adjust, RowSums, adagrad_rows, adam_rows, merge_rows, row_squares, sgd_rows
 from glt_lightning.options import one_of
 from glt_lightning.tensors.saved import open_saved
 
@@ -44,15 +45,13 @@ class _Trained:
         if len(parts) == 1:  # of one rank, in its first backward pass: each row is there once
             self.sums = parts[0]
             return
-        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "values", "counts"))
+        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "sums", "counts"))
         self.sums = merge_rows(*columns, threads=torch.get_num_threads())
 
-    def mean(self, reduction: Reduction, ranks: int) -> np.ndarray:
-        """float32 [n, D]: the gradient of each row."""
+    def squares(self, mean: Adjust) -> np.ndarray:
+        """float64 [n]: of the gradient of each row."""
         assert self.sums is not None
-        if reduction == "occurrences":
-            return self.sums.values / self.sums.counts[:, None].astype(np.float32)
-        return self.sums.values if ranks == 1 else self.sums.values / np.float32(ranks)
+        return row_squares(self.sums, mean, threads=torch.get_num_threads())
 
     def carry(self, norm: float) -> None:
         self.carrier.grad = torch.full_like(self.carrier, norm)
@@ -160,10 +159,16 @@ class SparseOptimizer(torch.optim.Optimizer):
         for each in self._trained:
             mine = each.embedding.take()
             each.add(exchange.send(mine, each.embedding.rows.home_of(mine.rows)))
-        means = [each.mean(self.reduction, exchange.size) for each in self._trained]
-        for each, norm in zip(self._trained, norms([row_squares(mean) for mean in means], exchange), strict=True):
+        mean = self._mean(exchange.size)
+        for each, norm in zip(
+            self._trained, norms([each.squares(mean) for each in self._trained], exchange), strict=True
+        ):
             each.carry(norm)
         self._is_exchanged = True
+
+    def _mean(self, ranks: int) -> Adjust:
+        """What a sum of gradients is divided by."""
+        return replace(self._adjust, divisor=float(ranks), by_count=self.reduction == "occurrences")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -178,8 +183,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         for each, group in zip(self._trained, self.param_groups, strict=True):
             rows, sums = each.embedding.rows, each.sums
             assert sums is not None
-            gradients = RowSums(rows.table.position(sums.rows), each.mean(self.reduction, exchange.size), sums.counts)
-            adjust = Adjust(each.factor(), self._adjust.clip_value, self._adjust.clip_row_norm)
+            gradients = replace(sums, rows=rows.table.position(sums.rows))
+            adjust = replace(self._mean(exchange.size), factor=each.factor())
             states = {name: table.own for name, table in rows.states.items()}
             self._begin(group)
             for piece in rows.pieces_of(gradients):

@@ -13,7 +13,8 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.native import BAD_ARG, BAD_ID, I32, I64, P, Signatures, bind, call, check
 
 _SIGNATURES: Signatures = {
-    "glt_merge_rows": [P, P, P, I64, I64, P, P, P, P, I32, P],
+    "glt_merge_rows": [P, P, P, I64, I64, P, P, P, P, P, I32, P],
+    "glt_row_squares": [P, P, I32, P],
     "glt_sgd_rows": [P, P, P, I32, P],
     "glt_adagrad_rows": [P, P, P, I32, P, I32, P],
     "glt_adam_rows": [P, P, P, P, P, I64, P, I32, P],
@@ -30,6 +31,8 @@ class RowGradientsStruct(ctypes.Structure):
         ("n", c_int64),
         ("rows", c_void_p),
         ("values", c_void_p),
+        ("at", c_void_p),
+        ("counts", c_void_p),
         ("adjust", c_void_p),
     ]
 
@@ -39,11 +42,24 @@ class RowSums:
     """Different rows, ascending, each with the sum of its values and the number of occurrences that it stands for.
 
     rows: int64 [n].  values: float32 [n, D].  counts: int64 [n].
+    at: int64 [n], where the sum of each row is in ``values``; None: they are in the order of the rows.
     """
 
     rows: np.ndarray
     values: np.ndarray
     counts: np.ndarray
+    at: np.ndarray | None = None
+
+    def pick(self, which: np.ndarray | slice) -> RowSums:
+        """Some of the rows."""
+        if self.at is None:
+            return RowSums(self.rows[which], self.values[which], self.counts[which])
+        return RowSums(self.rows[which], self.values, self.counts[which], self.at[which])
+
+    @property
+    def sums(self) -> np.ndarray:
+        """float32 [n, D], in the order of the rows."""
+        return self.values if self.at is None else self.values[self.at]
 
     @classmethod
     def none(cls, width: int) -> RowSums:
@@ -52,15 +68,18 @@ class RowSums:
 
 @dataclass(frozen=True)
 class Adjust:
-    """What is done to a gradient before its step: times ``factor``, then clipped by value, then by the norm of each row."""
+    """What is done to a gradient before its step: divided by ``divisor``, or by the count of the row, times ``factor``, then
+    clipped by value, then by the norm of each row."""
 
     factor: float = 1.0
     clip_value: float = inf
     clip_row_norm: float = inf
+    divisor: float = 1.0
+    by_count: bool = False
 
     @property
     def numbers(self) -> np.ndarray:
-        return np.array([self.factor, self.clip_value, self.clip_row_norm], np.float64)
+        return np.array([self.factor, self.clip_value, self.clip_row_norm, self.divisor], np.float64)
 
 
 AS_IS = Adjust()
@@ -73,14 +92,37 @@ def merge_rows(rows: np.ndarray, values: np.ndarray, counts: np.ndarray | None =
     """
     n, width = values.shape
     rows, values = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(values, np.float32)
-    merged, merged_counts = np.empty(n, np.int64), np.empty(n, np.int64)
+    merged, merged_counts, at = (np.empty(n, np.int64) for _ in range(3))
     sums, num = np.empty((n, width), np.float32), np.zeros(1, np.int64)
     given = None if counts is None else np.ascontiguousarray(counts, np.int64)
     status, detail = call(
-        _library().glt_merge_rows, rows, values, given, n, width, merged, sums, merged_counts, num, threads
+        _library().glt_merge_rows, rows, values, given, n, width, merged, sums, merged_counts, at, num, threads
     )
     check(status, detail, "merge_rows")
+    if num[0] == n:  # nothing to add
+        return RowSums(merged, values, merged_counts, at)
     return RowSums(*(each[: num[0]] for each in (merged, sums, merged_counts)))
+
+
+def row_squares(gradients: RowSums, adjust: Adjust = AS_IS, *, threads: int = 1) -> np.ndarray:
+    """float64 [n]: the sum of squares of the gradient of each row, once it is divided."""
+    found = np.empty(len(gradients.rows), np.float64)
+    given, _kept = _struct(gradients, adjust, 0)
+    status, detail = call(_library().glt_row_squares, ctypes.addressof(given), found, threads)
+    check(status, detail, "row_squares")
+    return found
+
+
+def _struct(gradients: RowSums, adjust: Adjust, num_rows: int) -> tuple[RowGradientsStruct, list[np.ndarray | None]]:
+    """The description of gradients, and the arrays that it points to."""
+    rows, values = gradients.rows, np.ascontiguousarray(gradients.values)
+    counts = gradients.counts if adjust.by_count else None
+    arrays = [rows, values, gradients.at, counts, adjust.numbers]
+    for each in (rows, gradients.at, counts):
+        assert each is None or (each.dtype == np.int64 and each.flags.c_contiguous and len(each) == len(rows))
+    assert values.dtype == np.float32
+    pointers = (None if each is None else each.ctypes.data for each in arrays)
+    return RowGradientsStruct(num_rows, values.shape[1], len(rows), *pointers), arrays
 
 
 def sgd_rows(weight: np.ndarray, gradients: RowSums, *, lr: float, adjust: Adjust = AS_IS, threads: int = 1) -> None:
@@ -140,11 +182,8 @@ def _step(
         assert array.flags.c_contiguous
         assert array.flags.writeable
         assert len(array) == len(weight)
-    rows, values, numbers = gradients.rows, np.ascontiguousarray(gradients.values), adjust.numbers
-    assert values.shape == (len(rows), weight.shape[1])
-    given = RowGradientsStruct(
-        len(weight), weight.shape[1], len(rows), *(each.ctypes.data for each in (rows, values, numbers))
-    )
+    assert gradients.values.shape[1] == weight.shape[1]
+    given, _kept = _struct(gradients, adjust, len(weight))
     function = getattr(_library(), f"glt_{name}")
     status, detail = call(function, ctypes.addressof(given), weight, *states, rule, threads)
     if status == BAD_ID:

@@ -23,14 +23,30 @@ def merge_rows(rows: np.ndarray, values: np.ndarray, counts: np.ndarray | None =
 def adjusted(gradients: RowSums, adjust: Adjust) -> list[tuple[int, np.ndarray]]:
     """(row, gradient as the step takes it)."""
     found = []
-    for row, values in zip(gradients.rows.tolist(), gradients.values, strict=True):
-        g = values * _F(adjust.factor)
+    for row, g in zip(gradients.rows.tolist(), divided(gradients, adjust), strict=True):
+        g = g * _F(adjust.factor)
         if adjust.clip_value < np.inf:
             g = np.clip(g, _F(-adjust.clip_value), _F(adjust.clip_value))
         if adjust.clip_row_norm < np.inf and (norm := np.sqrt(squares(g))) > adjust.clip_row_norm:
             g = g * _F(adjust.clip_row_norm / norm)
         found.append((row, g))
     return found
+
+
+def divided(gradients: RowSums, adjust: Adjust) -> np.ndarray:
+    """float32 [n, D], in the order of the rows."""
+    under = gradients.counts[:, None].astype(_F) if adjust.by_count else _F(adjust.divisor)
+    return gradients.sums / under
+
+
+def row_squares(gradients: RowSums, adjust: Adjust = AS_IS) -> np.ndarray:
+    found = []
+    for g in divided(gradients, adjust).astype(np.float64):
+        s = [np.float64(0)] * 8
+        for k, value in enumerate(g):
+            s[k % 8] += value * value
+        found.append(((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])))
+    return np.array(found, np.float64)
 
 
 def squares(g: np.ndarray) -> np.float64:

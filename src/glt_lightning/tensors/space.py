@@ -49,13 +49,15 @@ class RowSpace:
 
     def parts_of(self, rows: np.ndarray) -> np.ndarray:
         """int64 [n]: the part of each row. Raises `DataError` for a row that there is not."""
-        bad = np.flatnonzero((rows < 0) | (rows >= self.num_rows))
-        if len(bad):
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_rows):
+            bad = np.flatnonzero((rows < 0) | (rows >= self.num_rows))
             kind = "nodes" if self.kind == "node" else "edges"
             raise DataError(
                 f"rows: {rows[bad[0]]} at position {bad[0]} is no row of the {kind} of type {self.label!r}, which has the rows "
                 f"0 to {self.num_rows - 1}."
             )
+        if self.num_parts == 1:
+            return np.zeros(len(rows), np.int64)
         return np.searchsorted(self.bounds, rows, side="right") - 1
 
 
@@ -127,6 +129,8 @@ class Homes:
     def appliers(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
         """int32 [n]: the rank that applies updates of each row: of the host that has it, rank (row mod ranks of the host),
         since rows lie hottest first and a contiguous range for each rank would give one of them most of the work."""
+        if len(self.host_of_rank) == 1:
+            return np.zeros(len(rows), dtype=np.int32)
         hosts = self.hosts_of(space, rows)
         found = np.empty(len(rows), dtype=np.int32)
         for host in range(self.num_hosts):
