@@ -139,6 +139,8 @@ def _rows(group: str, kind: type) -> Iterator[tuple[str, str, str, str]]:
     meanings = _meanings(kind)
     for name, parameter in inspect.signature(kind).parameters.items():
         inner = f"{group}.{name}"
+        if GROUPS.get(name) is hints[name]:  # the options of a command, here those of the data module as well
+            inner = name
         if inner in GROUPS:
             yield name, f"[group](#{inner.replace('.', '')})", "", meanings[name]
             continue

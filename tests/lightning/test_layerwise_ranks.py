@@ -36,12 +36,15 @@ def dying(self, number, batch, *, last):
 def main():
     seed_everything(1)
     model = GraphSAGE(**SHAPE, model=options["model"])
-    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, **options["data"])
+    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, eval="layerwise", **options["data"])
     trainer = Trainer(accelerator="cpu", devices=options["devices"], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, strategy=options["strategy"])
     if options.get("die"):
         LayerwiseRun.take = dying
     predict_layerwise(trainer, model, data, options["out"], options={"batch_size": 20})
+    (metrics,) = trainer.validate(model, data, verbose=False)
+    if trainer.global_rank == 0:
+        print(json.dumps(metrics))
 
 if __name__ == "__main__":
     main()
@@ -62,11 +65,14 @@ def options(graph_npz: Path, tmp_path: Path) -> dict[str, Any]:
     return {"data": data, "model": "GraphSAGE", "devices": 2, "strategy": "glt_worker", "out": str(tmp_path / "emb")}
 
 
-def of_one_rank(options: dict[str, Any], make_model: Any, make_trainer: Any, out: Path) -> dict[str, np.ndarray]:
-    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, **options["data"])
-    model = make_model(model=options["model"])
-    predict_layerwise(make_trainer(), model, data, out, options={"batch_size": 20})
-    return read_embeddings(out)
+def of_one_rank(
+    options: dict[str, Any], make_model: Any, make_trainer: Any, out: Path
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Rows, and metrics of validation."""
+    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, eval="layerwise", **options["data"])
+    model, trainer = make_model(model=options["model"]), make_trainer()
+    predict_layerwise(trainer, model, data, out, options={"batch_size": 20})
+    return read_embeddings(out), trainer.validate(model, data, verbose=False)[0]
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c == "worker" else pytest.mark.slow) for c in CASES])
@@ -75,21 +81,23 @@ def test_rows_are_those_of_one_rank(
 ) -> None:
     strategy, cluster, model, devices = CASES[case]
     options |= {"strategy": strategy, "model": model, "devices": devices}
-    expected = of_one_rank(options, make_model, make_trainer, tmp_path / "one")
+    expected, metrics = of_one_rank(options, make_model, make_trainer, tmp_path / "one")
     options["data"]["cluster"] = cluster
-    run_script(SCRIPT, json.dumps(options), env=WITH_TESTS)
+    ended = run_script(SCRIPT, json.dumps(options), env=WITH_TESTS)
     found = read_embeddings(tmp_path / "emb")
     assert len(list((tmp_path / "emb").glob("*.parquet"))) == devices
     assert found.keys() == expected.keys()
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name])
+    (said,) = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    assert json.loads(said) == {name: pytest.approx(value, rel=1e-6) for name, value in metrics.items()}
 
 
 @pytest.mark.slow
 def test_a_rank_that_is_killed_in_layer_1_ends_all(
     options: dict[str, Any], make_model: Any, make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
-    expected = of_one_rank(options, make_model, make_trainer, tmp_path / "one")
+    expected, _ = of_one_rank(options, make_model, make_trainer, tmp_path / "one")
     ended = run_script(SCRIPT, json.dumps(options | {"die": True}), env=WITH_TESTS, check=False, timeout=90)
     assert ended.returncode != 0
     assert re.search(r"rank 1 \(process \d+\) of this host died", ended.stdout)

@@ -27,6 +27,8 @@ class Layerwise(Protocol):
     * ``aggregates``: for each layer ``"sum"`` or ``"mean"``, where all that it reads of a node's neighbours is the sum or mean of
       their rows, else None; and ``combine(k, h, aggregated)``, its outputs from the rows of some nodes and these. Sums are
       then read straight from the outputs of the layer before, so that a node may have any number of edges. Not in typed graphs.
+    * ``answer(hs)``: what the module's own call of ``forward(batch)`` gets where all outputs are known already
+      (``eval: layerwise``). hs: as for ``head``; in a typed graph by node type. Without it the column ``embedding`` of ``head``.
     * ``targets(k)``: in a typed graph the node types of which layer k makes rows; those of other types stay as they are.
     * ``output_types``: in a typed graph the node types of which rows are written.
     * ``input_types``: in a typed graph the node types that ``embed`` gives rows of.
@@ -94,6 +96,29 @@ class LayerwiseLayers:
         if head is not None:
             found = head(found, node_type) if self.typed else head(found)
         return dict(found) if isinstance(found, Mapping) else {"embedding": found}
+
+    @property
+    def asked(self) -> tuple[Any, str]:
+        """(object, name of its method) that the module calls for the outputs of a batch's seeds."""
+        found: tuple[Any, str] = getattr(self.given, "asked", (self.given, "forward"))
+        return found
+
+    def answer(self, hs: Mapping[str, Sequence[Tensor]]) -> Any:
+        """What that method returns. hs: as ``keep`` says, of the nodes of a batch, by node type."""
+        answer = getattr(self.given, "answer", None)
+        if answer is not None:
+            each = {t: list(rows) if self.keep_all else rows[-1] for t, rows in hs.items()}
+            return answer(each if self.typed else each[self._types[0]])
+        some = [t for t, rows in hs.items() if len(rows[-1])] or list(hs)[:1]
+        heads = {t: self.head(hs[t], t) for t in some}
+        found = {t: columns.get("embedding", columns) for t, columns in heads.items()}
+        return found if len(some) > 1 else found[some[0]]
+
+    def check_call(self, batch: Any, arguments: Sequence[Any]) -> None:
+        """Raises where that method is called with something else than the batch's own."""
+        check = getattr(self.given, "check_call", None)
+        if check is not None:
+            check(batch, arguments)
 
     def reference(self, batch: Any) -> dict[str, Tensor] | None:
         """Columns of the seeds of a batch of all hops, computed as the module does; None where it cannot."""

@@ -67,6 +67,7 @@ class LayerwiseRun:
 
     module: the layers.  graph: of the job.  make_loader: makes the loader of some rows.  marks: how ranks wait for each other.
     folder: for scratch files.  weight_attr: as of loaders.  threads: that gather rows together.
+    keep_outputs: `take` returns nothing, and after the last step any rank reads `outputs` of any rows.
 
     Raises by its methods `PeerError` where another rank fails, `DataError` for outputs that do not fit.
     """
@@ -82,8 +83,10 @@ class LayerwiseRun:
         *,
         weight_attr: Any = None,
         threads: int = 1,
+        keep_outputs: bool = False,
     ) -> None:
         self.module, self.options, self.marks, self.traffic = module, options, marks, HaloTraffic()
+        self._keep_outputs = keep_outputs
         self._graph, self._threads, self._weight_attr = graph, threads, weight_attr
         self._make_loader = make_loader
         self._tables = graph.tables.apart()
@@ -131,10 +134,10 @@ class LayerwiseRun:
         self.marks.beat(f"computing {step.text}")
         rows = self._seed_rows(step, batch)
         out = self._compute(step, batch, len(rows)) if len(rows) else None
-        if step.layer < self.module.num_layers - 1:
+        if self._keep_outputs or step.layer < self.module.num_layers - 1:
             self._write(step, rows, out)
         columns = None
-        if out is not None and step.layer == self._last.get(step.node_type):
+        if out is not None and not self._keep_outputs and step.layer == self._last.get(step.node_type):
             columns = self._columns(step, rows, out)
         if last and number + 1 == len(self.steps):
             self.marks.exchange("done")  # before collective calls of torch, which have time-outs
@@ -246,16 +249,45 @@ class LayerwiseRun:
         columns = self.module.head(hs, step.node_type)
         return {"n_id": self._graph.user_ids(rows, step.node_type)} | columns
 
-    def close(self) -> None:
-        """This rank lets go of all rows. Safe to call twice."""
+    # Outputs that are kept
+
+    def outputs(self, rows: Tensor, node_type: str) -> list[Tensor]:
+        """Those of rows int64 [n] of any host, on the device of these: of the last layer; of all where the module keeps all."""
+        held = self._inputs.get(node_type)
+        tables = [each.table for each in self._kept.get(node_type, ())]
+        if held is not None and (held.layer > _EMBED or self._last[node_type] == _EMBED):
+            tables.append(held.rows.table)
+        if node_type in self._written:
+            tables.append(self._written[node_type])
+        chosen = tables if self.module.keep_all else tables[-1:]
+        at = _numpy(rows)
+        return [torch.from_numpy(each.read(at)).to(rows.device).to(self._dtype) for each in chosen]
+
+    def release(self) -> None:
+        """Lets go of outputs when no rank reads them any more. A collective call."""
+        self.marks.exchange("read")
+        self._drop()
+
+    def restart(self, module: LayerwiseLayers) -> None:
+        """Begins the steps once more, after `release`, with a module of the same form."""
+        self.module, self._step = module, -1
+
+    def _drop(self) -> None:
         for each in self._inputs.values():
             each.rows.close()
         for rows in self._kept.values():
             for row in rows:
                 row.close()
+        for table in self._written.values():
+            table.close()
+        self._inputs, self._kept, self._written = {}, {}, {}
+
+    def close(self) -> None:
+        """This rank lets go of all rows. Safe to call twice."""
+        self._drop()
         if self._degrees is not None:
             self._degrees.close()
-        self._inputs, self._kept, self._written, self._degrees = {}, {}, {}, None
+            self._degrees = None
         self._tables.close()
 
 

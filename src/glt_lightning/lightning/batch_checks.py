@@ -18,6 +18,7 @@ def check_batches(data: Any) -> None:
     one_of("edge_format", data.edge_format, EDGE_FORMATS)
     if not isinstance(data.disjoint, bool):
         raise OptionError(f"disjoint: expected true or false, got {data.disjoint!r:.80}.")
+    one_of("eval", data.eval, ("sampled", "layerwise"))
     check_subgraph("", data)
     check_ptr("", data)
     check_tree("", data.tree, data.disjoint, None if data.links is None else data.links.neg_sampling)

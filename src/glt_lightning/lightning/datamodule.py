@@ -31,6 +31,7 @@ from glt_lightning.options import (
     ClusterOptions,
     EdgeFormat,
     Fanouts,
+    LayerwiseOptions,
     NegativeSampling,
     Normalize,
     PartitionOptions,
@@ -43,10 +44,11 @@ from glt_lightning.tensors.dist_graph import DistGraph
 PredictSplit = Literal["all", "train", "val", "test"]
 Task = Literal["node", "link"]
 Tree = Literal["end", "example"]
+Evaluation = Literal["sampled", "layerwise"]
 
 _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
 _PARTITION = PartitionOptions()
-_SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
+_SAMPLING, _CACHE, _LAYERWISE = SamplingOptions(), CacheOptions(), LayerwiseOptions()
 _COMPILE = (
     "torch.compile of a whole LightningModule traces Lightning, too, such as self.log(), and torch cannot follow all of it. "
     "Compile the network inside the module instead: self.gnn = torch.compile(self.gnn)."
@@ -83,6 +85,9 @@ class GLTDataModule(SeedDataModule):
         eval_num_neighbors: Fan-outs of validation, test and prediction. ``None``: all neighbours in a graph of up to a
             million edges, else twice those of training.
         eval_batch_size: Seeds per batch and rank there. ``None``: as in training.
+        eval: How validation and test compute outputs. ``sampled``: from sampled neighbourhoods. ``layerwise``: exactly, each
+            layer over the whole graph before the next one (docs/inference.md), without ``eval_num_neighbors``.
+        layerwise: How ``eval: layerwise`` computes the layers.
         splits: Own seeds by name (``train``, ``val``, ``test``), in place of those of the data set: a path of an ``.npy``,
             ``.pt`` (a tensor) or ``.txt`` file, a list, an array, of node ids or a mask over all nodes.
         input_type: Node type of own splits and of ``predict_split: all`` in a heterogeneous graph. ``None``: the type that
@@ -183,6 +188,8 @@ class GLTDataModule(SeedDataModule):
         induced_limit: int | None = None,
         tree: Tree = "end",
         ptr: bool = False,
+        eval: Evaluation = "sampled",
+        layerwise: LayerwiseOptions = _LAYERWISE,
     ) -> None:
         links = LinkSeeds.of(
             task,
@@ -220,6 +227,7 @@ class GLTDataModule(SeedDataModule):
         self._added_features = 0 if self.transform is None else self.transform.added_features
         self.seed_weights, self.edge_format, self.with_row = seed_weights, edge_format, with_row
         self.disjoint, self.tree, self.ptr = disjoint, tree, ptr
+        self.eval, self.layerwise = eval, as_options(LayerwiseOptions, "layerwise", layerwise)
         self._check_options()
         self.cache = self.cache.assuming(num_neighbors, batch_size, self.sampling.weight_attr)
         self._seed: int | None = self.sampling.seed
@@ -256,7 +264,7 @@ class GLTDataModule(SeedDataModule):
             require_taken(self.sampling.aggregate_first, self.trainer.lightning_module)
         self._seed = host.share_seed(self._seed if self._seed is not None else _fresh_seed())
         if self.trainer is not None:
-            add_callbacks(self.trainer, lambda: self.dist_graph)
+            add_callbacks(self.trainer, self)
         if stage == "fit" and self.trainer is not None:
             give_shapes_early(self.trainer)
             # other subgraphs have edges between any two hops, and ShaDow's models are deeper than they have hops

@@ -31,6 +31,7 @@ class SeedDataModule(GraphDataModule):
     predict_split: str
     eval_num_neighbors: Fanouts | None
     eval_batch_size: int
+    eval: str
     edge_format: EdgeFormat
     transform: BatchTransform | None
     subgraph_type: SubgraphType
@@ -74,11 +75,11 @@ class SeedDataModule(GraphDataModule):
 
     def _loader_spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec | LinkSpec:
         """split: None for all nodes."""
-        train = name == "train"
+        train, exact = name == "train", self.eval == "layerwise" and name in ("val", "test")
         module = None if self.trainer is None else self.trainer.lightning_module
         loader: dict[str, Any] = {
             "name": name,
-            "num_neighbors": self.num_neighbors if train else self._eval_num_neighbors,
+            "num_neighbors": self.num_neighbors if train else [] if exact else self._eval_num_neighbors,
             "batch_size": self.batch_size if train else self.eval_batch_size,
             "shuffle": shuffle,
             "exact": not train,
@@ -87,7 +88,7 @@ class SeedDataModule(GraphDataModule):
             "subgraph_type": self.subgraph_type,
             "induced_limit": self.induced_limit,
             "disjoint": self.disjoint,
-            "with_row": self.with_row or bool(embeddings_of(module)),
+            "with_row": self.with_row or exact or bool(embeddings_of(module)),
         }
         if self.links is None:
             times = self._times(split or "all")
@@ -141,10 +142,10 @@ class SeedDataModule(GraphDataModule):
             )
         return ids
 
-    @property
-    def weight_attr_of_predictions(self) -> WeightAttr:
-        """What leaves edges out of the graph that predictions are made with; None: nothing but ``sampling.weight_attr``."""
-        return None if self.links is None else self.links.weight_attr(self._opened().manifest, self.predict_split)
+    def weight_attr_of(self, name: str) -> WeightAttr:
+        """What leaves edges out of the graph that ``val``, ``test`` or ``predict`` reads; None: only ``sampling.weight_attr``."""
+        split = self.predict_split if name == "predict" else name
+        return None if self.links is None else self.links.weight_attr(self._opened().manifest, split)
 
     def _find_seeds(self, split: str | None) -> tuple[Any, str | None]:
         """(the user's own seeds, name of a stored split); neither for all nodes."""

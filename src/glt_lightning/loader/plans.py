@@ -42,13 +42,14 @@ _FEW_SEEDS = (
 def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
     """How the batches of a loader are sampled. Raises `OptionError` for fan-outs that do not fit the graph."""
     task = subgraph_task(spec, manifest, sampling)
-    among_seeds = task is not None and task.kind == INDUCED and not len(spec.num_neighbors)
-    fanouts = () if among_seeds else fanout_table(spec.num_neighbors, manifest.schema)
+    alone = not len(spec.num_neighbors) and (task is None or task.kind == INDUCED)
+    without = () if task is not None else seeds_alone(manifest)  # a task finds the edges among them
+    fanouts = without if alone else fanout_table(spec.num_neighbors, manifest.schema)
     config = SamplerConfig(
         seed_type=seeds.node_type,
         fanouts=fanouts,
         stored=sampling.feature_dtype == "stored",
-        aggregate=sampling.aggregate_first,
+        aggregate=None if alone else sampling.aggregate_first,
         pointers=spec.edge_format != "tensor",
         disjoint=spec.disjoint or sampling.time_attr is not None,
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
@@ -75,12 +76,16 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
     return config
 
 
+def seeds_alone(manifest: Manifest) -> tuple[tuple[int, ...], ...]:
+    """Fan-outs of batches without neighbours: one hop that draws none."""
+    return ((0,) * len(manifest.schema.edge_types),)
+
+
 def attribute_reading(
     spec: LoaderSpec, seeds: TypedSeeds, name: str, manifest: Manifest, sampling: SamplingOptions, seed: int
 ) -> tuple[SamplerConfig, EpochPlan]:
     """Batches of all seeds alone, in their order and on every rank, which bring the attribute ``name`` of them."""
-    no_neighbours = ((0,) * len(manifest.schema.edge_types),)
-    config = SamplerConfig(seed_type=seeds.node_type, fanouts=no_neighbours, threads=sampling.num_threads)
+    config = SamplerConfig(seed_type=seeds.node_type, fanouts=seeds_alone(manifest), threads=sampling.num_threads)
     plan = EpochPlan(seeds=seeds.gids, batch_size=spec.batch_size, seed=seed, loader=f"{spec.name}/{name}", exact=True)
     return config, plan
 

@@ -25,7 +25,7 @@ class LoaderSpec:
 
     Attributes:
         name: Part of the key of all draws, such as ``"train"``; two loaders of one name draw alike.
-        num_neighbors: Fan-outs, first hop first, -1 for all; per edge type as ``{"src__rel__dst": [...]}``.
+        num_neighbors: Fan-outs, first hop first, -1 for all; per edge type as ``{"src__rel__dst": [...]}``. ``[]``: seeds alone.
         batch_size: Seeds per batch and rank, of all types together.
         split: Name of a split of the data set, or
         seeds: the user's own ids of nodes, int [S] (or a boolean mask over all nodes), the same on every rank. Neither:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
@@ -16,15 +16,25 @@ from glt_lightning.lightning.embeddings import attach_embeddings
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
 from glt_lightning.tensors.dist_graph import DistGraph
 
+if TYPE_CHECKING:
+    from glt_lightning.lightning.datamodule import GLTDataModule
+
 _ADDED: tuple[type[Callback], ...] = (SamplingMonitor, RunReport)
 
 
-def add_callbacks(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
+def add_callbacks(trainer: Trainer, data: GLTDataModule) -> None:
     """Has SIGTERM end the run in order. Adds to a fit a `SamplingMonitor` and a `RunReport`, unless the user has one, or
-    wants nothing that takes time; and what trains the module's embeddings, which it attaches to the ``graph``."""
+    wants nothing that takes time; what trains the module's embeddings, which it attaches to the graph; and what evaluates
+    layer by layer, where ``data`` says so."""
     end_by_sigterm(trainer)
     _add_reports(trainer)
-    attach_embeddings(trainer, graph)
+    attach_embeddings(trainer, lambda: data.dist_graph)
+    if data.eval == "layerwise":
+        from glt_lightning.lightning.layerwise.evaluation import (
+            evaluate_exactly,
+        )  # it knows the models, which know data modules
+
+        evaluate_exactly(trainer, data)
 
 
 def save_with_checkpoints(trainer: Trainer, graph: DistGraph) -> None:

@@ -103,6 +103,7 @@ class FamilyLayers:
     def __init__(self, gnn: BasicGNN, edge_names: Sequence[str]) -> None:
         refuse_norms(gnn)
         self.given, self._gnn = gnn, fuse_layers(copy.deepcopy(gnn)).eval()
+        self.asked = gnn, "forward"
         self.num_layers = gnn.num_layers
         self.keep = "all" if hasattr(gnn, "jk") else "last"
         weighted = gnn.supports_edge_weight and _WEIGHT in edge_names
@@ -131,6 +132,17 @@ class FamilyLayers:
 
     def head(self, hs: Any) -> Tensor:
         return after_layers(self._gnn, hs)
+
+    def answer(self, hs: Any) -> Tensor:
+        return self.head(hs)
+
+    def check_call(self, batch: Any, arguments: Sequence[Any]) -> None:
+        x, own = arguments[0], self.embed(batch)
+        if x.shape != own.shape or not torch.equal(x.to(own.dtype), own):
+            raise OptionError(
+                f"layer-wise inference: the module calls {type(self.given).__name__} with something else than batch.x, which is "
+                "what all outputs were computed from. Give the module num_layers, embed(batch) and layer(k, h, batch)."
+            )
 
     def reference(self, batch: Any) -> Tensor:
         values = {name: batch[name] for name in self._values}

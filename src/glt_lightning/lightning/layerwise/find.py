@@ -60,8 +60,9 @@ class ReadyLayers:
         if isinstance(encoder, HeterogeneousEncoder):
             self._layers = TypedLayers(encoder)
             self.output_types, self.input_types = encoder.target_types, list(encoder.encoders)
-            self.targets = self._layers.targets
+            self.targets, self.asked = self._layers.targets, (encoder, "embed")
         else:
+            self.asked = encoder, "forward"
             self._layers = HomogeneousLayers(encoder, edge_names)
             self.keep, self.degrees = self._layers.keep, self._layers.degrees
             self.aggregates, self.combine = self._layers.aggregates, self._layers.combine
@@ -70,6 +71,12 @@ class ReadyLayers:
 
     def head(self, hs: Any, node_type: str = "node") -> dict[str, Tensor]:
         return self._columns(self._layers.outputs(hs), node_type)
+
+    def answer(self, hs: Any) -> Any:
+        """What the encoder returns."""
+        return (
+            {t: hs[t] for t in self.output_types} if isinstance(self._layers, TypedLayers) else self._layers.outputs(hs)
+        )
 
     def reference(self, batch: Any) -> dict[str, Tensor]:
         if not isinstance(self._layers, TypedLayers):

@@ -1,0 +1,135 @@
+"""Starts a layer-wise run in a Trainer: over the graph of a data module, once a module's layers are checked."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed
+from lightning.pytorch import LightningModule, Trainer
+
+from glt_lightning.errors import OptionError
+from glt_lightning.inference.check import check_module
+from glt_lightning.inference.marks import Marks
+from glt_lightning.inference.protocol import LayerwiseLayers
+from glt_lightning.inference.run import LayerwiseRun
+from glt_lightning.lightning.layerwise.find import find_layers
+from glt_lightning.lightning.strategies.collectives import gather_text_of
+from glt_lightning.loader import LoaderSpec
+from glt_lightning.options import LayerwiseOptions
+from glt_lightning.producer.once_per_host import on_all_or_none
+from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.dist_graph import DistGraph
+
+if TYPE_CHECKING:
+    from glt_lightning.lightning.datamodule import GLTDataModule
+
+_CHECK_FANOUTS = (0, 8, 6, 4, 3)  # by number of layers: a few thousand nodes at most
+
+
+def start_run(
+    module: LightningModule,
+    trainer: Trainer,
+    data: GLTDataModule,
+    options: LayerwiseOptions,
+    *,
+    folder: Path,
+    device: torch.device,
+    weight_attr: Any,
+    keep_outputs: bool = False,
+) -> LayerwiseRun:
+    """A run of the layers of a module, after the self-check. A collective call.
+
+    folder: for scratch files.  device: that computes.  weight_attr, keep_outputs: as of `LayerwiseRun`.
+    """
+    _refuse(data)
+    graph = data.dist_graph
+    layers = layers_of(module, graph)
+    marks = Marks(graph.rank, graph.world_size, _board(trainer), options.wait_s)
+    if options.self_check:
+        module.eval()
+        with torch.no_grad():
+            _check(data, graph, layers, marks, options.self_check, device)
+    return LayerwiseRun(
+        layers,
+        graph,
+        data.make_loader,
+        marks,
+        options,
+        folder,
+        weight_attr=weight_attr,
+        threads=data.sampling.num_threads,
+        keep_outputs=keep_outputs,
+    )
+
+
+def layers_of(module: LightningModule, graph: DistGraph) -> LayerwiseLayers:
+    """The layers of a module, with its weights as they are now. Raises as `find_layers`."""
+    return find_layers(module, graph.node_types, _edge_names(graph))
+
+
+def _edge_names(graph: DistGraph) -> Mapping[Any, Sequence[str]]:
+    return {e: list(graph.edges[e].data) for e in graph.edge_types}
+
+
+def _check(
+    data: GLTDataModule, graph: DistGraph, layers: LayerwiseLayers, marks: Marks, most: int, device: torch.device
+) -> None:
+    """The self-check, on all ranks: an error of one is one of all. most: seeds."""
+    fanout = _CHECK_FANOUTS[min(layers.num_layers, len(_CHECK_FANOUTS) - 1)] if layers.num_layers < 6 else 2
+    loaders = []
+    for node_type in layers.output_types:
+        count = graph.num_nodes(node_type)
+        rows = torch.linspace(0, count - 1, min(count, most)).long()
+        spec = LoaderSpec(
+            name=f"layerwise/check/{node_type}",
+            seeds=graph.user_ids(rows, node_type).numpy(),
+            node_type=node_type,
+            num_neighbors=[fanout] * layers.num_layers,
+            batch_size=most,
+            exact=True,
+            with_row=True,
+        )
+        loaders.append((node_type, data.make_loader(spec)))
+
+    def check() -> None:
+        for node_type, loader in loaders:
+            for batch in loader:
+                if layers.store(batch, node_type).batch_size:
+                    moved = data.transfer_batch_to_device(batch, device, 0)
+                    check_module(layers, moved, _edge_names(graph), graph.node_types)
+
+    on_all_or_none(Ranks(marks.rank, marks.world_size, marks.exchange), check, lambda _: None)
+    for _, loader in loaders:
+        loader.close()
+
+
+def _board(trainer: Any) -> Any:
+    """What the ranks of a run tell each other by; None for one rank. A collective call."""
+    if trainer.world_size == 1:
+        return None
+    run = gather_text_of(trainer, secrets.token_hex(8))[0]
+    store = torch.distributed.distributed_c10d._get_default_store()
+    return torch.distributed.PrefixStore(f"glt-layerwise/{run}", store)
+
+
+def _refuse(data: GLTDataModule) -> None:
+    """Raises `OptionError` for options of batches under which a node has no one output."""
+    if data.sampling.time_attr is not None:
+        raise OptionError(
+            "layer-wise inference: sampling.time_attr: each seed has the neighbours of its own time, so that a node has no one "
+            "output. Remove sampling.time_attr, or use trainer.predict."
+        )
+    if data.subgraph_type != "directional":
+        raise OptionError(
+            f"layer-wise inference: data.subgraph_type: {data.subgraph_type}: layers are computed over the stored edges. Use "
+            "directional, or trainer.predict."
+        )
+    if data.transform is not None:
+        raise OptionError(
+            "layer-wise inference: data.transform changes sampled batches, of which there are none. Change the graph by "
+            "data.transforms, or do it in embed(batch) of the module; or use trainer.predict."
+        )
