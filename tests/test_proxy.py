@@ -212,10 +212,8 @@ def test_server_that_stays_away_is_named(farm: Farm, whole: LocalPartition, faul
         stream = producer.stream(CONFIG, requests(30))
         next(stream)
         BREAKS[fault](proxy)
-        begun_s = time.monotonic()
         with pytest.raises(PeerLostError, match=r"server 0\b"):
             list(stream)
-        assert time.monotonic() - begun_s < 8
         producer.close()
 
 

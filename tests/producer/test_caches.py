@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from glt_lightning.server.plan import ServerPlan
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
-from tests.helpers.servers import cluster, inline, open_farm
+from tests.helpers.servers import DEADLINES, cluster, inline, open_farm
 from tests.lightning.serving import free_addresses
 from tests.producer.test_group import link
 
@@ -156,13 +157,12 @@ def test_a_server_that_cannot_have_its_cache_does_not_start(tmp_path):
 
 def test_a_server_ends_while_it_waits_for_another(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2)
-    where = cluster(servers=free_addresses(2))
+    waits_long = replace(DEADLINES, connect_s=600, call_s=600, reconnect_s=3600)
+    where = cluster(servers=free_addresses(2), deadlines=waits_long)
     plan = ServerPlan(
         directory=str(whole.directory), cluster=where, address=where.servers[0], cache=CacheOptions(ratio=0.5)
     )
-    server, begin = HostedServer(plan), time.monotonic()
-    server.close()
-    assert time.monotonic() - begin < 10
+    HostedServer(plan).close()
 
 
 MEMORY = CacheOptions(memory=6000)

@@ -573,12 +573,13 @@ def test_requests_do_not_pile_up_in_a_server(flight_place: Place, desk: Desk) ->
 
     sender = threading.Thread(target=send)
     sender.start()
+    settle(lambda: sent >= 60)
     before = -1
     while sent != before:
         before = sent
         time.sleep(0.5)
     # The server takes 64; more lie in the windows of HTTP/2, which gRPC widens as it estimates the link (126 were seen).
-    assert 60 <= sent < 200
+    assert sent < 200
     reader.cancel()
     sender.join(10)
     assert not sender.is_alive()
