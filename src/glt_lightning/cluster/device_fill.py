@@ -9,8 +9,8 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.route import Router
-from glt_lightning.sampler.source import AskedRows, RemoteRows, wire_dtype
-from glt_lightning.sampler.table import Answer, RowTable
+from glt_lightning.sampler.source import RemoteRows, wire_dtype
+from glt_lightning.sampler.table import RowTable, ask_owners
 
 _CHUNK_BYTES = 4 << 20  # of rows read, or asked for, at once
 _AHEAD = 8  # chunks in flight
@@ -34,8 +34,10 @@ def read_rows(
     waiting: deque[tuple[int, RowTable]] = deque()
     for first in range(0, len(gids), chunk):
         table = RowTable("node", node_type, {name: name for name in names}, dict(shards))
-        table.route_by(router, int(bounds[-1]))
-        _ask(table, remote, gids[first : first + chunk])
+        table.route_by(router)
+        route = table.route(gids[first : first + chunk])
+        if remote is not None:
+            ask_owners(remote, [(table, route)])
         waiting.append((first, table))
         if len(waiting) > _AHEAD:
             yield _read(*waiting.popleft())
@@ -43,17 +45,5 @@ def read_rows(
         yield _read(*waiting.popleft())
 
 
-def _ask(table: RowTable, remote: RemoteRows | None, gids: np.ndarray) -> None:
-    """Routes rows, and requests the remote ones from their owners."""
-    table.clear()
-    route = table.route(gids)
-    if remote is not None:
-        for owner in range(1, remote.num_owners):
-            if len(ids := route.of(owner)):
-                answer = remote.gather(owner, [AskedRows("node", table.type, table.stored, ids)])
-                table.answers.append(Answer(int(route.first[owner]), len(ids), answer))
-
-
 def _read(first: int, table: RowTable) -> tuple[int, Mapping[str, np.ndarray]]:
-    (places,) = table.places
-    return first, {name: table.shards(name).gather(places) for name in table.stored}
+    return first, table.gathered(threads=1)

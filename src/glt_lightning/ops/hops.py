@@ -41,11 +41,15 @@ class Expands(Protocol):
         fanouts: Sequence[int],
         frontier: Sequence[Any],
         *,
+        new: bool = True,
         excluded: Any = None,
         trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
-        """Neighbours of a frontier that is new in the batch, by edge type. fanouts: [R], -1 all, 0 none.  excluded: edges that
-        are not there, as `run_hops` was given them.  trees: of the frontier, in a disjoint batch."""
+        """Draws neighbours of a frontier, by edge type; owners are asked while the local rows are drawn.
+
+        fanouts: [R], -1 all, 0 none.  new: the nodes are new in the batch, so their attributes are asked for, too.
+        excluded: edges that are not there, as `run_hops` was given them.  trees: of the frontier, in a disjoint batch.
+        """
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
         """Called with the edge rows (int64) of new edges, by edge type, that `Growing.stitch` returned. Asks owners for their

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -50,15 +51,15 @@ class Subgraph:
         nodes_per_hop, edges_per_hop = self.nodes_per_hop[:, :-1].copy(), self.edges_per_hop[:, :-1].copy()
         nodes, edges = nodes_per_hop.sum(axis=1).tolist(), edges_per_hop.sum(axis=1).tolist()
         return Subgraph(
-            gid=_first(self.gid, nodes),
-            uid=_first(self.uid, nodes),
-            src=_first(self.src, edges),
-            dst=_first(self.dst, edges),
-            edge_row=[a if a is None else a[:n] for a, n in zip(self.edge_row, edges, strict=True)],
-            e_id=[a if a is None else a[:n] for a, n in zip(self.e_id, edges, strict=False)],
+            gid=first_of(self.gid, nodes),
+            uid=first_of(self.uid, nodes),
+            src=first_of(self.src, edges),
+            dst=first_of(self.dst, edges),
+            edge_row=first_of(self.edge_row, edges),
+            e_id=first_of(self.e_id, edges),
             nodes_per_hop=nodes_per_hop,
             edges_per_hop=edges_per_hop,
-            tree=None if self.tree is None else _first(self.tree, nodes),
+            tree=None if self.tree is None else first_of(self.tree, nodes),
         )
 
 
@@ -175,15 +176,15 @@ class KHopOp:
         edges = self._edges_per_hop.sum(axis=1).tolist()
         self._most_nodes = max(self._most_nodes, sum(nodes))
         return Subgraph(
-            gid=[a[:n] for a, n in zip(self._gid, nodes, strict=True)],
-            uid=[a[:n] for a, n in zip(self._uid, nodes, strict=True)],
-            src=[a[:n] for a, n in zip(self._src, edges, strict=True)],
-            dst=[a[:n] for a, n in zip(self._dst, edges, strict=True)],
-            edge_row=[a if a is None else a[:n] for a, n in zip(self._edge_row, edges, strict=True)],
-            e_id=[a if a is None else a[:n] for a, n in zip(self._e_id, edges, strict=True)],
+            gid=first_of(self._gid, nodes),
+            uid=first_of(self._uid, nodes),
+            src=first_of(self._src, edges),
+            dst=first_of(self._dst, edges),
+            edge_row=first_of(self._edge_row, edges),
+            e_id=first_of(self._e_id, edges),
             nodes_per_hop=self._nodes_per_hop,
             edges_per_hop=self._edges_per_hop,
-            tree=[a[:n] for a, n in zip(self._tree, nodes, strict=True)] if self._disjoint else None,
+            tree=first_of(self._tree, nodes) if self._disjoint else None,
         )
 
     def _bounds(self, num_seeds: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -303,8 +304,9 @@ class KHopOp:
         s.nodes_per_hop, s.edges_per_hop = self._nodes_per_hop.ctypes.data, self._edges_per_hop.ctypes.data
 
 
-def _first(arrays: Sequence[np.ndarray], counts: Sequence[int]) -> list[np.ndarray]:
-    return [a[:n] for a, n in zip(arrays, counts, strict=False)]
+def first_of(arrays: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    """So many entries of each array, or tensor; None stays. ``arrays`` may be empty."""
+    return [a if a is None else a[:n] for a, n in zip(arrays, counts, strict=False)]
 
 
 def _dtype_of(arrays: Sequence[np.ndarray | None]) -> np.dtype:

@@ -11,7 +11,7 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView, per_type
-from glt_lightning.ops.khop import Subgraph
+from glt_lightning.ops.khop import Subgraph, first_of
 from glt_lightning.ops.native import BAD_ARG, BAD_ID, GROW, MergeStruct, PicksStruct, check, library, pointer, pointers
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
@@ -92,9 +92,8 @@ class BatchBuilder:
             none = np.empty(0, dtype=np.int64)
             each = [gids + graph.num_nodes * trees.of.get(t, none).astype(np.int64) for t, gids in enumerate(each)]
         self._nodes, self._edges = [0] * graph.num_types, [0] * graph.num_edge_types
-        self._ends = [
-            (list(self._nodes), list(self._edges))
-        ]  # numbers of nodes and edges before the seeds, and behind each hop
+        # numbers of nodes and edges before the seeds, and behind each hop
+        self._ends = [(list(self._nodes), list(self._edges))]
         for t, gids in enumerate(each):
             self._reserve_nodes(t, len(gids))
             self._gid[t][: len(gids)] = gids
@@ -145,8 +144,11 @@ class BatchBuilder:
             self._fill()
         first, last = graph.type_offsets[source : source + 2].tolist()
         if self._trees is not None:
-            low_ids = self._gid[int(graph.dst_types[edge_type])][low:high]
-            picks = _in_trees(picks, owner, low_ids - low_ids % graph.num_nodes, (first, last))
+            for number, each in enumerate(picks):
+                asked = high - low if owner is None else int(np.count_nonzero(owner == number))
+                require_fit(each, edge_type, asked, (first, last), self._columns)
+            ids = self._gid[int(graph.dst_types[edge_type])][low:high]
+            picks = _in_trees(picks, owner, ids - ids % graph.num_nodes)
             first, last = 0, self._num_ids
         structs = (PicksStruct * len(picks))(*[_struct(p, self._columns) for p in picks])
         rows = self._edge_row[edge_type]
@@ -187,13 +189,13 @@ class BatchBuilder:
     def result(self) -> Subgraph:
         """The batch; ``uid`` is empty. Its arrays are valid until the next `start`."""
         nodes, edges = (np.array(ends, dtype=np.int64) for ends in zip(*self._ends, strict=True))
-        ids = [a[:n] for a, n in zip(self._gid, self._nodes, strict=True)]
+        ids = first_of(self._gid, self._nodes)
         return Subgraph(
             gid=ids if self._trees is None else [each % self._graph.num_nodes for each in ids],
             uid=[],
-            src=[a[:n] for a, n in zip(self._src, self._edges, strict=True)],
-            dst=[a[:n] for a, n in zip(self._dst, self._edges, strict=True)],
-            edge_row=[a if a is None else a[:n] for a, n in zip(self._edge_row, self._edges, strict=True)],
+            src=first_of(self._src, self._edges),
+            dst=first_of(self._dst, self._edges),
+            edge_row=first_of(self._edge_row, self._edges),
             nodes_per_hop=np.diff(nodes, axis=0).T.copy(),
             edges_per_hop=np.diff(edges[1:], axis=0).T.copy(),  # the seeds have none
             tree=None if self._trees is None else [self._tree_of(each) for each in ids],
@@ -246,22 +248,32 @@ def require_seeds(graph: GraphView, seeds: Mapping[int, np.ndarray]) -> list[np.
     return each
 
 
-def _in_trees(picks: Sequence[Picks], owner: np.ndarray | None, base: np.ndarray, gids: tuple[int, int]) -> list[Picks]:
-    """Picks by what the table knows nodes by. base: int64 [F], what is added for the tree of each row.  gids: first of the
-    neighbours' type, and end."""
+def require_fit(picks: Picks, edge_type: int, rows: int, gids: tuple[int, int], columns: Sequence[str]) -> None:
+    """Raises `DataError` for an answer that is not one for so many rows. gids: first of the neighbours' type, and end."""
+    counts, neighbors = picks.counts, picks.neighbors
+    fits = (
+        counts.dtype == neighbors.dtype
+        and counts.dtype in (np.int32, np.int64)
+        and counts.shape == (rows,)
+        and counts.min(initial=0) >= 0
+        and neighbors.shape == (int(counts.sum(dtype=np.int64)),)
+        and (not len(neighbors) or gids[0] <= neighbors.min() <= neighbors.max() < gids[1])
+        and all((each := getattr(picks, n)) is not None and each.shape == neighbors.shape for n in columns)
+    )
+    if not fits:
+        raise DataError(
+            f"merge: the picks of edge type {edge_type} do not fit the request: {counts.dtype} {list(counts.shape)} counts "
+            f"and {neighbors.dtype} {list(neighbors.shape)} neighbours for {rows} rows, of gids {gids[0]} to {gids[1] - 1}."
+        )
+
+
+def _in_trees(picks: Sequence[Picks], owner: np.ndarray | None, base: np.ndarray) -> list[Picks]:
+    """Picks by what the table knows nodes by. base: int64 [F], what is added for the tree of each row."""
     found = []
     for number, each in enumerate(picks):
         mine = base if owner is None else base[owner == number]
-        fits = len(mine) == len(each.counts) and int(each.counts.sum()) == len(each.neighbors)
-        inside = not len(each.neighbors) or gids[0] <= each.neighbors.min() <= each.neighbors.max() < gids[1]
-        if not fits or not inside or each.counts.min(initial=0) < 0:
-            raise DataError(
-                f"merge: {len(each.counts)} rows with {len(each.neighbors)} picks do not fit the request of {len(mine)} rows, or "
-                "are no nodes of their type."
-            )
         rows = None if each.edge_rows is None else each.edge_rows.astype(np.int64)
-        ids = each.neighbors + np.repeat(mine, each.counts)
-        found.append(Picks(each.counts.astype(np.int64), ids, rows))
+        found.append(Picks(each.counts.astype(np.int64), each.neighbors + np.repeat(mine, each.counts), rows))
     return found
 
 

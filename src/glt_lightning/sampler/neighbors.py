@@ -13,7 +13,7 @@ from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.hops import Expands
 from glt_lightning.ops.induce import Among
 from glt_lightning.ops.khop import Subgraph
-from glt_lightning.ops.merge import Drawn, Picks
+from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.counters import Counters
@@ -56,23 +56,6 @@ class NeighborSource(Expands, Protocol):
         trees: Trees | None = None,
     ) -> Found | None:
         """The nodes and edges of a whole batch in one native call; None where that cannot be. Arguments as for `hops.k_hop`."""
-
-    def expand(
-        self,
-        key: int,
-        hop: int,
-        fanouts: Sequence[int],
-        frontier: Sequence[Any],
-        *,
-        new: bool = True,
-        excluded: ExcludedEdges | None = None,
-        trees: Trees | None = None,
-    ) -> Mapping[int, Drawn]:
-        """Draws neighbours of a frontier, by edge type; owners are asked while the local rows are drawn.
-
-        fanouts: [R], -1 all, 0 none.  new: the nodes are new in the batch, so their attributes are asked for, too.
-        excluded: edges that are not there.  trees: of the frontier, in a disjoint batch.
-        """
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
         """bool [n]: whether the graph has an edge of the type (an index) from ``src[i]`` to ``dst[i]``, both gids; where

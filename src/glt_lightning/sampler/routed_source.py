@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.neighbors import Found, LocalSource
-from glt_lightning.sampler.source import AskedRows, Expand, Picked, RemoteRows, wire_dtype
-from glt_lightning.sampler.table import Answer, RowTable
+from glt_lightning.sampler.source import Expand, Picked, RemoteRows, wire_dtype
+from glt_lightning.sampler.table import RowTable, ask_owners
 from glt_lightning.store.remote_cache import RemoteCache
 
 
@@ -41,38 +41,40 @@ class RoutedSource:
         attributes: bool = True,
     ) -> None:
         cache = cache or RemoteCache()
-        view, owners, parts = partition.view, remote.num_owners, partition.manifest.num_parts
+        view, parts = partition.view, partition.manifest.num_parts
         self.config, self.view, self.nodes, self.edges = local.config, view, local.nodes, local.edges
         self.local, self._remote, self._topology, self._attributes = local, remote, cache.topology, attributes
+        self._others = range(1, remote.num_owners)
         self._edge_types = list(enumerate(view.dst_types.tolist()))
         self._wire = wire_dtype(partition.manifest)
+        self._no_picks = Picks.none(self._wire, self.config)
         for t, table in enumerate(self.nodes):
-            bounds = view.bounds[t * parts : (t + 1) * parts + 1]
-            router = Router(bounds, remote.owner_of_part, owners, self._wire)
             rows = None if cache.rows is None else cache.rows.tables[t]
             dynamic = cache.dynamic[t] if cache.dynamic else None
             if not table.names:  # nothing is asked for
                 rows = dynamic = None
-            table.route_by(router, int(bounds[-1]), rows, dynamic, repeats=self.config.disjoint)
+            router = self._router(view.bounds[t * parts : (t + 1) * parts + 1])
+            table.route_by(router, rows, dynamic, repeats=self.config.disjoint)
         for r, table in enumerate(self.edges):
-            bounds = view.edge_bounds[r]
             edges = cache.topology.edges[r] if cache.topology is not None and table.names else None
-            router = Router(bounds, remote.owner_of_part, owners, self._wire)
-            table.route_by(router, int(bounds[-1]), edges, repeats=self.config.disjoint)
+            table.route_by(self._router(view.edge_bounds[r]), edges, repeats=self.config.disjoint)
         for r, table in local.targets.items():
-            bounds = view.edge_bounds[r]
-            table.route_by(Router(bounds, remote.owner_of_part, owners, self._wire), int(bounds[-1]))
+            table.route_by(self._router(view.edge_bounds[r]))
+
+    def _router(self, bounds: np.ndarray) -> Router:
+        return Router(bounds, self._remote.owner_of_part, self._remote.num_owners, self._wire)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Counts the time as that of waiting for owners."""
+        begin = time.perf_counter()
+        yield
+        self.local.counters.remote_s += time.perf_counter() - begin
 
     def begin(self) -> None:
         self.local.begin()
 
-    def khop(
-        self,
-        seeds: Mapping[int, np.ndarray],
-        key: int,
-        excluded: ExcludedEdges | None = None,
-        trees: Trees | None = None,
-    ) -> Found | None:
+    def khop(self, *_: Any) -> Found | None:
         return None
 
     def expand(
@@ -87,21 +89,22 @@ class RoutedSource:
         trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
         ids = self.local.routed(frontier)
-        attributes = [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)] if new else None
+        attributes = self._route_rows(ids) if new else None
         routes, without = self._route(ids, attributes), self._by_owner(excluded)
-        in_trees = partial(_trees_of, trees, routes)
-        asked = self._ask_picks(key, hop, fanouts, routes, without, in_trees)
+        whole = Expand(key, hop, tuple(fanouts), self.config, {}, self.config.require_room, trees=trees)
+        asked = self._ask_picks(whole, routes, without)
         if attributes is not None:
             self._ask_rows(self.nodes, attributes)
-        mine = self.local.own(frontier, routes)
-        own = self.local.expand(key, hop, fanouts, mine, excluded=without[0], trees=in_trees(0))
-        begin = time.perf_counter()
-        answers = {owner: picked() for owner, picked in asked.items()}
-        self.local.counters.remote_s += time.perf_counter() - begin
+        mine, in_trees = self.local.own(frontier, routes), _trees_of(trees, 0, dict(enumerate(routes)))
+        own = self.local.expand(key, hop, fanouts, mine, excluded=without[0], trees=in_trees)
+        with self._waiting():
+            answers = {owner: picked() for owner, picked in asked.items()}
         drawn = {}
         for r, t in self._edge_types:
             if fanouts[r]:
-                picks = self._remote_picks(key, hop, r, fanouts[r], routes[t], answers, without[-1], in_trees)
+                picks = [answer.get(r, self._no_picks) for answer in (answers.get(o, {}) for o in self._others)]
+                if len(routes[t].begin) > self._remote.num_owners + 1:
+                    picks.append(self._cached_picks(whole, r, routes[t], without[-1]))
                 drawn[r] = Drawn([own[r].picks[0] if r in own else None, *picks], routes[t].owner)
         return drawn
 
@@ -140,50 +143,26 @@ class RoutedSource:
         return [ExcludedEdges(share) if share else None for share in shares]
 
     def _ask_picks(
-        self,
-        key: int,
-        hop: int,
-        fanouts: Sequence[int],
-        routes: Sequence[Route],
-        without: Sequence[ExcludedEdges | None],
-        in_trees: Callable[[int], Trees | None],
+        self, whole: Expand, routes: Sequence[Route], without: Sequence[ExcludedEdges | None]
     ) -> dict[int, Picked]:
-        """Asks the owners for the neighbours of their rows: owner -> answer."""
-        config, asked = self.config, {}
-        wanted = {t for r, t in self._edge_types if fanouts[r]}
-        for owner in range(1, self._remote.num_owners):
+        """Asks the owners for the neighbours of their rows: owner -> answer. whole: the hop, with the trees of all rows."""
+        wanted, asked = {t for r, t in self._edge_types if whole.fanouts[r]}, {}
+        for owner in self._others:
             rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
             if rows:
-                trees = in_trees(owner)
-                if trees is not None:
-                    trees = trees.of_rows({t: trees.of[t] for t in rows})
-                expand = Expand(key, hop, tuple(fanouts), config, rows, config.require_room, without[owner], trees)
-                asked[owner] = self._remote.expand(owner, expand)
+                trees = _trees_of(whole.trees, owner, {t: routes[t] for t in rows})
+                share = replace(whole, rows=rows, excluded=without[owner], trees=trees)
+                asked[owner] = self._remote.expand(owner, share)
         return asked
 
-    def _remote_picks(
-        self,
-        key: int,
-        hop: int,
-        edge_type: int,
-        fanout: int,
-        route: Route,
-        answers: Mapping[int, Mapping[int, Picks]],
-        without: ExcludedEdges | None,
-        in_trees: Callable[[int], Trees | None],
-    ) -> list[Picks]:
-        """Those of all owners, then those of cached neighbour lists, where the route tells of these."""
-        none = Picks.none(self._wire, self.config)
-        owners = range(1, self._remote.num_owners)
-        picks = [answers[o].get(edge_type, none) if o in answers else none for o in owners]
-        if len(route.begin) > len(picks) + 2:
-            assert self._topology is not None
-            ranks = route.of(self._remote.num_owners)
-            pairs = None if without is None else without.pairs.get(edge_type)
-            trees = in_trees(self._remote.num_owners)
-            labor = self.local.view.labor
-            picks.append(self._topology.sample(edge_type, ranks, fanout, key, hop, self.config, pairs, trees, labor))
-        return picks
+    def _cached_picks(self, whole: Expand, edge_type: int, route: Route, without: ExcludedEdges | None) -> Picks:
+        """Those of the nodes of which the neighbour lists are cached."""
+        assert self._topology is not None
+        owner, node_type = self._remote.num_owners, int(self.view.dst_types[edge_type])
+        pairs = None if without is None else without.pairs.get(edge_type)
+        trees = _trees_of(whole.trees, owner, {node_type: route})
+        rows, fanout, labor = route.of(owner), whole.fanouts[edge_type], self.local.view.labor
+        return self._topology.sample(edge_type, rows, fanout, whole.key, whole.hop, self.config, pairs, trees, labor)
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
         require_pairs(self.view, edge_type, dst, src)
@@ -195,7 +174,7 @@ class RoutedSource:
             owner: self._remote.has_edges(
                 owner, edge_type, route.of(owner), src[mine[owner]].astype(self._wire), weights
             )
-            for owner in range(1, owners)
+            for owner in self._others
             if len(mine[owner])
         }
         found = np.empty(len(dst), dtype=np.bool_)
@@ -203,10 +182,9 @@ class RoutedSource:
         if len(mine) > owners:
             assert self._topology is not None
             found[mine[owners]] = self._topology.has_edges(edge_type, route.of(owners), src[mine[owners]], weights)
-        begin = time.perf_counter()
-        for owner, answer in asked.items():
-            found[mine[owner]] = answer()
-        self.local.counters.remote_s += time.perf_counter() - begin
+        with self._waiting():
+            for owner, answer in asked.items():
+                found[mine[owner]] = answer()
         return found
 
     def induce(self, asked: Sequence[Among]) -> list[Picks]:
@@ -214,14 +192,13 @@ class RoutedSource:
         for among in asked:
             route = self._route_lists(int(self.view.dst_types[among.edge_type]), among.rows)
             shares = [replace(among, rows=route.of(owner)) for owner in range(len(route.begin) - 1)]
-            answers = {o: self._remote.induce(o, shares[o], weights) for o in range(1, owners) if len(shares[o].rows)}
+            answers = {o: self._remote.induce(o, shares[o], weights) for o in self._others if len(shares[o].rows)}
             waiting.append((route.owner, shares, answers))
         found, none = [], Picks(*(np.empty(0, dtype=np.int64) for _ in range(3)))
         for owner, shares, answers in waiting:
             picks = [*self.local.induce([replace(shares[0], rows=shares[0].rows.astype(np.int64))])]
-            begin = time.perf_counter()
-            picks += [answers[o]() if o in answers else none for o in range(1, owners)]
-            self.local.counters.remote_s += time.perf_counter() - begin
+            with self._waiting():
+                picks += [answers[o]() if o in answers else none for o in self._others]
             if len(shares) > owners:
                 assert self._topology is not None
                 picks.append(self._topology.induce(shares[owners], weights))
@@ -232,46 +209,38 @@ class RoutedSource:
         table = self.local.targets[edge_type]
         table.clear()
         self._ask_rows([table], [table.route(edges)])
-        begin = time.perf_counter()
-        found = table.gathered(self.config.threads)
-        self.local.counters.remote_s += time.perf_counter() - begin
-        return found
+        with self._waiting():
+            return table.gathered(self.config.threads)
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
         tables = [self.edges[r] for r in edges]
         self._ask_rows(tables, [table.route(edges[table.type]) for table in tables])
 
     def reached_nodes(self, frontier: Sequence[Any]) -> None:
-        ids = self.local.routed(frontier)
-        self._ask_rows(self.nodes, [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)])
+        self._ask_rows(self.nodes, self._route_rows(self.local.routed(frontier)))
+
+    def _route_rows(self, ids: Sequence[np.ndarray]) -> list[Route]:
+        """Who has the attributes of new nodes, by node type."""
+        return [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)]
 
     def _ask_rows(self, tables: Sequence[RowTable], routes: Iterable[Route]) -> None:
-        """Asks the owners for the attributes of rows that were just routed: one question per owner."""
-        if not self._attributes:
-            return
-        routed = [(table, route) for table, route in zip(tables, routes, strict=True) if table.names]
-        for owner in range(1, self._remote.num_owners):
-            asked = [(table, route, ids) for table, route in routed if len(ids := route.of(owner))]
-            if asked:
-                rows = [AskedRows(table.kind, table.type, table.stored, ids) for table, _, ids in asked]
-                answer = self._remote.gather(owner, rows)
-                for index, (table, route, ids) in enumerate(asked):
-                    table.answers.append(Answer(int(route.first[owner]), len(ids), answer, index, ids))
+        """Asks the owners for the attributes of rows that were just routed."""
+        if self._attributes:
+            ask_owners(self._remote, [(table, r) for table, r in zip(tables, routes, strict=True) if table.names])
 
     def settle(self, found: Found) -> None:
         """Caches that learn are offered the rows of nodes that owners sent."""
-        begin = time.perf_counter()
-        for table in (*self.nodes, *self.edges):
-            for answer in table.answers:
-                answer.gathered()
-        self.local.counters.remote_s += time.perf_counter() - begin
+        with self._waiting():
+            for table in (*self.nodes, *self.edges):
+                for answer in table.answers:
+                    answer.gathered()
         for table in self.nodes:
             table.learn()
         self.local.settle(found)
 
 
-def _trees_of(trees: Trees | None, routes: Sequence[Route], owner: int) -> Trees | None:
-    """The trees of the rows of a frontier that an owner has; the last owner may be the cache."""
+def _trees_of(trees: Trees | None, owner: int, routes: Mapping[int, Route]) -> Trees | None:
+    """The trees of the rows of a frontier that an owner has, by node type; the last owner may be the cache."""
     if trees is None:
         return None
-    return trees.of_rows({t: trees.of[t][route.owner == owner] for t, route in enumerate(routes)})
+    return trees.of_rows({t: trees.of[t][route.owner == owner] for t, route in routes.items()})

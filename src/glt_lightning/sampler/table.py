@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from glt_lightning.ops.relabel import relabel
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.sampler.source import Gathered
+from glt_lightning.sampler.source import AskedRows, Gathered, RemoteRows
 from glt_lightning.store.device_index import DeviceIndex
 
 _NO_IDS = np.empty(0, dtype=np.int64)
@@ -65,33 +65,34 @@ class RowTable:
     names: Mapping[str, str]
     local: dict[str, Shards]
     on_device: RankedSet | None = None
-    router: Router | None = None  # None: all rows are mapped here
-    # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
-    end: int = 0
-    cached: CachedTable | None = None
-    dynamic: DynamicCache | None = None
-    next_place: int = 0
-    places: list[np.ndarray] = field(default_factory=list)  # int64, one array per step of the batch
-    answers: list[Answer] = field(default_factory=list)  # in the order of their places
-    ranks: list[np.ndarray] = field(default_factory=list)  # int32, on the device, one array per step
-    counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # rows that are local, cached, remote
-    at_hand: Mapping[str, np.ndarray] = field(default_factory=dict)  # ids that are known already, by name in a batch
 
     def __post_init__(self) -> None:
         self.stored = tuple(self.names.values())
         self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
-        self._repeats, self._distinct = False, _NO_IDS
-        self.routed: list[np.ndarray] = []  # edge rows, one array per step of the batch
-        self._copies: list[
-            np.ndarray
-        ] = []  # int32, which of the distinct rows each is, one array per step of the batch
+        self.router: Router | None = None  # None: all rows are mapped here
+        self.cached: CachedTable | None = None
+        self.dynamic: DynamicCache | None = None
+        # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
+        self.end = self._first_answer = 0
+        self._repeats = False
         self._found: list[list[np.ndarray]] = []  # memory for rows of `dynamic`, for each step of the batch
-        self._first_answer = self.end
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the batch before. Lists have one array per step of the batch."""
+        self.next_place = self._first_answer
+        self.places: list[np.ndarray] = []  # int64
+        self.answers: list[Answer] = []  # in the order of their places
+        self.ranks: list[np.ndarray] = []  # int32, on the device
+        self.routed: list[np.ndarray] = []  # edge rows
+        self.counts = [0, 0, 0]  # rows that are local, cached, remote
+        self.at_hand: Mapping[str, np.ndarray] = {}  # ids that are known already, by name in a batch
+        self._distinct = _NO_IDS
+        self._copies: list[np.ndarray] = []  # int32, which of the distinct rows each is
 
     def route_by(
         self,
         router: Router,
-        end: int,
         cached: CachedTable | None = None,
         dynamic: DynamicCache | None = None,
         *,
@@ -99,24 +100,14 @@ class RowTable:
     ) -> None:
         """Rows will be routed to their owners, unless they are cached. repeats: a batch may name a row several times; it is
         routed once."""
-        self.router, self.end, self.cached, self.dynamic = router, end, cached, dynamic
-        self._repeats = repeats
+        self.router, self.cached, self.dynamic, self._repeats = router, cached, dynamic, repeats
+        self.end = self._first_answer = end = int(router.bounds[-1])
         self._owners = np.arange(router.num_owners, dtype=np.int64)
-        self._first_answer = end
         if cached is not None:
             self._first_answer += len(cached)
             rows = cached.rows
             self.local = {n: a.extended([(end, rows[n])], self._first_answer) for n, a in self.local.items()}
-
-    def clear(self) -> None:
-        self.next_place, self.at_hand = self._first_answer, {}
-        self.places.clear()
-        self.answers.clear()
-        self.ranks.clear()
-        self._copies.clear()
-        self.routed.clear()
-        self._distinct = _NO_IDS
-        self.counts = [0, 0, 0]
+        self.clear()
 
     def place(self, ids: np.ndarray, at_hand: Mapping[str, np.ndarray]) -> None:
         """Takes all rows of a batch from the mapped parts. ids: int64 [n]."""
@@ -237,6 +228,16 @@ class RowTable:
             got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise PeerError(f"an owner returned {got} for {rows} rows of {self.kind} attribute {name!r}.")
         return array
+
+
+def ask_owners(remote: RemoteRows, routed: Sequence[tuple[RowTable, Route]]) -> None:
+    """Asks the owners for rows that were just routed: one question per owner."""
+    for owner in range(1, remote.num_owners):
+        asked = [(table, route, ids) for table, route in routed if len(ids := route.of(owner))]
+        if asked:
+            answer = remote.gather(owner, [AskedRows(t.kind, t.type, t.stored, ids) for t, _, ids in asked])
+            for index, (table, route, ids) in enumerate(asked):
+                table.answers.append(Answer(int(route.first[owner]), len(ids), answer, index, ids))
 
 
 def node_names(manifest: Manifest) -> list[tuple[str, ...]]:

@@ -9,9 +9,11 @@ from torch import Tensor
 from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
-from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, expand
-from glt_lightning.ops.cuda.sample import MODEST_ROOM
+from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier
+from glt_lightning.ops.cuda.merge import Piece
+from glt_lightning.ops.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph, PendingBatch
+from glt_lightning.ops.cuda.trees import DeviceTrees
 from glt_lightning.ops.graph import per_type
 from glt_lightning.ops.hops import AllLocal, run_hops
 from glt_lightning.ops.merge import Drawn
@@ -81,11 +83,28 @@ class CudaKHopOp(AllLocal):
         fanouts: Sequence[int],
         frontier: Sequence[Frontier],
         *,
+        new: bool = True,
         excluded: DeviceExcluded | None = None,
         trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
-        """One hop, for `ops.hops.run_hops`. trees: their bounds; the tree of each row is in the frontier."""
-        return expand(self.graph, key, hop, fanouts, frontier, self.draw, excluded, trees)
+        """Draws for the local nodes of a frontier. The host waits only where fan-outs do not bound the picks. trees: their
+        bounds; the tree of each row is in the frontier."""
+        graph, draw = self.graph, self.draw
+        asked = [(frontier[graph.dst_types[r]], r, fanout) for r, fanout in enumerate(fanouts) if fanout]
+        asked = [each for each in asked if len(each[0].gids)]
+        bounds = None if trees is None else DeviceTrees(trees, draw.last, graph.kernels)
+        draws = [
+            DeviceRowDraw(
+                *(graph, r, fanout, draw, nodes.gids, nodes.uids, nodes.error, excluded),
+                None if bounds is None else bounds.struct(nodes.local_trees),
+            )
+            for nodes, r, fanout in asked
+        ]
+        drawn = {}
+        for (nodes, r, _), rows, room in zip(asked, draws, rooms_of(draws), strict=True):
+            neighbors, row, edges = rows.pick(room, key, hop)
+            drawn[r] = Drawn([Piece(nodes.local, rows.counts, neighbors, row, edges, rows.offsets)])
+        return drawn
 
     def _room(self, num_seeds: tuple[int, ...]) -> KHopRoom:
         room = self._rooms.get(num_seeds)

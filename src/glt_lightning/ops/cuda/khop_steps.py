@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels, raise_if
 from glt_lightning.ops.cuda.khop_batch import HostCopy
 from glt_lightning.ops.cuda.merge import Merged, Piece, RemoteSplit, merge
 from glt_lightning.ops.cuda.relabel import DeviceLids
-from glt_lightning.ops.cuda.sample import DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
-from glt_lightning.ops.cuda.trees import DeviceTrees
 from glt_lightning.ops.graph import GraphView
-from glt_lightning.ops.merge import Drawn, Picks
+from glt_lightning.ops.khop import first_of
+from glt_lightning.ops.merge import Drawn, Picks, require_fit
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DrawOptions
 
@@ -44,7 +42,7 @@ class RemoteParts:
         self._is_remote, on_device = is_remote, torch.from_numpy(is_remote).to(kernels.device)
         self.splits = [RemoteSplit(kernels.copy(inner), on_device) for inner in self._inner_bounds]
         self.edge_ends = view.edge_bounds[:, -1].tolist()
-        self._sources = [view.type_offsets[t : t + 2].tolist() for t in view.src_types.tolist()]
+        self._sources = [(int(view.type_offsets[t]), int(view.type_offsets[t + 1])) for t in view.src_types.tolist()]
 
     def find(self, node_type: int, gids: np.ndarray) -> np.ndarray:
         """bool [n]: which of the nodes, on the host, are remote."""
@@ -55,26 +53,9 @@ class RemoteParts:
         nothing of a batch can lie outside its memory."""
         assert drawn.owner is not None
         for owner, picks in enumerate(drawn.picks[1:], 1):
-            self._require_fit(edge_type, picks, int(np.count_nonzero(drawn.owner == owner)), columns)
+            rows = int(np.count_nonzero(drawn.owner == owner))
+            require_fit(picks, edge_type, rows, self._sources[edge_type], columns)
         return Picks(**{n: np.concatenate([getattr(p, n) for p in drawn.picks[1:]]) for n in ("counts", *columns)})
-
-    def _require_fit(self, edge_type: int, picks: Picks, rows: int, columns: Sequence[str]) -> None:
-        first, last = self._sources[edge_type]
-        counts, neighbors = picks.counts, picks.neighbors
-        fits = (
-            counts.dtype == neighbors.dtype
-            and counts.dtype in (np.int32, np.int64)
-            and counts.shape == (rows,)
-            and counts.min(initial=0) >= 0
-            and neighbors.shape == (int(counts.sum(dtype=np.int64)),)
-            and (not len(neighbors) or (neighbors.min() >= first and neighbors.max() < last))
-            and all((each := getattr(picks, n)) is not None and each.shape == neighbors.shape for n in columns)
-        )
-        if not fits:
-            raise DataError(
-                f"merge: the picks of edge type {edge_type} do not fit the request: {counts.dtype} {list(counts.shape)} counts "
-                f"and {neighbors.dtype} {list(neighbors.shape)} neighbours for {rows} rows, of gids {first} to {last - 1}."
-            )
 
 
 @dataclass(frozen=True)
@@ -103,34 +84,6 @@ class Frontier:
 
     def __len__(self) -> int:
         return len(self.gids) + len(self.remote_gids)
-
-
-def expand(
-    graph: DeviceGraph,
-    key: int,
-    hop: int,
-    fanouts: Sequence[int],
-    frontier: Sequence[Frontier],
-    draw: DrawOptions,
-    excluded: DeviceExcluded | None = None,
-    trees: Trees | None = None,
-) -> dict[int, Drawn]:
-    """Draws for the local nodes of a frontier, by edge type. The host waits only where fan-outs do not bound the picks."""
-    asked = [(frontier[graph.dst_types[r]], r, fanout) for r, fanout in enumerate(fanouts) if fanout]
-    asked = [each for each in asked if len(each[0].gids)]
-    bounds = None if trees is None else DeviceTrees(trees, draw.last, graph.kernels)
-    draws = [
-        DeviceRowDraw(
-            *(graph, r, fanout, draw, nodes.gids, nodes.uids, nodes.error, excluded),
-            None if bounds is None else bounds.struct(nodes.local_trees),
-        )
-        for nodes, r, fanout in asked
-    ]
-    drawn = {}
-    for (nodes, r, _), rows, room in zip(asked, draws, rooms_of(draws), strict=True):
-        neighbors, row, edges = rows.pick(room, key, hop)
-        drawn[r] = Drawn([Piece(nodes.local, rows.counts, neighbors, row, edges, rows.offsets)])
-    return drawn
 
 
 class DeviceHops:
@@ -246,10 +199,10 @@ class DeviceHops:
         if not self._edges_per_hop:  # no hop has looked at the seeds' errors
             raise_if(_read(self._kernels, self._error)[0].tolist(), "sample")
         hops = len(self._edges_per_hop)
-        ids = [each[:n] for each, n in zip(self._ids, self._num_nodes, strict=True)]
+        ids = first_of(self._ids, self._num_nodes)
         return DeviceSubgraph(
             gid=[self._gids_of(each) for each in ids],
-            uid=[uid[:n] for uid, n in zip(self._uid, self._num_nodes, strict=True)],
+            uid=first_of(self._uid, self._num_nodes),
             edge_index=[torch.cat([*src, *dst]).view(2, -1) for src, dst in zip(self._src, self._dst, strict=True)],
             edge_row=[torch.cat(rows) if "edge_rows" in self._columns else None for rows in self._edge_row],
             nodes_per_hop=np.array(self._nodes_per_hop, dtype=np.int64).reshape(hops + 1, -1).T,
@@ -332,7 +285,7 @@ class DeviceHops:
             extra[graph.src_types[r]] += sum(len(piece.neighbors) for piece in each)
         trees = self._num_ids // max(1, graph.num_nodes)
         bounds = [min(more, size * trees) for more, size in zip(extra, graph.type_sizes, strict=True)]
-        known = [ids[:n] for ids, n in zip(self._ids, self._num_nodes, strict=True)]
+        known = first_of(self._ids, self._num_nodes)
         for t, (n, more) in enumerate(zip(self._num_nodes, bounds, strict=True)):
             if n + more > len(self._ids[t]):
                 for lists in (self._ids, self._uid):
