@@ -116,10 +116,10 @@ def test_it_waits_for_last_words(stack: ExitStack) -> None:
     assert ask_round(one, "g", 0, 0, 1, "a", 5) == ["a"]
     closing = threading.Thread(target=point.close, args=(20.0,))
     closing.start()
-    say_gone(link("rank 1"), "the meeting point", address)
+    say_gone(link("rank 1"), address)
     closing.join(10)
     assert not closing.is_alive()
-    say_gone(link("rank 1"), "the meeting point", address)  # it has ended: no error
+    say_gone(link("rank 1"), address)  # it has ended: no error
 
 
 def test_requests_know_a_fixed_table() -> None:

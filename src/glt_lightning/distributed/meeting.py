@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,7 @@ class MeetingPoint:
         with self._changed:
             self._changed.wait_for(lambda: self._met <= self._gone, wait_s)
             self._met.clear()
-        time.sleep(0.1 if len(self._gone) > 1 else 0.0)  # for the answers to the last words to leave this process
-        self._server.close()
+        self._server.close()  # may end calls of `say_gone` before they have their answers, which that expects
 
 
 class Group:
@@ -153,12 +153,8 @@ def _texts(reply: Message, peer: Peer, world: int) -> list[str]:
     return texts
 
 
-def say_gone(link: Link, peer_name: str, address: str) -> None:
-    """The last words of a process to its meeting point: one attempt, as that may have ended."""
-    peer = link.peer(peer_name, [address], link.open_transport())
-    try:
-        peer.ask("gone").result()
-    except PeerError:
-        pass
-    finally:
-        peer.close()
+def say_gone(link: Link, address: str) -> None:
+    """The last words of a process to its meeting point: one attempt, as that may have ended, or ends on hearing them."""
+    transport, limits = link.open_transport(), link.deadlines
+    with suppress(PeerError), closing(transport.connect(address, link.hello(), limits.connect_s)) as connection:
+        connection.call("gone", {}).result(limits.call_s)

@@ -77,8 +77,8 @@ class Session:
             point = MeetingPoint(link, address)
             self.ends.callback(point.close)
         elif not self._addresses[0]:
-            last = self.link("tool", job="", deadlines=replace(once, call_s=5.0, connect_s=2.0, reconnect_s=1e-3))
-            self.ends.callback(say_gone, last, "the meeting point", address)
+            last = self.link("tool", job="", deadlines=replace(once, call_s=5.0, connect_s=2.0))
+            self.ends.callback(say_gone, last, address)
         self._addresses = (address, host)
         peer = link.peer(f"the meeting point at {address}", [address], link.open_transport())
         self.ends.callback(peer.close)
