@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import os
+import hashlib
 import shutil
 import subprocess
 from ctypes import c_int32, c_int64, c_uint32, c_uint64, c_void_p
@@ -38,27 +38,37 @@ class EmulatedKernels(Kernels):
         self._library.emulate_lockable(nbytes)
 
 
-@pytest.fixture(scope="session")
-def emulated(tmp_path_factory) -> ctypes.CDLL:
+def _build(folder: Path) -> Path:
+    """The library of these sources in ``folder``, built unless it is there: that takes 17 s of CPU time. Several processes may
+    call it."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.fail("the emulated kernels need a C++ compiler, as the package itself does")
-    path = tmp_path_factory.getbasetemp() / "libemulated.so"
-    if (
-        "PYTEST_XDIST_WORKER" in os.environ
-    ):  # the parent folder is that of the whole run: one build for all its processes
-        path = path.parent.parent / path.name
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
     flags += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]  # what a device cannot do ends the tests
+    flags += [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
     source = ROOT / "tests" / "native" / "emulate.cpp"
-    includes = [f"-I{ROOT / 'cuda'}", f"-I{ROOT / 'cuda' / 'include'}"]
-    with path.with_suffix(".lock").open("w") as lock:
+    made_of = hashlib.sha256(repr(flags).encode())
+    made_of.update(subprocess.run([compiler, "--version"], check=True, capture_output=True).stdout)
+    for each in (source, *sorted(path for path in (ROOT / "cuda").rglob("*") if path.is_file())):
+        made_of.update(each.read_bytes())
+    path = folder / f"{made_of.hexdigest()[:16]}.so"
+    with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
+            for old in folder.glob("*.so"):
+                old.unlink()
             built = path.with_suffix(".new")
-            subprocess.run([compiler, *flags, *includes, str(source), "-o", str(built)], check=True, timeout=240)
+            subprocess.run([compiler, *flags, str(source), "-o", str(built)], check=True, timeout=240)
             built.rename(path)
-    library = ctypes.CDLL(str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def emulated(request, tmp_path_factory) -> ctypes.CDLL:
+    cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
+    folder = tmp_path_factory.mktemp("emulated") if cache is None else cache.mkdir("emulated")
+    library = ctypes.CDLL(str(_build(folder)))
     extra = {
         "emulate_schedule": [c_uint64, c_int32, c_int32],
         "emulate_device": [c_int32, c_int32],
