@@ -17,7 +17,7 @@ class DataError(GLTError, ValueError):
 
 
 class PartitionError(GLTError, RuntimeError):
-    """A partition folder is missing, damaged, foreign, or was made with other options."""
+    """A partition folder is missing, damaged, not one of ours, or was built with different options."""
 
 
 class WriteError(GLTError, OSError):

@@ -111,7 +111,7 @@ class LocalPartition:
 
         ``verify`` reads every byte and compares checksums. ``memory``: a `HostTier` of these parts.
 
-        Raises `PartitionError`, naming the file, for a folder that is missing, foreign or damaged.
+        Raises `PartitionError`, naming the file, for a folder that is missing, damaged or not one of ours.
         """
         directory = Path(directory)
         manifest = Manifest.load(directory)

@@ -126,6 +126,6 @@ def _served(options: RemoteDistSamplingWorkerOptions) -> Place:
     number = options.server_of(session.context.rank, len(session.peers))
     given = session.cluster
     options_here = ClusterOptions(prefetch=options.prefetch_size, deadlines=given.deadlines, retry=given.retry)
-    graph = ServedGraph(session.peers[number], options_here, others=session.peers)
+    graph = ServedGraph(session.peers[number], options_here, servers=session.peers)
     labels, labelled = remote_labels(session, number)
     return Place(graph, session.ranks(), labels, labelled, {"channel_size": options.buffer_size})

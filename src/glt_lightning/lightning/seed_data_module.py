@@ -93,11 +93,11 @@ class SeedDataModule(GraphDataModule):
         if self.links is None:
             times = self._times(split or "all")
             seeds, split = self._find_seeds(split)
-            said = split is not None or isinstance(seeds, dict)
+            typed = split is not None or isinstance(seeds, dict)
             return LoaderSpec(
                 split=split,
                 seeds=seeds,
-                node_type=None if said else self._node_type(),
+                node_type=None if typed else self._node_type(),
                 reverse_edge_types=self.reverse_edge_types,
                 ptr=self.ptr,
                 input_time=times,

@@ -86,7 +86,7 @@ class RowDraw:
     ) -> None:
         """Writes picks ``first`` on of all rows' picks, in row order, into neighbors and edge_rows (int64 [n]).
 
-        counts: of `count`.  No memory is taken but for them, however many picks a row has.
+        counts: of `count`.  No further memory is taken, however many picks a row has.
         """
         status, detail = call(
             library().glt_pick_rows,

@@ -221,7 +221,7 @@ class SamplingOptions(WorkerOptions):
 
     @classmethod
     def of_draw(cls, draw: DrawOptions, **options: Any) -> SamplingOptions:
-        """Those whose `draw` this is, but for the weights and times that a graph has to know."""
+        """Options with this `draw`, except for weights and times, which depend on the graph."""
         return cls(
             picker=None if draw.picker is None else draw.picker.named,
             replace=draw.replace,

@@ -53,7 +53,7 @@ class CountingOwners:
     """`sampler.source.RemoteRows` of the host of one part, where each part has a host of its own.
 
     They answer from the mapped files, so that a batch is sampled as over the network, and count what `cluster.remote_rows`
-    would send (docs/wire-format.md): an answer in several replies counts as one, but for questions with more than `MOST_PAIRS`
+    would send (docs/wire-format.md): an answer in several replies counts as one, except questions with more than `MOST_PAIRS`
     pairs. Attributes are counted, not read.
 
     draw: how neighbours are drawn.  caches: by which rankings, and with what share of the nodes, rows of nodes are cached in

@@ -24,16 +24,16 @@ _DEFAULTS = SamplingOptions()
 class ServedGraph(RemoteGraph):
     """A `SampledGraph` that ``server`` stores and samples.
 
-    options: number of batches ahead, and deadlines.  handover: see `RemoteProducer`.  others: all servers of the job by number,
+    options: number of batches ahead, and deadlines.  handover: see `RemoteProducer`.  servers: all servers of the job by number,
     this one among them, for rows that are read by number; None: it is the only one.
     """
 
     def __init__(
-        self, server: Peer, options: ClusterOptions, *, handover: bool = True, others: Sequence[Peer] | None = None
+        self, server: Peer, options: ClusterOptions, *, handover: bool = True, servers: Sequence[Peer] | None = None
     ) -> None:
         super().__init__(server)
         self._options, self.handover = options, handover
-        self._servers = [server] if others is None else list(others)
+        self._servers = [server] if servers is None else list(servers)
 
     @cached_property
     def _rows(self) -> PeerRows:

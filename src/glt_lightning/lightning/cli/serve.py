@@ -84,7 +84,7 @@ def _parser(prog: str) -> OneLineParser:
 
 
 def _plan_of(config: Namespace, cluster: ClusterOptions) -> ServerPlan:
-    """What to serve, but for the folder."""
+    """What to serve, without the folder."""
     rank, servers = config.server.rank, cluster.servers
     if not 0 <= rank < max(1, len(servers)):
         known = f"cluster.servers has {len(servers)} addresses" if servers else "cluster.servers is empty"

@@ -100,7 +100,7 @@ class GLTServerClientStrategy(GLTStrategy):
             link = replace(self._link(self._role, self._secret()), security=_local(options.security))
         transport = link.open_transport()
         self._peers = [link.peer(f"server {n}", [address], transport) for n, address in enumerate(addresses)]
-        return ServedGraph(self._peers[number], options, others=self._peers)
+        return ServedGraph(self._peers[number], options, servers=self._peers)
 
     def _start_server(self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions) -> None:
         """Rank 0 starts a server for all ranks. A collective call."""

@@ -116,7 +116,7 @@ class _Handler:
                 handler(signum, frame)
 
     def _tell(self, signum: int, frame: Any) -> None:
-        """What Lightning's does, but for its broadcast."""
+        """What Lightning's does, without its broadcast."""
         _log.info("rank %d received SIGTERM", self._trainer.global_rank)
         end_other_ranks(self._trainer)
         self._trainer._signal_connector.received_sigterm = True
