@@ -16,7 +16,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import MANIFEST
 from glt_lightning.dgl.book import GraphPartitionBook
 from glt_lightning.dgl.state import STATE
-from glt_lightning.embedding.dist_embedding import EmbeddingRows
+from glt_lightning.embedding.rows import EmbeddingRows
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader import LoaderContext
 from glt_lightning.options import SamplingOptions

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glt_lightning import embedding
 from glt_lightning.dgl.graph import current_graph
-from glt_lightning.embedding.dist_embedding import EmbeddingRows
+from glt_lightning.embedding.rows import EmbeddingRows
 from glt_lightning.errors import DataError
 from glt_lightning.tensors import dist_tensor
 from glt_lightning.tensors.dist_tensor import init_of

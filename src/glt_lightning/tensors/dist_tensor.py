@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.errors import DataError
+from glt_lightning.page.numbers import size
 from glt_lightning.tensors.dist_values import rows_of_index, to_array, to_tensor, torch_dtype, values_for
 from glt_lightning.tensors.reader import StoredRows
 from glt_lightning.tensors.table import SharedTable
@@ -19,6 +21,8 @@ from glt_lightning.types import EdgeType, NodeType
 
 if TYPE_CHECKING:
     from glt_lightning.tensors.dist_graph import DistGraph
+
+_log = logging.getLogger(__name__)
 
 # The graphs that are open in this process: of one alone, `DistTensor` needs no argument ``graph``.
 OPEN_GRAPHS: WeakSet[DistGraph] = WeakSet()
@@ -100,6 +104,17 @@ class DistTensor:
             return TableSpec(space, dtype, given[1:], name, init_of(init, dtype), persistent=persistent)
 
         self._set(graph, graph.tables.create(describe), None)
+        if name is not None and graph.rank == 0:
+            table = self.table
+            where = "on the disk" if table.on_disk else "in the memory"
+            _log.info(
+                "tensor %r: %s rows of %s take %s %s of this host",
+                name,
+                f"{len(self):,}",
+                table.kind.name,
+                size(table.nbytes),
+                where,
+            )
 
     @classmethod
     def over(cls, graph: DistGraph, rows: SharedTable | StoredRows, name: str | None = None) -> DistTensor:

@@ -59,10 +59,14 @@ def read_init(given: Any, name: str, seed: int, kind: ValueType, shape: tuple[in
     raise DataError(f"{where} expected {_KNOWN}; got {given!r:.100}.")
 
 
-def fill(out: np.ndarray, init: Init, user_ids: np.ndarray) -> None:
-    """Writes the first values of rows [n, ...], by their user ids, a piece at a time."""
+def fill(
+    out: np.ndarray, init: Init, user_ids: np.ndarray, advance: Callable[[int], object] = lambda rows: None
+) -> None:
+    """Writes the first values of rows [n, ...], by their user ids, a piece at a time. advance: told the rows of each."""
     for begin in range(0, len(out), _BATCH):
-        out[begin : begin + _BATCH] = init.values(user_ids[begin : begin + _BATCH])
+        ids = user_ids[begin : begin + _BATCH]
+        out[begin : begin + _BATCH] = init.values(ids)
+        advance(len(ids))
 
 
 def bits_of(seed: int, name: str, user_ids: np.ndarray, columns: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,9 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError, WriteError
+from glt_lightning.progress import long_work
 
+_log = logging.getLogger(__name__)
 VERSION = 1
 INDEX = "index.json"
 WEIGHT = "weight"
@@ -41,6 +44,11 @@ class RowsToSave:
     arrays: Mapping[str, tuple[np.dtype, tuple[int, ...], Callable[[np.ndarray], np.ndarray]]]
     order: np.ndarray
 
+    @property
+    def total(self) -> int:
+        """Rows of all arrays."""
+        return len(self.order) * len(self.arrays)
+
 
 def write_rows(folder: Path, tables: Sequence[RowsToSave], graph: str) -> str:
     """Writes a new folder, whole when this returns. Returns the hash of its index. Raises `WriteError` and leaves nothing."""
@@ -48,7 +56,8 @@ def write_rows(folder: Path, tables: Sequence[RowsToSave], graph: str) -> str:
     try:
         folder.mkdir()
         made = True
-        described = [_write_table(folder, number, table) for number, table in enumerate(tables)]
+        with long_work(_log, f"{folder.name}: written", sum(table.total for table in tables)) as advance:
+            described = [_write_table(folder, number, table, advance) for number, table in enumerate(tables)]
         text = json.dumps({"version": VERSION, "graph": graph, "tables": described}, indent=1).encode()
         _write_file(folder / INDEX, [text])
         _sync(folder)
@@ -63,12 +72,12 @@ def write_rows(folder: Path, tables: Sequence[RowsToSave], graph: str) -> str:
     return hash_of([text])
 
 
-def _write_table(folder: Path, number: int, table: RowsToSave) -> dict[str, Any]:
+def _write_table(folder: Path, number: int, table: RowsToSave, advance: Callable[[int], object]) -> dict[str, Any]:
     arrays = {}
     for name, (dtype, shape, read) in table.arrays.items():
         path = folder / f"{number}-{name}.npy"
         head = _npy_head(dtype, shape)
-        digest, nbytes = _write_file(path, _pieces(head, read, table.order, dtype, shape))
+        digest, nbytes = _write_file(path, _pieces(head, read, table.order, dtype, shape, advance))
         arrays[name] = {
             "file": path.name,
             "dtype": dtype.str,
@@ -80,12 +89,19 @@ def _write_table(folder: Path, number: int, table: RowsToSave) -> dict[str, Any]
 
 
 def _pieces(
-    head: bytes, read: Callable[[np.ndarray], np.ndarray], order: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]
+    head: bytes,
+    read: Callable[[np.ndarray], np.ndarray],
+    order: np.ndarray,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    advance: Callable[[int], object],
 ) -> Iterator[bytes | memoryview]:
     yield head
     most = max(1, _AT_ONCE // max(1, dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))))
     for begin in range(0, len(order), most):
-        yield np.ascontiguousarray(read(order[begin : begin + most])).reshape(-1).view(np.uint8).data
+        rows = order[begin : begin + most]
+        yield np.ascontiguousarray(read(rows)).reshape(-1).view(np.uint8).data
+        advance(len(rows))
 
 
 def _write_file(path: Path, pieces: Any) -> tuple[str, int]:
@@ -173,14 +189,25 @@ class SavedRows:
             )
         path = self.folder / found["file"]
         try:
-            with path.open("rb") as file:
-                whole = hash_of(iter(lambda: file.read(_AT_ONCE), b""))
+            with path.open("rb") as file, long_work(_log, f"{path.name}: checked", found["shape"][0]) as advance:
+                whole = hash_of(_read(file, found, advance))
             values: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error}). Use another checkpoint.") from None
         if whole != found["blake2b"]:
             raise DataError(f"{path}: damaged: its hash differs from that of {INDEX}. Use another checkpoint.")
         return values
+
+
+def _read(file: Any, found: Mapping[str, Any], advance: Callable[[int], object]) -> Iterator[bytes]:
+    """The bytes of a file. advance: told the rows that they hold, in a file of so many bytes for all its rows."""
+    done = read = 0
+    while piece := file.read(_AT_ONCE):
+        read += len(piece)
+        rows = found["shape"][0] * min(read, found["bytes"]) // max(1, found["bytes"])
+        advance(rows - done)
+        done = rows
+        yield piece
 
 
 def open_saved(found: Mapping[str, Any]) -> SavedRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import numpy as np
 
 from glt_lightning.errors import DataError
 from glt_lightning.producer.once_per_host import on_all_or_none
+from glt_lightning.progress import long_work
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.saved import RowsToSave, SavedRows, write_rows
 from glt_lightning.tensors.space import RowSpace
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables
 
+_log = logging.getLogger(__name__)
 IDS = "ids"  # of edges, whose ids have gaps; rows of nodes are saved in the order of their ids
 _AT_ONCE = 1 << 16  # rows
 
@@ -58,14 +61,19 @@ def load_table(saved: SavedRows, tables: SharedTables, table: SharedTable, reade
     ids = None if table.space.kind == "node" else saved.open(table.name, IDS, (), np.dtype(np.int64))
     if len(values) != table.num_rows:
         raise _other_rows(saved, table.name, table.space, len(values))
-    for each in table.own_parts:
-        for begin in range(0, each.count, _AT_ONCE):
-            end = min(begin + _AT_ONCE, each.count)
-            wanted = reader.user_ids(table.space, np.arange(each.first + begin, each.first + end))
+    pieces = [
+        (each.first + begin, each.begin + begin, min(_AT_ONCE, each.count - begin))
+        for each in table.own_parts
+        for begin in range(0, each.count, _AT_ONCE)
+    ]
+    with long_work(_log, f"tensor {table.name!r}: loaded", len(table.own)) as advance:
+        for first, begin, count in pieces:
+            wanted = reader.user_ids(table.space, np.arange(first, first + count))
             at = wanted if ids is None else np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
             if ids is not None and not np.array_equal(ids[at], wanted):
                 raise _other_rows(saved, table.name, table.space, len(values))
-            table.own[each.begin + begin : each.begin + end] = values[at]
+            table.own[begin : begin + count] = values[at]
+            advance(count)
 
 
 def _other_rows(saved: SavedRows, name: str, space: RowSpace, rows: int) -> DataError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import secrets
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from glt_lightning.options import TensorOptions
 from glt_lightning.page.numbers import size
 from glt_lightning.producer.once_per_host import on_all_or_none, once_per_host
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.progress import long_work
 from glt_lightning.tensors.init import Init, fill, read_init
 from glt_lightning.tensors.remote_home import LazyHomes, RemoteHomes
 from glt_lightning.tensors.scratch import ON_DISK, on_scratch
@@ -25,6 +27,7 @@ from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, SharedTable, WriteEpoch, own_parts
 from glt_lightning.tensors.values import ValueType
 
+_log = logging.getLogger(__name__)
 _MOST_NAME = 200
 UserIds = Callable[[RowSpace, int], np.ndarray]  # of the rows of a part
 
@@ -109,9 +112,11 @@ class SharedTables:
         self.user_ids, self.seed, self._wait_s = user_ids, seed, wait_s
         self._family: WeakSet[SharedTables] = WeakSet([self])
         self._open: dict[str, _Entry] = {}
+        self._adopted: WeakSet[SharedTable] = WeakSet()
         self._anonymous = 0
         self._ended: list[str] = []  # persistent tables that `close` has closed
         self.when_persistent: Callable[[], object] = lambda: None  # called for each persistent table that is created
+        self.when_changed: Callable[[list[tuple[str, int, bool]]], object] = lambda tables: None
         self._epoch = WriteEpoch()
 
     def apart(self) -> SharedTables:
@@ -125,6 +130,7 @@ class SharedTables:
             wait_s=self._wait_s,
             elsewhere=self._elsewhere,
         )
+        made.when_changed = self.when_changed
         self._family.add(made)
         made._family = self._family
         return made
@@ -134,9 +140,18 @@ class SharedTables:
         """Memory that the tables of this host take."""
         return sum(table.nbytes for table in self._in_memory())
 
+    def _all(self) -> list[SharedTable]:
+        made = {entry.table for each in self._family for entry in each._open.values()}
+        found = made.union(table for each in self._family for table in each._adopted if table.is_open)
+        return sorted(found, key=lambda table: table.name)
+
     def _in_memory(self) -> list[SharedTable]:
-        tables = [entry.table for each in self._family for entry in each._open.values()]
-        return [table for table in tables if not table.on_disk]
+        return [table for table in self._all() if not table.on_disk]
+
+    def _tell(self) -> None:
+        """What the tables of this host take, to whom it may interest; by one rank of the host."""
+        if self.homes.is_first:
+            self.when_changed([(table.name, table.nbytes, table.on_disk) for table in self._all()])
 
     @property
     def named(self) -> dict[str, SharedTable]:
@@ -183,6 +198,7 @@ class SharedTables:
         self._require_room(plan)
         table = self._share(plan, id_)
         self._open[plan.name] = _Entry(table, plan)
+        self._tell()
         if plan.spec.persistent:
             self.when_persistent()
         return table
@@ -191,6 +207,8 @@ class SharedTables:
         """Lets the ranks of other hosts reach a table that has outlived the set that made it. A collective call."""
         id_ = self._agree("adopt a tensor", secrets.token_hex(8))[0]
         on_all_or_none(self.ranks, lambda: table.serve(id_, self._remote_homes(), self._epoch), lambda _: None)
+        self._adopted.add(table)
+        self._tell()
 
     def _remote_homes(self) -> RemoteHomes | None:
         return None if self._elsewhere is None else self._elsewhere.open()
@@ -257,9 +275,10 @@ class SharedTables:
         meta = {"tensor": plan.name, ON_DISK: plan.on_disk}
         memory = on_scratch(shapes, meta, self.options) if plan.on_disk else SharedArrays.create(shapes, meta)
         try:
-            for each in plan.parts if plan.init.text != "zeros" else ():
-                rows = memory.arrays[ROWS][each.begin : each.begin + each.count]
-                fill(rows, plan.init, self.user_ids(plan.spec.space, each.part))
+            with long_work(_log, f"tensor {plan.name!r}: first values", plan.rows) as advance:
+                for each in plan.parts if plan.init.text != "zeros" else ():
+                    rows = memory.arrays[ROWS][each.begin : each.begin + each.count]
+                    fill(rows, plan.init, self.user_ids(plan.spec.space, each.part), advance)
         except BaseException:
             memory.close()
             raise
@@ -299,12 +318,14 @@ class SharedTables:
 
     def close(self) -> None:
         """This rank lets go of all tables. Safe to call twice."""
+        self.when_changed = lambda tables: None  # the servers may be gone
         self._ended += [] if self._ended else self.persistent
         for entry in list(self._open.values()):
             entry.table.close()
 
     def _forget(self, name: str) -> None:
-        self._open.pop(name, None)
+        if self._open.pop(name, None) is not None:
+            self._tell()
 
     def _agree(self, call: str, value: Any = None) -> list[Any]:
         """What each rank puts in. Raises `DataError`, on all ranks, unless all make the same call."""
