@@ -48,6 +48,11 @@ class DirectRows:
         found = induce_all(self._owners[owner - 1].weighted(tuple(weights)), among)
         return lambda: found
 
+    def walk(self, owner, question):
+        self.asked.append(("walk", owner, len(question)))
+        found = question.answer(self._owners[owner - 1].weighted(tuple(question.weights)))
+        return lambda: found
+
     def gather(self, owner, request):
         self.asked.append(("gather", owner))
         part = self._owners[owner - 1]

@@ -29,6 +29,7 @@ from glt_lightning.ops import (
     gather,
     native,
     trees,
+    walks,
 )
 from glt_lightning.ops.cuda import khop_batch, native as cuda_native
 from glt_lightning.producer import request_codec
@@ -52,6 +53,7 @@ STRUCTS = {
     "glt_excluded": excluded.ExcludedStruct,
     "glt_row_gradients": embedding.RowGradientsStruct,
     "glt_trees": trees.TreesStruct,
+    "glt_walk_rule": walks.RuleStruct,
 }
 CONSTANTS = {
     "GLT_ABI_VERSION": native.ABI_VERSION,

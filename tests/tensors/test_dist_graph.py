@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -310,6 +311,48 @@ def test_excluded_edges_are_not_drawn(graph: DistGraph) -> None:
     gone = set(zip(whole.src[out].tolist(), whole.dst[out].tolist(), strict=True))
     expected = [pair for pair in zip(whole.src.tolist(), whole.dst.tolist(), strict=True) if pair not in gone]
     assert list(zip(found.src.tolist(), found.dst.tolist(), strict=True)) == expected
+
+
+def test_walks_are_the_same_however_the_graph_is_partitioned(graph: DistGraph, folder: Path, typed: DistGraph) -> None:
+    rows = graph.rows_of(range(0, 300, 7))
+    trace = graph.random_walk(rows, 5, walks=3, restart=0.3, key=4)
+    ids = torch.cat([graph.user_ids(torch.arange(300)), torch.tensor([-1])])[trace]
+    edges = set(map(tuple, small_graph().edge_index.T.tolist()))
+    for walk in ids.flatten(0, 1).tolist():
+        ends = walk.index(-1) if -1 in walk else len(walk)
+        assert set(walk[ends:]) <= {-1}
+        assert all((b, a) in edges or (b, walk[0]) in edges for a, b in pairwise(walk[:ends]))
+    seen = folder.parent.parent / "walks.pt"  # of the graph in one part, which comes first
+    if seen.exists():
+        assert torch.equal(torch.load(seen), ids)
+    torch.save(ids, seen)
+    path = typed.random_walk([0, 5], metapath=["cites", "writes"], stop=0.5)
+    assert path.shape == (2, 1, 3)
+    assert path[path[:, :, 2] >= 0][:, 2].max() < 80
+    cited = typed.sample_neighbors([5], -1, "cites").src.tolist()
+    assert int(path[1, 0, 1]) in cited
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rows": [0]}, "type: expected one of"),
+        (
+            {"metapath": ["writes", "cites"]},
+            "along author__writes__paper leads to 'author', and paper__cites__paper goes on from 'paper'",
+        ),
+        ({"metapath": []}, "metapath: expected edge types, got none"),
+        ({"metapath": ["cites"], "length": 0}, "length: expected an integer >= 1, got 0"),
+        ({"metapath": ["cites"], "walks": 70_000}, "expected at most 65536 steps from one row"),
+        ({"metapath": ["cites"], "restart": 1.5}, "restart: expected a probability, 0 to 1; got 1.5"),
+        ({"metapath": ["cites"], "restart": 0.5, "stop": 0.5}, "stop: excludes restart"),
+        ({"metapath": ["cites"], "prob": "w"}, "have no prefix sums of 'w'"),
+        ({"metapath": ["cites"], "rows": [200]}, "200 at position 0 is no row of the nodes of type 'paper'"),
+    ],
+)
+def test_walks_that_there_are_not(typed: DistGraph, given: dict, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        typed.random_walk(**{"rows": [0], "length": None} | given)
 
 
 def test_neighbours_of_nothing_and_of_mistakes(typed: DistGraph) -> None:

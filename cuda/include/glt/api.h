@@ -131,6 +131,35 @@ GLT_API int32_t glt_induce(const glt_graph* graph, int32_t edge_type, const int6
                            const uint64_t* members, int64_t first, int64_t num_ids, int64_t most_degree, int32_t threads,
                            int64_t cap, int64_t* counts, int32_t* ranks, int64_t* edge_rows, int64_t* done, int64_t* detail);
 
+// How walks go: step j goes along edge_types[j % num_types], from a destination to the source of one of the edges into it, drawn
+// uniformly or, where the graph has sums, by weight. Before a step that begins the edge types anew, but for the first one, a walk
+// goes back to its root with probability restart / 2^32, or ends there.
+typedef struct {
+  const int32_t* edge_types;  // [num_types]
+  int32_t num_types, length;  // length: steps
+  uint64_t restart;
+  int32_t ends, reserved;     // ends: it ends
+} glt_walk_rule;
+
+// The streams of draws of walks [num_roots * walks], root after root. user_ids [num_roots]: of the roots.  trees [num_roots]: theirs
+// in a disjoint batch, or null.  key: of the hop.
+GLT_API int32_t glt_walk_streams(const int64_t* user_ids, const int32_t* trees, int64_t num_roots, int32_t walks, uint64_t key,
+                                 uint64_t* streams, int64_t* detail);
+
+// Takes the walks `which` [n] (null: 0 to n - 1) on, until they end or stand at a node of a part that is not local. Of each walk:
+// roots, streams; at: where it stands; step: how many it has taken; trace [length]: where each step led. A walk that has ended is at
+// -1, or has taken all its steps; step is then `length`, and the trace is left as it was from there on.
+GLT_API int32_t glt_walk(const glt_graph* graph, const glt_walk_rule* rule, const int64_t* roots, const uint64_t* streams,
+                         const int64_t* which, int64_t n, int32_t threads, int64_t* at, int32_t* step, int64_t* trace,
+                         int64_t* detail);
+
+// The nodes that the walks of each root visit most often at the ends of each `every` steps: of trace [num_roots, walks, length] the
+// at most `most` distinct ids >= 0 other than the root's (roots [num_roots]; null: any) with the most visits, most first, of equal
+// ones the first visited first. counts [num_roots]; ids, visits [num_roots, most].
+GLT_API int32_t glt_count_visits(const int64_t* trace, int64_t num_roots, int32_t walks, int32_t length, int32_t every,
+                                 const int64_t* roots, int64_t most, int32_t threads, int64_t* counts, int64_t* ids, int64_t* visits,
+                                 int64_t* detail);
+
 // What a glt_excluded is of: all positions of src[i] in the row of dst[i], for n pairs that ascend by (dst, src), each once. All
 // dst are local nodes; src may be anywhere. gids [n], begin [n + 1], positions [cap]; GLT_GROW detail[2]: the cap that is needed.
 GLT_API int32_t glt_find_excluded(const glt_graph* graph, int32_t edge_type, const int64_t* dst, const int64_t* src, int64_t n,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.row_draws import RowDraws
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
@@ -19,8 +20,10 @@ from glt_lightning.ops.induce import Among, induce
 from glt_lightning.ops.picker_draw import PickerDraw
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.ops.trees import Trees, is_tree
+from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.source import MOST_PAIRS
-from glt_lightning.transport.message import Message, lay_out, layout_entries, pack
+from glt_lightning.sampler.walk_question import MOST_WALKS, WalkQuestion
+from glt_lightning.transport.message import Message, lay_out, layout_entries, pack, unpack
 
 _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
 
@@ -122,5 +125,24 @@ def answer_among(
     rows = among.rows[: max(1, min(most_rows, most_bytes // (2 * size)))]
     found = induce(view, replace(among, rows=rows), most=max(1, (most_bytes - size * len(rows)) // (2 * size)))
     columns = {"counts": found.counts, "members": found.neighbors, "edge_rows": found.edge_rows}
+    entries, body = pack({name: array.astype(wire) for name, array in columns.items() if array is not None})
+    return Message({"arrays": entries}, body)
+
+
+def answer_walks(message: Message, partition: LocalPartition, wire: np.dtype, most_bytes: int) -> Message:
+    """The reply to a request for walks: of the first ones, or of the first roots, as many as fit. Raises `DataError` for what is
+    no such request, and where one root does not fit."""
+    view = partition.weighted(weights := DrawOptions.from_wire(message.header).weights)
+    question = WalkQuestion.from_message(message.header, unpack(message), weights)
+    rule, size = question.rule, wire.itemsize
+    rule.require(view.src_types.tolist(), view.dst_types.tolist())
+    each = (question.walks * (rule.length + 1) + 1) * size
+    if each > most_bytes:
+        raise DataError(
+            f"walk: {question.walks} walks of {rule.length} steps take {each} bytes, more than a reply of this process may have "
+            f"({most_bytes}). Use fewer or shorter walks, or raise cluster.limits.reply_size here."
+        )
+    found = question.piece(0, max(1, min(most_bytes // each, MOST_WALKS // question.walks))).answer(view)
+    columns = {"counts": found.counts, "nodes": found.nodes, "user_ids": found.user_ids}
     entries, body = pack({name: array.astype(wire) for name, array in columns.items() if array is not None})
     return Message({"arrays": entries}, body)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.cluster.expansion import Expansion, answer_among, read_arrays
+from glt_lightning.cluster.expansion import Expansion, answer_among, answer_walks, read_arrays
 from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.edge_ends import ENDS, stored_rows
 from glt_lightning.data.local_partition import LocalPartition
@@ -31,7 +31,8 @@ _SLOTS = 16  # replies in flight that are gathered into recycled memory
 
 class Owner:
     """The operations on the parts that a process maps: ``expand`` (sample rows), ``gather`` (attributes of rows),
-    ``has_edges`` (whether edges are stored), ``induce`` (the edges among some nodes) and ``here`` (a heartbeat).
+    ``has_edges`` (whether edges are stored), ``induce`` (the edges among some nodes), ``walk`` (walks through these parts) and
+    ``here`` (a heartbeat).
     docs/wire-format.md has their messages.
 
     reply_bytes: limit of one reply; larger answers take several.  works_for: pid of the process whose sampler this one is;
@@ -61,6 +62,7 @@ class Owner:
             "gather": self._gather,
             "has_edges": self._has_edges,
             "induce": self._induce,
+            "walk": self._walk,
             "here": self._here,
         }
 
@@ -131,6 +133,11 @@ class Owner:
         edge_type = read_integer(header, "edge_type", 0, view.num_edge_types - 1)
         limit = read_integer(header, "limit", 0, 2**62) if "limit" in header else None
         return answer_among(view, edge_type, unpack(message), limit, self._wire, self._reply_bytes, MOST_PAIRS)
+
+    @guarded()
+    def _walk(self, message: Message, _caller: Caller) -> Message:
+        """Answers the first walks, as many as fit."""
+        return answer_walks(message, self._partition, self._wire, self._reply_bytes)
 
 
 def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.cluster.remote_walks import ask_walks
 from glt_lightning.errors import GLTError, PeerError
 from glt_lightning.ops.induce import Among, joined
 from glt_lightning.ops.merge import Picks
-from glt_lightning.sampler.source import MOST_PAIRS, AskedRows, Expand, Gathered, HasEdges, Induced, Picked
+from glt_lightning.sampler.source import MOST_PAIRS, AskedRows, Expand, Gathered, HasEdges, Induced, Picked, Walked
+from glt_lightning.sampler.walk_question import WalkQuestion
 from glt_lightning.transport.message import Message, pack, unpack
 from glt_lightning.transport.peer import Peer, PendingAnswer
 
@@ -87,6 +89,9 @@ class PeerRows:
         header |= {"weights": list(weights)} if any(weights) else {}
         first = _ask_among(peer, header, among)
         return lambda: _all_among(peer, header, among, first)
+
+    def walk(self, owner: int, question: WalkQuestion) -> Walked:
+        return ask_walks(self.peers[owner - 1], question)
 
     @property
     def traffic(self) -> Traffic:

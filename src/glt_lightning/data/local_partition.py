@@ -154,6 +154,11 @@ class LocalPartition:
         return partition_id(self.manifest)
 
     @property
+    def with_stored_edges(self) -> LocalPartition:
+        """The partition whose edges are stored: this one, or that of which this one has other edge types."""
+        return self
+
+    @property
     def view(self) -> GraphView:
         """The topology as native calls take it."""
         return self.weighted(())

@@ -17,12 +17,17 @@ def mix64(values: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
+def hop_key(batch_key: int, hop: int, type_key: int) -> int:
+    """Key of the draws of a hop along an edge type."""
+    first = np.array([batch_key & _MASK, hop + 1], dtype=np.uint64)
+    return int(mix64(mix64(first[:1] ^ mix64(first[1:])) ^ np.uint64(type_key))[0])
+
+
 def row_streams(
     batch_key: int, hop: int, edge_type_key: int, user_ids: np.ndarray, trees: np.ndarray | None = None
 ) -> np.ndarray:
     """uint64 [F]: the stream of draws of each row. trees: int [F], those of the rows of a disjoint batch."""
-    first = np.array([batch_key & _MASK, hop + 1], dtype=np.uint64)
-    key = mix64(mix64(first[:1] ^ mix64(first[1:])) ^ np.uint64(edge_type_key))
+    key = np.array([hop_key(batch_key, hop, edge_type_key)], dtype=np.uint64)
     if trees is not None:
         key = mix64(key ^ mix64(trees.astype(np.uint64) + np.uint64(1)))
     return mix64(key + user_ids.astype(np.int64).view(np.uint64) * np.uint64(GOLDEN))

@@ -24,8 +24,10 @@ from glt_lightning.sampler.source import (
     HasEdges,
     Induced,
     Picked,
+    Walked,
     wire_dtype,
 )
+from glt_lightning.sampler.walk_question import WalkQuestion
 
 _ALIGN = 64  # of arrays in a message
 
@@ -136,6 +138,9 @@ class CountingOwners:
 
     def induce(self, owner: int, among: Among, weights: Sequence[str | None]) -> Induced:
         raise AssertionError("predicted batches have the edges that were sampled alone")
+
+    def walk(self, owner: int, question: WalkQuestion) -> Walked:
+        raise AssertionError("predicted batches are not made of walks")
 
 
 def _never() -> Sequence[Mapping[str, np.ndarray]]:

@@ -16,10 +16,12 @@ from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.trees import Trees
+from glt_lightning.ops.walks import Walks
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
 from glt_lightning.sampler.table import RowTable
+from glt_lightning.sampler.walks import WalkStart
 
 Found = Any  # `ops.khop.Subgraph`, or on a device `ops.cuda.subgraph.DeviceSubgraph`
 
@@ -68,6 +70,10 @@ class NeighborSource(Expands, Protocol):
     def induce(self, asked: Sequence[Among]) -> Sequence[Picks]:
         """The edges of each entry, in the order of its rows: neighbours are positions in its members. Edges of weight 0 are left
         out. Owners of remote rows are asked once for each. Raises `DataError` for a row beyond `Among.limit`."""
+
+    def walk(self, start: WalkStart) -> Walks:
+        """Walks to their ends, along the stored edges and by the weights of the config. Owners are asked for those that come to
+        their rows, once in a round. The CPU walks through the mapped files also where a GPU samples."""
 
     def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
         """``e_id`` and the attributes of some edges, int64 [n] edge rows, of an edge type whose `LinkTask` asks for them. Owners

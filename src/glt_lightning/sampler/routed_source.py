@@ -17,9 +17,11 @@ from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.ops.trees import Trees
+from glt_lightning.ops.walks import Walks
 from glt_lightning.sampler.neighbors import Found, LocalSource
 from glt_lightning.sampler.source import Expand, Picked, RemoteRows, wire_dtype
 from glt_lightning.sampler.table import RowTable, ask_owners
+from glt_lightning.sampler.walks import RoutedWalks, WalkStart
 from glt_lightning.store.remote_cache import RemoteCache
 
 
@@ -48,6 +50,8 @@ class RoutedSource:
         self._edge_types = list(enumerate(view.dst_types.tolist()))
         self._wire = wire_dtype(partition.manifest)
         self._no_picks = Picks.none(self._wire, self.config)
+        stored, weights = partition.with_stored_edges, self.config.weights
+        self._walks = RoutedWalks(stored.weighted(weights), remote, weights, self._wire, self.config.threads)
         for t, table in enumerate(self.nodes):
             rows = None if cache.rows is None else cache.rows.tables[t]
             dynamic = cache.dynamic[t] if cache.dynamic else None
@@ -204,6 +208,10 @@ class RoutedSource:
                 picks.append(self._topology.induce(shares[owners], weights))
             found.append(Drawn(picks, owner).stitched())
         return found
+
+    def walk(self, start: WalkStart) -> Walks:
+        self.config.require_room(start.nbytes)
+        return self._walks(start, self.local.counters)
 
     def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
         table = self.local.targets[edge_type]

@@ -14,6 +14,7 @@ from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DrawOptions
+from glt_lightning.sampler.walk_question import Stepped, WalkQuestion
 
 MOST_PAIRS = (
     1 << 16
@@ -51,6 +52,7 @@ class AskedRows:
 
 HasEdges = Callable[[], np.ndarray]  # waits; bool [n]
 Induced = Callable[[], Picks]  # waits; neighbours are positions in `Among.members`
+Walked = Callable[[], Stepped]  # waits
 Picked = Callable[[], Mapping[int, Picks]]  # waits; edge type -> picks
 Gathered = Callable[[], Sequence[Mapping[str, np.ndarray]]]  # waits; per `AskedRows`: name -> [n, ...]
 
@@ -76,6 +78,9 @@ class RemoteRows(Protocol):
     def induce(self, owner: int, among: Among, weights: Sequence[str | None]) -> Induced:
         """Asks the owner of ``among.rows`` for the edges of these rows whose sources are members. weights: those of
         `DrawOptions`; edges of weight 0 are left out. Waiting raises `PeerError`, naming it."""
+
+    def walk(self, owner: int, question: WalkQuestion) -> Walked:
+        """Has walks taken on by the owner of their next rows. Waiting raises `PeerError`, naming it."""
 
     def gather(self, owner: int, request: Sequence[AskedRows]) -> Gathered:
         """Reads attributes at their owner. Waiting raises `PeerError`, naming it."""

@@ -14,7 +14,6 @@ from glt_lightning.errors import PeerError
 from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges
-from glt_lightning.ops.hops import AllLocal
 from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
@@ -23,6 +22,7 @@ from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import AskedRows, Gathered, RemoteRows
+from glt_lightning.sampler.walks import LocalWalks
 from glt_lightning.store.device_index import DeviceIndex
 
 _NO_IDS = np.empty(0, dtype=np.int64)
@@ -253,7 +253,7 @@ def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]
     ]
 
 
-class MappedTables(AllLocal):
+class MappedTables(LocalWalks):
     """Where a batch's rows lie in the mapped parts: the part of a `neighbors.LocalSource` that is the same on the CPU and on
     a device. on_device: nodes whose attributes the trainer's device has.
 
@@ -267,6 +267,7 @@ class MappedTables(AllLocal):
         self.config, self.counters = config, Counters()
         self.view = partition.drawn_by(config.weights, config.timed, config.labor)
         self._unweighted = partition.drawn_by((), config.timed)
+        self.stored_view = partition.with_stored_edges.weighted(config.weights)
         self.nodes: list[RowTable] = []
         self.edges: list[RowTable] = []
         partition = partition.as_stored if config.stored else partition

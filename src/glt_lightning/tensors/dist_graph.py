@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from glt_lightning.tensors.dist_ranks import ranks_of_this_process
 from glt_lightning.tensors.dist_snapshot import load_tensors, save_tensors
 from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
 from glt_lightning.tensors.dist_values import rows_of_index
+from glt_lightning.tensors.dist_walks import random_walks
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.remote_home import LazyHomes, Reach
 from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
@@ -242,6 +243,44 @@ class DistGraph:
         counts, gids, edge_rows = self._reader.neighbors(space.index, target, at, fanout, key, draw, excluded)
         found = gids - offsets[source.index], np.repeat(at, counts), edge_rows
         return Neighbors(*map(torch.from_numpy, found))
+
+    def random_walk(
+        self,
+        rows: Any,
+        length: int | None = None,
+        *,
+        metapath: Sequence[EdgeType | str] | None = None,
+        walks: int = 1,
+        restart: float = 0.0,
+        stop: float = 0.0,
+        prob: str | None = None,
+        key: int = 0,
+    ) -> Tensor:
+        """int64 [n, walks, length + 1]: the rows that random walks come to, from ``rows`` [n] on; -1 behind the end of a walk.
+
+        A step leads from a node to the source of one of the edges into it, as neighbours are sampled; at a node without one the
+        walk ends. A walk depends on its root, its number and the key alone, however the graph is partitioned.
+
+        Args:
+            rows: Of the type that the first edge type leads to.
+            length: Steps of a walk. None: the metapath once.
+            metapath: The edge types of the steps, over and over. None: the only edge type.
+            walks: Number of walks of each row.
+            restart: Probability with which a walk goes back to its root before a step that begins the metapath anew.
+            stop: Probability with which it ends there instead.
+            prob: An attribute of ``partition.weights`` to draw steps by, along the edge types that have it. None: all edges weigh
+                the same.
+            key: 64-bit key of the draws.
+
+        Raises:
+            DataError: For rows, edge types or weights that there are not, and edge types that do not follow each other.
+
+        Example:
+            >>> with DistGraph("parts") as graph:
+            ...     graph.random_walk(graph.rows_of([3, 0]), 2, restart=0.5).shape
+            torch.Size([2, 1, 3])
+        """
+        return random_walks(self, rows, length, metapath, walks, {"restart": restart, "stop": stop}, prob=prob, key=key)
 
     # Ranks
 

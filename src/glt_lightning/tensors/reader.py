@@ -209,6 +209,11 @@ class GraphReader:
         return None if self._partition is None else self._partition.parts
 
     @property
+    def places(self) -> tuple[LocalPartition | None, RemoteRows | None]:
+        """(the parts that are mapped here, or None; the owners of the others, or None where all are)."""
+        return self._partition, None if self._is_whole else self._owners
+
+    @property
     def _is_whole(self) -> bool:
         return self._partition is not None and len(self._partition.parts) == self.manifest.num_parts
 
