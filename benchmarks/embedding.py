@@ -1,15 +1,17 @@
-"""`DistEmbedding` beside `torch.nn.Embedding(sparse=True)` in one process and thread: lookups, and whole steps (lookup, backward
-pass, optimizer), in M rows per CPU second.
+"""`DistEmbedding` beside `torch.nn.Embedding(sparse=True)`, DGL's DistEmbedding and the limit of memory: lookups, and whole steps
+(lookup, backward pass, optimizer), in M rows per CPU second of one process and thread.
 
-    python benchmarks/embedding.py [--rows 1000000] [--width 64] [--batch 200000] [--rounds 7]
+    python benchmarks/embedding.py [--rows 1000000] [--width 64] [--batch 200000] [--rounds 7] [--dgl PYTHON_OF_DGL]
 
-Rows of a batch are distinct, as nodes of a batch are, and uniform. The gradient is given, so that no loss is measured. Ways take
-turns. torch has no sparse Adagrad of rows and no row-wise one; `torch.optim.Adagrad` takes sparse gradients.
+Rows of a batch are distinct, as nodes of a batch are, and uniform. The gradient is given, so that no loss is measured. Ours and
+those of torch take turns; the limit (`row_bound.c`) and DGL (`peer_dgl_embedding.py`) run after them. torch has no sparse Adagrad
+of rows and no row-wise one; `torch.optim.Adagrad` takes sparse gradients.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -77,10 +79,25 @@ def ways_of(graph: DistGraph, args: argparse.Namespace) -> dict[str, tuple[str, 
     return ways
 
 
+def others(args: argparse.Namespace, folder: Path) -> None:
+    """The limit of memory, and DGL."""
+    here = Path(__file__).parent
+    bound = folder / "row_bound"
+    subprocess.run(["cc", "-O3", "-march=native", here / "row_bound.c", "-o", bound], check=True)
+    commands = [[bound, args.rows, args.width, args.batch, args.rounds]]
+    if args.dgl:
+        sizes = [f"--{name}={getattr(args, name)}" for name in ("rows", "width", "batch", "rounds")]
+        commands.append([args.dgl, here / "peer_dgl_embedding.py", *sizes])
+    for command in commands:
+        done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+        print(*(line for line in done.stdout.splitlines() if line.startswith("{")), sep="\n", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("rows", 1_000_000), ("width", 64), ("batch", 200_000), ("rounds", 7)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--dgl", help="Python that imports DGL")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
@@ -101,6 +118,7 @@ def main() -> None:
         for name, (other, _) in ways.items():
             beside = {"of_torch": float(np.median(np.divide(rates[name], rates[other])))} if other else {}
             report(way=name, m_rows_per_cpu_s=float(np.median(rates[name])), **beside)
+        others(args, Path(folder))
 
 
 if __name__ == "__main__":

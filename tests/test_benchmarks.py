@@ -56,7 +56,16 @@ COMMANDS = {
 }
 # what the scripts above start or import, and what tests/test_gpu_*.py run
 WITHIN = {"sampling", "loader", "startup", "memory", "train", "table", "measure", "cluster", "proxy", "make_graph"}
-WITHIN |= {"peer", "peer_dgl", "peer_dgl_step", "peer_dgl_link", "peer_pyg", "peer_glt", "cache_plot"}
+WITHIN |= {
+    "peer",
+    "peer_dgl",
+    "peer_dgl_step",
+    "peer_dgl_link",
+    "peer_dgl_embedding",
+    "peer_pyg",
+    "peer_glt",
+    "cache_plot",
+}
 
 
 @pytest.fixture(scope="module")
@@ -126,5 +135,7 @@ def test_a_peer_runs(name: str, places: dict[str, str]) -> None:
     if name == "dgl":
         found = figures(run("peer_dgl_step.py", places["part1"], "--rounds", "1", "--hidden", "8", python=python))
         assert [line["bench"] for line in found] == ["step", "load"]
+        found = figures(run("embedding.py", *COMMANDS["embedding.py"].split(), "--dgl", python))
+        assert {"adam, limit", "adam, DGL 2.1.0"} <= {line["way"] for line in found}
         found = figures(run("link.py", places["part1"], "--rounds", "1", "--batches", "1", "--dgl", python))
         assert {"binary strict", "dgl", "dgl strict"} <= {line["system"] for line in found}

@@ -35,6 +35,9 @@ def test_example_runs(script: str, tmp_path: Path) -> None:
         if name == "train_embeddings.py":  # one in ten nodes is right by chance, one in two pairs
             least = 0.6 if "link" in options else 0.2
             assert float(re.findall(r"test_acc\D+(\d\.\d+)", run.output)[0]) > least
+        if "link" in options:
+            (accuracy,) = re.findall(r"classifier of the learned vectors: (\d\.\d+)", run.output)
+            assert float(accuracy) > 0.25
 
 
 def _module_of_the_page() -> str:

@@ -230,19 +230,48 @@ def on_one_host(folder: Path, bare: Path, epochs: int, *more: object) -> dict[st
     return rows_of(folder)
 
 
+def embedded_folders(folder: Path, count: int, made: Hosts, bare: Path, epochs: int, **options: Any) -> list[Path]:
+    """`make_folders` for a job that trains an embedding."""
+    folder.mkdir()
+    folders = make_folders(folder, count, made, bare, _OWN, **options)
+    for each in folders:
+        cluster = yaml.safe_load((each / "run.yaml").read_text())["cluster"]
+        (each / "run.yaml").write_text(yaml.safe_dump(embedded(epochs) | {"cluster": cluster}))
+    return folders
+
+
+def test_an_embedding_over_two_clients(tmp_path, four_hosts, bare):
+    """Two servers have the graph, two other hosts the rows: those of the run on one host. The servers say what they take."""
+    expected = on_one_host(tmp_path / "whole", bare, 2)
+    servers = addresses(four_hosts)
+    folders = embedded_folders(tmp_path / "clients", 4, four_hosts, bare, 2, servers=servers)
+    with two_servers(four_hosts, folders), fitting(four_hosts, folders, [2, 3], "glt_server_client") as runs:
+        shown = shown_tables(four_hosts, folders[0], servers[0], runs[0])
+        end_well(runs)
+    same_rows(rows_of(folders[2]), expected)
+    assert {(each["table"], each["on_disk"]) for each in shown} >= {("emb", False), ("emb/first", False)}
+    assert min(each["bytes"] for each in shown if each["table"] == "emb") >= 4 * 3 * 100
+
+
+def shown_tables(made: Hosts, folder: Path, server: str, fit: Run) -> list[dict[str, Any]]:
+    """What the status of a server lists while a fit runs, once both hosts have told all their tables."""
+    shown: list[dict[str, Any]] = []
+    while len(shown) < 10 and fit.popen.poll() is None:
+        with on_host(made, 0, folder, "serve", "--config", "run.yaml", "--status", server, "--json") as asked:
+            assert asked.wait(LIMIT_S) == 0, asked.output
+            shown = json.loads(asked.output[asked.output.index("{") :])["tables"] or shown
+    return shown
+
+
 def test_an_embedding_over_two_hosts(tmp_path, four_hosts, bare):
     """Its rows, states and checkpoints are those of the run on one host; each goes on from the checkpoint of the other."""
     expected = on_one_host(tmp_path / "whole", bare, 2)
     on_one_host(tmp_path / "half", bare, 1)
 
     def over_two(name: str, epochs: int, resumed: Path | None = None) -> Path:
-        (tmp_path / name).mkdir()
-        folders = make_folders(tmp_path / name, 2, four_hosts, bare, _OWN)
+        folders = embedded_folders(tmp_path / name, 2, four_hosts, bare, epochs)
         more: list[object] = []
         for folder in folders:
-            given = yaml.safe_load((folder / "run.yaml").read_text()) | embedded(epochs)
-            given["cluster"] = yaml.safe_load((folder / "run.yaml").read_text())["cluster"]
-            (folder / "run.yaml").write_text(yaml.safe_dump(given))
             if resumed is not None:
                 more = ["--ckpt_path", last_of(resumed, folder)]
         with fitting(four_hosts, folders, [0, 1], "glt_worker", *more) as runs:

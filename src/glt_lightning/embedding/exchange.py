@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -9,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from glt_lightning.errors import PeerError
 from glt_lightning.ops.embedding import RowSums
 
 
@@ -77,13 +80,15 @@ class OverGloo:
 
     def _all_to_all(self, given: torch.Tensor, into: list[int], out: list[int]) -> torch.Tensor:
         found = torch.empty((sum(out), *given.shape[1:]), dtype=given.dtype)
-        dist.all_to_all_single(found, given, out, into, group=self._group)
+        with _other_ranks():
+            dist.all_to_all_single(found, given, out, into, group=self._group)
         return found
 
     def gather(self, numbers: np.ndarray) -> np.ndarray:
         mine = torch.from_numpy(np.ascontiguousarray(numbers, np.float64))
         found = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(found, mine, group=self._group)
+        with _other_ranks():
+            dist.all_gather(found, mine, group=self._group)
         return torch.stack(found).numpy()
 
     def barrier(self) -> None:
@@ -93,6 +98,18 @@ class OverGloo:
         group, self._group = self._group, None
         if group is not None and dist.is_initialized():
             dist.destroy_process_group(group)
+
+
+@contextmanager
+def _other_ranks() -> Iterator[None]:
+    """Says of gloo's error what it means: that of the rank which failed says why."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerError(
+            f"the exchange of the gradients of rows failed: another rank has ended, or did not take part in time ({error}). Its "
+            "own error says why; every rank takes part in every step."
+        ) from error
 
 
 def open_exchange(timeout: timedelta | None = None) -> Exchange:
