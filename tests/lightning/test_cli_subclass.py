@@ -37,8 +37,10 @@ def test_lightnings_own_with_our_data_module(args: list[str], strategy: str) -> 
 
 def test_fixed_classes_get_the_facts_of_the_graph(args: list[str]) -> None:
     own = ["--trainer.strategy=glt_server_client", "--cluster.peer_timeout_s=7", "--model.hidden=8"]
-    cli = GLTCLI(SageByHand, GLTDataModule, args=["fit", *args, *own])
+    kwargs = {"fit": {"description": "Trains."}, "test": {"description": "Tests."}}
+    cli = GLTCLI(SageByHand, GLTDataModule, args=["fit", *args, *own], parser_kwargs=kwargs)
     assert cli.trainer.global_step == 1
+    assert list(cli._subcommand_parsers) == ["fit"]  # the others take their time for nothing
     assert cli.model.first.out_channels == 8
     assert cli.datamodule.cluster.peer_timeout_s == cli.trainer.strategy.options.peer_timeout_s == 7
 

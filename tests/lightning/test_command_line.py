@@ -179,23 +179,6 @@ def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: 
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    [
-        ["--trainer.strategy", "glt_worker"],
-        ["--trainer.strategy", "GLTWorkerStrategy", "--trainer.strategy.find_unused_parameters", "true"],
-    ],
-)
-def test_cluster_group_reaches_the_strategy(config: str, built: list[GLTCLI], strategy: list[str]) -> None:
-    main(["fit", "--config", config, *strategy, "--cluster.peer_timeout_s", "9"])
-    assert built[0].trainer.strategy.cluster.peer_timeout_s == 9
-
-
-def test_cluster_group_is_harmless_with_other_strategies(config: str, built: list[GLTCLI]) -> None:
-    main(["fit", "--config", config, "--cluster.peer_timeout_s", "9", "--trainer.strategy", "auto"])
-    assert type(built[0].trainer.strategy).__name__ == "SingleDeviceStrategy"
-
-
-@pytest.mark.parametrize(
     ("args", "said"),
     [
         (["--data.datset", "x"], "Option 'datset' is not accepted. Did you mean dataset?"),
@@ -470,9 +453,8 @@ def test_own_module_resumes_and_predicts(config: str, monkeypatch: pytest.Monkey
 
 
 def test_no_logger_writes_config_twice(config: str) -> None:
-    for _ in range(2):
-        main(["fit", "--config", config, "--trainer.logger", "false", "--trainer.fast_dev_run", "1"])
-        main(["fit", "--config", config, "--trainer.logger", "false"])
+    for more in ([], ["--trainer.fast_dev_run", "1"], []):
+        main(["fit", "--config", config, "--trainer.logger", "false", *more])
     assert Path("checkpoints/best.ckpt").exists()
 
 
@@ -481,7 +463,7 @@ def test_no_logger_writes_config_twice(config: str) -> None:
     [
         (["glt_server_client"], 7.0, 7.0),
         (["GLTServerClientStrategy", "--trainer.strategy.find_unused_parameters", "true"], 7.0, 7.0),
-        (["glt_worker"], 7.0, None),
+        (["GLTWorkerStrategy", "--trainer.strategy.find_unused_parameters", "true"], 7.0, None),
         (["ddp"], None, None),
     ],
 )
