@@ -43,7 +43,9 @@ class StreamingAssigner(Assigner):
 
     def _join(self, graph: GraphToPartition, clusters: np.ndarray, count: int, weights: np.ndarray) -> np.ndarray:
         """int32 [clusters]: the part of each cluster."""
-        pairs = PairTable(max(_LEAST_PAIRS, graph.options.memory_bytes // _BYTES_PER_PAIR))
+        room = max(_LEAST_PAIRS, graph.options.memory_bytes // _BYTES_PER_PAIR)
+        possible = min(count * (count - 1) // 2, graph.topology.num_neighbors)
+        pairs = PairTable(max(1, min(room, possible)))  # for a small graph the rest is 128 MB to clear
         with graph.progress.phase("joining groups", graph.topology.num_neighbors, "edges") as done:
             for rows in graph.topology.neighbors():
                 pairs.add(rows, clusters)
