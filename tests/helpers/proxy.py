@@ -11,6 +11,7 @@ from contextlib import suppress
 
 _LONGEST_S = 10.0
 _CHUNK = 1 << 16
+_LARGE = 1 << 13  # bytes of a piece that is data, not a greeting or a request
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER without any time: closing sends RST
 
 
@@ -41,6 +42,8 @@ class Proxy:
         self.target, self.delay_s = target, delay_s
         self.connections = 0  # made so far
         self.swallowed = 0  # bytes
+        self.flipped = 0
+        self._flips = 0
         self._silent = False
         self._lines: dict[asyncio.Task[None], _Line] = {}
         self._listener: socket.socket | None = None
@@ -66,6 +69,10 @@ class Proxy:
         """Half-open: connections stay, new ones are taken, and nothing that is said arrives."""
         self._silent = True
         self._do(self._mark)
+
+    def flip(self, times: int) -> None:
+        """In each of the next ``times`` large pieces that the target sends, a bit in the middle arrives inverted."""
+        self._flips = times
 
     def refuse(self) -> None:
         """Resets all connections and refuses new ones."""
@@ -144,12 +151,21 @@ class Proxy:
             await self._loop.sock_connect(made, (host, int(port)))
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._pass_on(line, taken, made))
-                both.create_task(self._pass_on(line, made, taken))
+                both.create_task(self._pass_on(line, made, taken, self._damaged))
         except* OSError:  # one end is gone, or was never there: so is the other
             pass
 
-    async def _pass_on(self, line: _Line, source: socket.socket, sink: socket.socket) -> None:
-        while chunk := await self._loop.sock_recv(source, _CHUNK):
+    def _damaged(self, chunk: bytes) -> bytes:
+        if self._flips == 0 or len(chunk) < _LARGE:
+            return chunk
+        self._flips, self.flipped = self._flips - 1, self.flipped + 1
+        middle = len(chunk) // 2
+        return chunk[:middle] + bytes([chunk[middle] ^ 4]) + chunk[middle + 1 :]
+
+    async def _pass_on(
+        self, line: _Line, source: socket.socket, sink: socket.socket, change: Callable[[bytes], bytes] = bytes
+    ) -> None:
+        while chunk := change(await self._loop.sock_recv(source, _CHUNK)):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             if line.silent:

@@ -23,7 +23,7 @@ from glt_lightning.options import PartitionOptions
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
 SUBCOMMANDS = (
-    "fit, validate, test, predict, embed, partition, pull, report, serve, launch, neighbours, certs, completion"
+    "fit, validate, test, predict, embed, partition, pull, share, report, serve, launch, neighbours, certs, completion"
 )
 
 MODULE = '''

@@ -19,7 +19,7 @@ import yaml
 
 from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.lightning.cli.serve import _Told
+from glt_lightning.lightning.cli.interrupt import Told
 from glt_lightning.lightning.cli.status_table import status_table
 from glt_lightning.options import SecurityOptions
 from tests.helpers import Run, started
@@ -199,7 +199,7 @@ def test_folder_that_is_no_partition(config: str, capsys: pytest.CaptureFixture[
 @pytest.mark.timeout(30)
 def test_signal_that_another_thread_received() -> None:
     """As after SIGSTOP and SIGCONT: the kernel gave SIGTERM to a thread in which Python runs no handlers."""
-    with _Told() as told:
+    with Told() as told:
         other = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
         other.start()
         told.wait()
@@ -214,7 +214,10 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     for words in ("--server.rank", "--server.parts", "--health", "--cluster.security.token_file"):
         assert words in shown
-    assert "{fit,validate,test,predict,embed,partition,pull,report,serve,launch,neighbours,certs,completion}" in shown
+    assert (
+        "{fit,validate,test,predict,embed,partition,pull,share,report,serve,launch,neighbours,certs,completion}"
+        in shown
+    )
 
 
 def test_secret_of_the_job(make_data: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

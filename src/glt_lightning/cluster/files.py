@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from glt_lightning.data.arrays import DATA_OFFSET
 from glt_lightning.data.chunk_hashes import CHUNK_BYTES
-from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import DataError, PartitionError, PeerError
 from glt_lightning.transport.base import Caller, CallHandler
@@ -19,11 +21,29 @@ from glt_lightning.transport.peer import Peer
 _MOST_BYTES = CHUNK_BYTES + DATA_OFFSET  # of a reply: a chunk, and the header before the first
 
 
+class PartitionFiles(Protocol):
+    """A folder with some parts of a partition, such as a `LocalPartition`."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def parts(self) -> Sequence[int]: ...
+
+
+def manifest_message(manifest: Manifest, parts: Sequence[int]) -> Message:
+    """The answer to ``info``."""
+    return Message({"parts": list(parts)}, np.frombuffer(json.dumps(manifest.to_json()).encode(), dtype=np.uint8))
+
+
 class FileService:
     """A server's operation ``file``: bytes of a file of the manifest, which is named by its number in the order of paths, so that
     no path comes from a peer."""
 
-    def __init__(self, partition: LocalPartition) -> None:
+    def __init__(self, partition: PartitionFiles) -> None:
         self._partition = partition
         self._paths = sorted(partition.manifest.arrays)
 

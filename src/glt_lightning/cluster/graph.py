@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from glt_lightning.cluster.files import manifest_message
 from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
 from glt_lightning.data.graph import AnyGraph, Seeds, choose
 from glt_lightning.data.local_partition import LocalPartition
@@ -76,8 +76,7 @@ class GraphService:
         return {"info": self._info, "split": self._split, "edge_split": self._edge_split, "seeds": self._seeds}
 
     def _info(self, _message: Message, _caller: Caller) -> Message:
-        text = json.dumps(self._graph.manifest.to_json()).encode()
-        return Message({"parts": list(self._parts)}, np.frombuffer(text, dtype=np.uint8))
+        return manifest_message(self._graph.manifest, self._parts)
 
     def _split(self, message: Message, _caller: Caller) -> Message:
         return _seeds_message(self._graph.split(str(message.header.get("name"))))

@@ -375,6 +375,7 @@ class Manifest:
     def parse(cls, raw: Mapping[str, Any], where: str) -> Manifest:
         """The inverse of `to_json`, with checks. Raises `PartitionError` with ``where`` (the source) and the reason."""
         try:
+            require(isinstance(raw, Mapping), "it is not a JSON object")
             require(raw.get("format") == FORMAT, f"it is not a partition manifest (format {raw.get('format')!r})")
             require(
                 raw.get("version") in READABLE,

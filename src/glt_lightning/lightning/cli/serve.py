@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
@@ -20,6 +18,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import MANIFEST
 from glt_lightning.errors import GLTError, OptionError, PartitionError
 from glt_lightning.lightning.cli.config_file import keep_groups
+from glt_lightning.lightning.cli.interrupt import Told
 from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.cli.status_table import status_table
 from glt_lightning.lightning.datamodule import GLTDataModule
@@ -33,7 +32,6 @@ _DESCRIPTION = (
     "Serves a graph to trainers with strategy glt_server_client. Reads only data and cluster from the "
     "configuration of fit. Stop it with SIGTERM or Ctrl-C."
 )
-_STEP_S = 0.2  # how often the main thread wakes to run a signal's handler: the longest delay after SIGTERM
 _ANYWHERE = "127.0.0.1:0"
 
 
@@ -110,7 +108,7 @@ def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
     if not isinstance(data, GLTDataModule):
         given = "nothing" if data is None else type(data).__name__
         raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
-    with _Told() as told:
+    with Told() as told:
         _prepare(data, plan)
         folder = str(data.partition_dir.resolve())
         gpus = server_gpus(folder, plan.cluster, data.sampling, data.cache)
@@ -122,35 +120,6 @@ def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
             told.wait()
         finally:
             server.close()
-
-
-class _Told:
-    """SIGTERM and SIGINT, in its block: what waits for them returns; before that, they end the process in order."""
-
-    _NUMBERS = (signal.SIGTERM, signal.SIGINT)
-
-    def __init__(self) -> None:
-        self._event, self._waited_for = threading.Event(), False
-
-    def wait(self) -> None:
-        self._waited_for = True
-        # In steps: the kernel may give a signal to any thread, which does so for one that follows SIGCONT at once. Python
-        # runs our handler in the main thread alone, once that wakes; waiting without end, it would never.
-        while not self._event.wait(_STEP_S):
-            continue
-
-    def _tell(self, number: int, _frame: Any) -> None:
-        self._event.set()
-        if not self._waited_for:
-            sys.exit(128 + number)
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._tell) for number in self._NUMBERS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 def _prepare(data: GLTDataModule, plan: ServerPlan) -> None:

@@ -30,6 +30,12 @@ def _pull(argv: Sequence[str], prog: str) -> None:
     run_pull(argv, prog)
 
 
+def _share(argv: Sequence[str], prog: str) -> None:
+    from glt_lightning.lightning.cli.share import run_share
+
+    run_share(argv, prog)
+
+
 def _report(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.lightning.cli.report import run_report
 
@@ -69,6 +75,7 @@ def _completion(argv: Sequence[str], prog: str) -> None:
 TOOLS: Mapping[str, Tool] = {
     "partition": Tool("Makes the partition of a configuration and reports on it, or verifies one.", _partition),
     "pull": Tool("Copies a partition, or the parts that a host needs, and checks each piece.", _pull),
+    "share": Tool("Serves the files of a partition folder to hosts that copy them.", _share),
     "report": Tool("Shows the contents of a partition and the expected traffic of training on it.", _report),
     "serve": Tool(
         "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.", _serve

@@ -10,6 +10,7 @@ from glt_lightning.data.manifest import MANIFEST
 from glt_lightning.data.manifest_checks import read_json
 from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import PartitionError
+from glt_lightning.partition.copies.arrow_store import Cat, arrow_store
 
 
 class CopySource(Protocol):
@@ -65,13 +66,14 @@ class FolderCopySource:
 
 
 class StoreCopySource:
-    """An object store or web server, by a URL of fsspec (``s3://bucket/parts``); credentials are fsspec's own.
+    """An object store or web server, by a URL of fsspec (``s3://bucket/parts``), with the credentials of the store's package.
+    Without that package (such as s3fs) pyarrow reads the stores that it knows, with its own parameters of the URL.
 
     Args:
         url: The folder of the partition.
 
     Raises:
-        PartitionError: For a URL that fsspec does not know, and one whose package (such as s3fs) is not installed.
+        PartitionError: For a URL that neither of them knows.
 
     Example:
         >>> import os
@@ -84,14 +86,19 @@ class StoreCopySource:
 
         self.name = url
         try:
-            self._store, self._folder = fsspec.core.url_to_fs(url.rstrip("/"))
-        except (ValueError, ImportError) as error:
+            store, folder = fsspec.core.url_to_fs(url.rstrip("/"))
+            self._cat: Cat = store.cat_file
+        except ImportError as error:
+            self._cat, folder = arrow_store(url, error)
+            self.name = f"{url.partition('://')[0]}://{folder}"  # without what pyarrow takes in the URL: keys, too
+        except ValueError as error:
             raise PartitionError(f"{url}: it cannot be opened ({error}).") from None
+        self._folder = folder
 
     def manifest(self) -> Mapping[str, Any]:
         path = f"{self.name}/{MANIFEST}"
         try:
-            raw: Mapping[str, Any] = parse_json(self._store.cat_file(f"{self._folder}/{MANIFEST}"))
+            raw: Mapping[str, Any] = parse_json(self._cat(f"{self._folder}/{MANIFEST}"))
         except FileNotFoundError:
             raise PartitionError(f"{path}: not found; the folder is not a partition. Check the URL.") from None
         except ValueError as error:
@@ -102,7 +109,7 @@ class StoreCopySource:
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         try:
-            data: bytes = self._store.cat_file(f"{self._folder}/{path}", start=offset, end=offset + length)
+            data: bytes = self._cat(f"{self._folder}/{path}", start=offset, end=offset + length)
         except OSError:
             raise
         except Exception as error:  # as above
