@@ -38,6 +38,17 @@ struct OrderTable {
     }
     return -1;
   }
+
+  // The order of an id that an earlier kernel entered; kNobody for others.
+  GLT_DEVICE uint64_t find(int64_t id) const {
+    uint64_t at = start(id);
+    for (uint64_t visits = 0; visits <= mask; ++visits, at = (at + 1) & mask) {
+      const OrderSlot slot = slots[at];
+      if (slot.key == uint64_t(id)) return slot.order;
+      if (slot.key == kNobody) break;
+    }
+    return kNobody;
+  }
 };
 
 // num_slots: a power of two, at least 2. False otherwise.

@@ -8,24 +8,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
+from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.ops.cuda import relabel as cuda_relabel
 from glt_lightning.ops.cuda.excluded import DeviceExcluded
 from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
 from glt_lightning.ops.cuda.graph import DeviceGraph
+from glt_lightning.ops.cuda.induce import Between, stored_between
 from glt_lightning.ops.cuda.kernels import Kernels, raise_if, read
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.cuda.memory import Registered
+from glt_lightning.ops.cuda.relabel import DeviceLids
 from glt_lightning.ops.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.cuda.sums import CudaNeighborSums
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
+from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.khop import KHopOp, Subgraph
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
@@ -414,3 +419,59 @@ def check_neighbor_sums(kernels: Kernels, seed: int) -> None:
         mine.add(rows, values)
         theirs.add(rows, values)
     assert np.array_equal(mine.result(), theirs.result())
+
+
+def check_induce(kernels: Kernels, seed: int) -> None:
+    """The edges among nodes, of trees or not, with and without weights; a hub's row is read in several pieces."""
+    rng = np.random.default_rng(seed)
+    graph = TypedGraph.random(rng, (SINGLE, HETERO)[seed % 2], most=int(rng.choice([5, 40, 300])))
+    for edges in graph.edges:
+        edges[1] = np.where(rng.random(edges.shape[1]) < rng.choice([0, 0.3]), 0, edges[1])
+    if rng.integers(2):
+        graph.weigh(rng)
+    pieces = cut(graph, int(rng.choice([1, 2, 5])), rng, (np.int32, np.int64)[rng.integers(2)])
+    device_graph, asked, want = DeviceGraph.from_view(pieces.view, kernels), [], []
+    num_trees = int(rng.choice([0, 1, 3]))
+    for r, (source, destination) in enumerate(zip(device_graph.src_types, device_graph.dst_types, strict=True)):
+        rows = pieces.gid_of[destination][
+            rng.integers(0, graph.num_nodes[destination], int(rng.choice([0, 1, 33, 300])))
+        ]
+        kept = np.sort(pieces.gid_of[source][rng.random(graph.num_nodes[source]) < rng.choice([0, 0.3, 1])])
+        among = induce_all(pieces.view, Among.of(pieces.view, r, rows, kept, None))
+        row_of, tree = np.repeat(np.arange(len(rows)), among.counts), rng.integers(0, max(1, num_trees), len(rows))
+        tree_of = rng.integers(0, max(1, num_trees), len(kept))  # a node is in one tree
+        mine = tree_of[among.neighbors] == tree[row_of]
+        want.append((among.neighbors[mine], row_of[mine], among.edge_rows[mine]))
+        many, bases = device_graph.num_nodes, None if num_trees == 0 else to(kernels, tree * device_graph.num_nodes)
+        known = DeviceLids.of([to(kernels, kept + tree_of * many)], kernels, kernels.new_error())
+        asked.append(Between(device_graph, r, to(kernels, rows), known, bases))
+    for got, (src, row, edge_rows) in zip(stored_between(asked), want, strict=True):
+        assert_same(got.ends, np.stack([src, row]).astype(np.int64), "ends")
+        assert_same(got.edge_row, edge_rows, "edge_row")
+
+
+def check_induce_refuses(kernels: Kernels) -> None:
+    arrays = EdgeTypeArrays(np.array([0, 40, 41, 41]), np.zeros(41, np.int32))
+    view = GraphView(np.array([0, 3]), [arrays], [np.arange(3, dtype=np.int32)], [7], [0], [0], np.array([[41]]))
+    known = DeviceLids.of([to(kernels, np.arange(3))], kernels, kernels.new_error())
+
+    def ask(rows: list[int], limit: int | None) -> int:
+        between = Between(DeviceGraph.from_view(view, kernels), 0, to(kernels, np.array(rows)), known, limit=limit)
+        return len(stored_between([between])[0].edge_row)
+
+    assert ask([1, 0], 40) == 41
+    with pytest.raises(DataError, match=r"induced_limit: node 0 .* has 40 edges of edge type 0, more than 39. Raise"):
+        ask([1, 0], 39)
+    with pytest.raises(DataError, match="id 3 at position 1 is not in the graph"):
+        ask([1, 3], None)
+    with pytest.raises(DataError, match="no room"):
+        stored_between(
+            [Between(DeviceGraph.from_view(view, kernels), 0, to(kernels, np.arange(3)), known)], require_room=_refuse
+        )
+    arrays.indptr[2] = 99
+    with pytest.raises(PartitionError, match="edge type 0 node 1 points to 40:99, outside its array"):
+        ask([1], None)
+
+
+def _refuse(nbytes: int) -> None:
+    raise DataError(f"no room for {nbytes} bytes")

@@ -18,6 +18,7 @@ from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.loader.subgraph_type import subgraph_task
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import SamplingOptions
+from glt_lightning.sampler.device_neighbors import DeviceNeighbors
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -272,21 +273,27 @@ def test_parallel_edges_and_loops_of_both_directions(tmp_path):
         assert list(ends) == [(*edge, False) for edge in sampled] + [(1, 0, 2, False), *copies]
 
 
-def test_edges_of_weight_0_are_in_no_batch(tmp_path):
+@pytest.mark.parametrize("where", ["cpu", "gpu"])
+def test_edges_of_weight_0_are_in_no_batch(tmp_path, kernels, monkeypatch, where):
     data = small_graph()
     data.edge_weight = (torch.arange(data.num_edges) % 3).float()
     graph = partitioned(data, tmp_path, 2, weights=["edge_weight"])
+    if where == "gpu":
+        sample_on(kernels, monkeypatch)
     with LoaderContext(graph, SamplingOptions(weight_attr="edge_weight"), seed=3) as context:
         for kind in KINDS:
-            for batch in context.make_loader(spec(data, kind)):
+            for batch in itertools.islice(context.make_loader(spec(data, kind)), 3):
                 assert (batch.edge_weight > 0).all()
                 if kind == "bidirectional":  # nor does a copy stand for one that is stored
                     flipped = batch.n_id[batch.edge_index[:, batch.is_flipped]].T.tolist()
                     assert not {tuple(pair) for pair in flipped} & set(zip(*data.edge_index.tolist(), strict=True))
 
 
-def test_a_hub_beyond_the_limit_is_named(folders):
+@pytest.mark.parametrize("where", ["cpu", "gpu"])
+def test_a_hub_beyond_the_limit_is_named(folders, kernels, monkeypatch, where):
     data = small_graph()
+    if where == "gpu":
+        sample_on(kernels, monkeypatch)
     most = int(torch.bincount(data.edge_index[1]).max())
     with LoaderContext(folders["one type", 2], seed=3) as context:
         everything = {"num_neighbors": [-1, -1], "batch_size": 300, "split": None, "seeds": None}
@@ -338,9 +345,21 @@ def test_what_does_not_fit_the_graph(tmp_path, folders):
             context.make_loader(spec(data, "bidirectional", reverse_edge_types=wrong))
 
 
+def sample_on(kernels, monkeypatch) -> None:
+    """The CPU counts as a GPU, which finds all edges itself."""
+
+    def refuse(*_args):
+        raise AssertionError("the CPU was asked for edges")
+
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+    monkeypatch.setattr(DeviceNeighbors, "induce", refuse)
+    monkeypatch.setattr(DeviceNeighbors, "on_host", refuse)
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_gpu_that_samples(folders, kernels, monkeypatch, name):
-    """It makes the batches of the CPU, also where it has no ids of edges; here the CPU counts as one."""
+    """It makes the batches of the CPU, also where it has no ids of edges."""
     data, found = GRAPHS[name](), {}
     for where in ("cpu", "gpu"):
         with LoaderContext(folders[name, 1], seed=3) as context:
@@ -349,8 +368,7 @@ def test_a_gpu_that_samples(folders, kernels, monkeypatch, name):
             loaders = [context.make_loader(spec(data, kind, disjoint=d)) for kind in KINDS for d in (False, True)]
             loaders += [context.make_link_loader(link_spec(data, kind)) for kind in KINDS]
             found[where] = [contents(batch) for loader in loaders for batch in itertools.islice(loader, 2)]
-        monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
-        monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+        sample_on(kernels, monkeypatch)
     assert found["gpu"] == found["cpu"]
 
 

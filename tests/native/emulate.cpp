@@ -162,6 +162,7 @@ int32_t scan_each(int64_t bound, const Body& body, uint64_t* state, void*, int64
 #include "assign.cu"
 #include "decode.cu"
 #include "gather.cu"
+#include "induce.cu"
 #include "khop.cu"
 #include "pick.h"
 #include "pick_lanes.h"

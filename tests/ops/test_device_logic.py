@@ -70,6 +70,16 @@ def test_windows_of_time(kernels, seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
+def test_edges_among_nodes(kernels, seed):
+    kernels.schedule(seed, *SCHEDULES[seed % len(SCHEDULES)])
+    cases.check_induce(kernels, seed)
+
+
+def test_edges_among_nodes_that_are_refused(kernels):
+    cases.check_induce_refuses(kernels)
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_neighbor_sums(kernels, seed):
     kernels.schedule(seed, *SCHEDULES[seed % len(SCHEDULES)])
     cases.check_neighbor_sums(kernels, seed)

@@ -141,6 +141,12 @@ def windows(kernels: PtxKernels, seed: int) -> None:
     cases.check_windows(kernels, seed)
 
 
+def induce(kernels: PtxKernels, seed: int) -> None:
+    cases.check_induce(kernels, seed)
+    if seed % 8 == 0:
+        cases.check_induce_refuses(kernels)
+
+
 def picks(kernels: PtxKernels, seed: int) -> None:
     """One row, around the borders of lanes and of shared memory."""
     rng = np.random.default_rng(seed)
@@ -183,6 +189,7 @@ CASES: dict[str, tuple[Callable[[PtxKernels, int], None], int]] = {
     "khop": (khop, 96),
     "random_khop": (random_khop, 24),
     "windows": (windows, 24),
+    "induce": (induce, 24),
     "picks": (picks, 32),
     "sample": (sample, 24),
     "gather": (gather, 100),

@@ -74,6 +74,26 @@ GLT_API int32_t glt_cuda_relabel_number(const int64_t* ids, int64_t n, const int
                                         int64_t* num_unique, int64_t* lids, int64_t* error, int64_t* detail,
                                         void* stream);
 
+// The stored edges of F rows whose sources a relabelling table knows, in three steps: rows (and their entries) in their order. A source
+// is known by bases[row] + gid (bases null: by its gid). Edges of weight 0 are left out, where the graph has weights.
+//
+// 1. pieces [F]: in how many pieces a row is read. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h, GLT_BAD_ARG {position,
+// id, entries, edge type} for a row of more than most_degree.
+GLT_API int32_t glt_cuda_induce_pieces(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
+                                       int64_t most_degree, int64_t* pieces, int64_t* error, int64_t* detail, void* stream);
+
+// 2. first [F + 1]: exclusive scan of the pieces, num_pieces its end. For each piece the entries that are wanted, a bit each, and how
+// many.
+GLT_API int32_t glt_cuda_induce_find(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* bases,
+                                     const int64_t* first, int64_t num_rows, int64_t num_pieces, const void* table, int64_t num_slots,
+                                     uint32_t* wanted, int64_t* counts, int64_t* detail, void* stream);
+
+// 3. to [num_pieces]: exclusive scan of the counts. Of each edge the lid of its source in the table, its row, its edge row.
+GLT_API int32_t glt_cuda_induce_write(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* bases,
+                                      const int64_t* first, int64_t num_rows, int64_t num_pieces, const void* table, int64_t num_slots,
+                                      const uint32_t* wanted, const int64_t* to, int64_t* src, int64_t* dst, int64_t* edge_rows,
+                                      int64_t* detail, void* stream);
+
 // A k-hop batch as one call. All of this is on the host. T node types, R edge types, H hops as in api.h.
 typedef struct {
   int32_t num_hops, replace, with_edge, reserved;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _SIGNATURES: Signatures = {
 }
 _library = bind(_SIGNATURES)
 
-_NO_LIMIT = 2**62
+NO_LIMIT = 2**62
 _ENTRY_BYTES = 12  # of an edge that is found, in memory
 _ROOM = 1 << 20  # edges for which memory is taken at once
 
@@ -94,7 +95,7 @@ def induce(
     rows = np.ascontiguousarray(among.rows, dtype=np.int64)
     words = np.empty(RankedSet.words_for(among.count), dtype=np.uint64)
     members = RankedSet.build(among.members, among.first, among.count, words)
-    limit = _NO_LIMIT if among.limit is None else among.limit
+    limit = NO_LIMIT if among.limit is None else among.limit
     counts, done, status = np.empty(len(rows), np.int64), np.zeros(2, np.int64), GROW
     while status == GROW:
         ranks, edge_rows = np.empty(most, np.int32), np.empty(most, np.int64)
@@ -102,13 +103,18 @@ def induce(
         status, detail = call(_library().glt_induce, *asked, *room, counts, ranks, edge_rows, done)
         most = int(detail[2])
     if status == BAD_ARG:
-        raise DataError(
-            f"induced_limit: node {detail[1]} (its number in the partition) has {detail[2]} edges of edge type "
-            f"{among.edge_type}, more than {limit}. Raise induced_limit, or leave it out: its row is then read."
-        )
+        refuse_row(int(detail[1]), int(detail[2]), among.edge_type, limit)
     check(status, detail, "induce")
     num_rows, num_edges = done.tolist()
     return Picks(counts[:num_rows], ranks[:num_edges], edge_rows[:num_edges])
+
+
+def refuse_row(gid: int, entries: int, edge_type: int, limit: int | None) -> NoReturn:
+    """Raises `DataError` for a row beyond ``Among.limit``."""
+    raise DataError(
+        f"induced_limit: node {gid} (its number in the partition) has {entries} edges of edge type {edge_type}, more than "
+        f"{limit}. Raise induced_limit, or leave it out: its row is then read."
+    )
 
 
 def induce_all(

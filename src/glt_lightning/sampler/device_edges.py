@@ -1,4 +1,5 @@
-"""What the CPU finds in the mapped files for batches that a GPU samples: excluded edges, and the further edges of subgraphs."""
+"""What the CPU finds in the mapped files for batches that a GPU samples: excluded edges and, with remote parts, the further
+edges of subgraphs."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.cuda.excluded import DeviceExcluded
+from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.khop_batch import HostCopy
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.khop import Subgraph
+from glt_lightning.sampler.device_subgraph import DeviceEdgeFinder
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.table import MappedTables
 
@@ -22,6 +25,8 @@ from glt_lightning.sampler.table import MappedTables
 class DeviceEdges(MappedTables):
     """The tables of a device, and the way of edges there, and of batches to the host and back. has_remote: some parts are not
     mapped."""
+
+    _graph: DeviceGraph  # drawn from as ``config`` says
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig, kernels: Kernels, *, has_remote: bool) -> None:
         super().__init__(partition, config)
@@ -36,6 +41,12 @@ class DeviceEdges(MappedTables):
         if excluded is None:
             return None
         return DeviceExcluded(excluded.find(self.view), self.view.num_edge_types, self._kernels)
+
+    def complete(self, found: DeviceSubgraph, excluded: ExcludedEdges | None) -> DeviceSubgraph | None:
+        if self._graph.num_nodes > DeviceEdgeFinder.MOST_NODES:
+            return None
+        num_edges = self.view.edge_bounds[:, -1].tolist()
+        return DeviceEdgeFinder(self._graph, self.config, num_edges).complete(found, excluded)
 
     def on_host(self, found: DeviceSubgraph) -> Subgraph:
         """Waits. The edge rows of remote edges are those that were routed, in the order of their numbers."""

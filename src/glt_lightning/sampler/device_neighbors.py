@@ -40,7 +40,8 @@ class DeviceNeighbors(DeviceEdges):
     ) -> None:
         super().__init__(partition, config, store.kernels, has_remote=is_remote is not None)
         self._store, kernels = store, store.kernels
-        self._graph = store.graph_for(config) if any(map(any, config.fanouts)) else store.graph
+        reads_rows = any(map(any, config.fanouts)) or config.subgraph is not None
+        self._graph = store.graph_for(config) if reads_rows else store.graph
         self._manifest = (partition.as_stored if config.stored else partition).manifest
         self._khop = CudaKHopOp(self._graph, config.fanouts, config)
         self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)

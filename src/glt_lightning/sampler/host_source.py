@@ -107,6 +107,9 @@ class HostSource(MappedTables):
                 ids, rows = found.e_id[r] if found.e_id else None, found.edge_row[r]
                 table.place(rows if rows is not None else found.src[r], {} if ids is None else {"e_id": ids})
 
+    def complete(self, found: Subgraph, excluded: ExcludedEdges | None) -> None:
+        return None
+
     def on_host(self, found: Subgraph) -> Subgraph:
         return found
 

@@ -75,6 +75,10 @@ class NeighborSource(Expands, Protocol):
         """Walks to their ends, along the stored edges and by the weights of the config. Owners are asked for those that come to
         their rows, once in a round. The CPU walks through the mapped files also where a GPU samples."""
 
+    def complete(self, found: Found, excluded: ExcludedEdges | None) -> Found | None:
+        """A batch with the edges that ``config.subgraph`` asks for, found where the batch lies; None where that cannot be: then
+        `subgraph.complete_edges` finds them by `induce`. excluded: edges that are not there."""
+
     def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
         """``e_id`` and the attributes of some edges, int64 [n] edge rows, of an edge type whose `LinkTask` asks for them. Owners
         are asked once, and waited for."""

@@ -213,6 +213,9 @@ class RoutedSource:
         self.config.require_room(start.nbytes)
         return self._walks(start, self.local.counters)
 
+    def complete(self, found: Found, excluded: ExcludedEdges | None) -> Found | None:
+        return None
+
     def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
         table = self.local.targets[edge_type]
         table.clear()

@@ -79,6 +79,9 @@ def complete_edges(source: NeighborSource, found: Found, excluded: ExcludedEdges
     task = source.config.subgraph
     if task is None:
         return found
+    completed = source.complete(found, excluded)
+    if completed is not None:
+        return completed
     whole, found = found, source.local.on_host(found)
     trees = found.tree or [None] * len(found.gid)
     nodes = [BatchNodes(gid, tree) for gid, tree in zip(found.gid, trees, strict=True)]

@@ -17,6 +17,18 @@ class DeviceLids:
         self._kernels, self._error = kernels, error
         self._slots, self._table = 0, kernels.empty(0)
 
+    @classmethod
+    def of(cls, lists: Sequence[Tensor], kernels: Kernels, error: Tensor) -> DeviceLids:
+        """Knows these ids, each with lid = position; one that comes twice has the first."""
+        lids = cls(kernels, error)
+        lids.make_room(sum(map(len, lists)), lists)
+        return lids
+
+    @property
+    def arguments(self) -> tuple[Tensor, int]:
+        """Its memory and number of slots, for native calls."""
+        return self._table, self._slots
+
     def make_room(self, ids: int, lists: Sequence[Tensor]) -> None:
         """The table will hold ``ids`` ids at most. lists: what it must know, each with lid = position."""
         if self._slots and 2 * ids <= self._slots:
