@@ -29,7 +29,7 @@ LAYERS = [
     {"tensors"},
     {"embedding"},
     {"inference"},
-    {"glt"},
+    {"glt", "typing", "utils"},
     {"launch"},
     {"lightning"},
     {"distributed", "dgl"},
@@ -39,9 +39,10 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # The package root gives out names of all layers up to this one, and so stands with it.
 RANK["__init__"] = RANK["__main__"] = RANK["lightning"]
 
+_WITH_GLT = ("channel", "data", "loader", "partition", "sampler")
 # The imports upwards: names of GraphLearn-for-PyTorch (`glt.data.Topology`, `glt.partition.RandomPartitioner`,
 # `glt.sampler.NeighborSampler`), for type checkers alone; at run time they are looked up when somebody asks for one.
-UPWARDS = {f"{package}/__init__.py": "glt_lightning.glt." for package in ("data", "loader", "partition", "sampler")}
+UPWARDS = {f"{package}/__init__.py": "glt_lightning.glt." for package in _WITH_GLT}
 
 # Which files may import an outside library, as files or folders of the package.
 DOORS = {
@@ -70,6 +71,7 @@ DOORS = {
         "loader/blocks.py",
         "loader/collate.py",
         "loader/edge_index.py",
+        "glt/transform.py",
         "lightning/",
     ),
     "ogb": ("partition/sources/",),
@@ -159,7 +161,7 @@ def test_files_are_found() -> None:
             "lightning imports distributed, which stands above it",
         ),
         ("partition/sources/npz.py", "from ...loader import x", "partition imports loader, which stands above it"),
-        ("utils.py", "", "'utils' is no layer"),
+        ("helpers.py", "", "'helpers' is no layer"),
         ("channel/ring.py", "import ctypes", "imports ctypes, which is for ops/"),
         ("sampler/khop.py", "import torch.nn", "imports torch, which is for"),
         ("ops/khop.py", "from torch import Tensor", "imports torch, which is for"),

@@ -105,13 +105,28 @@ _HOMES = {
 # Layers with names that GraphLearn-for-PyTorch's users know: `import glt_lightning as glt`, then glt.partition and so on.
 _LAYERS = ("channel", "data", "distributed", "loader", "partition", "sampler")
 
-_TOOLS = ("typing", "utils")  # modules of `glt`
+_TOOLS = ("typing", "utils")
+# GLT gives these out at its root, too
+_TYPES = (
+    "InputEdges",
+    "InputNodes",
+    "NodeIndex",
+    "NodeLabel",
+    "NumNeighbors",
+    "PartitionBook",
+    "Split",
+    "TensorDataType",
+    "EdgeType",
+    "NodeType",
+    "as_str",
+    "reverse_edge_type",
+)
 
 __all__ = [*_HOMES, *_LAYERS, "__version__"]
 
 __getattr__ = lazy_names(
     __name__,
-    _HOMES | {layer: f"{__name__}.{layer}" for layer in _LAYERS} | {name: f"{__name__}.glt.{name}" for name in _TOOLS},
+    _HOMES | {name: f"{__name__}.{name}" for name in (*_LAYERS, *_TOOLS)} | dict.fromkeys(_TYPES, f"{__name__}.typing"),
 )
 
 

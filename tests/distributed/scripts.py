@@ -56,12 +56,33 @@ def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str)
         if early == rank:
             break
     assert [seed for batch in test for seed in checked(batch)] == mine[: 5 + me].tolist()
+    pieces(Path(folder), me, count)
     assert dist.all_gather(me) == {f"distributed_trainer_{r}": r for r in range(count)}
     dist.barrier()
     dist.global_barrier()
     if early == rank:
         train.shutdown()
     print(f"worker {rank} is done", flush=True)
+
+
+def pieces(folder: Path, me: int, count: int) -> None:
+    """Each worker has every count-th node, with its edges: rows of the others are read, and the whole is partitioned."""
+    mine, edges = torch.arange(me, NODES, count), torch.arange(2 * NODES)
+    owned = edges[edges // 2 % count == me]
+    index = torch.zeros(NODES, dtype=torch.int64)
+    index[mine] = torch.arange(len(mine))
+    router = dist.RpcDataPartitionRouter(dist.rpc_sync_data_partitions(count, me))
+    assert router.get_to_worker(me) == dist.get_context().worker_name
+    feature = glt.data.Feature(mine[:, None] * 1.0, index)
+    rows = dist.DistFeature(count, me, feature, torch.arange(NODES) % count, rpc_router=router)
+    assert rows[torch.tensor([7, 0, 38])].tolist() == [[7], [0], [38]]
+    given = (ring_edges()[:, owned], owned, feature.feature_tensor, mine, owned[:, None] * 1.0, owned)
+    made = dist.DistRandomPartitioner(folder / f"of worker {me}", NODES, *given, chunk_size=7).partition()
+    assert (made.num_parts, made.num_nodes, made.num_edges) == (count, (NODES,), (2 * NODES,))
+    _, _, graph, nodes, ids, _, _ = glt.partition.load_partition(folder / f"of worker {me}", me)
+    assert torch.equal(ring_edges()[:, graph.eids], graph.edge_index)
+    assert torch.equal(nodes.feats[:, 0].long(), nodes.ids)
+    assert torch.equal(ids.feats[:, 0].long(), ids.ids)
 
 
 def server(folder: str, port: str, rank: str, servers: str, clients: str) -> None:
@@ -140,6 +161,9 @@ def client(folder: str, port: str, rank: str, servers: str, clients: str, early:
     assert dist.request_server(0, server.get_tensor_size, None) == [NODES, 1]
     assert set(dist.request_server(0, server.get_node_partition_id, None, two).tolist()) <= set(range(int(servers)))
     assert dist.request_server(0, server.get_edge_size) == [NODES, NODES]
+    ends = [torch.stack(dist.request_server(r, server.get_edge_index, None, "coo")) for r in range(int(servers))]
+    assert all(torch.equal(each, each[:, each[0].argsort(stable=True)]) for each in ends)
+    assert sorted(torch.cat(ends, dim=1).T.tolist()) == sorted(ring_edges().T.tolist())
     if early != rank:  # the other one ends without it
         dist.shutdown_client()
     print(f"client {rank} is done", flush=True)

@@ -292,14 +292,14 @@ def test_utils_and_typing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "name", "instead"),
     [
-        ("distributed", "DistNeighborSampler", "DistNeighborLoader"),
-        ("distributed", "ConcurrentEventLoop", "worker_concurrency"),
-        ("distributed", "DistFeature", r"graph\.ndata"),
-        ("distributed", "DistRandomPartitioner", "partition_parts"),
+        ("distributed", "rpc_register", "request_server"),
+        ("distributed", "DistMpSamplingProducer", "MpDistSamplingWorkerOptions"),
+        ("distributed", "PartialFeature", "DistFeature"),
         ("distributed", "DistTableDataset", "Export them"),
         ("data", "TableDataset", "Export them"),
-        ("sampler", "RandomNegativeSampler", "sample_from_edges"),
-        ("channel", "ShmChannel", "slots that loaders own"),
+        ("sampler", "RemoteNodePathSamplerInput", "input_nodes"),
+        ("partition", "build_partition_feature", "partition_parts"),
+        ("channel", "RemoteReceivingChannel", "RemoteDistSamplingWorkerOptions"),
     ],
 )
 def test_what_is_never_offered_is_refused_by_name(package: str, name: str, instead: str) -> None:

@@ -23,6 +23,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer, seed_everything
 
+import glt_lightning
 from glt_lightning import GLTDataModule, GraphSAGE, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from tests.helpers.ogb_layout import RawGraph
@@ -87,6 +88,7 @@ def names() -> dict[str, Any]:
     seed_everything(0, verbose=False)
     datamodule = GLTDataModule("graph.npz", root="data", num_neighbors=[2, 2], batch_size=4)
     own = {
+        "glt": glt_lightning,
         "np": np,
         "torch": torch,
         "Path": Path,

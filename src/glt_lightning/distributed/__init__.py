@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     )
     from glt_lightning.distributed.context import DistContext as DistContext, DistRole as DistRole
     from glt_lightning.distributed.dataset import DistDataset as DistDataset
+    from glt_lightning.distributed.dist_feature import DistFeature as DistFeature
+    from glt_lightning.distributed.dist_graph import (
+        DistGraph as DistGraph,
+        RpcDataPartitionRouter as RpcDataPartitionRouter,
+        rpc_sync_data_partitions as rpc_sync_data_partitions,
+    )
+    from glt_lightning.distributed.dist_partitioner import DistRandomPartitioner as DistRandomPartitioner
+    from glt_lightning.distributed.event_loop import ConcurrentEventLoop as ConcurrentEventLoop
     from glt_lightning.distributed.loaders import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
         DistLoader as DistLoader,
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
         MpDistSamplingWorkerOptions as MpDistSamplingWorkerOptions,
         RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions,
     )
+    from glt_lightning.distributed.sampler import DistNeighborSampler as DistNeighborSampler
     from glt_lightning.distributed.server import (
         DistServer as DistServer,
         get_server as get_server,
@@ -48,53 +57,56 @@ if TYPE_CHECKING:
         shutdown_rpc as shutdown_rpc,
     )
 
-_NAMES = {
-    "client": ("async_request_server", "init_client", "request_server", "shutdown_client"),
-    "context": ("DistContext", "DistRole"),
-    "dataset": ("DistDataset",),
-    "loaders": ("DistLinkNeighborLoader", "DistLoader", "DistNeighborLoader", "DistSubGraphLoader"),
-    "options": (
-        "CollocatedDistSamplingWorkerOptions",
-        "MpDistSamplingWorkerOptions",
-        "RemoteDistSamplingWorkerOptions",
-    ),
-    "server": ("DistServer", "get_server", "init_server", "wait_and_shutdown_server"),
-    "session": ("get_context",),
-    "worker": (
-        "all_gather",
-        "barrier",
-        "global_all_gather",
-        "global_barrier",
-        "init_rpc",
-        "init_worker_group",
-        "rpc_is_initialized",
-        "shutdown_rpc",
-    ),
-}
 _ON_PEERS = (
     "{name}: code is not sent between processes here. Use request_server, which knows a fixed table of callables."
 )
 _ODPS = "{name}: tables of ODPS and vineyard are not read. Export them, and partition the files: docs/data.md."
-_INSIDE = "{name}: loaders keep several batches in flight themselves: DistNeighborLoader, by worker_concurrency of its options."
-_ROWS = (
-    "{name}: rows of all parts are read by glt_lightning.DistGraph: graph.ndata['x'][ids], from graph = strategy.graph."
-)
-_PARTS = (
-    "{name}: several processes write one folder with glt_lightning.partition.partition_parts: docs/partitioning.md."
-)
+_INSIDE = "{name}: DistNeighborLoader starts its sampler processes itself, as MpDistSamplingWorkerOptions say."
+_ROWS = "{name}: DistFeature reads rows of all workers; of folders, glt_lightning.DistGraph does."
 _REFUSED = (
-    dict.fromkeys(
-        ("RpcCalleeBase", "rpc_register", "rpc_request", "rpc_request_async", "rpc_global_request"), _ON_PEERS
-    )
-    | dict.fromkeys(("rpc_global_request_async", "RpcDataPartitionRouter", "rpc_sync_data_partitions"), _ON_PEERS)
+    dict.fromkeys(("RpcCalleeBase", "rpc_register", "rpc_request", "rpc_request_async"), _ON_PEERS)
+    | dict.fromkeys(("rpc_global_request", "rpc_global_request_async"), _ON_PEERS)
     | dict.fromkeys(("DistTableDataset", "DistTableRandomPartitioner"), _ODPS)
-    | dict.fromkeys(("ConcurrentEventLoop", "DistNeighborSampler", "DistMpSamplingProducer"), _INSIDE)
-    | dict.fromkeys(("DistCollocatedSamplingProducer",), _INSIDE)
-    | dict.fromkeys(("DistFeature", "DistGraph", "PartialFeature"), _ROWS)
-    | {"DistRandomPartitioner": _PARTS}
+    | dict.fromkeys(("DistCollocatedSamplingProducer", "DistMpSamplingProducer"), _INSIDE)
+    | {"PartialFeature": _ROWS}
 )
-_HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+_HOMES = {
+    "CollocatedDistSamplingWorkerOptions": "glt_lightning.distributed.options",
+    "ConcurrentEventLoop": "glt_lightning.distributed.event_loop",
+    "DistContext": "glt_lightning.distributed.context",
+    "DistDataset": "glt_lightning.distributed.dataset",
+    "DistFeature": "glt_lightning.distributed.dist_feature",
+    "DistGraph": "glt_lightning.distributed.dist_graph",
+    "DistLinkNeighborLoader": "glt_lightning.distributed.loaders",
+    "DistLoader": "glt_lightning.distributed.loaders",
+    "DistNeighborLoader": "glt_lightning.distributed.loaders",
+    "DistNeighborSampler": "glt_lightning.distributed.sampler",
+    "DistRandomPartitioner": "glt_lightning.distributed.dist_partitioner",
+    "DistRole": "glt_lightning.distributed.context",
+    "DistServer": "glt_lightning.distributed.server",
+    "DistSubGraphLoader": "glt_lightning.distributed.loaders",
+    "MpDistSamplingWorkerOptions": "glt_lightning.distributed.options",
+    "RemoteDistSamplingWorkerOptions": "glt_lightning.distributed.options",
+    "RpcDataPartitionRouter": "glt_lightning.distributed.dist_graph",
+    "all_gather": "glt_lightning.distributed.worker",
+    "async_request_server": "glt_lightning.distributed.client",
+    "barrier": "glt_lightning.distributed.worker",
+    "get_context": "glt_lightning.distributed.session",
+    "get_server": "glt_lightning.distributed.server",
+    "global_all_gather": "glt_lightning.distributed.worker",
+    "global_barrier": "glt_lightning.distributed.worker",
+    "init_client": "glt_lightning.distributed.client",
+    "init_rpc": "glt_lightning.distributed.worker",
+    "init_server": "glt_lightning.distributed.server",
+    "init_worker_group": "glt_lightning.distributed.worker",
+    "request_server": "glt_lightning.distributed.client",
+    "rpc_is_initialized": "glt_lightning.distributed.worker",
+    "rpc_sync_data_partitions": "glt_lightning.distributed.dist_graph",
+    "shutdown_client": "glt_lightning.distributed.client",
+    "shutdown_rpc": "glt_lightning.distributed.worker",
+    "wait_and_shutdown_server": "glt_lightning.distributed.server",
+}
 
-__all__ = sorted(_HOMES)
+__all__ = [*_HOMES]
 
 __getattr__ = lazy_names(__name__, _HOMES, _REFUSED)

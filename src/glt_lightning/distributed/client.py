@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +20,6 @@ from glt_lightning.transport.peer import PendingAnswer
 from glt_lightning.types import NodeType
 
 _GROUP = "_default_client"
-_LAST_WORDS_S = 5.0  # for a server that does not answer when this client ends; it then ends by itself, with an error
 
 
 def init_client(
@@ -38,8 +36,15 @@ def init_client(
 ) -> None:
     """Says that this is client ``client_rank``, and finds the servers. A collective call of all clients.
 
-    is_dynamic: clients come and go; this one shares no calls with others.  cluster: deadlines and security.  num_rpc_threads: no
-    effect.
+    num_servers, num_clients: how many there are.  master_addr, master_port: where server 0 listens.  client_group_name: of the
+    clients.  is_dynamic: clients come and go; this one shares no calls with others.  cluster: deadlines and security.
+    num_rpc_threads: no effect.
+
+    >>> glt.distributed.init_client(2, 4, 1, "server-0", 11111)  # doctest: +SKIP
+    >>> glt.distributed.init_client(2, 4, 4, "server-0", 11111)
+    Traceback (most recent call last):
+        ...
+    glt_lightning.errors.OptionError: _default_client: rank: expected 0 <= rank < 4 (world size), got 4.
     """
     context = DistContext(
         DistRole.CLIENT,
@@ -72,22 +77,29 @@ def init_client(
 
 
 def shutdown_client() -> None:
-    """Waits for the other clients, closes the loaders and tells the servers, which end when all clients have."""
+    """Waits for the other clients, closes the loaders and tells the servers, which end when all clients have.
+
+    >>> glt.distributed.shutdown_client()  # does nothing where there is no context
+    """
     stop()
 
 
 def _say_left(session: Session, addresses: list[str]) -> None:
-    """A server may be gone, or about to come back."""
+    """Tells all servers at once. One that was killed and is started again has as long as a call of a loader would wait for it: it
+    serves for ever if it does not hear of a client that has left."""
     if session.failed:
         return
-    deadlines = replace(session.cluster.deadlines, reconnect_s=_LAST_WORDS_S)
-    link = session.link("client", deadlines=deadlines)
+    link, left = session.link("client"), {"rank": session.context.rank, "clients": session.context.clients}
     transport = link.open_transport()
-    for number, address in enumerate(addresses):
-        peer = link.peer(f"server {number}", [address], transport)
-        with suppress(PeerError):
-            peer.ask("left", {"rank": session.context.rank, "clients": session.context.clients}).result()
-        peer.close()
+    with ExitStack() as opened:
+        asked = []
+        for number, address in enumerate(addresses):  # not the peers of loaders, whose patience may be used up
+            peer = link.peer(f"server {number}", [address], transport)
+            opened.callback(peer.close)
+            asked.append(peer.ask("left", left))
+        for answer in asked:
+            with suppress(PeerError):  # it is gone for good
+                answer.result()
 
 
 class PendingRequest:
@@ -109,7 +121,18 @@ class PendingRequest:
 
 
 def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> PendingRequest:
-    """Calls a function of a server by name: ``torch.cuda.device_count`` or a method of `DistServer`. Others are refused."""
+    """Calls a function of a server by name: ``torch.cuda.device_count`` or a method of `DistServer`. Others are refused.
+
+    server_rank: which.  func: the function.  args, kwargs: numbers, strings, tensors, lists and dictionaries of them.
+
+    >>> pending = glt.distributed.async_request_server(0, glt.distributed.DistServer.get_dataset_meta)  # doctest: +SKIP
+    >>> pending.wait()  # doctest: +SKIP
+    [2, 0, None, None]
+    >>> glt.distributed.async_request_server(0, torch.cuda.device_count)
+    Traceback (most recent call last):
+        ...
+    glt_lightning.errors.OptionError: request_server: this process has no context...
+    """
     session = required("request_server")
     if not 0 <= server_rank < len(session.peers):
         raise OptionError(f"server_rank: expected 0 to {len(session.peers) - 1}, got {server_rank}.")
@@ -118,7 +141,15 @@ def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args
 
 
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
-    """As `async_request_server`; waits for the answer."""
+    """As `async_request_server`, which says what server_rank and func are; waits for the answer.
+
+    >>> glt.distributed.request_server(0, torch.cuda.device_count)  # doctest: +SKIP
+    4
+    >>> glt.distributed.request_server(0, torch.cuda.device_count)
+    Traceback (most recent call last):
+        ...
+    glt_lightning.errors.OptionError: request_server: this process has no context...
+    """
     return async_request_server(server_rank, func, *args, **kwargs).wait()
 
 

@@ -9,7 +9,11 @@ from glt_lightning.errors import OptionError
 
 
 class DistRole(Enum):
-    """The role of a process."""
+    """The role of a process.
+
+    >>> DistRole.SERVER.name
+    'SERVER'
+    """
 
     WORKER = 1
     SERVER = 2

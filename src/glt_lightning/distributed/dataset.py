@@ -24,8 +24,14 @@ class DistDataset(Dataset):
     Of a folder nothing is copied: the arrays are mapped, by all processes of a host together. ``load`` says which part this
     process maps; a script of one process maps all.
 
-    whole_node_labels: labels by id.  edge_dir: as of a `Dataset`.  node_split: (train, val, test) ids.  The other arguments are
+    whole_node_labels: labels by id.  edge_dir: as of a `Dataset`.  node_split: (train, val, test) ids.  num_partitions and
+    partition_idx are those of the folder.  graph_partition, node_feature_partition, edge_feature_partition and in_memory are
     those of parts in memory, which are not taken.
+
+    >>> data = glt.distributed.DistDataset()
+    >>> data.load("parts", partition_idx=1)
+    >>> data.num_partitions, data.parts, data.manifest.num_nodes
+    (2, (1,), (10,))
     """
 
     def __init__(

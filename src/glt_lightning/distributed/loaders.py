@@ -38,6 +38,10 @@ class DistLoader(GLTLoader):
         random_seed: Of all draws; None: torch's, of the first process.
         with_edge: Batches have ``edge``.
         worker_options: Who samples; None: this process.
+
+    Example:
+        >>> issubclass(glt.distributed.DistSubGraphLoader, DistLoader)
+        True
     """
 
     def __init__(
@@ -102,6 +106,14 @@ class DistNeighborLoader(DistLoader):
         to_device: Where batches go.
         random_seed: Of all draws; None: torch's.
         worker_options: Who samples; None: this process.
+
+    Example:
+        >>> data = glt.distributed.DistDataset()
+        >>> data.load("parts")
+        >>> loader = glt.distributed.DistNeighborLoader(data, [-1], torch.tensor([3, 5]), batch_size=2, edge_dir="in")
+        >>> [(batch.batch.tolist(), batch.node.tolist()) for batch in loader]
+        [([3, 5], [3, 5, 1, 2, 4])]
+        >>> loader.shutdown()
     """
 
     def __init__(
@@ -141,7 +153,15 @@ class DistNeighborLoader(DistLoader):
 class DistSubGraphLoader(DistLoader):
     """Batches of all edges among seeds and their neighbours: ``node``, ``edge``, ``mapping``. Homogeneous graphs alone.
 
-    num_neighbors: None: the seeds alone.  The other arguments are those of `DistNeighborLoader`.
+    num_neighbors: None: the seeds alone.  input_nodes, shuffle, with_weight, edge_dir, collect_features: as of
+    `DistNeighborLoader`.
+
+    >>> data = glt.distributed.DistDataset()
+    >>> data.load("parts")
+    >>> loader = glt.distributed.DistSubGraphLoader(data, torch.tensor([5, 3, 4]), batch_size=3, edge_dir="in")
+    >>> [(batch.node.tolist(), batch.mapping.tolist(), batch.num_edges) for batch in loader]
+    [([3, 4, 5], [2, 0, 1], 3)]
+    >>> loader.shutdown()
     """
 
     def __init__(
@@ -182,7 +202,18 @@ class DistLinkNeighborLoader(DistLoader):
     """Batches around edges and negatives.
 
     edge_label_index: edges of this process, int [2, S], or (edge type, edges).  edge_label: [S].  neg_sampling: a
-    `NegativeSampling`, ``binary`` or ``("triplet", 2)``.  The other arguments are those of `DistNeighborLoader`.
+    `NegativeSampling`, ``binary`` or ``("triplet", 2)``.  num_neighbors, shuffle, with_weight, edge_dir, collect_features: as of
+    `DistNeighborLoader`.
+
+    >>> data, edges = glt.distributed.DistDataset(), torch.tensor([[3, 5], [4, 7]])
+    >>> data.load("parts")
+    >>> loader = glt.distributed.DistLinkNeighborLoader(
+    ...     data, [1], 2, edge_label_index=edges, neg_sampling="binary", edge_dir="in"
+    ... )
+    >>> for batch in loader:
+    ...     print(batch.node[batch.edge_label_index[:, :2]].tolist(), batch.edge_label.tolist())
+    [[4, 7], [3, 5]] [1.0, 1.0, 0.0, 0.0]
+    >>> loader.shutdown()
     """
 
     def __init__(

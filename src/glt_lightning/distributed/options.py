@@ -54,7 +54,14 @@ class _Master:
 
 
 class CollocatedDistSamplingWorkerOptions(_Master):
-    """The training process samples. rpc_timeout: seconds that collective calls wait."""
+    """The training process samples.
+
+    master_addr, master_port: where the workers meet; None: as MASTER_ADDR and MASTER_PORT say.  rpc_timeout: seconds that
+    collective calls wait.  num_rpc_threads, use_all2all: no effect.
+
+    >>> glt.distributed.CollocatedDistSamplingWorkerOptions("localhost", 11112).address()
+    ('localhost', 11112)
+    """
 
     num_workers = 0
     worker_concurrency = 4
@@ -92,7 +99,15 @@ class _Processes(_Master):
 
 
 class MpDistSamplingWorkerOptions(_Processes):
-    """Sampler processes of the training process. channel_size: bytes of batches in flight; None: 64 MB for each process."""
+    """Sampler processes of the training process.
+
+    num_workers: how many.  worker_devices: where they sample.  worker_concurrency: batches that each has in flight.
+    channel_size: bytes of batches in flight; None: 64 MB for each process.  pin_memory: page-lock batches where there is a GPU.
+    master_addr, master_port, rpc_timeout, num_rpc_threads, use_all2all: as of `CollocatedDistSamplingWorkerOptions`.
+
+    >>> glt.distributed.MpDistSamplingWorkerOptions(num_workers=2).channel_size
+    134217728
+    """
 
     def __init__(
         self,
@@ -114,9 +129,16 @@ class MpDistSamplingWorkerOptions(_Processes):
 
 
 class RemoteDistSamplingWorkerOptions(_Processes):
-    """A server samples. server_rank: which; a list: this client's of it; None: client rank mod servers. num_workers,
-    worker_devices and worker_concurrency are the server's own, which ``cluster`` of `init_server` sets. worker_key, glt_graph and
-    workload_type have no effect: loaders do not share what they are sent."""
+    """A server samples.
+
+    server_rank: which; a list: this client's of it; None: client rank mod servers.  prefetch_size: batches in flight.
+    buffer_size: bytes of them.  num_workers, worker_devices and worker_concurrency are the server's own, which ``cluster`` of
+    `init_server` sets.  worker_key, glt_graph and workload_type have no effect: loaders do not share what they are sent.
+    master_addr, master_port, rpc_timeout, num_rpc_threads, use_all2all: as of `CollocatedDistSamplingWorkerOptions`.
+
+    >>> glt.distributed.RemoteDistSamplingWorkerOptions(server_rank=[1, 0]).server_of(rank=0, servers=2)
+    1
+    """
 
     pin_memory = False
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,8 @@ from glt_lightning.distributed.meeting import Group, ask_round
 from glt_lightning.distributed.requests import CallTable
 from glt_lightning.distributed.session import Session, required, start, stop
 from glt_lightning.errors import DataError, OptionError, PeerError
+from glt_lightning.glt.folders import load_graphs
+from glt_lightning.glt.stored import StoredEdges
 from glt_lightning.options import ClusterOptions
 from glt_lightning.server.hosted import HostedServer
 from glt_lightning.server.plan import ServerPlan
@@ -26,6 +29,7 @@ from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.space import row_spaces
 from glt_lightning.transport.base import Caller, CallHandler
 from glt_lightning.transport.message import Message, read_integer
+from glt_lightning.types import EdgeType
 
 _log = logging.getLogger(__name__)
 _GROUP = "_default_server"
@@ -34,6 +38,7 @@ _PORTS = range(15000, 30000)  # below those that systems give out: a server that
 _TRIES = 100
 _CALLABLE = (
     "get_dataset_meta",
+    "get_edge_index",
     "get_edge_size",
     "get_labelled_types",
     "get_node_feature",
@@ -44,7 +49,20 @@ _CALLABLE = (
 
 
 class DistServer:
-    """What clients may call of a server with `request_server`."""
+    """What clients may call of a server with `request_server`: its methods ``get_...``.
+
+    `init_server` makes it, of a session and a group that have met, a dataset, this server's address and the addresses of all.
+
+    >>> data = glt.distributed.DistDataset()
+    >>> data.load("parts", partition_idx=[0, 1])
+    >>> glt.distributed.init_server(1, 0, data, "localhost", glt.utils.get_free_port())
+    >>> server = glt.distributed.get_server()
+    >>> server.get_dataset_meta(), server.get_node_feature(None, torch.tensor([3])).tolist()
+    ([2, 0, None, None], [[9.0, 10.0, 11.0]])
+    >>> server.get_edge_size(), server.get_edge_index()[1][:4].tolist()
+    ([10, 10], [1, 2, 2, 3])
+    >>> glt.distributed.shutdown_rpc()
+    """
 
     def __init__(
         self, session: Session, group: Group, dataset: DistDataset, address: str, addresses: list[str]
@@ -65,6 +83,7 @@ class DistServer:
         calls: dict[str, CallHandler] = {"call": CallTable(table), "left": self._client_left}
         self._hosted = HostedServer(plan, calls)
         self._reader = GraphReader.of(self._hosted.graph)
+        self._stored = StoredEdges.of(self._hosted.graph.manifest)
         self._spaces = {space.of: space for space in row_spaces(self._hosted.graph.manifest)}
 
     def close(self) -> None:
@@ -80,7 +99,9 @@ class DistServer:
     def get_dataset_meta(self) -> list[Any]:
         """[number of parts, first part of this server, node types, edge types]; the types are None in a homogeneous graph."""
         schema = self._hosted.graph.schema
-        types = (None, None) if schema.homogeneous else (list(schema.node_types), [list(e) for e in schema.edge_types])
+        types: list[Any] = [list(schema.node_types), [list(self._stored.given(e)) for e in schema.edge_types]]
+        if schema.homogeneous:
+            types = [None, None]
         return [self._dataset.num_partitions, self._dataset.partition_idx, *types]
 
     def get_node_label(self, node_type: str | None, index: Tensor) -> Tensor:
@@ -103,10 +124,30 @@ class DistServer:
     def get_edge_size(self, edge_type: Any = None, layout: str = "coo") -> list[int]:
         """[number of source nodes, number of destination nodes] of an edge type."""
         schema, counts = self._hosted.graph.schema, self._hosted.graph.manifest.num_nodes
-        found = schema.edge_types[0] if edge_type is None else tuple(edge_type)
-        if found not in schema.edge_types:
-            raise DataError(f"get_edge_size: the graph has no edge type {found!r}.")
-        return [counts[schema.node_index(found[0])], counts[schema.node_index(found[2])]]
+        _, found = self._edge_type(edge_type)
+        ends = found[::-2] if self._stored.turned else found[::2]
+        return [counts[schema.node_index(end)] for end in ends]
+
+    def get_edge_index(self, edge_type: Any = None, layout: str = "coo") -> list[Tensor]:
+        """[sources, destinations] of the edges of this server's parts, in ascending order."""
+        if layout != "coo":
+            raise DataError(f"get_edge_index: layout: expected 'coo', got {layout!r:.100}.")
+        given, _ = self._edge_type(edge_type)
+        spaces = [self._spaces[t] for t in self._hosted.graph.schema.node_types]
+        ids = [self._reader.user_ids(space, np.arange(space.num_rows)) for space in spaces]
+        mapped, parts = self._dataset.map(whole=False), self._dataset.parts
+        ends = torch.cat([load_graphs(mapped, part, ids)[given].edge_index for part in parts], dim=1)
+        ends = ends[:, torch.argsort(ends[1], stable=True)]
+        return list(ends[:, torch.argsort(ends[0], stable=True)])
+
+    def _edge_type(self, given: Any) -> tuple[EdgeType, EdgeType]:
+        """An edge type as the user names it, and as it is stored."""
+        types = self._hosted.graph.schema.edge_types
+        if given is None and len(types) == 1:
+            return self._stored.given(types[0]), types[0]
+        if given is None or len(given) != 3:
+            raise DataError(f"edge_type: expected (source, relation, destination), got {given!r:.100}.")
+        return tuple(given), self._stored.stored(tuple(given))
 
     def get_labelled_types(self) -> list[str]:
         """Node types with labels that are not in the partition."""
@@ -170,9 +211,18 @@ def init_server(
     """Serves the parts of ``dataset`` as server ``server_rank``, from now on.
 
     Server 0 listens at ``master_addr:master_port``, where servers and clients meet; each server listens at a port of its own. A
-    server that is started again with the same arguments goes on. num_clients: that it waits for in `wait_and_shutdown_server`.
-    cluster: sampler processes (``num_workers``, ``worker_devices``), deadlines, limits, security. num_rpc_threads, is_dynamic:
+    server that is started again with the same arguments goes on. num_servers: how many there are.  num_clients: that it waits
+    for in `wait_and_shutdown_server`.  request_timeout: seconds that collective calls wait.  server_group_name: of the servers.
+    cluster: sampler processes (``num_workers``, ``worker_devices``), deadlines, limits, security.  num_rpc_threads, is_dynamic:
     no effect, as clients may always come and go.
+
+    >>> data = glt.distributed.DistDataset()
+    >>> data.load("parts", partition_idx=0)
+    >>> glt.distributed.init_server(2, 0, data, "server-0", 11111, num_clients=4)  # doctest: +SKIP
+    >>> glt.distributed.init_server(2, 0, "parts", "server-0", 11111)
+    Traceback (most recent call last):
+        ...
+    glt_lightning.errors.OptionError: dataset: expected a DistDataset, got str.
     """
     if not isinstance(dataset, DistDataset):
         raise OptionError(f"dataset: expected a DistDataset, got {type(dataset).__name__}.")
@@ -197,7 +247,13 @@ def init_server(
 
 
 def get_server() -> DistServer:
-    """The server of this process. Raises `OptionError` where there is none."""
+    """The server of this process. Raises `OptionError` where there is none.
+
+    >>> glt.distributed.get_server()
+    Traceback (most recent call last):
+        ...
+    glt_lightning.errors.OptionError: get_server: this process has no context...
+    """
     served = required("get_server").served
     if not isinstance(served, DistServer):
         raise OptionError("get_server: this process is no server. Call init_server first.")
@@ -205,7 +261,13 @@ def get_server() -> DistServer:
 
 
 def wait_and_shutdown_server() -> None:
-    """Serves until all clients have called `shutdown_client`, or ended in order."""
+    """Serves until all clients have called `shutdown_client`, or ended in order.
+
+    >>> glt.distributed.wait_and_shutdown_server()
+    Traceback (most recent call last):
+        ...
+    glt_lightning.errors.OptionError: get_server: this process has no context...
+    """
     server = get_server()
     try:
         server.wait()

@@ -5,6 +5,7 @@ This is the only state of a process in the package, because GraphLearn-for-PyTor
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import multiprocessing.util
@@ -12,6 +13,7 @@ import os
 import secrets
 import socket
 import sys
+import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -26,7 +28,6 @@ from glt_lightning.transport.peer import Peer
 _log = logging.getLogger(__name__)
 _ATTEMPT_S = 1.0  # of the meeting point: who waits for it repeats the question anyway
 _CALL_S = 180.0
-_LEAVE_S = 30.0  # for the other processes to end their loaders, at the end of this one
 
 
 class Closeable(Protocol):
@@ -125,7 +126,7 @@ class Session:
                 then.callback(each.close)
             if group is not None and not failed and not self.context.is_server():  # servers end when clients have
                 try:
-                    group.exchange("leaving", _LEAVE_S)
+                    group.exchange("leaving", self.timeout_s)
                 except PeerError as error:
                     _log.warning("%s ends without waiting for the others: %s", self.name, error)
         self.opened.clear()
@@ -155,7 +156,10 @@ def start(context: DistContext, cluster: ClusterOptions | None, timeout_s: float
     stop()
     session = Session(context, cluster or ClusterOptions(), float(timeout_s))
     _current.append(session)
-    # not atexit, to which processes that multiprocessing forks do not come
+    # Exit handlers run in reverse order. Those of weakref, which the first line registers, end the servers through which this
+    # process still has to talk to the others. Processes that multiprocessing forks come to its handlers alone.
+    weakref.finalize(session, bool)
+    atexit.register(_at_exit, session)
     multiprocessing.util.Finalize(None, _at_exit, args=(session,), exitpriority=20)
     return session
 
@@ -180,7 +184,15 @@ def stop(*, failed: bool = False) -> None:
 
 
 def get_context() -> DistContext | None:
-    """The context of this process, or None."""
+    """The context of this process, or None.
+
+    >>> glt.distributed.init_worker_group(1, 0, "trainers")
+    >>> glt.distributed.get_context().worker_name
+    'trainers_0'
+    >>> glt.distributed.shutdown_rpc()
+    >>> glt.distributed.get_context() is None
+    True
+    """
     return _current[-1].context if _current else None
 
 

@@ -33,7 +33,16 @@ class FeaturePartitionData(NamedTuple):
     cache_ids: Tensor | None = None
 
 
-class GLTPartitionBook:
+class PartitionBook:
+    """Tells the part of ids. offset: the first id."""
+
+    offset = 0
+
+    def __getitem__(self, ids: Any) -> Tensor:
+        raise NotImplementedError
+
+
+class GLTPartitionBook(PartitionBook):
     """The part of each id. parts: int64 [N]."""
 
     def __init__(self, parts: Any) -> None:
@@ -46,7 +55,7 @@ class GLTPartitionBook:
         return len(self.parts)
 
 
-class RangePartitionBook:
+class RangePartitionBook(PartitionBook):
     """The same where every part owns one range of ids. partition_ranges: (first, one behind the last) of each part, which follow
     each other.  partition_idx: the part of this process."""
 
@@ -90,6 +99,11 @@ def load_partition(
     return found
 
 
+def load_graphs(partition: LocalPartition, part: int, ids: list[np.ndarray]) -> dict[EdgeType, GraphPartitionData]:
+    """The edges of a mapped part, by the user's edge types. ids: the user's ids of all nodes, by node type."""
+    return _Reading(partition, part, torch.device("cpu"), ids).graphs()
+
+
 def cat_feature_cache(
     partition_idx: int, feat_pdata: FeaturePartitionData, feat_pb: Any
 ) -> tuple[float, Tensor, Tensor, Any]:
@@ -111,26 +125,32 @@ def cat_feature_cache(
 class _Reading:
     """One part of a folder."""
 
-    def __init__(self, partition: LocalPartition, part: int, device: torch.device) -> None:
+    def __init__(
+        self, partition: LocalPartition, part: int, device: torch.device, ids: list[np.ndarray] | None = None
+    ) -> None:
         manifest = partition.manifest
         if not 0 <= part < manifest.num_parts:
             raise OptionError(f"partition_idx: expected 0 to {manifest.num_parts - 1}, got {part}.")
         self._partition, self._manifest, self._part, self._device = partition, manifest, part, device
-        turned = manifest.made_by.get("edge_assign_strategy") == "by_src"
-        self._stored = StoredEdges(manifest, "out" if turned else "in")
-        self._ids = [np.concatenate(partition.user_ids_by_part(t)) for t in range(len(manifest.schema.node_types))]
+        self._stored = StoredEdges.of(manifest)
+        self._ids = ids or [
+            np.concatenate(partition.user_ids_by_part(t)) for t in range(len(manifest.schema.node_types))
+        ]
 
     def tuple(self) -> tuple[int, int, Any, Any, Any, Any, Any]:
         schema = self._manifest.schema
         nodes = {t: self._node_features(i) for i, t in enumerate(schema.node_types)}
         edges = {self._stored.given(e): self._edge_features(r) for r, e in enumerate(schema.edge_types)}
-        graphs = {self._stored.given(e): self._graph(r, e) for r, e in enumerate(schema.edge_types)}
+        graphs = self.graphs()
         node_pb = {t: self._parts_of_nodes(i) for i, t in enumerate(schema.node_types)}
         edge_pb = {self._stored.given(e): self._parts_of_edges(r) for r, e in enumerate(schema.edge_types)}
         found: list[Any] = [graphs, _given(nodes), _given(edges), node_pb, edge_pb]
         if schema.homogeneous:
             found = [None if each is None else next(iter(each.values())) for each in found]
         return self._manifest.num_parts, self._part, found[0], found[1], found[2], found[3], found[4]
+
+    def graphs(self) -> dict[EdgeType, GraphPartitionData]:
+        return {self._stored.given(e): self._graph(r, e) for r, e in enumerate(self._manifest.schema.edge_types)}
 
     def _array(self, path: str) -> np.ndarray:
         return self._partition._open(path)

@@ -5,17 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from glt_lightning.errors import OptionError
 from glt_lightning.glt.fields import GLTFields
 from glt_lightning.glt.given import read_seeds
 from glt_lightning.glt.stored import StoredEdges
-from glt_lightning.loader import DistNeighborLoader, LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import DistNeighborLoader, LinkSpec, LoaderContext, LoaderSpec, layers
+from glt_lightning.types import EDGE
 
 WEIGHTS = "edge_weight"
+
+
+class EdgeIndex(NamedTuple):
+    """A layer as PyG's first loaders gave it. e_id: ids of the edges.  size: (number of sources, number of destinations)."""
+
+    edge_index: Tensor
+    e_id: Tensor
+    size: tuple[int, int]
+
+
+def as_pyg_v1(batch: Any, edge_ids: Any = None) -> tuple[int, Tensor, list[EdgeIndex]]:
+    """(batch_size, n_id, layers, the widest first). edge_ids: as of `GLTFields`."""
+    adjs = []
+    for layer in layers(batch):
+        ids = layer.edata["_ID"]
+        sources, destinations = layer.size
+        adjs.append(
+            EdgeIndex(
+                layer.edge_index, ids if edge_ids is None else edge_ids(EDGE, ids), (int(sources), int(destinations))
+            )
+        )
+    return batch.batch_size, batch.n_id, adjs
 
 
 class GLTLoader:

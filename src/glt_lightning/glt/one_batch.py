@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from glt_lightning.errors import OptionError
 from glt_lightning.glt.dataset import Dataset
 from glt_lightning.glt.graph import Graph
 from glt_lightning.glt.links import link_spec
-from glt_lightning.glt.loading import WEIGHTS, stored_edges
+from glt_lightning.glt.loading import WEIGHTS, EdgeIndex, as_pyg_v1, stored_edges
 from glt_lightning.glt.sampled import (
     EdgeSamplerInput,
     HeteroSamplerOutput,
+    NeighborOutput,
     NodeSamplerInput,
     SamplerOutput,
     output_of,
@@ -23,6 +25,7 @@ from glt_lightning.glt.sampled import (
 from glt_lightning.glt.stored import StoredEdges
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
+from glt_lightning.partition.sources.tensors import reverse_edge_type
 from glt_lightning.types import EdgeType
 
 
@@ -50,8 +53,7 @@ class OneBatch:
     def of_edges(self, inputs: EdgeSamplerInput, num_neighbors: Any) -> SamplerOutput | HeteroSamplerOutput:
         with self._context() as context:
             stored: StoredEdges = stored_edges(context, self._dataset.edge_dir)
-            ends = torch.stack([inputs.row, inputs.col])
-            edges = ends if inputs.input_type is None else (inputs.input_type, ends)
+            edges = inputs.ends if inputs.input_type is None else (inputs.input_type, inputs.ends)
             spec, _ = link_spec(stored, self._name(), edges, inputs.label, inputs.neg_sampling)
             fanouts = stored.fanouts(_given(num_neighbors))
             spec = replace(
@@ -63,6 +65,31 @@ class OneBatch:
             ):  # a sampler gives sources first, and its loaders swap
                 found.metadata["edge_label_index"] = found.metadata["edge_label_index"].flip(0)
             return found
+
+    def one_hop(self, seeds: Tensor, count: int, edge_type: EdgeType | None) -> NeighborOutput:
+        distinct, place = seeds.unique(return_inverse=True)
+        near = None if edge_type is None else edge_type[0 if self._dataset.edge_dir == "out" else 2]
+        hops = [count] if edge_type is None else {edge_type: [count]}
+        found = self.of_nodes(NodeSamplerInput(distinct, near), hops)
+        if isinstance(found, HeteroSamplerOutput):
+            assert edge_type is not None
+            stored = reverse_edge_type(edge_type) if self._dataset.edge_dir == "out" else edge_type
+            node, row, col = found.node.get(stored[0], seeds[:0]), found.row[stored], found.col[stored]
+            edge = None if found.edge is None else found.edge[stored]
+        else:
+            node, row, col, edge = found.node, found.row, found.col, found.edge
+        counts = torch.bincount(col, minlength=len(distinct))
+        first = counts.cumsum(0) - counts
+        of_seed = counts[place]
+        within = torch.arange(int(of_seed.sum())) - torch.repeat_interleave(of_seed.cumsum(0) - of_seed, of_seed)
+        at = torch.argsort(col, stable=True)[torch.repeat_interleave(first[place], of_seed) + within]
+        return NeighborOutput(node[row[at]], of_seed, None if edge is None else edge[at])
+
+    def pyg_v1(self, ids: Tensor, num_neighbors: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
+        with self._context() as context:
+            stored = stored_edges(context, self._dataset.edge_dir)
+            spec = self._spec(NodeSamplerInput(ids), stored.fanouts(_given(num_neighbors)))
+            return as_pyg_v1(next(iter(context.make_loader(spec))), self._dataset.fields().edge_ids)
 
     def subgraph(self, inputs: NodeSamplerInput, num_neighbors: Any) -> SamplerOutput:
         with self._context() as context:

@@ -13,8 +13,15 @@ from torch import Tensor
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.glt.device import usable_device
 from glt_lightning.glt.graph import EdgeDir, Graph
+from glt_lightning.glt.loading import EdgeIndex
 from glt_lightning.glt.one_batch import OneBatch
-from glt_lightning.glt.sampled import EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
+from glt_lightning.glt.sampled import (
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NeighborOutput,
+    NodeSamplerInput,
+    SamplerOutput,
+)
 from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.options import Fanouts
 from glt_lightning.partition.build.degrees import Degrees
@@ -83,20 +90,32 @@ class NeighborSampler:
             self._graphs[self._sampled(edge_type)] = each
         on_cpu = all(each.mode == "CPU" for each in self._graphs.values())
         self._wanted = device if device is not None else "cpu" if on_cpu else "cuda"
-        self._given, self._num_neighbors, self._with_weight = graph, num_neighbors, with_weight
+        self.graph, self.num_neighbors, self.with_edge, self.with_weight = graph, num_neighbors, with_edge, with_weight
+        self.seed = seed
         self._draws = OneBatch(graph, edge_dir, with_edge, with_weight, seed)
+        self._layers = OneBatch(graph, edge_dir, True, with_weight, seed)
 
     def sample_from_nodes(self, inputs: Any) -> SamplerOutput | HeteroSamplerOutput:
         """inputs: a `NodeSamplerInput`, ids [S], or (node type, ids)."""
-        return self._draws.of_nodes(NodeSamplerInput.of(inputs), self._num_neighbors)
+        return self._draws.of_nodes(NodeSamplerInput.of(inputs), self.num_neighbors)
 
     def sample_from_edges(self, inputs: EdgeSamplerInput) -> SamplerOutput | HeteroSamplerOutput:
         """``metadata`` has the positions of the given edges and of negatives, as batches of edges do."""
-        return self._draws.of_edges(inputs, self._num_neighbors)
+        return self._draws.of_edges(inputs, self.num_neighbors)
+
+    def sample_one_hop(self, input_seeds: Any, req_num: int, etype: EdgeType | None = None) -> NeighborOutput:
+        """``req_num`` neighbours of each of ``input_seeds``, [S]; -1: all.  etype: over which edges, in a heterogeneous graph."""
+        if self._hetero == (etype is None):
+            raise OptionError("sample_one_hop: etype: give the edge type of a heterogeneous graph, and of no other.")
+        return self._draws.one_hop(torch.as_tensor(input_seeds), req_num, etype)
+
+    def sample_pyg_v1(self, ids: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
+        """(batch_size, n_id, layers as (edge_index, e_id, size), the widest first) around ``ids``."""
+        return self._layers.pyg_v1(torch.as_tensor(ids), self.num_neighbors)
 
     def subgraph(self, inputs: Any) -> SamplerOutput:
         """All edges among the seeds and what ``num_neighbors`` draws; ``metadata`` are the positions of the seeds."""
-        return self._draws.subgraph(NodeSamplerInput.of(inputs), self._num_neighbors)
+        return self._draws.subgraph(NodeSamplerInput.of(inputs), self.num_neighbors)
 
     @property
     def _device(self) -> str:
@@ -104,7 +123,7 @@ class NeighborSampler:
 
     @property
     def _fanouts(self) -> Fanouts:
-        given: Fanouts = self._num_neighbors
+        given: Fanouts = self.num_neighbors
         if isinstance(given, Mapping):
             return {edge_type_str(self._sampled(_parsed(e))): k for e, k in given.items()}
         return given
@@ -118,7 +137,7 @@ class NeighborSampler:
         batch_size: seeds of a batch, drawn from ``inputs``; None: all of them are one batch, as
             GraphLearn-for-PyTorch has it. Frequently read nodes then come near 1 and are hard to tell apart.
         """
-        if self._with_weight:
+        if self.with_weight:
             raise OptionError(
                 "sample_prob: neighbours are drawn uniformly here. Make a sampler without with_weight for it."
             )

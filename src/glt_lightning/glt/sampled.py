@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from glt_lightning.errors import OptionError
 from glt_lightning.types import EdgeType, NodeType
+
+
+class NeighborOutput(NamedTuple):
+    """One hop. nbr: neighbours of one seed after the other.  nbr_num: how many of each seed.  edge: ids, or None."""
+
+    nbr: Tensor
+    nbr_num: Tensor
+    edge: Tensor | None
 
 
 class NodeSamplerInput:
@@ -47,6 +55,11 @@ class EdgeSamplerInput:
 
     def __len__(self) -> int:
         return self.row.numel()
+
+    @property
+    def ends(self) -> Tensor:
+        """[2, S]."""
+        return torch.stack([self.row, self.col])
 
     def __getitem__(self, index: Any) -> EdgeSamplerInput:
         index = torch.as_tensor(index)

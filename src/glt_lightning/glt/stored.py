@@ -33,6 +33,11 @@ class StoredEdges:
                 f"that, or partition again with edge_assign_strategy={'by_dst' if self.turned else 'by_src'!r}."
             )
 
+    @classmethod
+    def of(cls, manifest: Manifest) -> StoredEdges:
+        """With the ``edge_dir`` of the partition."""
+        return cls(manifest, "out" if manifest.made_by.get(EDGE_ASSIGN) == "by_src" else "in")
+
     def stored(self, edge_type: EdgeType | str) -> EdgeType:
         """The edge type under which a user's edges are stored. Raises `OptionError` for one that there is not."""
         if isinstance(edge_type, str):

@@ -8,19 +8,37 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from glt_lightning.glt.folders import (
-    FeaturePartitionData as FeaturePartitionData,
-    GraphPartitionData as GraphPartitionData,
-)
-from glt_lightning.glt.given import Split as Split
-from glt_lightning.partition.sources.tensors import reverse_edge_type as reverse_edge_type
-from glt_lightning.types import EdgeType as EdgeType, NodeType as NodeType, edge_type_str
+from glt_lightning.glt.folders import FeaturePartitionData, GraphPartitionData, PartitionBook
+from glt_lightning.glt.given import Split
+from glt_lightning.partition.sources.tensors import reverse_edge_type
+from glt_lightning.types import EdgeType, NodeType, edge_type_str
+
+__all__ = [
+    "EdgeType",
+    "FeaturePartitionData",
+    "GraphPartitionData",
+    "HeteroEdgePartitionDict",
+    "HeteroNodePartitionDict",
+    "InputEdges",
+    "InputNodes",
+    "NodeIndex",
+    "NodeLabel",
+    "NodeType",
+    "NumNeighbors",
+    "PartitionBook",
+    "Split",
+    "TensorDataType",
+    "as_str",
+    "reverse_edge_type",
+]
 
 TensorDataType: TypeAlias = Tensor | np.ndarray
 NodeLabel: TypeAlias = TensorDataType | Mapping[NodeType, TensorDataType]
 NodeIndex: TypeAlias = TensorDataType | Mapping[NodeType, TensorDataType]
 InputNodes: TypeAlias = Tensor | NodeType | tuple[NodeType, Tensor]
 InputEdges: TypeAlias = Tensor | EdgeType | tuple[EdgeType, Tensor]
+HeteroNodePartitionDict: TypeAlias = dict[NodeType, PartitionBook]
+HeteroEdgePartitionDict: TypeAlias = dict[EdgeType, PartitionBook]
 NumNeighbors: TypeAlias = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 
 

@@ -14,8 +14,32 @@ import torch
 from torch import Tensor
 
 from glt_lightning.errors import DataError
+from glt_lightning.glt.device import usable_device
 from glt_lightning.glt.graph import Topology
 from glt_lightning.options import parse_bytes
+
+__all__ = [
+    "assign_device",
+    "convert_to_tensor",
+    "coo_to_csc",
+    "coo_to_csr",
+    "count_dict",
+    "ensure_device",
+    "ensure_dir",
+    "get_available_device",
+    "get_free_port",
+    "id2idx",
+    "index_select",
+    "load_ckpt",
+    "merge_dict",
+    "parse_size",
+    "ptr2ind",
+    "save_ckpt",
+    "seed_everything",
+    "share_memory",
+    "squeeze",
+    "tensor_equal_with_device",
+]
 
 
 def ensure_dir(path: str | os.PathLike[str]) -> None:
@@ -84,6 +108,47 @@ def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
     if isinstance(data, Mapping):
         return {key: convert_to_tensor(each, dtype) for key, each in data.items()}
     return None if data is None else torch.as_tensor(data, dtype=dtype)
+
+
+def index_select(data: Any, index: Any) -> Any:
+    """``data[index]`` of arrays, also in dictionaries, lists and tuples of them; None stays."""
+    if isinstance(data, Mapping):
+        return {key: index_select(each, index) for key, each in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)(index_select(each, index) for each in data)
+    return None if data is None else data[index]
+
+
+def share_memory(data: Any) -> Any:
+    """The tensors, in memory that processes share; also in dictionaries and lists."""
+    if isinstance(data, Mapping):
+        return {key: share_memory(each) for key, each in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)(share_memory(each) for each in data)
+    return data.share_memory_() if isinstance(data, Tensor) else data
+
+
+def squeeze(data: Any) -> Any:
+    """Tensors without dimensions of length 1; also in dictionaries."""
+    if isinstance(data, Mapping):
+        return {key: squeeze(each) for key, each in data.items()}
+    return None if data is None else convert_to_tensor(data).squeeze()
+
+
+def get_available_device(device: Any = None) -> torch.device:
+    """``device``, or a GPU, or the CPU where there is none."""
+    return torch.device(usable_device("cuda" if device is None and torch.cuda.is_available() else device or "cpu"))
+
+
+def ensure_device(device: torch.device) -> None:
+    """Makes a GPU the current one."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def assign_device() -> torch.device:
+    """The current GPU, or the CPU where there is none."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def merge_dict(in_dict: Mapping[Any, Any], out_dict: dict[Any, list[Any]]) -> None:

@@ -13,10 +13,14 @@ from glt_lightning.loader.subgraph_loader import DistSubGraphLoader
 
 if TYPE_CHECKING:
     from glt_lightning.glt.loaders import (
+        LinkLoader as LinkLoader,
         LinkNeighborLoader as LinkNeighborLoader,
         NeighborLoader as NeighborLoader,
+        NodeLoader as NodeLoader,
         SubGraphLoader as SubGraphLoader,
+        get_edge_label_index as get_edge_label_index,
     )
+    from glt_lightning.glt.transform import to_data as to_data, to_hetero_data as to_hetero_data
 
 __all__ = [
     "DistLinkNeighborLoader",
@@ -32,6 +36,16 @@ __all__ = [
 ]
 
 # GLT's loaders of one machine
+_LOADERS = (
+    "LinkLoader",
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "NodeLoader",
+    "SubGraphLoader",
+    "get_edge_label_index",
+)
 __getattr__ = lazy_names(
-    __name__, dict.fromkeys(("LinkNeighborLoader", "NeighborLoader", "SubGraphLoader"), "glt_lightning.glt.loaders")
+    __name__,
+    dict.fromkeys(_LOADERS, "glt_lightning.glt.loaders")
+    | dict.fromkeys(("to_data", "to_hetero_data"), "glt_lightning.glt.transform"),
 )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         FeaturePartitionData as FeaturePartitionData,
         GLTPartitionBook as GLTPartitionBook,
         GraphPartitionData as GraphPartitionData,
+        PartitionBook as PartitionBook,
         RangePartitionBook as RangePartitionBook,
         cat_feature_cache as cat_feature_cache,
         load_partition as load_partition,
@@ -48,10 +49,16 @@ __all__ = [
 ]
 
 _PARTITIONERS = ("MetisPartitioner", "PartitionerBase", "RandomPartitioner", "StreamingPartitioner")
-_FOLDERS = ("FeaturePartitionData", "GLTPartitionBook", "GraphPartitionData", "RangePartitionBook")
+_FOLDERS = ("FeaturePartitionData", "GLTPartitionBook", "GraphPartitionData", "PartitionBook", "RangePartitionBook")
+_STAGES = (
+    "{name}: a part is written once, with its features. Give them to a partitioner, or to partition_parts, which writes the "
+    "parts that a host needs."
+)
+_WRITERS = ("build_partition_feature", "save_edge_pb", "save_feature_partition", "save_graph_partition", "save_node_pb")
 __getattr__ = lazy_names(
     __name__,
     dict.fromkeys(_PARTITIONERS, "glt_lightning.glt.partitioners")
     | dict.fromkeys((*_FOLDERS, "cat_feature_cache", "load_partition"), "glt_lightning.glt.folders")
     | {"FrequencyPartitioner": "glt_lightning.glt.frequency"},
+    dict.fromkeys(_WRITERS, _STAGES),
 )

@@ -14,10 +14,12 @@ from glt_lightning.sampler.sample import Draft, Sample
 
 if TYPE_CHECKING:
     from glt_lightning.glt.given import NegativeSampling as NegativeSampling
+    from glt_lightning.glt.negatives import RandomNegativeSampler as RandomNegativeSampler
     from glt_lightning.glt.sample_prob import NeighborSampler
     from glt_lightning.glt.sampled import (
         EdgeSamplerInput as EdgeSamplerInput,
         HeteroSamplerOutput as HeteroSamplerOutput,
+        NeighborOutput as NeighborOutput,
         NodeSamplerInput as NodeSamplerInput,
         SamplerOutput as SamplerOutput,
     )
@@ -35,13 +37,15 @@ __all__ = [
     "pick_uniform",
 ]
 
-_SAMPLED = ("EdgeSamplerInput", "HeteroSamplerOutput", "NodeSamplerInput", "SamplerOutput")
+_SEEDS = "{name}: loaders of clients take ids, paths of tensors or a Split as input_nodes."
+_SAMPLED = ("EdgeSamplerInput", "HeteroSamplerOutput", "NeighborOutput", "NodeSamplerInput", "SamplerOutput")
 __getattr__ = lazy_names(
     __name__,
     {
         "NegativeSampling": "glt_lightning.glt.given",
         "NeighborSampler": "glt_lightning.glt.sample_prob",
+        "RandomNegativeSampler": "glt_lightning.glt.negatives",
         **dict.fromkeys(_SAMPLED, "glt_lightning.glt.sampled"),
     },
-    {"RandomNegativeSampler": "{name}: give NeighborSampler.sample_from_edges edges with a NegativeSampling."},
+    dict.fromkeys(("RemoteNodePathSamplerInput", "RemoteNodeSplitSamplerInput", "RemoteSamplerInput"), _SEEDS),
 )

@@ -1,0 +1,3 @@
+"""GraphLearn-for-PyTorch's `typing`, under the name from which its scripts import it."""
+
+from glt_lightning.glt.typing import *  # noqa: F403
