@@ -10,7 +10,7 @@ import pytest
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.inference.neighbours import nearest
-from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, file_name, write_manifest
+from glt_lightning.lightning.callbacks.prediction_files import MANIFEST, PredictionFile, file_name, manifest_text
 from glt_lightning.lightning.cli.command_line import main
 
 ROWS = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
@@ -22,7 +22,7 @@ def written(tmp_path: Path) -> str:
     file = PredictionFile(tmp_path, {})
     file.write({"n_id": np.arange(300), "id": ids, "embedding": ROWS})
     file.publish(tmp_path / file_name(0))
-    write_manifest(tmp_path, {file_name(0): 300}, {})
+    (tmp_path / MANIFEST).write_bytes(manifest_text({file_name(0): 300}, {}))
     return str(tmp_path)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec  # type: ignore[import-untyped]
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
@@ -17,6 +19,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor, predict_layerwise, read_embeddings
 from glt_lightning.errors import DataError, OptionError
+from glt_lightning.lightning.callbacks.prediction_places import StorePlace
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
 
@@ -231,10 +234,43 @@ def test_refusals(make_data: MakeData, make_model: Any, make_trainer: Any, tmp_p
     refused(Holding(PyGSAGE(WIDTH, 8, 2, 3, norm=GraphNorm(8))), "GraphNorm averages over all nodes of a batch")
     refused(Holding(nn.Linear(2, 2)), "Holding offers no layers. Expected num_layers and layer")
     refused(make_model(), "limit_predict_batches and fast_dev_run would leave out nodes", limit_predict_batches=1)
-    with pytest.raises(OptionError, match=r"out: expected a folder, got the URL 's3://bucket/emb'"):
-        predict_layerwise(make_trainer(), make_model(), make_data(), "s3://bucket/emb")
+    with pytest.raises(OptionError, match=r"nowhere://bucket/emb: it cannot be opened \(.*nowhere"):
+        predict_layerwise(make_trainer(), make_model(), make_data(), "nowhere://bucket/emb")
     with pytest.raises(OptionError, match=r"layerwise.batch_size: expected an integer >= 1, got 0"):
         predict_layerwise(make_trainer(), make_model(), make_data(), tmp_path / "emb", options={"batch_size": 0})
+
+
+def test_an_object_store_has_all_or_what_it_had(make_data: MakeData, make_model: Any, make_trainer: Any) -> None:
+    url, data, store = "memory://bucket/emb", make_data(), fsspec.filesystem("memory")
+    for module in (make_model(hidden_channels=4), make_model()):
+        predict_layerwise(make_trainer(), module, data, url)
+        found = read_embeddings(url)
+        assert found["n_id"].tolist() == list(range(NODES))
+        assert sorted(p.rsplit("/")[-1][:4] for p in store.ls("/bucket/emb", detail=False)) == ["_man", "rank"]
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("the bucket is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StorePlace, "complete", refuse)
+        with pytest.raises(RuntimeError, match="the bucket is full"):
+            predict_layerwise(make_trainer(), make_model(hidden_channels=4), data, url)
+    assert len(store.ls("/bucket/emb", detail=False)) == 2
+    np.testing.assert_array_equal(read_embeddings(url)["embedding"], found["embedding"])
+    with pytest.raises(DataError, match=r"memory://bucket/other/_manifest.json: not a valid predictions manifest"):
+        read_embeddings("memory://bucket/other")
+    store.rm("/bucket", recursive=True)
+
+
+def test_others_read_the_folder(make_data: MakeData, make_model: Any, embed: Any, tmp_path: Path) -> None:
+    """pandas, and DuckDB as SQL."""
+    found = embed(make_model(), make_data())
+    frame = pd.read_parquet(tmp_path / "emb")
+    np.testing.assert_array_equal(np.stack(frame.sort_values("n_id")["embedding"]), found["embedding"])
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed; it is in the extra test")
+    query = f"SELECT n_id, embedding[1] FROM '{tmp_path}/emb/*.parquet' WHERE pred = {found['pred'][3]} ORDER BY n_id"
+    rows = [row for row in duckdb.sql(query).fetchall() if row[0] == 3]
+    assert rows == [(3, pytest.approx(float(found["embedding"][3, 0])))]
 
 
 def test_weights_come_from_the_checkpoint(

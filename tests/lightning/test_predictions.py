@@ -17,7 +17,7 @@ from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
 from glt_lightning.errors import DataError, PeerError, WriteError
 from glt_lightning.lightning import read_predictions
 from glt_lightning.lightning.callbacks import prediction_rows
-from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, file_name, write_manifest
+from glt_lightning.lightning.callbacks.prediction_files import MANIFEST, PredictionFile, file_name, manifest_text
 from glt_lightning.lightning.cli.command_line import main
 from tests.helpers.disks import SIZE, full_soon
 from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
@@ -97,7 +97,8 @@ def test_full_disk_leaves_the_earlier_predictions(make_data, make_model, make_tr
 def test_failure_of_another_rank_ends_this_one_too(
     make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([[str(tmp_path / "out")], ["", ""], ["", ""], ["", "out: the disk is full"]])
+    token = f"1234 {tmp_path / 'out'}"
+    answers = iter([[token], ["", ""], ["", ""], ["", ""], ["", "out: the disk is full"]])
     monkeypatch.setattr(
         "glt_lightning.lightning.callbacks.predictions.gather_text_of", lambda trainer, text: next(answers)
     )
@@ -222,7 +223,7 @@ def test_files_of_earlier_releases_are_read(tmp_path: Path) -> None:
 
 def test_a_fifo_among_the_files_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank0.parquet")
-    write_manifest(tmp_path, {"rank0.parquet": 1}, {})
+    (tmp_path / MANIFEST).write_bytes(manifest_text({"rank0.parquet": 1}, {}))
     with pytest.raises(DataError, match=r"rank0\.parquet: .*not a regular file"):
         read_predictions(tmp_path)
 
@@ -239,7 +240,7 @@ def test_every_kind_of_column_comes_back(tmp_path: Path) -> None:
     file = PredictionFile(tmp_path, {"graph": "abc"})
     file.write(rows)
     file.publish(tmp_path / "rank0.parquet")
-    write_manifest(tmp_path, {"rank0.parquet": file.num_rows}, {})
+    (tmp_path / MANIFEST).write_bytes(manifest_text({"rank0.parquet": file.num_rows}, {}))
     schema = pq.read_schema(tmp_path / "rank0.parquet")
     assert schema.metadata == {b"glt_lightning.graph": b"abc"}
     assert str(schema.field("half").type) == "fixed_size_list<element: halffloat>[4]"
@@ -255,7 +256,7 @@ def test_every_kind_of_column_comes_back(tmp_path: Path) -> None:
     (tmp_path / "rank0.parquet").rename(tmp_path / "gone")
     with pytest.raises(DataError, match=r"rank0.parquet: cannot be read as Parquet .* Predict again"):
         read_predictions(tmp_path)
-    write_manifest(tmp_path, {"gone": 4}, {})
+    (tmp_path / MANIFEST).write_bytes(manifest_text({"gone": 4}, {}))
     with pytest.raises(DataError, match=r"gone: has 3 rows, the manifest says 4"):
         read_predictions(tmp_path)
 
@@ -293,7 +294,7 @@ def test_names_of_classes_that_one_rank_cannot_give_are_left_out(tmp_path: Path,
         rows = {"n_id": np.array([3 - rank]), "pred": np.array([1 if named else 9])}
         file.write(rows | ({"class": np.array(["b"], dtype=object)} if named else {}))
         file.publish(tmp_path / file_name(rank))
-    write_manifest(tmp_path, {file_name(rank): 1 for rank in range(2)}, {})
+    (tmp_path / MANIFEST).write_bytes(manifest_text({file_name(rank): 1 for rank in range(2)}, {}))
     found = read_predictions(tmp_path)
     assert sorted(found) == ["n_id", "pred"]
     assert found["n_id"].tolist() == [2, 3]

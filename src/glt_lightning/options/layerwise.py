@@ -24,7 +24,8 @@ class LayerwiseOptions:
         dtype: How the outputs of layers are kept and written: ``float32``, ``float16`` or ``float64``.
         memory: Bytes of memory that the outputs of layers may take on a host, such as ``"20GB"``; more of them lie in files
             of ``scratch``. ``auto``: half of the host's memory.
-        scratch: The folder of these files, which have no names and end with the run. ``None``: where the output is written.
+        scratch: The folder of these files, which have no names and end with the run. ``None``: where the output is
+            written; beside a URL, and for evaluation, the folder of temporary files.
         self_check: Number of nodes of which the outputs are compared with those of the module's own forward pass before the
             first layer; 0: none.
         wait_s: How long a rank that others wait for may show no progress.

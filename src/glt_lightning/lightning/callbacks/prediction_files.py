@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from glt_lightning.data.regular_file import open_regular, parse_json
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, GLTError
 
 KEY = "n_id"
 MANIFEST = "_manifest.json"  # pyarrow, pandas and Spark skip such names when they read a folder of Parquet files
@@ -30,8 +30,19 @@ _SHAPE = b"shape"  # of a row with more than one dimension
 Column = np.ndarray | list[list[str]]
 
 
-def file_name(rank: int) -> str:
+def file_name(rank: int | str) -> str:
     return f"rank{rank}.parquet"
+
+
+def open_store(url: str, refused: type[GLTError]) -> tuple[Any, str]:
+    """(file system of fsspec, path of the folder in it). Raises ``refused`` for a URL that cannot be opened."""
+    import fsspec  # type: ignore[import-untyped]  # a requirement of torch and Lightning
+
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url.rstrip("/"))
+    except (ValueError, ImportError) as error:
+        raise refused(f"{url}: it cannot be opened ({error}).") from None
+    return found
 
 
 class PredictionFile:
@@ -69,11 +80,18 @@ class PredictionFile:
 
     def publish(self, path: Path) -> None:
         """Completes the file and gives it a name."""
+        with self.completed() as stream:
+            _give_name(stream, path)
+
+    @contextlib.contextmanager
+    def completed(self) -> Iterator[IO[bytes]]:
+        """The whole file, from its beginning; afterwards it is closed."""
         if self._writer is None:
             self.write({})  # a rank that was given no batch
         self._writer.close()
         self._stream.flush()
-        _give_name(self._stream, path)
+        self._stream.seek(0)
+        yield self._stream
         self.close()
 
     def close(self) -> None:
@@ -112,10 +130,10 @@ def _to_table(rows: Mapping[str, Column], facts: Mapping[str, str]) -> pa.Table:
     return pa.table(list(arrays.values()), schema=schema)
 
 
-def write_manifest(folder: Path, files: Mapping[str, int], facts: Mapping[str, Any]) -> None:
-    """``files``: name -> number of rows."""
+def manifest_text(files: Mapping[str, int], facts: Mapping[str, Any]) -> bytes:
+    """The manifest. files: name -> number of rows."""
     about = {"format": _FORMAT, "version": _VERSION, "files": dict(files), **facts}
-    (folder / MANIFEST).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
@@ -124,7 +142,7 @@ def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
     Text is arrays of objects that are ``str``. The ``.npz`` files of earlier releases are read, too.
 
     Args:
-        path: The folder.
+        path: The folder, or a URL of fsspec.
 
     Raises:
         DataError: If files are missing or damaged.
@@ -136,10 +154,7 @@ def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
         >>> {name: rows.shape for name, rows in predictions.items()}
         {'n_id': (10,), 'pred': (10,), 'logits': (10, 2)}
     """
-    folder = Path(path)
-    place = next((folder / name for name in (MANIFEST, _OLD_MANIFEST) if (folder / name).exists()), None)
-    parts = _read_npz(folder) if place is None else _read_parquet(place)
-    parts = [part for part in parts if part]
+    parts = [part for part in (_read_store(str(path)) if "://" in str(path) else _read_folder(Path(path))) if part]
     if not parts:
         return {}
     # names of classes are missing in the file of a rank with a prediction that is none of them
@@ -149,21 +164,48 @@ def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
     return {name: rows[order] for name, rows in merged.items()}
 
 
-def _read_parquet(place: Path) -> list[dict[str, np.ndarray]]:
+_Open = Callable[[str], Any]  # a file of the folder, by its name
+
+
+def _read_folder(folder: Path) -> list[dict[str, np.ndarray]]:
+    manifest = next((name for name in (MANIFEST, _OLD_MANIFEST) if (folder / name).exists()), None)
+    return (
+        _read_npz(folder)
+        if manifest is None
+        else _read_parquet(f"{folder}", manifest, lambda n: open_regular(folder / n))
+    )
+
+
+def _read_store(url: str) -> list[dict[str, np.ndarray]]:
+    store, folder = open_store(url, DataError)
+
+    def opened(name: str) -> Any:
+        try:
+            return store.open(f"{folder}/{name}", "rb")
+        except OSError:
+            raise
+        except Exception as error:  # each store has its own: of its network, its credentials, its client
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+    return _read_parquet(url.rstrip("/"), MANIFEST, opened)
+
+
+def _read_parquet(folder: str, manifest: str, opened: _Open) -> list[dict[str, np.ndarray]]:
     try:
-        with open_regular(place) as stream:
+        with opened(manifest) as stream:
             about: Any = parse_json(stream.read())
         if about["format"] != _FORMAT or about["version"] != _VERSION:
             raise ValueError(f"format {about['format']!r}, version {about['version']!r}")
         listed = {str(name): int(count) for name, count in about["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{place}: not a valid predictions manifest ({error}). Predict again.") from None
-    return [_read_file(place.parent / Path(name).name, count) for name, count in sorted(listed.items())]
+        raise DataError(f"{folder}/{manifest}: not a valid predictions manifest ({error}). Predict again.") from None
+    return [_read_file(folder, Path(name).name, count, opened) for name, count in sorted(listed.items())]
 
 
-def _read_file(path: Path, count: int) -> dict[str, np.ndarray]:
+def _read_file(folder: str, name: str, count: int, opened: _Open) -> dict[str, np.ndarray]:
+    path = f"{folder}/{name}"
     try:
-        with open_regular(path) as stream:
+        with opened(name) as stream:
             table = pq.read_table(stream)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}). Predict again.") from None

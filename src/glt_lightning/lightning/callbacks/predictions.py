@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 import glt_lightning
 from glt_lightning.errors import PeerError, WriteError
-from glt_lightning.lightning.callbacks.prediction_files import (
-    PredictionFile,
-    file_name,
-    read_predictions,
-    write_manifest,
-)
+from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, read_predictions
+from glt_lightning.lightning.callbacks.prediction_places import place_of
 from glt_lightning.lightning.callbacks.prediction_rows import Naming, RowGroup
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.strategies.collectives import gather_text_of
@@ -38,7 +34,8 @@ class PredictionWriter(Callback):
     nothing of it. Read it with `read_predictions`, or with whatever reads Parquet.
 
     Args:
-        path: The folder. ``None``: ``predictions`` in the folder of the Trainer's logs.
+        path: The folder, or a URL of fsspec (``s3://bucket/predictions``), to which the manifest is written last: until then
+            readers find earlier predictions. ``None``: ``predictions`` in the folder of the Trainer's logs.
         keys: Which entries to write besides ``n_id`` and ``id``. ``None``: all.
 
     Raises:
@@ -54,17 +51,21 @@ class PredictionWriter(Callback):
 
     def __init__(self, path: str | None = None, keys: list[str] | None = None) -> None:
         self.path, self.keys = path, keys
-        self._folder, self._facts = Path(), dict[str, str]()
+        self._place: Any = None
+        self._facts: dict[str, str] = {}
         self._file: Any = None
         self._naming: Any = None
         self._group = RowGroup(keys)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close()
-        folder = Path(self.path) if self.path is not None else self._default_folder(trainer)
-        self._folder = Path(gather_text_of(trainer, str(folder.resolve()))[0])
-        self._facts = _facts(trainer)
-        self._file = _open(self._folder, self._facts)
+        path = str(self.path or Path(trainer.log_dir or trainer.default_root_dir) / "predictions")
+        path = path if "://" in path else str(Path(path).resolve())
+        token, _, path = gather_text_of(trainer, f"{secrets.token_hex(6)} {path}")[0].partition(" ")
+        self._place, self._facts = place_of(path, token), _facts(trainer)
+        _on_all_ranks(trainer, lambda: self._place.open() if trainer.local_rank == 0 else None)
+        with self._said_of(trainer.global_rank, 0):
+            self._file = PredictionFile(self._place.scratch, self._facts)
         self._naming = Naming(trainer, pl_module)
 
     def on_predict_batch_end(
@@ -81,27 +82,21 @@ class PredictionWriter(Callback):
             self._write(trainer.global_rank)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        folder, file = self._folder, self._file
-        part = folder.with_name(f".{folder.name}.part")
-        leads_host = trainer.local_rank == 0
+        place, leads_host, first = self._place, trainer.local_rank == 0, trainer.global_rank == 0
         try:
             _on_all_ranks(trainer, lambda: self._write(trainer.global_rank))
-            _on_all_ranks(trainer, lambda: _make_empty(part) if leads_host else None)
-            _on_all_ranks(trainer, lambda: self._publish(part, trainer.global_rank))
-            counts = gather_text_of(trainer, str(file.num_rows))
-            files = {file_name(rank): int(count) for rank, count in enumerate(counts)}
-            first = trainer.global_rank == 0
-            _on_all_ranks(trainer, lambda: _replace(part, folder, files, self._facts) if first else None)
-            # On a file system that hosts share, rank 0 has published the files of all of them.
+            _on_all_ranks(trainer, lambda: place.prepare() if leads_host else None)
+            _on_all_ranks(trainer, lambda: self._publish(trainer.global_rank))
+            counts = [int(count) for count in gather_text_of(trainer, str(self._file.num_rows))]
+            _on_all_ranks(trainer, lambda: place.complete(counts, self._facts) if first else None)
             others = leads_host and not first
-            _on_all_ranks(
-                trainer, lambda: _replace(part, folder, files, self._facts) if others and part.exists() else None
-            )
+            _on_all_ranks(trainer, lambda: place.complete_host(counts, self._facts) if others else None)
+        except BaseException:
+            place.clean(leads_host)
+            raise
         finally:
             self._close()
-            if leads_host:  # what a rank could not finish; no rank writes any more
-                shutil.rmtree(part, ignore_errors=True)
-        rank_zero_info(f"predictions: {folder}")
+        rank_zero_info(f"predictions: {place.name}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close()
@@ -111,42 +106,29 @@ class PredictionWriter(Callback):
         if not (rows := self._group.take()):
             return
         columns, lost = self._naming.add(rows)
-        with self._said_of(rank):
+        with self._said_of(rank, self._file.num_rows):
             if lost is not None:
                 self._file.drop(lost)
             self._file.write(columns)
 
-    def _publish(self, part: Path, rank: int) -> None:
-        with self._said_of(rank):
-            self._file.publish(part / file_name(rank))
+    def _publish(self, rank: int) -> None:
+        with self._said_of(rank, self._file.num_rows):
+            self._place.publish(self._file, rank)
 
     @contextlib.contextmanager
-    def _said_of(self, rank: int) -> Iterator[None]:
+    def _said_of(self, rank: int, rows: int) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise WriteError(
-                f"{self._folder}: the predictions of rank {rank} cannot be written ({error.strerror or error}) after "
-                f"{self._file.num_rows:,} rows; {shutil.disk_usage(self._folder.parent).free:,} bytes are free there. Free some "
-                "space or give PredictionWriter another path, then predict again; earlier predictions in that folder are "
-                "untouched."
+                f"{self._place.name}: the predictions of rank {rank} cannot be written ({error.strerror or error}) after "
+                f"{rows:,} rows; {self._place.remedy}; earlier predictions there are untouched."
             ) from error
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file, self._naming, self._group = None, None, RowGroup(self.keys)
-
-    def _default_folder(self, trainer: Trainer) -> Path:
-        return Path(trainer.log_dir or trainer.default_root_dir) / "predictions"
-
-
-def _open(folder: Path, facts: Mapping[str, str]) -> PredictionFile:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        return PredictionFile(folder.parent, facts)
-    except OSError as error:
-        raise _no_folder(folder, error) from error
 
 
 def _facts(trainer: Trainer) -> dict[str, str]:
@@ -180,34 +162,3 @@ def _on_all_ranks(trainer: Trainer, act: Callable[[], None]) -> None:
     for rank, failure in enumerate(failures):
         if failure:
             raise PeerError(f"rank {rank}: {failure}")
-
-
-def _make_empty(part: Path) -> None:
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True, exist_ok=True)  # another host may share the file system
-    except OSError as error:
-        raise _no_folder(part, error) from error
-
-
-def _no_folder(folder: Path, error: OSError) -> WriteError:
-    return WriteError(
-        f"{folder}: cannot create this folder for predictions ({error.strerror}). Give PredictionWriter another path."
-    )
-
-
-def _replace(part: Path, folder: Path, files: Mapping[str, int], facts: Mapping[str, str]) -> None:
-    here = {name: count for name, count in files.items() if (part / name).exists()}  # those of other hosts lie there
-    try:
-        write_manifest(part, here, facts)
-    except OSError as error:
-        raise WriteError(
-            f"{folder}: cannot write the predictions manifest ({error.strerror}). Free some space, then predict "
-            "again; earlier predictions in that folder are untouched."
-        ) from error
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(part, folder)
-    shutil.rmtree(old, ignore_errors=True)

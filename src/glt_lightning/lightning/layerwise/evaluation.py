@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,8 +85,7 @@ class ExactEvaluation(Callback):
         if self._run is None or self._split != split:
             self._close()
             self._refuse_exclusion(split)
-            folder = Path(self.data.layerwise.scratch or trainer.default_root_dir)
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = Path(self.data.layerwise.scratch or tempfile.gettempdir())
             self._run = start_run(
                 module,
                 trainer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def predict_layerwise(
         model: A ready module, one with a model of PyG's `BasicGNN` family as ``.gnn`` or ``.model``, or one with ``num_layers``
             and ``layer(k, h, batch)`` (`glt_lightning.inference.protocol.Layerwise`).
         datamodule: Its graph. Fan-outs and splits play no part.
-        out: The folder.
+        out: The folder, or a URL of fsspec (``s3://bucket/emb``); files then are complete when the manifest is there.
         ckpt_path: A checkpoint to load first; as of `Trainer.predict`.
         options: Fields of `LayerwiseOptions`.
 
@@ -50,12 +51,9 @@ def predict_layerwise(
     """
     if not isinstance(datamodule, GLTDataModule):
         raise OptionError(f"predict_layerwise: datamodule: expected a GLTDataModule, got {type(datamodule).__name__}.")
-    if "://" in str(out):
-        raise OptionError(
-            f"predict_layerwise: out: expected a folder, got the URL {out!r}. Write to a folder, then copy it there."
-        )
     chosen = as_options(LayerwiseOptions, "layerwise", {} if options is None else options)
-    scratch = Path(chosen.scratch) if chosen.scratch is not None else Path(out).resolve().parent
+    beside = Path(tempfile.gettempdir()) if "://" in str(out) else Path(out).resolve().parent
+    scratch = beside if chosen.scratch is None else Path(chosen.scratch)
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     others = [
         each for each in callbacks if not isinstance(each, PredictionWriter)

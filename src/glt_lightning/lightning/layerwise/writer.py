@@ -35,7 +35,7 @@ def read_embeddings(path: str | Path, node_type: str | None = None) -> dict[str,
     """Reads the folder that `predict_layerwise` wrote: arrays with a row for each node, in the order of ``n_id``.
 
     Args:
-        path: The folder.
+        path: The folder, or a URL of fsspec.
         node_type: Rows of this type alone, where the folder has several, which the column ``node_type`` tells.
 
     Returns:
