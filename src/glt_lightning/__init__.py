@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from glt_lightning.options import (
         CacheOptions as CacheOptions,
         ClusterOptions as ClusterOptions,
+        ImportanceNeighbors as ImportanceNeighbors,
         LayerwiseOptions as LayerwiseOptions,
         NegativeSampling as NegativeSampling,
         PartitionOptions as PartitionOptions,
@@ -81,6 +82,7 @@ _HOMES = {
     "LoaderContext": "glt_lightning.loader",
     "LoaderSpec": "glt_lightning.loader",
     "LocalPartition": "glt_lightning.data",
+    "ImportanceNeighbors": "glt_lightning.options",
     "NegativeSampling": "glt_lightning.options",
     "NodePredictor": "glt_lightning.lightning",
     "OGBMRR": "glt_lightning.lightning",

@@ -13,6 +13,7 @@ from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import PickerSpec
 from glt_lightning.producer.request_codec import read_config, read_request, write_config, write_request
+from glt_lightning.sampler.importance_task import ImportanceTask
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.subgraph_task import SubgraphTask
@@ -67,6 +68,8 @@ def test_every_field_of_a_configuration_comes_back(field):
     other["picker"] = PickerSpec("my_module.Picker", '{"share": 0.5}', "1/2", "3")
     other |= {"node_attrs": False, "edge_attrs": False}
     other["subgraph"] = SubgraphTask(kind="bidirectional", limit=9, reverse=(1, -1))
+    walks = {"edge_types": (("b", "near", "a"),), "metapaths": ((1, 0),), "walks": 3, "length": 2, "restart": 7}
+    other["importance"] = ImportanceTask(**walks, ends=True, self_loops=True)
     changed = replace(plain, **{field.name: other.get(field.name, True)})
     if field.name == "own_batches":  # the only one that is for its own process
         with pytest.raises(DataError, match=r"own_batches: .* makes batches in its own process alone"):

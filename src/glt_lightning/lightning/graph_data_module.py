@@ -141,12 +141,6 @@ class GraphDataModule(LightningDataModule):
         return None if labels is None else labels["class_names"]
 
     @property
-    def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]] | None:
-        """Node and edge types of a heterogeneous graph, as PyG's ``HeteroData.metadata()``; None otherwise."""
-        schema = self._facts.schema
-        return None if schema.homogeneous else (list(schema.node_types), list(schema.edge_types))
-
-    @property
     def target_type(self) -> str | list[str] | None:
         """Node type of the seeds in a heterogeneous graph, or several."""
         facts = self._facts

@@ -17,6 +17,7 @@ from glt_lightning.lightning.own_ids import have_ids, own_ids
 from glt_lightning.lightning.own_splits import read_array, read_fitting_split, require_split, split_of
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.loader.batch_transform import BatchTransform
+from glt_lightning.loader.importance import batch_schema
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.options import EdgeFormat, Fanouts, SamplingOptions, SubgraphType, WeightAttr
 from glt_lightning.partition.splits import check_overlap
@@ -42,12 +43,18 @@ class SeedDataModule(GraphDataModule):
     ptr: bool
     tree: str
 
+    @property
+    def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]] | None:
+        """Node and edge types of batches of a heterogeneous graph, as PyG's ``HeteroData.metadata()``; None otherwise."""
+        schema = batch_schema(self._facts.schema, self.sampling)
+        return None if schema.homogeneous else (list(schema.node_types), list(schema.edge_types))
+
     def _check_before_partitioning(self, stage: str | None) -> None:
         """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
         known = self._facts.splits if self.links is None else self.links.named_splits
         if known is not None:
             self._require_split(stage, {*known})
-        check_fanouts(self._facts.schema, self.num_neighbors, self.eval_num_neighbors)
+        check_fanouts(batch_schema(self._facts.schema, self.sampling), self.num_neighbors, self.eval_num_neighbors)
         for name in self.splits if stage == "fit" else {split_of(stage, self.predict_split)} & {*self.splits}:
             self._own_seeds(name)
 
@@ -189,6 +196,10 @@ class SeedDataModule(GraphDataModule):
         """Fan-outs of evaluation: those that were given, else by the number of edges. The same on all ranks."""
         if self.eval_num_neighbors is not None:
             return self.eval_num_neighbors
+        if (
+            self.sampling.importance_neighbors is not None
+        ):  # most visited nodes of as many visits, whatever the graph's size
+            return self.num_neighbors
         fanouts, why = eval_fanouts(self.num_neighbors, sum(self._opened().manifest.num_edges))
         rank_zero_info(f"eval_num_neighbors: {fanouts}, {why}. Set data.eval_num_neighbors to choose it.")
         return fanouts

@@ -16,9 +16,11 @@ from glt_lightning.sampler.sample import (
     AGGREGATED,
     BY_SOURCE,
     COLUMN_POINTERS,
+    EDGE_WEIGHT,
     FLIPPED,
     ROW,
     TREE_OF,
+    VISITS,
     Sample,
     aggregate_key,
     edge_key,
@@ -30,11 +32,11 @@ Batch: TypeAlias = Data | HeteroData
 
 # Of nodes, int32 [n]: the row on the training device, -1 for those whose attributes are in the batch. Until it is completed.
 DEVICE_ROWS = "device_rows"
+_OF_EDGES = (("e_id", "e_id"), ("is_flipped", FLIPPED), (VISITS, VISITS), (EDGE_WEIGHT, EDGE_WEIGHT))
 _ALWAYS = {
     "n_id",
     "row",
-    "e_id",
-    "is_flipped",
+    *(name for name, _ in _OF_EDGES),
     "edge_index",
     "input_id",
     "batch_size",
@@ -130,7 +132,7 @@ class Collate:
             store.row = as_tensor(rows)
 
     def _add_edge_ids(self, store: Any, arrays: Mapping[str, Any], edge_type: int) -> None:
-        for name, key in (("e_id", "e_id"), ("is_flipped", FLIPPED)):
+        for name, key in _OF_EDGES:
             if (values := arrays.get(edge_key(edge_type, key))) is not None:
                 store[name] = as_tensor(values)
 

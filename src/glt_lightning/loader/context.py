@@ -18,7 +18,7 @@ from glt_lightning.loader.link_loader import DistLinkNeighborLoader, LinkSpec, m
 from glt_lightning.loader.mapped import MappedGraph
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
-from glt_lightning.loader.plans import attribute_reading, make_plan, plan_identity, sampler_config
+from glt_lightning.loader.plans import attribute_reading, batch_manifest, make_plan, plan_identity, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.stored import log_ignored, log_stored_dtypes
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader, SubgraphCollate, check_subgraphs
@@ -142,8 +142,7 @@ class LoaderContext:
         seeds = spec.typed_seeds(self.graph)
         config = sampler_config(spec, seeds, manifest, sampling)
         plan = make_plan(spec, seeds, manifest, sampling, self.seed, ranks, self.read_seeds)
-        stored = manifest.as_stored if config.stored else manifest
-        collate = make_collate(stored, seeds.types)
+        collate = make_collate(batch_manifest(manifest, config), seeds.types)
         self._require_possible(spec, collate)
         identity = plan_identity(spec.by_type, plan, seeds, manifest, ranks)
         loader = make(plan, config, self._producer, collate, identity, spec.transform)

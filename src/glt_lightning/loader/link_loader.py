@@ -76,6 +76,11 @@ def make_link_loader(
             f"loader {spec.name!r}: sampling.batch_sampler: makes batches of nodes, not of edges. Remove it, or write a "
             "sampling.picker."
         )
+    if sampling.importance_neighbors is not None:
+        raise OptionError(
+            f"loader {spec.name!r}: sampling.importance_neighbors: makes batches of nodes, not of edges: walks would lead "
+            "over the edges that are to be predicted. Remove it."
+        )
     manifest, links = graph.manifest, plan_links(spec, graph, sampling, seed, ranks)
     plan, config = links.plan, links.config
     collate = LinkCollate(manifest.as_stored if config.stored else manifest, links.tasks, config.timed)

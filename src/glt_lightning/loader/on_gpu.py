@@ -45,6 +45,9 @@ def gpu_kernels(sampling: SamplingOptions, device: torch.device, ranks: Ranks) -
     if asked == "cpu":
         _warn(sampling, _OF_A_GPU, ranks, "sampling.topology is cpu", "choose another topology")
         return None
+    if sampling.importance_neighbors is not None:
+        _warn(sampling, _OF_A_GPU, ranks, "CPUs walk (sampling.importance_neighbors)", "remove importance_neighbors")
+        return None
     if not is_gpu(device):
         _warn(sampling, ("topology", "features", *_OF_A_GPU), ranks, f"training on {device}", "train on a GPU")
         return None

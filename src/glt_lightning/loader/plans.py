@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
+from glt_lightning.data.other_edges import having_edge_types
 from glt_lightning.errors import OptionError
+from glt_lightning.loader.importance import fanouts_of, importance_task, seeds_alone
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import subgraph_task
@@ -19,12 +21,10 @@ from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.sampler.aggregate import require_aggregable
-from glt_lightning.sampler.fanouts import fanout_table
 from glt_lightning.sampler.own_batches import OwnBatches
 from glt_lightning.sampler.plan import EpochPlan
 from glt_lightning.sampler.request import SamplerConfig, drawn_from
 from glt_lightning.sampler.sample import TREE_OF
-from glt_lightning.sampler.subgraph_task import INDUCED
 
 _log = logging.getLogger(__name__)
 
@@ -41,15 +41,14 @@ _FEW_SEEDS = (
 
 def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
     """How the batches of a loader are sampled. Raises `OptionError` for fan-outs that do not fit the graph."""
+    walks = importance_task(sampling, manifest.schema)
     task = subgraph_task(spec, manifest, sampling)
-    alone = not len(spec.num_neighbors) and (task is None or task.kind == INDUCED)
-    without = () if task is not None else seeds_alone(manifest)  # a task finds the edges among them
-    fanouts = without if alone else fanout_table(spec.num_neighbors, manifest.schema)
+    fanouts = fanouts_of(spec, task, walks, set(seeds.types), manifest.schema)
     config = SamplerConfig(
         seed_type=seeds.node_type,
         fanouts=fanouts,
         stored=sampling.feature_dtype == "stored",
-        aggregate=None if alone else sampling.aggregate_first,
+        aggregate=sampling.aggregate_first if len(spec.num_neighbors) else None,
         pointers=spec.edge_format != "tensor",
         disjoint=spec.disjoint or sampling.time_attr is not None,
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass
@@ -60,6 +59,7 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
             manifest, sampling.draw, spec.weight_attr or sampling.weight_attr, task, sampling.time_attr
         ).values,
     )
+    config = config if walks is None else config.by_walks(walks)
     require_aggregable(manifest, config)
     for t, node_type in enumerate(manifest.schema.node_types):
         if spec.with_row and "row" in manifest.node_attrs(t):
@@ -76,16 +76,19 @@ def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, samp
     return config
 
 
-def seeds_alone(manifest: Manifest) -> tuple[tuple[int, ...], ...]:
-    """Fan-outs of batches without neighbours: one hop that draws none."""
-    return ((0,) * len(manifest.schema.edge_types),)
+def batch_manifest(manifest: Manifest, config: SamplerConfig) -> Manifest:
+    """Of what batches have: the attributes as they are stored, or decoded, and the edge types of walks."""
+    manifest = manifest.as_stored if config.stored else manifest
+    return manifest if config.importance is None else having_edge_types(manifest, config.importance.edge_types)
 
 
 def attribute_reading(
     spec: LoaderSpec, seeds: TypedSeeds, name: str, manifest: Manifest, sampling: SamplingOptions, seed: int
 ) -> tuple[SamplerConfig, EpochPlan]:
     """Batches of all seeds alone, in their order and on every rank, which bring the attribute ``name`` of them."""
-    config = SamplerConfig(seed_type=seeds.node_type, fanouts=seeds_alone(manifest), threads=sampling.num_threads)
+    config = SamplerConfig(
+        seed_type=seeds.node_type, fanouts=seeds_alone(manifest.schema), threads=sampling.num_threads
+    )
     plan = EpochPlan(seeds=seeds.gids, batch_size=spec.batch_size, seed=seed, loader=f"{spec.name}/{name}", exact=True)
     return config, plan
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from glt_lightning.errors import OptionError
 from glt_lightning.options.checks import at_least, one_of
 from glt_lightning.options.draw import DrawOptions
+from glt_lightning.options.importance import ImportanceNeighbors as ImportanceNeighbors
 from glt_lightning.options.parse import parse_bytes
 from glt_lightning.options.picker import PickerSpec, as_class
 from glt_lightning.options.workers import WorkerOptions
@@ -47,6 +48,9 @@ class SamplingOptions(WorkerOptions):
             the same neighbours where they share some, so that a batch has fewer nodes; each node on its own draws as ever.
         batch_dependency: So many batches of a rank, one after another, draw neighbours alike: a node that is in several of them
             has the same neighbours in each. More of what a batch needs is then in a cache. 1: each batch draws on its own.
+        importance_neighbors: The neighbours of a node are the nodes that random walks from it visit most, ``num_neighbors`` of
+            them in each hop, as in PinSAGE (`ImportanceNeighbors`): ``{walks: 50, length: 3, restart: 0.5}``. ``None``: they are
+            drawn from its edges.
         replace: Draw neighbours with replacement.
         weight_attr: Edge attribute by which neighbours are drawn, one of ``partition.weights``: for all edge types that have it,
             or by edge type, ``{user__rates__item: rating}``. Edges of other types are drawn uniformly. An edge of weight 0 is
@@ -111,6 +115,7 @@ class SamplingOptions(WorkerOptions):
     num_threads: int = 1
     method: Method = "neighbor"
     batch_dependency: int = 1
+    importance_neighbors: ImportanceNeighbors | dict[str, Any] | None = None
     replace: bool = False
     weight_attr: WeightAttr = None
     time_attr: str | None = None
@@ -152,6 +157,7 @@ class SamplingOptions(WorkerOptions):
         self._check_times()
         self._check_method()
         self._check_own()
+        self._check_importance()
         if self.aggregate_first is not None:
             one_of("sampling.aggregate_first", self.aggregate_first, AGGREGATES, "null")
             if self.worker_devices or self.topology not in ("auto", "cpu"):
@@ -256,6 +262,30 @@ class SamplingOptions(WorkerOptions):
             raise OptionError(
                 f"sampling.batch_sampler: runs in the training process, and num_workers {self.num_workers} leaves sampling to "
                 "others. Set sampling.num_workers to 0, or write a sampling.picker, which runs everywhere."
+            )
+
+    def _check_importance(self) -> None:
+        object.__setattr__(self, "importance_neighbors", ImportanceNeighbors.of(self.importance_neighbors))
+        if self.importance_neighbors is None:
+            return
+        given = {
+            "method": self.method != "neighbor",
+            "replace": self.replace,
+            "with_edge": self.with_edge,
+            "time_attr": self.time_attr is not None,
+            "aggregate_first": self.aggregate_first is not None,
+            "picker": self.picker is not None,
+            "batch_sampler": self.batch_sampler is not None,
+        }
+        if name := next((name for name in given if given[name]), None):
+            raise OptionError(
+                f"sampling.{name}: {getattr(self, name)!r:.80} has no effect with sampling.importance_neighbors, whose "
+                "neighbours walks find, not draws from edges. Remove one of them."
+            )
+        if self.worker_devices or self.topology not in ("auto", "cpu"):
+            raise OptionError(
+                "sampling.importance_neighbors: CPUs walk, and here GPUs sample. Remove it, or remove sampling.worker_devices "
+                "and set sampling.topology to cpu."
             )
 
     @property

@@ -16,6 +16,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.trees import Trees, is_tree
 from glt_lightning.options import DEFAULT_DRAW
+from glt_lightning.sampler.importance_task import ImportanceTask
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.transport.message import Message, pack, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
@@ -42,6 +43,8 @@ def write_config(config: SamplerConfig) -> dict[str, Any]:
         sent["link"] = config.link.to_wire()
     if config.subgraph is not None:
         sent["subgraph"] = config.subgraph.to_wire()
+    if config.importance is not None:
+        sent["importance"] = config.importance.to_wire()
     if config.picker is not None:
         sent["picker"] = config.picker.to_wire()
     return sent | ({"more_links": [each.to_wire() for each in config.more_links]} if config.more_links else {})
@@ -55,9 +58,11 @@ def read_config(given: Any, num_edge_types: int | None = None) -> SamplerConfig:
     if not isinstance(given, Mapping) or not _ALWAYS <= set(given) <= set(_FIELDS):
         raise wrong_fields("config", _ALWAYS, given, optional=set(_FIELDS) - _ALWAYS)
     values: dict[str, Any] = {}
+    walked = None if given.get("importance") is None else ImportanceTask.from_wire(given["importance"])
+    columns = num_edge_types if walked is None or num_edge_types is None else len(walked.edge_types)
     for name, value in given.items():
         if name == "fanouts":
-            values[name] = _read_fanouts(value, num_edge_types)
+            values[name] = _read_fanouts(value, columns)
         elif name in _READS:
             values[name] = _READS[name](value, num_edge_types)
         elif name in _RANGES:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError
 from glt_lightning.sampler.aggregate import require_aggregable
 from glt_lightning.sampler.assemble import assemble
 from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.host_source import HostSource
+from glt_lightning.sampler.importance import ImportanceSource, partition_for
 from glt_lightning.sampler.links import LinksSampler
 from glt_lightning.sampler.neighbors import LocalSource, NeighborSource
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
@@ -43,26 +43,17 @@ def neighbor_source(
     Raises `OptionError` for ``on_device`` together with ``store``.
     """
     local: LocalSource
+    config.require_possible(on_gpu=store is not None, on_device=on_device is not None)
+    partition = partition_for(partition, config)
     require_aggregable(partition.manifest, config)
-    if config.aggregate is not None and (store is not None or on_device is not None):
-        raise OptionError(
-            f"sampling.aggregate_first: {config.aggregate!r} needs a CPU that samples and reads all rows; here a GPU "
-            "samples, or keeps rows. Set sampling.topology to cpu and remove cache.device, or remove aggregate_first."
-        )
-    if config.picker is not None and store is not None:
-        raise OptionError("sampling.picker: runs on CPUs, and here a GPU samples. Set sampling.topology to cpu.")
     if store is None:
         local = HostSource(partition, config, on_device)
     else:
         from glt_lightning.sampler.device_neighbors import DeviceNeighbors  # imports torch
 
-        if on_device is not None:
-            raise OptionError(
-                "neighbor_source: on_device and store exclude each other: on_device lists rows that batches made "
-                "by the CPU omit, and with store the GPU makes whole batches. Give one of them."
-            )
         local = DeviceNeighbors(store, partition, config, None if remote is None else remote.owner_of_part != 0)
-    return local if remote is None else RoutedSource(local, partition, remote, cache, attributes=attributes)
+    source = local if remote is None else RoutedSource(local, partition, remote, cache, attributes=attributes)
+    return source if config.importance is None else ImportanceSource(source, config.importance)
 
 
 class KHopSampler:

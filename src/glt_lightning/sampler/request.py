@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.row_draws import probed
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import AGGREGATES, DrawOptions, WeightAttr
+from glt_lightning.sampler.importance_task import ImportanceTask
 from glt_lightning.sampler.link_task import LinkTask
 from glt_lightning.sampler.subgraph_task import INDUCED, SubgraphTask
 from glt_lightning.sampler.times import require_time_attr
@@ -60,6 +61,7 @@ class SamplerConfig(DrawOptions):
     link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.links` finds.
     more_links: the same of further edge types.
     subgraph: the edges that batches have beside or in place of those that were sampled; None: these alone.
+    importance: walks that find the neighbours; ``fanouts`` are then of its edge types. None: stored edges lead to them.
     own_batches: name of the `BatchSampler` that makes the batches, in this process; None: the k-hop sampler does.
     most_bytes: largest memory of one batch, or None for no limit.
 
@@ -85,6 +87,7 @@ class SamplerConfig(DrawOptions):
     link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
     more_links: tuple[LinkTask, ...] = field(default=(), metadata={"read": LinkTask.further})
     subgraph: SubgraphTask | None = field(default=None, metadata={"read": SubgraphTask.from_wire})
+    importance: ImportanceTask | None = field(default=None, metadata={"read": ImportanceTask.from_wire})
     own_batches: str | None = field(default=None, metadata={"read": _refuse_own_batches})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
@@ -99,12 +102,41 @@ class SamplerConfig(DrawOptions):
         task = self.subgraph
         edges = None if task is None else [task.kind, list(task.reverse)]
         own = {"disjoint": self.disjoint or None, "subgraph": edges, "batch_sampler": self.own_batches}
+        own |= {"importance_neighbors": None if self.importance is None else self.importance.identity}
         return super().identity | own
 
     @property
     def has_edge_rows(self) -> bool:
         """Whether batches have ids and attributes of edges."""
         return self.edge_attrs and (self.with_edge or self.subgraph is not None)
+
+    def by_walks(self, task: ImportanceTask) -> SamplerConfig:
+        """The same of batches whose edges have numbers of visits, where others have edge rows."""
+        return replace(self, importance=task, with_edge=True, edge_attrs=False)
+
+    def require_possible(self, on_gpu: bool, on_device: bool) -> None:
+        """Raises `OptionError` for what a GPU that samples (``on_gpu``), or keeps rows, cannot do; `DataError` for what no loader
+        asks for."""
+        if self.aggregate is not None and (on_gpu or on_device):
+            raise OptionError(
+                f"sampling.aggregate_first: {self.aggregate!r} needs a CPU that samples and reads all rows; here a GPU "
+                "samples, or keeps rows. Set sampling.topology to cpu and remove cache.device, or remove aggregate_first."
+            )
+        if self.picker is not None and on_gpu:
+            raise OptionError("sampling.picker: runs on CPUs, and here a GPU samples. Set sampling.topology to cpu.")
+        if self.importance is not None and on_gpu:
+            raise OptionError(
+                "sampling.importance_neighbors: CPUs walk, and here a GPU samples. Set sampling.topology to cpu, and remove "
+                "sampling.worker_devices and cluster.worker_devices."
+            )
+        if on_gpu and on_device:
+            raise OptionError(
+                "neighbor_source: on_device and store exclude each other: on_device lists rows that batches made "
+                "by the CPU omit, and with store the GPU makes whole batches. Give one of them."
+            )
+        others = ("aggregate", "link", "subgraph", "picker", "timed", "labor", "edge_attrs")
+        if self.importance is not None and (given := [name for name in others if getattr(self, name)]):
+            raise DataError(f"importance: {given[0]}: is not for batches whose neighbours walks find.")
 
     def require_room(self, nbytes: int) -> None:
         """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""

@@ -31,6 +31,10 @@ COLUMN_POINTERS, BY_SOURCE = "edge_index/colptr", "edge_index/by_source"
 ROW = "n_id/row"  # of nodes, int64 [n]: their numbers in the type, which no attribute can be called, either
 TREE_OF = "batch"  # the name of what a disjoint batch tells of each node: the example whose tree it is in
 FLIPPED = "edge_index/is_flipped"  # of edges, bool [e]
+VISITS, EDGE_WEIGHT = (
+    "visits",
+    "edge_weight",
+)  # of edges that walks made: int64 [e], and float32 [e], their share of a node's
 AGGREGATED = "x_neighbors"  # the name of an aggregate in a batch
 
 

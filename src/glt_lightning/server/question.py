@@ -67,6 +67,8 @@ def read_question(
     manifest.require_weights(config.weights)
     if config.timed:
         manifest.require_times()
+    if config.importance is not None:
+        config.importance.require(schema)
     if config.picker is not None:
         config.picker.require(picker)
     read_integer(header["config"], "seed_type", 0, len(schema.node_types) - 1)

@@ -1,0 +1,276 @@
+"""Neighbours by random walks: their law, the same batches wherever rows lie and whoever makes them, and what is refused."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import GraphConv
+
+from glt_lightning import LinkSpec, LoaderContext, LoaderSpec, SamplingOptions
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.ops.mix import hop_key
+from glt_lightning.ops.walk_reference import most_visited, random_walk, walk_stream
+from glt_lightning.ops.walks import WalkRule
+from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.sampler.draws import role_key
+from glt_lightning.sampler.khop import KHopSampler
+from glt_lightning.sampler.request import BatchRequest, batch_key
+from glt_lightning.types import EDGE, edge_type_key
+from tests.helpers.contents import contents
+from tests.helpers.owners import split_up
+from tests.helpers.partitions import partitioned, small_graph
+from tests.helpers.servers import open_farm
+
+RELATED = {"walks": 8, "length": 2, "restart": 0.4}
+RATES, RATED = "user__rates__item", "item__rated_by__user"
+
+
+def shop() -> HeteroData:
+    """Users rate items; walks between items lead over users."""
+    rng = np.random.default_rng(3)
+    data = HeteroData()
+    data["user"].num_nodes = 60
+    data["item"].x = torch.arange(300, dtype=torch.float32).reshape(100, 3)
+    data["item"].y = torch.from_numpy(rng.integers(0, 3, 100))
+    data["item"].train_mask = torch.arange(100) < 40
+    rates = torch.from_numpy(np.stack([rng.integers(0, 60, 500), (rng.random(500) ** 2 * 100).astype(np.int64)]))
+    data["user", "rates", "item"].edge_index = rates
+    data["user", "rates", "item"].edge_weight = torch.from_numpy(rng.integers(0, 5, 500))
+    data["item", "rated_by", "user"].edge_index = rates.flip(0)
+    return data
+
+
+def rows_of(edge_index: torch.Tensor, nodes: int) -> dict[int, list[tuple[int, int]]]:
+    """For `walk_reference`: the sources of each node by user id, then by edge."""
+    order = np.lexsort((np.arange(edge_index.shape[1]), edge_index[0], edge_index[1]))
+    src, dst = edge_index.numpy()[:, order]
+    ends = np.searchsorted(dst, np.arange(nodes + 1))
+    return {v: [(s, 1) for s in src[b:e].tolist()] for v, (b, e) in enumerate(pairwise(ends.tolist()))}
+
+
+def expected(metapath, roots, key, hop, fanout, edge_type, walks, length, restart):
+    """root -> [(node, visits)], by user id."""
+    key, found = hop_key(role_key(key, "walk"), hop, edge_type_key(edge_type)), {}
+    for root in roots:
+        traces = [
+            random_walk(metapath, root, walk_stream(key, root, w), length * len(metapath), WalkRule.threshold(restart))
+            for w in range(walks)
+        ]
+        found[root] = most_visited(traces, len(metapath), fanout, root)
+    return found
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_batches_are_those_of_the_reference(tmp_path: Path, typed: bool) -> None:
+    """In two hops, over a graph in three parts, edge after edge; with the shares of visits as weights."""
+    data = shop() if typed else small_graph()
+    edge_type = ("item", "visited_from", "item") if typed else EDGE
+    rows = [rows_of(data.edge_index, 300)] if not typed else []
+    if typed:
+        rows = [
+            rows_of(data["user", "rates", "item"].edge_index, 100),
+            rows_of(data["item", "rated_by", "user"].edge_index, 60),
+        ]
+    whole = partitioned(data, tmp_path, 3)
+    given = RELATED | ({"metapath": [RATES, RATED]} if typed else {})
+    spec = LoaderSpec(name="t", split="train", num_neighbors=[3, 2], batch_size=7)
+    with LoaderContext(whole, SamplingOptions(importance_neighbors=given), seed=4) as context:
+        for number, batch in enumerate(context.make_loader(spec)):
+            nodes, edges = (batch["item"], batch[edge_type]) if typed else (batch, batch)
+            assert not typed or batch.edge_types == [edge_type]
+            n_id, ends = nodes.n_id.tolist(), np.cumsum([0, *nodes.num_sampled_nodes])
+            pairs = [(n_id[d], n_id[s]) for s, d in edges.edge_index.T.tolist()]
+            weights = {}
+            want, key = [], batch_key(4, "t", 0, 7 * number)
+            for hop, (fanout, (begin, end)) in enumerate(zip((3, 2), pairwise(ends), strict=False)):
+                found = expected(rows, n_id[begin:end], key, hop, fanout, edge_type, 8, 2, 0.4)
+                for root, visits in found.items():
+                    want += [(root, node, count) for node, count in visits]
+                    weights |= {(root, node): count / sum(c for _, c in visits) for node, count in visits}
+            assert [(*pair, v) for pair, v in zip(pairs, edges.visits.tolist(), strict=True)] == want
+            assert edges.edge_weight.tolist() == pytest.approx([weights[pair] for pair in pairs])
+            assert torch.equal(nodes.x, (data["item"] if typed else data).x[nodes.n_id])
+            assert sum(edges.num_sampled_edges) == len(want)
+    assert number > 3
+
+
+def batches(partition, typed: bool, disjoint: bool, **context):
+    given = RELATED | ({"metapath": [RATES, RATED]} if typed else {})
+    weights = {"weight_attr": "edge_weight"} if typed else {}
+    spec = LoaderSpec(name="t", split="train", num_neighbors=[3, -1], batch_size=9, disjoint=disjoint)
+    with LoaderContext(partition, SamplingOptions(importance_neighbors=given, **weights), seed=1, **context) as context:
+        loader = context.make_loader(spec)
+        return loader._config, list(loader.plan.requests(0)), [contents(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("typed", [False, True])
+def test_any_parts_here_and_elsewhere(tmp_path: Path, typed: bool, disjoint: bool) -> None:
+    """Also by weight, and in trees of their own."""
+    data, weights = (shop(), ["edge_weight"]) if typed else (small_graph(), None)
+    single = partitioned(data, tmp_path, 1, weights=weights)
+    whole = partitioned(data, tmp_path, 3, weights=weights)
+    config, requests, found = batches(whole, typed, disjoint)
+    assert found == batches(single, typed, disjoint)[2]
+    here, remote = split_up(whole, [[1], [0], [2]])
+    local, routed = KHopSampler(whole, config), KHopSampler(here, config, remote=remote)
+    for request in requests:
+        mine, theirs = (sampler.draft(request).values() for sampler in (local, routed))
+        assert list(mine) == list(theirs)
+        assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    assert {said[0] for said in remote.asked} == {"walk", "gather"}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("processes", marks=pytest.mark.slow), "flight"])
+def test_every_producer_gives_the_batches_of_one_that_samples_inline(tmp_path: Path, kind: str) -> None:
+    whole = partitioned(shop(), tmp_path, 2, weights=["edge_weight"])
+    config, requests, _ = batches(whole, typed=True, disjoint=False)
+    sampler = KHopSampler(whole, config)
+    want = [contents_of(sampler.draft(request).values()) for request in requests]
+
+    def check(producer) -> None:
+        found = [contents_of(sample.arrays) for sample in producer.stream(config, iter(requests))]
+        assert found == want
+
+    if kind == "processes":
+        with closing(SubprocessProducer(whole, SamplingOptions(num_workers=1))) as producer:
+            check(producer)
+    else:
+        with open_farm(kind) as farm:
+            check(farm.producer(farm.peer(farm.serve(whole).address)))
+
+
+def contents_of(arrays):
+    return {name: np.array(array).tolist() for name, array in arrays.items()}
+
+
+def test_a_module_learns_from_the_weights(tmp_path: Path) -> None:
+    """`edge_weight` goes into PyG's layers as it is: a mean by importance is the sum by these weights."""
+    whole = partitioned(small_graph(), tmp_path)
+    conv = GraphConv(3, 2, aggr="add", bias=False)
+    nn.init.zeros_(conv.lin_root.weight)
+    spec = LoaderSpec(name="t", split="train", num_neighbors=[4], batch_size=50)
+    with LoaderContext(whole, SamplingOptions(importance_neighbors={"walks": 20, "stop": 0.5})) as context:
+        batch = next(iter(context.make_loader(spec)))
+    out = conv(batch.x, batch.edge_index, batch.edge_weight)
+    seed = int(batch.edge_index[1, 0])
+    mine = batch.edge_index[1] == seed
+    share = batch.visits[mine] / batch.visits[mine].sum()
+    mean = (batch.x[batch.edge_index[0, mine]] * share[:, None]).sum(0)
+    torch.testing.assert_close(out[seed], conv.lin_rel(mean))
+    out[: batch.batch_size].sum().backward()
+    assert conv.lin_rel.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ({"importance_neighbors": {"walks": 0}}, r"importance_neighbors.walks: expected an integer >= 1, got 0"),
+        ({"importance_neighbors": {"length": 1.5}}, r"importance_neighbors.length: expected an integer >= 1, got 1.5"),
+        (
+            {"importance_neighbors": {"restart": -0.1}},
+            r"importance_neighbors.restart: expected a probability, 0 to 1; got -0.1",
+        ),
+        ({"importance_neighbors": {"stop": 0.1, "restart": 0.1}}, r"importance_neighbors.stop: excludes restart"),
+        ({"importance_neighbors": {"walks": 40_000, "length": 2}}, r"expected at most 65536 steps from one node"),
+        ({"importance_neighbors": {"metapath": RATES}}, r"importance_neighbors.metapath: expected edge types such as"),
+        ({"importance_neighbors": {"metapath": []}}, r"importance_neighbors.metapath: expected edge types such as"),
+        ({"importance_neighbors": {"self_loops": 1}}, r"importance_neighbors.self_loops: expected true or false"),
+        (
+            {"importance_neighbors": {"top_k": 3}},
+            r"sampling.importance_neighbors: expected any of walks, .*; got 'top_k'",
+        ),
+        ({"importance_neighbors": {}, "method": "labor"}, r"sampling.method: 'labor' has no effect with"),
+        ({"importance_neighbors": {}, "with_edge": True}, r"sampling.with_edge: True has no effect with"),
+        ({"importance_neighbors": {}, "time_attr": "t"}, r"sampling.time_attr: 't' has no effect with"),
+        (
+            {"importance_neighbors": {}, "topology": "device"},
+            r"sampling.importance_neighbors: CPUs walk, and here GPUs",
+        ),
+    ],
+)
+def test_options_that_no_walk_has(sampling: dict, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        SamplingOptions(**sampling)
+
+
+@pytest.mark.parametrize(
+    ("given", "spec", "message"),
+    [
+        ({}, {}, f"metapath: the graph has the edge types {RATED}, {RATES}. Name those"),
+        ({"metapath": ["a__b__c"]}, {}, f"metapath: expected some of {RATED}, {RATES}; got 'a__b__c'"),
+        (
+            {"metapath": [RATES, RATES]},
+            {},
+            "along user__rates__item leads to 'user', and user__rates__item goes on from 'item'",
+        ),
+        ({"metapath": [RATES]}, {}, "the first one also after the last"),
+        ({"metapath": [RATED, RATES]}, {}, "hop 0 begins at nodes of type item, and no metapath"),
+        ({"metapath": [RATES], "length": 1}, {}, "hop 1 begins at nodes of type user, and no metapath"),
+        ({"metapath": {"item__near__user": [RATES, RATED]}}, {}, "the edges of the batch are item__<name>__item"),
+        (
+            {"metapath": [RATES, RATED], "walks": 2},
+            {},
+            "num_neighbors: 9 neighbours of 2 walks that visit 3 nodes each",
+        ),
+        ({"metapath": [RATES, RATED]}, {"num_neighbors": {RATES: [1]}}, "missing .'item__visited_from__item'"),
+        (
+            {"metapath": [RATES, RATED]},
+            {"subgraph_type": "induced"},
+            "subgraph_type: induced and sampling.importance_neighbors",
+        ),
+    ],
+)
+def test_loaders_that_find_no_neighbours(tmp_path: Path, given: dict, spec: dict, message: str) -> None:
+    spec = LoaderSpec(**{"name": "t", "split": "train", "num_neighbors": [9, 9], "batch_size": 2} | spec)
+    with (
+        LoaderContext(partitioned(shop(), tmp_path), SamplingOptions(importance_neighbors=given)) as context,
+        pytest.raises(OptionError, match=message),
+    ):
+        context.make_loader(spec)
+
+
+def test_other_loaders_and_checkpoints_are_refused(tmp_path: Path) -> None:
+    whole = partitioned(small_graph(), tmp_path)
+    spec = LoaderSpec(name="t", split="train", num_neighbors=[2], batch_size=9)
+    states = []
+    for given in (None, RELATED, RELATED | {"walks": 9}):
+        with LoaderContext(whole, SamplingOptions(importance_neighbors=given)) as context:
+            loader = context.make_loader(spec)
+            next(iter(loader))
+            for state in states:
+                with pytest.raises(OptionError, match="cannot resume: importance_neighbors: "):
+                    loader.load_state_dict(state | {"delivered": 1})
+            states.append(loader.state_dict())
+    links = LinkSpec(name="l", edge_label_index=np.zeros((2, 3), int), num_neighbors=[2], batch_size=2)
+    with (
+        LoaderContext(whole, SamplingOptions(importance_neighbors=RELATED)) as context,
+        pytest.raises(OptionError, match="importance_neighbors: makes batches of nodes, not of edges"),
+    ):
+        context.make_link_loader(links)
+
+
+def test_what_another_process_asks_for_is_checked(tmp_path: Path) -> None:
+    whole = partitioned(shop(), tmp_path, weights=["edge_weight"])
+    config, requests, _ = batches(whole, typed=True, disjoint=False)
+    task = config.importance
+    assert task is not None
+    for change, message in (
+        ({"metapaths": ((0, 0),)}, "leads to 'item', and item__rated_by__user goes on from 'user'"),
+        ({"metapaths": ((0, 7),)}, "expected edge types 0 to 1, got 7"),
+        ({"metapaths": ((0, 1),)}, "its walks lead from 'user' to 'user'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            type(task)(**vars(task) | change).require(whole.schema)
+    for wrong in ({"walks": 0}, {"edge_types": ()}, {"walks": 1 << 20}, {"self_loops": 1}, {"restart": -1}):
+        with pytest.raises(DataError):
+            type(task).from_wire(task.to_wire() | wrong)
+    assert type(task).from_wire(task.to_wire()) == task
+    assert isinstance(requests[0], BatchRequest)
