@@ -86,7 +86,7 @@ def pieces(folder: Path, me: int, count: int) -> None:
 
 
 def server(folder: str, port: str, rank: str, servers: str, clients: str) -> None:
-    data = dataset(Path(folder), int(rank))
+    data = dataset(Path(folder), int(rank), labels=Path(folder, "label.pt").exists())
     dist.init_server(
         num_servers=int(servers),
         num_clients=int(clients),

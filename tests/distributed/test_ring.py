@@ -11,11 +11,20 @@ import torch
 
 import glt_lightning as glt
 from glt_lightning.errors import DataError, OptionError
+from tests.distributed.fields import loader_of_subgraphs, loaders_of_links, typed_loaders
 from tests.helpers.rings import I2I, NODES, U2I, dataset, ring_edges, ring_folder, typed_ring_folder
 
 dist = glt.distributed
 SEEDS = torch.tensor([7, 0, 20, 38, 3, 11])
 SUBPROCESS = dist.MpDistSamplingWorkerOptions(num_workers=1, worker_concurrency=2, channel_size="16MB")
+
+
+WAYS = [
+    pytest.param("out", None, id="out"),
+    pytest.param("in", None, id="in"),
+    pytest.param("out", SUBPROCESS, id="mp out"),
+    pytest.param("in", SUBPROCESS, id="mp in", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +38,13 @@ def into(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def typed_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return typed_ring_folder(tmp_path_factory.mktemp("typed"))
+
+
+@pytest.fixture(scope="module")
+def typed_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return typed_ring_folder(tmp_path_factory.mktemp("typed in"), strategy="by_dst")
 
 
 @pytest.fixture
@@ -136,9 +150,9 @@ def test_weights_and_dropped_batches(out: Path, opened: list[Any]) -> None:
     assert batch.edge.tolist() == [2 * v + 1 for v in (7, 0, 20, 38)]
 
 
-def test_typed_batches(typed: Path, opened: list[Any]) -> None:
+def test_typed_batches(typed_out: Path, opened: list[Any]) -> None:
     loader = dist.DistNeighborLoader(
-        dataset(typed, labels=False),
+        dataset(typed_out, labels=False),
         {U2I: [2, 0], I2I: [0, 2]},
         ("user", torch.tensor([5, 39])),
         batch_size=2,
@@ -162,55 +176,25 @@ def test_typed_batches(typed: Path, opened: list[Any]) -> None:
     assert torch.equal(batch[same].edge_attr[:, 0].long(), batch[same].edge + 1000)
 
 
-@pytest.mark.parametrize("edge_dir", ["out", "in"])
-def test_links(request: Any, opened: list[Any], edge_dir: str) -> None:
+@pytest.mark.parametrize(("edge_dir", "options"), WAYS)
+def test_every_field_of_typed_batches(request: Any, edge_dir: str, options: Any) -> None:
+    typed_loaders(dataset(request.getfixturevalue(f"typed_{edge_dir}"), labels=False), edge_dir, options)
+
+
+@pytest.mark.parametrize(("edge_dir", "options"), WAYS)
+def test_links_and_subgraphs(request: Any, edge_dir: str, options: Any) -> None:
     data = dataset(request.getfixturevalue("into" if edge_dir == "in" else "out"))
-    edges = ring_edges()[:, [0, 9, 30]]
-    given = {"batch_size": 3, "edge_label_index": edges, "edge_dir": edge_dir, "collect_features": True}
-    opened.append(loader := dist.DistLinkNeighborLoader(data, [1], neg_sampling="binary", **given))
-    (batch,) = loader
-    assert batch.edge_label.tolist() == [1.0] * 3 + [0.0] * 3
-    swapped = batch.node[batch.edge_label_index]
-    assert torch.equal(swapped[:, :3].flip(0), edges)
-    stored = set(map(tuple, ring_edges().T.tolist()))
-    assert not stored & set(map(tuple, swapped[:, 3:].flip(0).T.tolist()))
-    opened.append(loader := dist.DistLinkNeighborLoader(data, [1], neg_sampling=("triplet", 2), **given))
-    (batch,) = loader
-    assert torch.equal(torch.stack([batch.node[batch.src_index], batch.node[batch.dst_pos_index]]), edges)
-    assert batch.dst_neg_index.shape == (3, 2)
-    opened.append(loader := dist.DistLinkNeighborLoader(data, [1], edge_label=torch.tensor([0, 1, 2]), **given))
-    (batch,) = loader
-    assert batch.edge_label.tolist() == [0, 1, 2]
+    loaders_of_links(data, edge_dir, options)
+    loader_of_subgraphs(data, edge_dir, options)
 
 
-def test_typed_links(typed: Path, opened: list[Any]) -> None:
-    edges = ring_edges(first=0)[:, [4, 5]]
-    data, given = dataset(typed, labels=False), {"batch_size": 2, "edge_label_index": (U2I, edges)}
-    opened.append(loader := dist.DistLinkNeighborLoader(data, [2], neg_sampling="binary", **given))
-    (batch,) = loader
-    turned = batch["item", "rev_u2i", "user"]
-    item, user = turned.edge_label_index
-    assert torch.equal(torch.stack([batch["user"].node[user], batch["item"].node[item]])[:, :2], edges)
-    assert turned.edge_label.tolist() == [1, 1, 0, 0]
-    with pytest.raises(OptionError, match="need edge_dir='in'"):
-        dist.DistLinkNeighborLoader(data, [2], neg_sampling="triplet", **given)
+def test_edges_of_a_type_that_there_is_not(typed_out: Path) -> None:
     with pytest.raises(OptionError, match=r"known: \('item', 'i2i', 'item'\), \('user', 'u2i', 'item'\)"):
-        dist.DistLinkNeighborLoader(data, [2], edge_label_index=(("item", "u2i", "user"), edges))
+        given = {"edge_label_index": (("item", "u2i", "user"), ring_edges(first=0))}
+        dist.DistLinkNeighborLoader(dataset(typed_out, labels=False), [2], **given)
 
 
-def test_subgraphs(out: Path, opened: list[Any]) -> None:
-    opened.append(
-        loader := dist.DistSubGraphLoader(dataset(out), torch.tensor([9, 7, 8]), batch_size=3, with_edge=True)
-    )
-    (batch,) = loader
-    assert batch.node.tolist() == [7, 8, 9]
-    assert batch.mapping.tolist() == [2, 0, 1]
-    assert sorted(batch.edge.tolist()) == [14, 15, 16]  # 7 -> 8, 7 -> 9, 8 -> 9
-    assert torch.equal(ring_edges()[:, batch.edge], batch.node[batch.edge_index].flip(0))
-    assert torch.equal(batch.y, batch.node * 10)
-
-
-def test_errors_say_what_to_do(out: Path, typed: Path) -> None:
+def test_errors_say_what_to_do(out: Path, typed_out: Path) -> None:
     data = dataset(out)
     with pytest.raises(OptionError, match=r"stores edges by_src, which is for edge_dir='out'"):
         dist.DistNeighborLoader(data, [1], SEEDS, edge_dir="in")
@@ -221,9 +205,9 @@ def test_errors_say_what_to_do(out: Path, typed: Path) -> None:
     with pytest.raises(OptionError, match=r"call init_client|init_server or init_client"):
         dist.DistNeighborLoader(None, [1], SEEDS, worker_options=dist.RemoteDistSamplingWorkerOptions())
     with pytest.raises(OptionError, match=r"expected \(node type, ids\) with a type of item, user"):
-        dist.DistNeighborLoader(dataset(typed, labels=False), [1], SEEDS)
+        dist.DistNeighborLoader(dataset(typed_out, labels=False), [1], SEEDS)
     with pytest.raises(OptionError, match="hop 1 draws 0 neighbours of every edge type"):
-        dist.DistNeighborLoader(dataset(typed, labels=False), {U2I: [1, 0]}, ("user", SEEDS))
+        dist.DistNeighborLoader(dataset(typed_out, labels=False), {U2I: [1, 0]}, ("user", SEEDS))
     with pytest.raises(OptionError, match="has the parts 0 to 1, got 2"):
         dataset(out, part=2)
     with pytest.raises(OptionError, match="parts in memory are not taken"):

@@ -15,9 +15,10 @@ import torch
 
 import glt_lightning as glt
 from glt_lightning.errors import DataError
+from tests.distributed.fields import loader_of_subgraphs, loaders_of_links, typed_loaders
 from tests.distributed.scripts import CLUSTER, checked, loader
 from tests.helpers.contents import contents
-from tests.helpers.rings import NODES, dataset, ring_folder
+from tests.helpers.rings import NODES, dataset, ring_folder, typed_ring_folder
 from tests.helpers.run import Run, started
 from tests.helpers.servers import until
 
@@ -79,12 +80,27 @@ def test_a_server_that_is_killed_and_started_again(job: Job) -> None:
         again = job.start("server", 0, 1, 1)
         found += batches
         assert sorted(seed for batch in found for seed in checked(batch)) == seeds.tolist()
+        loaders_of_links(None, "out", options)
+        loader_of_subgraphs(None, "out", options)
     finally:
         dist.shutdown_client()
     all_end_well([again])
     alone = loader(dataset(folder), seeds, None, shuffle=True)
     assert [contents(batch) for batch in found] == [contents(batch) for batch in alone]
     alone.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edge_dir", ["out", "in"])
+def test_typed_loaders_of_a_client(job: Job, edge_dir: str) -> None:
+    typed_ring_folder(job.folder, strategy="by_src" if edge_dir == "out" else "by_dst")
+    servers = [job.start("server", rank, 2, 1) for rank in range(2)]
+    dist.init_client(2, 1, 0, "localhost", job.port, cluster=CLUSTER)
+    try:
+        typed_loaders(None, edge_dir, dist.RemoteDistSamplingWorkerOptions(server_rank=1))
+    finally:
+        dist.shutdown_client()
+    all_end_well(servers)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,43 +12,40 @@ from glt_lightning.glt.stored import StoredEdges
 from glt_lightning.loader import LinkSpec
 from glt_lightning.options import NegativeSampling
 from glt_lightning.partition.sources.arrays import host_array
-from glt_lightning.types import EDGE, EdgeType, edge_type_str
+from glt_lightning.sampler.link_task import LinkTask
+from glt_lightning.types import EDGE, EdgeType, GraphSchema, edge_type_str
 
 
 def link_spec(stored: StoredEdges, name: str, edges: Any, labels: Any, neg_sampling: Any) -> tuple[LinkSpec, bool]:
     """(the loader, whether ``edge_label_index`` of its batches has to be swapped).
 
     GLT gives the rows of ``edge_label_index`` swapped, except for in-bound sampling in heterogeneous graphs. Out-bound, edges are
-    stored turned round, which has swapped them already. Raises `OptionError` for edges that cannot be given.
+    stored turned round, which has swapped them already; those of triplets are given as they are. Raises `OptionError` for edges
+    that cannot be given.
     """
     edge_type, ends = _typed(stored, edges)
     homogeneous = stored.schema.homogeneous
     negatives = NegativeSampling.of(neg_sampling)
     triplets = negatives is not None and negatives.mode == "triplet"
-    turn = stored.turned
-    if turn and triplets:
-        if not homogeneous:
-            raise OptionError(
-                "neg_sampling: triplets in a heterogeneous graph need edge_dir='in', because negatives are destinations, which "
-                "by_src stores as sources. Partition with edge_assign_strategy='by_dst', or take binary."
-            )
-        # The check against stored edges would look at the other direction.
-        turn, negatives = (
-            False,
-            NegativeSampling(mode="triplet", amount=negatives.amount, strict=False) if negatives else None,
-        )
-    return (
-        LinkSpec(
-            name=name,
-            edge_label_index=ends[::-1] if turn else ends,
-            num_neighbors=[1],
-            batch_size=1,
-            edge_type=edge_type_str(stored.stored(edge_type)) if edge_type is not None else None,
-            edge_label=None if labels is None else host_array("edge_label", labels),
-            neg_sampling=negatives,
-        ),
-        homogeneous and not turn and not triplets,
+    turn = stored.turned and not triplets
+    make = TurnedLinks if stored.turned and triplets else LinkSpec
+    spec = make(
+        name=name,
+        edge_label_index=ends[::-1] if turn else ends,
+        num_neighbors=[1],
+        batch_size=1,
+        edge_type=edge_type_str(stored.stored(edge_type)) if edge_type is not None else None,
+        edge_label=None if labels is None else host_array("edge_label", labels),
+        neg_sampling=negatives,
     )
+    return spec, homogeneous and not turn and not triplets
+
+
+class TurnedLinks(LinkSpec):
+    """Edges that are stored the other way round, with negatives among the destinations that the user means."""
+
+    def task(self, schema: GraphSchema) -> LinkTask:
+        return replace(super().task(schema), turned=True)
 
 
 def _typed(stored: StoredEdges, edges: Any) -> tuple[EdgeType | None, np.ndarray]:

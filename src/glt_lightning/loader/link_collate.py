@@ -26,7 +26,7 @@ class LinkCollate(Collate):
         self._tasks, self._timed = tasks, timed
         self._own = {name for task in tasks for name in manifest.edge_attrs(task.edge_type)}
         self._attrs = {task.edge_type: _target_names(manifest, task) for task in tasks}
-        super().__init__(manifest, [manifest.schema.source_types()[task.edge_type] for task in tasks])
+        super().__init__(manifest, [task.ends(manifest.schema)[0] for task in tasks])
 
     @property
     def names(self) -> set[str]:
@@ -41,7 +41,7 @@ class LinkCollate(Collate):
         edge_type = self._schema.edge_types[task.edge_type]
         edges = src = dst = data if self._schema.homogeneous else data[edge_type]
         if len(self._tasks) == 1 and not self._schema.homogeneous:
-            src, dst = data[edge_type[0]], data[edge_type[2]]
+            src, dst = (data[self._schema.node_types[t]] for t in task.ends(self._schema))
         edges.input_id = as_tensor(arrays[seed_key(f"{prefix}input_id") if prefix else "input_id"])
         for name, values in starting_with(link_key(prefix), arrays):
             if attr := self._attrs[task.edge_type].get(name):

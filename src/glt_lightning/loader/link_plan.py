@@ -46,7 +46,7 @@ class LinkEdges:
     def of(cls, spec: LinkSpec, task: LinkTask, graph: AnyGraph) -> LinkEdges:
         """Raises `DataError` for ids that the graph does not have, `OptionError` for weights of another number of nodes."""
         schema, where = graph.schema, f"loader {spec.name!r}"
-        types = schema.source_types()[task.edge_type], schema.destination_types()[task.edge_type]
+        types = task.ends(schema)
         counts = graph.manifest.num_nodes[types[0]], graph.manifest.num_nodes[types[1]]
         src, dst = spec.edge_label_index
         gids = []

@@ -37,7 +37,7 @@ def plan_links(spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed:
     tasks = [_with_time(each, each.task(schema), manifest, sampling) for each in spec.by_type]
     edges = [LinkEdges.of(each, task, graph) for each, task in zip(spec.by_type, tasks, strict=True)]
     nodes = [each.as_nodes() for each in spec.by_type]
-    seeds = TypedSeeds(tuple(Seeds(schema.source_types()[each.task.edge_type], each.gids[0]) for each in edges))
+    seeds = TypedSeeds(tuple(Seeds(each.task.ends(schema)[0], each.gids[0]) for each in edges))
     extras = [each.find_extras(part) for each, part in zip(nodes, seeds.parts, strict=True)]
     plan = share_out(nodes[0], seeds, manifest, sampling, seed, ranks)
     times = [each.edge_label_time for each in spec.by_type if each.edge_label_time is not None]
@@ -54,7 +54,7 @@ def _with_time(spec: LinkSpec, task: LinkTask, manifest: Manifest, sampling: Sam
     edges = spec.edge_label_index.shape[1]
     require_times(f"{where}: edge_label_time", spec.edge_label_time, edges, sampling, remedy)
     require_own_negatives(where, spec.neg_sampling, sampling.time_attr)
-    ends = manifest.schema.source_types()[task.edge_type], manifest.schema.destination_types()[task.edge_type]
+    ends = task.ends(manifest.schema)
     of_nodes = sampling.time_attr is not None and any(sampling.time_attr in manifest.node_attrs(t) for t in ends)
     if task.unresolved != "error" and not of_nodes:
         raise OptionError(

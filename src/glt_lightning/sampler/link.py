@@ -53,14 +53,13 @@ class LinkSampler:
 
     def __init__(self, source: NeighborSource, partition: LocalPartition, task: LinkTask) -> None:
         self._source, self.task = source, task
-        schema = partition.schema
-        self.types = schema.source_types()[task.edge_type], schema.destination_types()[task.edge_type]
+        self.types = task.ends(partition.schema)
         self._gids = (_EMPTY, _EMPTY)
         if task.mode is not None and task.sharing != "in_batch":
             self._gids = partition.gids(self.types[0]), partition.gids(self.types[1])
         self._times = (partition.node_times(self.types[0]), partition.node_times(self.types[1])) if task.timed else None
         self._test = NegativeTest(
-            partial(source.has_edges, task.edge_type),
+            self._has_edges,
             one_type=self.types[0] == self.types[1],
             self_loops=task.self_loops,
             near=source.local is source,
@@ -74,16 +73,19 @@ class LinkSampler:
         src_neg, dst_neg = self._negatives(request, src, dst)
         arrays = {}
         if "look_up" in request.link:
-            arrays["stored"] = np.array([np.count_nonzero(self._source.has_edges(self.task.edge_type, dst, src))])
+            arrays["stored"] = np.array([np.count_nonzero(self._has_edges(dst, src))])
         if self.task.sharing != "none":
             arrays["neg_mask"] = self._mask(request, dst_neg)
         if self.task.attrs:
             arrays |= self._attributes(src, dst)
         return LinkEnds(src, dst, src_neg, dst_neg, self._excluded(src, dst), arrays)
 
+    def _has_edges(self, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+        return self._source.has_edges(self.task.edge_type, *((src, dst) if self.task.turned else (dst, src)))
+
     def _attributes(self, src: np.ndarray, dst: np.ndarray) -> dict[str, np.ndarray]:
         """Of the edges themselves, by `target_name`: 0, and the id -1, of those that are not stored."""
-        edges = self._stored_edges(src, dst)
+        edges = self._stored_edges(*((dst, src) if self.task.turned else (src, dst)))
         some = np.flatnonzero(edges >= 0)
         found = {}
         for name, values in self._source.read_targets(self.task.edge_type, edges[some]).items():
@@ -110,6 +112,7 @@ class LinkSampler:
         return np.where(known[at] == wanted, picks.edge_rows[first[at]], -1)
 
     def _excluded(self, src: np.ndarray, dst: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        src, dst = (dst, src) if self.task.turned else (src, dst)
         found = [] if self.task.exclude == "none" else [(self.task.edge_type, dst, src)]
         if self.task.exclude == "reverse" and self.task.reverse is not None:
             found.append((self.task.reverse, src, dst))

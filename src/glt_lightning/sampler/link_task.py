@@ -10,6 +10,7 @@ from typing import Any
 from glt_lightning.errors import DataError
 from glt_lightning.options import NEGATIVE_MODES, SHARINGS, UNRESOLVED, NegativeSampling
 from glt_lightning.sampler.negatives import TRIALS
+from glt_lightning.types import GraphSchema
 
 EXCLUDE = ("none", "self", "reverse")
 _MOST_AMOUNT = 1 << 20  # negatives for each edge that another process may ask for
@@ -26,6 +27,7 @@ class LinkTask:
     (``none``), over those of the other direction alone (``self``), or over neither (``reverse``).  reverse: index of the edge
     type of the other direction, which may be the same; None: there is none.  joint: in a disjoint batch, both ends of an edge, or
     of a negative, are in one tree, which is theirs alone; not with triplets.  attrs: batches have the attributes of their edges.
+    turned: the edges are given the other way round than they are stored: their sources are the edge type's destinations.
 
     Raises `DataError` for values that no loader has.
     """
@@ -43,11 +45,12 @@ class LinkTask:
     reverse: int | None = None
     joint: bool = False
     attrs: bool = False
+    turned: bool = False
 
     def __post_init__(self) -> None:
         kinds = {"mode": (None, *NEGATIVE_MODES), "sharing": SHARINGS, "exclude": EXCLUDE, "unresolved": UNRESOLVED}
         bad = [name for name, known in kinds.items() if getattr(self, name) not in known]
-        flags = ("strict", "self_loops", "timed", "joint", "attrs")
+        flags = ("strict", "self_loops", "timed", "joint", "attrs", "turned")
         bad += [name for name in flags if not isinstance(getattr(self, name), bool)]
         if type(self.amount) not in (int, float) or not 0 < self.amount <= _MOST_AMOUNT:
             bad.append("amount")
@@ -76,6 +79,11 @@ class LinkTask:
             **known,
         )
 
+    def ends(self, schema: GraphSchema) -> tuple[int, int]:
+        """The node types of sources and destinations."""
+        src, dst = schema.source_types()[self.edge_type], schema.destination_types()[self.edge_type]
+        return (dst, src) if self.turned else (src, dst)
+
     def count(self, positives: int) -> int:
         """Number of negatives that a batch with so many edges draws."""
         if self.mode is None or self.sharing == "in_batch" or not positives:
@@ -88,8 +96,8 @@ class LinkTask:
         return TRIALS if (self.strict or self.timed) and self.sharing == "none" else 1
 
     def to_wire(self) -> dict[str, Any]:
-        sent = asdict(self)  # servers of earlier releases do not know the last one
-        return sent if self.joint else {name: value for name, value in sent.items() if name != "joint"}
+        later = ("joint", "turned")  # which servers of earlier releases do not know
+        return {name: value for name, value in asdict(self).items() if value or name not in later}
 
     @classmethod
     def from_wire(cls, given: Any, num_edge_types: int | None = None) -> LinkTask:

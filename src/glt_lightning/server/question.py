@@ -95,16 +95,16 @@ def read_question(
 def _check_links(config: SamplerConfig, request: BatchRequest, manifest: Manifest) -> None:
     if config.link is None:
         return
-    src_types, dst_types = manifest.schema.source_types(), manifest.schema.destination_types()
     for task, own in zip(config.links, split_by_type(request, config.links), strict=True):
         if task.count(len(own.seeds)) > _MOST_SEEDS:
             raise DataError(
                 f"link: at most {_MOST_SEEDS} negatives per batch are allowed, got {task.amount} for each of "
                 f"{len(own.seeds)} edges. Use a smaller batch_size or neg_sampling.amount."
             )
-        _check_ids("link/src", own.seeds, src_types[task.edge_type], manifest)
+        src_type, dst_type = task.ends(manifest.schema)
+        _check_ids("link/src", own.seeds, src_type, manifest)
         if "dst" in own.link:
-            _check_ids("link/dst", own.link["dst"], dst_types[task.edge_type], manifest)
+            _check_ids("link/dst", own.link["dst"], dst_type, manifest)
 
 
 def _check_trees(config: SamplerConfig, request: BatchRequest) -> None:
