@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import yaml
 
 from glt_lightning.errors import OptionError
-from glt_lightning.lightning.cli.past_runs import find_past_run
+from glt_lightning.lightning.cli.past_runs import RunConfig, find_past_run
 
 
 def config(
@@ -110,3 +111,19 @@ def test_programs_that_choose_the_class(runs: Runs) -> None:
     path = runs.add(flat(16))
     assert found(runs, flat(16)) == (path, ())
     assert found(runs, flat(8)) == (path, ("width 16 (here 8)",))
+
+
+def test_checkpoints_have_the_configuration_which_is_made_once() -> None:
+    class Parser:
+        dumps = 0
+
+        def dump(self, config: Namespace, skip_none: bool) -> str:
+            Parser.dumps += 1
+            return yaml.safe_dump({**vars(config), "trainer": {}})
+
+    keeps = RunConfig(Parser(), Namespace(model={"a": 1}, data=None))
+    saved: list[dict[str, Any]] = [{}, {}]
+    for checkpoint in saved:
+        keeps.on_save_checkpoint(None, None, checkpoint)
+    assert saved == [{"glt_run": {"model": {"a": 1}, "data": None, "cluster": None}}] * 2
+    assert Parser.dumps == 1

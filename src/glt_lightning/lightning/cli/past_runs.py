@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,18 @@ _MOST_NAMED = 3
 class RunConfig(SaveConfigCallback):
     """Keeps the configuration of a run also in its checkpoints. The file beside them may be another command's."""
 
+    @cached_property
+    def text(self) -> str:
+        """The configuration as YAML. Made once, as it takes 0.14 s of CPU time and each epoch saves two checkpoints."""
+        return str(self.parser.dump(self.config, skip_none=False))
+
+    @cached_property
+    def _of_run(self) -> dict[str, Any]:
+        config = yaml.safe_load(self.text)
+        return {name: config.get(name) for name in ("model", "data", "cluster")}
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        config = yaml.safe_load(self.parser.dump(self.config, skip_none=False))
-        checkpoint[_KEY] = {name: config.get(name) for name in ("model", "data", "cluster")}
+        checkpoint[_KEY] = self._of_run
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,10 @@ def _of_command_line(trainer: Trainer) -> str | None:
     if module is None:  # who did not come by it has no such callback, and need not import it
         return None
     found = [each for each in trainer.callbacks if isinstance(each, module.SaveConfigCallback)]  # type: ignore[attr-defined]
-    return str(found[0].parser.dump(found[0].config, skip_none=False)) if found else None
+    if not found:
+        return None
+    made: str | None = getattr(found[0], "text", None)  # of our own command line, which makes it once
+    return made or str(found[0].parser.dump(found[0].config, skip_none=False))
 
 
 def _hparams(target: Any) -> dict[str, Any]:
