@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from glt_lightning import DistEmbedding, DistGraph, DistTensor, SparseAdagrad, SparseAdam
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import OptionError, WriteError
+from glt_lightning.lightning.embeddings import TrainRows
 from glt_lightning.options import TensorOptions
 from glt_lightning.tensors import scratch
 from tests.helpers.partitions import partitioned, small_graph
@@ -92,6 +94,19 @@ def test_pages_are_asked_for(partition, folder):
         before = table.pages.asked
         table.read(np.array([0, 9, 1, 9, 8, 2]))
         assert table.pages.asked - before == 3  # rows 0 and 1, row 2, rows 8 and 9
+
+
+def test_the_log_says_how_often_the_disk_was_waited_for(partition, folder, caplog):
+    module = torch.nn.Module()
+    module.emb = DistEmbedding(512, storage="disk")  # two rows a page
+    with DistGraph(partition, options=TensorOptions(scratch=str(folder))) as graph:
+        module.emb.attach(graph, "emb")
+        said, caplog.handler.level = TrainRows(), logging.INFO
+        said.on_train_epoch_start(None, module)
+        module.emb(torch.tensor([0, 1, 9]))
+        with caplog.at_level(logging.INFO, "lightning.pytorch.utilities.rank_zero"):
+            said.on_train_epoch_end(None, module)
+    assert "rows on the disk: 2 pages of 4 KiB were asked for in this epoch" in caplog.text
 
 
 def test_refusals(partition, folder, monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning import DistEmbedding, DistGraph, SparseAdam
+from glt_lightning import DistEmbedding, DistGraph, SparseAdam, SparseSGD
 from glt_lightning.data import LocalPartition
 from glt_lightning.embedding.dist_embedding import MARKER
 from glt_lightning.errors import DataError, PeerError
@@ -88,8 +88,8 @@ class Job:
         graph._closing.callback(lambda: exchange("nobody reads any more"))
         return graph
 
-    def optimizer(self, embedding: DistEmbedding) -> SparseAdam:
-        made = SparseAdam([embedding], lr=0.1)
+    def optimizer(self, embedding: DistEmbedding, made: Any = None) -> Any:
+        made = SparseAdam([embedding], lr=0.1) if made is None else made
         made._exchange = Meeting(self._local.rank, self._board, self._meet)
         return made
 
@@ -127,6 +127,24 @@ def whole_run(job: Job, rank: int, storage: str | None = None) -> dict[str, np.n
 @pytest.fixture(scope="module")
 def expected(partition: LocalPartition) -> dict[str, np.ndarray]:
     return Job(partition, 1).run(whole_run)[0]
+
+
+@pytest.mark.parametrize(("reduction", "shared"), [("occurrences", -20.0 / 8), ("ddp", -20.0 / WORLD)])
+def test_reductions_count_the_occurrences_of_all_ranks(partition, reduction, shared):
+    """Rank r looks row 5 up twice and row r once, with gradients r + 1."""
+
+    def body(job: Job, rank: int) -> list[float]:
+        embedding = DistEmbedding(WIDTH, init="zeros")
+        with job.open() as graph:
+            embedding.attach(graph, "emb")
+            optimizer = job.optimizer(embedding, SparseSGD([embedding], lr=1.0, reduction=reduction))
+            (embedding(torch.tensor([5, 5, rank])) * (rank + 1)).sum().backward()
+            optimizer.step()
+            return embedding.rows.table.read(np.array([5, 0, 1, 2, 3]))[:, 0].tolist()
+
+    alone = 1.0 if reduction == "occurrences" else WORLD
+    for found in Job(partition, 2).run(body):
+        assert found == [shared, *(-(rank + 1) / alone for rank in range(WORLD))]
 
 
 @pytest.mark.parametrize("storage", ["memory", "disk"])

@@ -13,9 +13,11 @@ import torch
 from lightning.pytorch import Trainer
 
 from glt_lightning import DistGraph, DistTensor, GLTDataModule
-from glt_lightning.errors import DataError, SamplerError
+from glt_lightning.errors import DataError, OptionError, SamplerError
+from glt_lightning.options import ClusterOptions
 from tests.helpers import run_script
 from tests.helpers.own_rows import Using, work
+from tests.lightning.serving import serving
 
 WITH_TESTS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
@@ -66,6 +68,15 @@ def test_under_auto_it_is_as_alone(
     assert using.found == expected
     with pytest.raises(SamplerError, match="graph: no graph is open here; ask the data module for dist_graph"):
         _ = data._standalone.graph
+
+
+def test_of_servers_it_is_as_alone(make_data: Callable[..., GLTDataModule]) -> None:
+    data = make_data(partition={"num_parts": 2}, sampling={"seed": 5})
+    expected = alone(data)
+    with serving(data.partition_dir) as (where, _), DistGraph(where, seed=5) as graph:
+        assert work(graph) == expected
+    with pytest.raises(OptionError, match=r"cluster\.servers: empty"):
+        DistGraph(ClusterOptions())
 
 
 def test_tensors_stay_when_a_checkpoint_brings_another_seed(make_data: Callable[..., GLTDataModule]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -12,7 +13,7 @@ from glt_lightning.embedding import DistEmbedding
 from glt_lightning.embedding.combined import sparse_optimizers
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.callbacks.row_checkpoints import save_rows_of
-from glt_lightning.page.numbers import size
+from glt_lightning.page.numbers import percent, size
 from glt_lightning.tensors.dist_graph import DistGraph
 
 
@@ -48,8 +49,17 @@ def attach_embeddings(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
         embedding.attach(graph(), name)
 
 
+def _pages_and_faults(module: nn.Module) -> tuple[int, int]:
+    """Pages of tables on disk that this process has asked for, and its major page faults."""
+    tables = [table for each in embeddings_of(module).values() for table in each.rows.held.all()]
+    pages = sum(table.pages.asked for table in tables if table.pages is not None)
+    return pages, resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
 class TrainRows(Callback):
     """Exchanges the gradients of rows after each backward pass: before scalers and clipping look at them."""
+
+    _before = (0, 0)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trained = []
@@ -69,6 +79,17 @@ class TrainRows(Callback):
                 rank_zero_warn(
                     f"embedding {name!r} is in none of the optimizers of configure_optimizers: it is not trained."
                 )
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._before = _pages_and_faults(pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pages, faults = (now - before for now, before in zip(_pages_and_faults(pl_module), self._before, strict=True))
+        if pages:
+            rank_zero_info(
+                f"rows on the disk: {pages:,} pages of 4 KiB were asked for in this epoch; the process waited for the disk in "
+                f"{faults:,} major page faults ({percent(faults / pages)})"
+            )
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for each in sparse_optimizers(trainer.optimizers):

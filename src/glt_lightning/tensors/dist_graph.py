@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.options import DrawOptions, TensorOptions, as_options, parse_fanouts
+from glt_lightning.options import ClusterOptions, DrawOptions, TensorOptions, as_options, parse_fanouts
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.dist_ranks import ranks_of_this_process
+from glt_lightning.tensors.dist_servers import GraphSource, open_reader
 from glt_lightning.tensors.dist_snapshot import load_tensors, save_tensors
 from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
 from glt_lightning.tensors.dist_values import rows_of_index
@@ -49,7 +49,7 @@ class DistGraph:
     it in a ``with`` block: that lets go of its tensors.
 
     Args:
-        graph: The partition folder, of which this process maps all parts, or what reads a graph.
+        graph: The partition folder, of which this process maps all parts; or `ClusterOptions`, whose ``servers`` have the graph.
         ranks: This rank and its collective calls. None: those of torch's default process group, if there is one.
         options: What tensors may take.
         seed: Of random first values.
@@ -77,7 +77,7 @@ class DistGraph:
 
     def __init__(
         self,
-        graph: str | Path | LocalPartition | GraphReader,
+        graph: GraphSource,
         *,
         ranks: Ranks | None = None,
         options: TensorOptions | None = None,
@@ -86,12 +86,11 @@ class DistGraph:
         reach: Reach | None = None,
     ) -> None:
         self._closing = ExitStack()
-        if isinstance(graph, (str, Path)):
-            graph = LocalPartition.open(graph)
-            self._closing.callback(graph.close)
-        self._reader = graph if isinstance(graph, GraphReader) else GraphReader.of(graph)
-        self.schema = self._reader.schema
         self.ranks = ranks_of_this_process() if ranks is None else ranks
+        if isinstance(graph, ClusterOptions):
+            options = graph.tensors if options is None else options
+        self._reader = open_reader(graph, self.ranks.rank, self._closing)
+        self.schema = self._reader.schema
         self._spaces = row_spaces(self._reader.manifest)
         place = None if reach is None else reach.place
         homes = Homes.agree(self.ranks, self._reader.manifest.num_parts, self._reader.parts, place)
