@@ -28,8 +28,8 @@ class MemoryGroup:
 
 
 @contextmanager
-def memory_group() -> Iterator[MemoryGroup]:
-    """A group below that of this process, without a limit. Skips the test where there can be none."""
+def memory_group(limit: int | None = None) -> Iterator[MemoryGroup]:
+    """A group below that of this process, with a limit in bytes or without one. Skips the test where there can be none."""
     folder, peak_file = _own_group()
     folder /= f"glt-test-{os.getpid()}"
     try:
@@ -39,6 +39,9 @@ def memory_group() -> Iterator[MemoryGroup]:
     try:
         if not (folder / peak_file).exists():
             pytest.skip(f"{folder} has no {peak_file}")
+        if limit is not None:
+            limit_file = "memory.max" if peak_file == "memory.peak" else "memory.limit_in_bytes"
+            (folder / limit_file).write_text(str(limit))
         yield MemoryGroup(folder, peak_file)
     finally:
         folder.rmdir()

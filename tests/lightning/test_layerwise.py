@@ -14,6 +14,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 from torch_geometric.nn import GAT, GCN, GIN, GraphNorm, GraphSAGE as PyGSAGE, SAGEConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
@@ -303,3 +304,35 @@ def test_real_graphs(make_data: MakeData, embed: Any, name: str, parts: int) -> 
         expected = whole(gnn, x, edges)
         found = embed(Holding(gnn), data, batch_size=2000)["embedding"]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 3])
+def test_real_typed_graph(make_data: MakeData, embed: Any, tmp_path: Path, parts: int) -> None:
+    file = Path(os.environ.get("GLT_TEST_DATA", "data"), "dblp_hetero.npz").resolve()
+    if not file.exists():
+        pytest.skip(f"{file} is not here; set GLT_TEST_DATA to the folder of the reference data sets")
+    data = make_data(dataset=str(file), partition={"num_parts": parts}, undirected=True)
+    data.prepare_data()
+    data.setup("predict")
+    seed_everything(1, verbose=False)
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
+    shape: dict[str, Any] = {"encoder": "GraphSAGE", "hidden_channels": 16, "num_layers": 3}
+    module = NodePredictor(data.num_features, data.label_facts, **shape, **described).eval()
+    graph, given = HeteroData(), np.load(file)
+    for t, count in data.num_nodes.items():
+        graph[t].num_nodes = graph[t].batch_size = count
+        graph[t].n_id = torch.arange(count)
+        if f"{t}/x" in given:
+            graph[t].x = torch.from_numpy(given[f"{t}/x"])
+    for src, rel, dst in data.metadata[1]:
+        name = f"{src}__{rel}__{dst}/edge_index"
+        stored = (
+            given[name] if name in given else given[f"{dst}__{rel.removeprefix('rev_')}__{src}/edge_index"][::-1].copy()
+        )
+        graph[src, rel, dst].edge_index = torch.from_numpy(stored).contiguous()
+    with torch.no_grad():
+        expected = module.encoder.embed(graph)["author"].numpy()
+    found = embed(module, data, batch_size=1000)
+    assert found["n_id"].tolist() == list(range(len(expected)))
+    np.testing.assert_allclose(found["embedding"], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
