@@ -76,28 +76,39 @@ class Dataset:
         id2idx: Any = None,
         sort_func: Any = None,
         split_ratio: Any = 0.0,
-        **where: Any,
+        device_group_list: Any = None,
+        device: Any = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = torch.float32,
     ) -> None:
         """node_feature_data: [N, ...].  id2idx: the row of each id.  sort_func: such as `sort_by_in_degree`, asked where
-        ``split_ratio`` is above 0."""
+        ``split_ratio`` is above 0.  The others are those of `Feature`."""
 
         def one(rows: Any, node_type: NodeType | None) -> Feature:
             ratio = split_ratio[node_type] if isinstance(split_ratio, Mapping) else split_ratio
             rows, index = torch.as_tensor(rows), id2idx[node_type] if isinstance(id2idx, Mapping) else id2idx
             if sort_func is not None and ratio > 0 and isinstance(self.graph, Graph):
                 rows, index = sort_func(rows, ratio, self.graph.topo)
-            return Feature(rows, index, ratio, **where)
+            return Feature(rows, index, ratio, device_group_list, device, with_gpu, dtype)
 
         self.node_features = _each(node_feature_data, one)
         self._opened = None
 
     def init_edge_features(
-        self, edge_feature_data: Any = None, id2idx: Any = None, split_ratio: float = 0.0, **where: Any
+        self,
+        edge_feature_data: Any = None,
+        id2idx: Any = None,
+        split_ratio: float = 0.0,
+        device_group_list: Any = None,
+        device: Any = None,
+        with_gpu: bool = True,
+        dtype: torch.dtype | None = torch.float32,
     ) -> None:
-        """edge_feature_data: [E, ...], by the ids of edges.  id2idx: the row of each id."""
+        """edge_feature_data: [E, ...], by the ids of edges.  id2idx: the row of each id.  The others are those of `Feature`."""
 
         def one(rows: Any, edge_type: EdgeType | None) -> Feature:
-            return Feature(rows, id2idx[edge_type] if isinstance(id2idx, Mapping) else id2idx, split_ratio, **where)
+            index = id2idx[edge_type] if isinstance(id2idx, Mapping) else id2idx
+            return Feature(rows, index, split_ratio, device_group_list, device, with_gpu, dtype)
 
         self.edge_features = _each(edge_feature_data, one)
         self._opened = None
