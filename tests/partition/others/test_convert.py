@@ -17,6 +17,7 @@ from glt_lightning.partition.verify import verify_partition
 from glt_lightning.progress import Progress
 from glt_lightning.tensors.dist_graph import DistGraph
 from tests.helpers.partitions import small_graph, small_hetero
+from tests.partition.others.accuracy import accuracy, communities, require_same_accuracy
 from tests.partition.others.writers import write_glt, write_pyg
 
 WRITERS = {"glt": write_glt, "pyg": write_pyg}
@@ -154,3 +155,16 @@ def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with pytest.raises(OptionError, match="expected one of glt, dgl, pyg"):
         run_partition(["--from", "euler", "x", "--to", "y"], "partition")
     LocalPartition.open(tmp_path / "ours").close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WRITERS)
+def test_it_trains_to_the_same_accuracy(kind: str, tmp_path: Path) -> None:
+    data = communities()
+    WRITERS[kind](data, tmp_path / "theirs", 2)
+    convert_partition(
+        kind, tmp_path / "theirs", tmp_path / "converted", labels={"node": data.y.numpy()}, progress=False
+    )
+    splits = {name: np.flatnonzero(data[f"{name}_mask"]) for name in ("train", "val", "test")}
+    converted = accuracy(None, tmp_path / "converted", splits=splits)
+    require_same_accuracy(accuracy(data, tmp_path / "own"), converted)

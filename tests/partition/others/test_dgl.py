@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Trainer, seed_everything
-from torch_geometric.data import Data
 
-from glt_lightning import GLTDataModule, GraphSAGE, PartitionOptions
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.others.convert import convert_partition
 from glt_lightning.tensors.dist_graph import DistGraph
+from tests.partition.others.accuracy import accuracy, communities, require_same_accuracy
 
 pytestmark = pytest.mark.slow
 
@@ -50,16 +48,6 @@ def python() -> str:
     if not found:
         pytest.skip("needs DGL: set GLT_TEST_DGL_PYTHON to a Python that has the package dgl")
     return found
-
-
-def communities() -> Data:
-    torch.manual_seed(0)
-    y, split = torch.arange(1000) // 100, torch.arange(1000) % 3
-    ends = torch.randint(1000, (2, 8000))
-    inside = torch.rand(8000) < 0.8
-    ends[1, inside] = ends[0, inside] // 100 * 100 + torch.randint(100, (int(inside.sum()),))
-    x = torch.nn.functional.one_hot(y, 10) + torch.randn(1000, 10)
-    return Data(x=x, y=y, edge_index=ends, train_mask=split == 0, val_mask=split == 1, test_mask=split == 2)
 
 
 @pytest.fixture(scope="module")
@@ -107,21 +95,8 @@ def test_a_graph_with_types(theirs: Path, python: str, tmp_path: Path) -> None:
 
 
 def test_it_trains_to_the_same_accuracy(theirs: Path, python: str, tmp_path: Path) -> None:
-    """With all neighbours in one batch, so that neither draws nor the numbering of nodes make a difference."""
     convert_partition("dgl", theirs / "plain", tmp_path / "converted", python=python, progress=False)
-    accuracies = []
-    for dataset, folder in ((theirs / "graph.npz", tmp_path / "own"), (None, tmp_path / "converted")):
-        seed_everything(1, verbose=False)
-        partition = PartitionOptions(num_parts=2, dir=str(folder))
-        data = GLTDataModule(dataset, root=str(tmp_path), num_neighbors=[-1, -1], batch_size=1000, partition=partition)
-        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        trainer = Trainer(max_epochs=30, accelerator="cpu", enable_checkpointing=False, **quiet)
-        model = GraphSAGE(10, 10, hidden_channels=32, num_layers=2, lr=0.02, dropout=0.0)
-        trainer.fit(model, data)
-        (result,) = trainer.test(model, data, verbose=False)
-        accuracies.append(next(value for name, value in result.items() if "acc" in name))
-    assert min(accuracies) > 0.8
-    assert abs(accuracies[0] - accuracies[1]) < 0.004  # one of 333 nodes
+    require_same_accuracy(accuracy(theirs / "graph.npz", tmp_path / "own"), accuracy(None, tmp_path / "converted"))
 
 
 def test_what_dgl_cannot_read_is_named(theirs: Path, python: str, tmp_path: Path) -> None:
