@@ -38,11 +38,21 @@ def names_of_glt(stack: ExitStack) -> dict[str, Any]:
 
 
 def names_of_pyg(_: ExitStack) -> dict[str, Any]:
-    wanted = ("LinkSpec", "LoaderContext", "LoaderSpec", "LocalPartition", "PartitionOptions", "SamplingOptions")
+    wanted = (
+        "GLTDataModule",
+        "LinkSpec",
+        "LoaderContext",
+        "LoaderSpec",
+        "LocalPartition",
+        "PartitionOptions",
+        "SamplingOptions",
+        "layers",
+    )
     public = {name: getattr(glt_lightning, name) for name in wanted}
     ours = {name: getattr(partition, name) for name in ("open_source", "partition_graph", "random_link_split")}
     names = ring()
     data = Data(**{name: torch.from_numpy(names[name]) for name in ("x", "y", "edge_index")})
+    data.edge_weight = torch.ones(data.num_edges)
     return public | ours | names | {"data": data, "train_mask": RING < 8, "change": lambda batch: batch}
 
 
