@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from glt_lightning.transport.certs import run_certs
@@ -297,6 +298,33 @@ def test_a_script_of_ones_own(tmp_path, cluster):
         assert run.wait(LIMIT_S) == 0, run.output
         for number in range(2):
             assert f"host{number}:{number}| rank {number} ['a b', '{number}']" in run.output
+
+
+def test_a_script_of_dgls_names_trains_as_on_one_host(tmp_path, cluster, whole):
+    """Of seed 002's form: hosts by ip_config.txt, the graph by the variable that DGL's launcher sets, a part on each host."""
+    script = Path(__file__).with_name("dgl_script.py")
+    (tmp_path / script.name).write_text(script.read_text())
+    (tmp_path / "ip_config.txt").write_text("".join(f"{cluster.made.address(n)} 30050\n" for n in range(2)))
+    given = launch_file(
+        cluster,
+        tmp_path,
+        command=script.name,
+        args=["ip_config.txt"],
+        files=["ip_config.txt"],
+        partition={"dir": "part"},
+    )
+    del given["config"]
+    place_parts(given, whole)
+    with launched(cluster, tmp_path, given) as run:
+        assert run.wait(2 * LIMIT_S) == 0, run.output
+        assert all(f"trained by {n} on host {n} of 2" in run.output for n in range(2)), run.output
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "ip_config.txt").write_text("127.0.0.1 30050\n")
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    with started([*argv, "ip_config.txt"], cwd=alone, env={**ONE_THREAD, "DGL_CONF_PATH": str(whole)}) as run:
+        assert run.wait(2 * LIMIT_S) == 0, run.output
+    same(*(torch.load(folder / "weights.pt", weights_only=True) for folder in (Path(given["hosts"][0]["dir"]), alone)))
 
 
 def test_a_newcomer_follows_the_page(tmp_path, cluster):

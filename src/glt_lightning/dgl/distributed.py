@@ -12,44 +12,39 @@ from glt_lightning.dgl import optim
 from glt_lightning.dgl.book import GraphPartitionBook
 from glt_lightning.dgl.collators import DistDataLoader
 from glt_lightning.dgl.graph import DistGraph, current_graph
+from glt_lightning.dgl.hosts import hosts_of_script
 from glt_lightning.dgl.loaders import DistEdgeDataLoader, DistNodeDataLoader
 from glt_lightning.dgl.partition import partition_graph
 from glt_lightning.dgl.sampling import in_subgraph, sample_neighbors
 from glt_lightning.dgl.state import STATE
 from glt_lightning.dgl.tensors import DistEmbedding, DistTensor, SparseAdagrad, SparseAdam
-from glt_lightning.errors import OptionError
 from glt_lightning.lazy import lazy_names
+from glt_lightning.options import ClusterOptions
 from glt_lightning.options.checks import at_least
 from glt_lightning.tensors import dist_graph, dist_split, dist_tensor
 from glt_lightning.types import EdgeType, NodeType
 
 
-def initialize(ip_config: str | Path | None = None, num_workers: int = 0) -> None:
-    """To be called first. There are no servers: the ranks of a host map the partition.
+def initialize(
+    ip_config: str | Path | None = None, num_workers: int = 0, *, cluster: ClusterOptions | None = None
+) -> None:
+    """To be called first. There are no servers: the ranks of a host map its parts, and serve them to those of other hosts.
 
     Args:
-        ip_config: A file with one host, as ``address`` or ``address port``. None: this host.
+        ip_config: A file with a line for each host, ``address`` or ``address port``, in the order of their node ranks. Part p is
+            on host p mod hosts. None: the hosts of ``launch``, or this one alone.
         num_workers: Sampler processes of each trainer, for the loaders of this process.
+        cluster: Certificates, deadlines and the address of this host, where there are several. None: what ``launch`` says.
 
     Raises:
-        OptionError: For a file that is missing, and for several hosts: scripts that are made with these names run on one.
+        OptionError: For a file that is missing, and one that does not name this host.
 
     Example:
         >>> import glt_lightning.dgl as dgl
         >>> dgl.distributed.initialize()
     """
     at_least("initialize: num_workers", num_workers, 0)
-    if ip_config is not None:
-        try:
-            lines = Path(ip_config).read_text().splitlines()
-        except OSError as error:
-            raise OptionError(f"initialize: ip_config: cannot read {str(ip_config)!r} ({error.strerror}).") from None
-        hosts = {line.split()[0] for line in lines if line.strip()}
-        if len(hosts) != 1:
-            raise OptionError(
-                f"initialize: ip_config: {ip_config} names {len(hosts)} hosts; a script with DGL's names runs on one. For "
-                "several, use a GLTDataModule and the strategy glt_worker or glt_server_client."
-            )
+    STATE.hosts = hosts_of_script(ip_config, cluster)
     STATE.num_workers = num_workers
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import ExitStack
 from itertools import count
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import finalize, ref
 
 import torch
+import torch.distributed
 from torch import Tensor
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import MANIFEST
 from glt_lightning.dgl.book import GraphPartitionBook
+from glt_lightning.dgl.hosts import JoinedHosts, ScriptHosts
 from glt_lightning.dgl.state import STATE
 from glt_lightning.embedding.rows import EmbeddingRows
 from glt_lightning.errors import DataError, OptionError
@@ -22,8 +27,10 @@ from glt_lightning.loader import LoaderContext
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.request import batch_key
 from glt_lightning.tensors import dist_graph
+from glt_lightning.tensors.dist_ranks import ranks_of_this_process
 from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor
 from glt_lightning.tensors.dist_values import rows_of_index
+from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.types import EdgeType, NodeType
 
 _AT_ONCE = 1 << 16  # rows
@@ -50,7 +57,7 @@ class Scheme(NamedTuple):
 
 
 class DistGraph(dist_graph.DistGraph):
-    """A partitioned graph, made with DGL's arguments. All ranks of one host make it at the same time.
+    """A partitioned graph, made with DGL's arguments. All ranks make it at the same time.
 
     Args:
         graph_name: Name of the graph.
@@ -64,10 +71,14 @@ class DistGraph(dist_graph.DistGraph):
 
     def __init__(self, graph_name: str, part_config: str | Path | None = None) -> None:
         self.graph_name, self._folder = graph_name, _folder_of(graph_name, part_config)
-        partition = LocalPartition.open(self._folder)
-        super().__init__(partition, seed=STATE.seed)
-        self._closing.callback(partition.close)
-        self.partition, self.seed = partition, STATE.seed
+        self._joined: JoinedHosts | None = None
+        if STATE.hosts is None:
+            self.partition = LocalPartition.open(self._folder)
+            super().__init__(self.partition, seed=STATE.seed)
+            self._closing.callback(self.partition.close)
+        else:
+            self._join(STATE.hosts)
+        self.seed = STATE.seed
         self.rank: int = CalledRank(self.rank)
         self._contexts: dict[str, LoaderContext] = {}
         self._draws, self._loaders = count(), count()
@@ -75,6 +86,33 @@ class DistGraph(dist_graph.DistGraph):
         # by name: who names an embedding that there is gets its rows
         self.embeddings: dict[str, EmbeddingRows] = {}
         self._closing.callback(_close_all, self.embeddings)
+
+    def _join(self, hosts: ScriptHosts) -> None:
+        ranks = ranks_of_this_process()
+        joined = JoinedHosts(self._folder, hosts, ranks, STATE.num_workers)
+        with ExitStack() as failing:
+            failing.callback(joined.close)
+            super().__init__(
+                GraphReader.of(joined.graph),
+                ranks=ranks,
+                options=hosts.cluster.tensors,
+                seed=STATE.seed,
+                wait_s=hosts.cluster.deadlines.call_s,
+                reach=joined.reach,
+            )
+            failing.pop_all()
+        self._joined, self.partition = joined, joined.partition
+        self._closing.callback(joined.close)
+        finalize(self, _close_at_exit, ref(self))  # before those of the samplers, which were made earlier
+        Finalize(self, _close_at_exit, args=(ref(self),), exitpriority=20)  # in processes that multiprocessing forks
+
+    def close(self) -> None:
+        """Lets go of its tensors, and of the partition. Where there are several hosts it is a collective call: others may need
+        rows of this one until they come here, too. Safe to call twice."""
+        joined, self._joined = self._joined, None
+        if joined is not None and sys.exc_info()[0] is None and torch.distributed.is_initialized():
+            self.ranks.exchange("leaving")
+        super().close()
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
         return type(self), (self.graph_name, str(self._folder))
@@ -167,7 +205,12 @@ class DistGraph(dist_graph.DistGraph):
         """What makes the loaders of this process: its own seeds, without any call of other ranks."""
         key = repr(sampling)
         if key not in self._contexts:
-            self._contexts[key] = LoaderContext(self.partition, sampling, seed=self.seed)
+            if (joined := self._joined) is None:
+                made = LoaderContext(self.partition, sampling, seed=self.seed)
+            else:
+                sampling = joined.require(sampling)
+                made = LoaderContext(joined.graph, sampling, seed=self.seed, make_producer=lambda _pin: joined.producer)
+            self._contexts[key] = made
             self._closing.callback(self._contexts[key].close)
         return self._contexts[key]
 
@@ -217,6 +260,11 @@ class _WithAliases(MutableMapping[str, DistTensor]):
 
     def __len__(self) -> int:
         return len(self._data)
+
+
+def _close_at_exit(graph: ref[DistGraph]) -> None:
+    if (found := graph()) is not None and getattr(sys, "last_value", None) is None:  # after an exception none waits
+        found.close()
 
 
 def _close_all(embeddings: dict[str, EmbeddingRows]) -> None:

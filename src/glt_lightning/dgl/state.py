@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import ReferenceType
 
+from glt_lightning.dgl.hosts import ScriptHosts
 from glt_lightning.options.checks import at_least
 
 
 @dataclass
 class ScriptState:
-    """num_workers: sampler processes of each trainer, for loaders that are not told another number.  seed: of all draws.
-    graph: the `DistGraph` that was made last, which tensors belong to."""
+    """num_workers: sampler processes of each trainer, for loaders that are not told another number.  hosts: None for one.
+    seed: of all draws.  graph: the `DistGraph` that was made last, which tensors belong to."""
 
     num_workers: int = 0
+    hosts: ScriptHosts | None = None
     seed: int = 0
     graph: ReferenceType[Any] | None = None
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +25,7 @@ from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.base import SampledGraph
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.producer.watch import end_by_deadline
 from glt_lightning.server.served import ServedGraph
 from glt_lightning.types import NodeType
 
@@ -94,20 +92,8 @@ def _mapped(
     partition = data.map(whole=False)
     link = session.link("worker")
     silence_s = session.cluster.peer_silence_s
-    return HostsGraph(partition, link, session.own_host(), _end_by_deadline(session), silence_s), ranks
-
-
-def _end_by_deadline(session: Session) -> Any:
-    """A worker is gone, and this one may be in a collective call that waits for it for ever."""
-
-    def end(reason: str, left: threading.Event) -> None:
-        timeout_s = session.cluster.peer_timeout_s
-        print(f"error: {reason} {session.name} cannot go on.", file=sys.stderr, flush=True)
-        if not left.wait(timeout_s):
-            print(f"error: {session.name} is stuck and ends after {timeout_s:g} s.", file=sys.stderr, flush=True)
-            os._exit(1)
-
-    return end
+    end = end_by_deadline(session.name, session.cluster.peer_timeout_s, "cluster.peer_timeout_s")
+    return HostsGraph(partition, link, session.own_host(), end, silence_s), ranks
 
 
 def _sampling(options: CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions) -> dict[str, Any]:

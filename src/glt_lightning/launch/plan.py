@@ -11,6 +11,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from glt_lightning.errors import OptionError
+from glt_lightning.launch.environment import script_environment
 from glt_lightning.launch.machine import Machine
 from glt_lightning.launch.options import LaunchConfig
 
@@ -43,7 +44,7 @@ def server_process(config: LaunchConfig, machine: Machine) -> Process:
 def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bool = False) -> Process:
     """What trains on a host: torchrun with its ranks, or a script. run: folder of the run on the host."""
     words = command_of(config, machine, resume)
-    env = {**_UNBUFFERED, **machine.env}
+    env = {**_UNBUFFERED, **_told(config, machine), **machine.env}
     if machine.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, machine.gpus))
     if config.ranks == "script":
@@ -70,6 +71,13 @@ def command_of(config: LaunchConfig, machine: Machine, resume: bool = False) -> 
     words += _filled(config, machine)
     words += ["--trainer.num_nodes", str(len(config.hosts)), "--trainer.devices", str(config.devices)]
     return [*words, "--ckpt_path", "last"] if resume and config.command == "fit" else words
+
+
+def _told(config: LaunchConfig, machine: Machine) -> dict[str, str]:
+    if not config.is_script:
+        return {}
+    hosts = [each.address for each in config.trainers]
+    return script_environment(hosts, machine.address, security_of(config, machine), folder_of(config))
 
 
 def strategy_of(config: LaunchConfig) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 
@@ -11,6 +13,23 @@ from glt_lightning.transport.peer import Peer
 
 # Called on the watch's thread with the reason of a loss, and the event that is set when the watch is closed.
 OnLoss = Callable[[str, threading.Event], None]
+
+
+def end_by_deadline(name: str, timeout_s: float, option: str) -> OnLoss:
+    """Says that another rank is gone, and ends this process ``timeout_s`` later: it may be in a collective call that waits for
+    that rank for ever. name: of this process.  option: that says how long."""
+
+    def end(reason: str, left: threading.Event) -> None:
+        _say(f"error: {reason} {name} cannot go on.")
+        if not left.wait(timeout_s):
+            _say(f"error: {name} is stuck and ends after {timeout_s:g} s ({option}).")
+            os._exit(1)
+
+    return end
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 class OwnerWatch:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 from pathlib import Path
 
 from glt_lightning.cluster.context import DistContext, Role
@@ -17,6 +14,7 @@ from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.base import SampledGraph
+from glt_lightning.producer.watch import end_by_deadline
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 
@@ -106,21 +104,11 @@ class GLTWorkerStrategy(GLTStrategy):
         if not self._serves:
             return partition
         link = self._link(self._role, self._secret())
-        return HostsGraph(partition, link, self._host(), self._end_by_deadline, self.options.peer_silence_s)
-
-    def _end_by_deadline(self, reason: str, left: threading.Event) -> None:
-        """A rank of another host is gone, and this one may be in a collective call that waits for it for ever."""
-        timeout_s = self.options.peer_timeout_s
-        _say(f"error: {reason} Rank {self.global_rank} cannot go on.")
-        if not left.wait(timeout_s):
-            _say(f"error: rank {self.global_rank} is stuck and ends after {timeout_s:g} s (cluster.peer_timeout_s).")
-            os._exit(1)
+        # a rank of another host may go while this one is in a collective call that waits for it for ever
+        end = end_by_deadline(f"rank {self.global_rank}", self.options.peer_timeout_s, "cluster.peer_timeout_s")
+        return HostsGraph(partition, link, self._host(), end, self.options.peer_silence_s)
 
     def _leave_together(self) -> None:
         # evaluation and prediction end at different times, and other ranks may need rows of this one
         if self._serves or self.num_nodes > 1:
             self._gather_counts(0)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
