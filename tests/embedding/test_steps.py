@@ -140,6 +140,19 @@ def test_memory_does_not_grow(graph):
     embedding.drop()
 
 
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_gradient_may_be_written_over_for_the_next_pass(graph, exchanged):
+    embedding, _ = twins(graph)
+    optimizer = SparseSGD([embedding], lr=1.0)
+    gradient = torch.empty(2, embedding.embedding_dim)
+    for value in (1.0, 2.0):
+        embedding(torch.tensor([7, 3])).backward(gradient.fill_(value))
+        if exchanged:
+            optimizer.exchange()
+    optimizer.step()
+    assert whole(embedding)[[3, 7], 0].tolist() == [-3.0, -3.0]
+
+
 def test_zero_grad_forgets(graph):
     embedding, _ = twins(graph)
     optimizer = SparseSGD([embedding], lr=1.0)

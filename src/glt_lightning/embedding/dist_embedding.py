@@ -206,8 +206,9 @@ class DistEmbedding(nn.Module):
         values = found.to(rows.device).reshape(*rows.shape, self.embedding_dim)
         if not torch.is_grad_enabled():
             return values
-        if self._received:  # of an earlier backward pass
+        if self._received:  # of an earlier backward pass, whose gradient the caller may write over for the next one
             self._fold()
+            self._sums = None if self._sums is None else self._sums.copied()
         number, self._lookups = self._lookups, self._lookups + 1
 
         def receive(gradient: Tensor) -> None:

@@ -40,10 +40,10 @@ class _Trained:
         self.sums: RowSums | None = None  # of the rows of this rank, over ranks and backward passes
         self._norm: Tensor | None = None
 
-    def add(self, received: list[RowSums]) -> None:
+    def add(self, received: list[RowSums], *, steps_next: bool) -> None:
         parts = [*([] if self.sums is None else [self.sums]), *received]
         if len(parts) == 1:  # of one rank, in its first backward pass: each row is there once
-            self.sums = parts[0]
+            self.sums = parts[0] if steps_next else parts[0].copied()
             return
         columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "sums", "counts"))
         self.sums = merge_rows(*columns, threads=torch.get_num_threads())
@@ -153,12 +153,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         return self._exchange
 
     @torch.no_grad()
-    def exchange(self) -> None:
-        """Brings the gradients of the last backward passes to the ranks that apply them. A collective call."""
+    def exchange(self, *, steps_next: bool = False) -> None:
+        """Brings the gradients of the last backward passes to the ranks that apply them. A collective call.
+
+        steps_next: the next call is `step`. Else they are copied: their memory may be used for the next backward pass.
+        """
         exchange = self.prepare()
         for each in self._trained:
             mine = each.embedding.take()
-            each.add(exchange.send(mine, each.embedding.rows.home_of(mine.rows)))
+            each.add(exchange.send(mine, each.embedding.rows.home_of(mine.rows)), steps_next=steps_next)
         mean = self._mean(exchange.size)
         for each, norm in zip(
             self._trained, norms([each.squares(mean) for each in self._trained], exchange), strict=True
@@ -178,7 +181,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if not self._is_exchanged:
-            self.exchange()
+            self.exchange(steps_next=True)
         exchange = self.prepare()
         for each, group in zip(self._trained, self.param_groups, strict=True):
             rows, sums = each.embedding.rows, each.sums

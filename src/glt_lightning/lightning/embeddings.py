@@ -92,8 +92,9 @@ class TrainRows(Callback):
             )
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        steps_next = pl_module.automatic_optimization and trainer.accumulate_grad_batches == 1
         for each in sparse_optimizers(trainer.optimizers):
-            each.exchange()
+            each.exchange(steps_next=steps_next)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._close(trainer)

@@ -56,6 +56,10 @@ class RowSums:
             return RowSums(self.rows[which], self.values[which], self.counts[which])
         return RowSums(self.rows[which], self.values, self.counts[which], self.at[which])
 
+    def copied(self) -> RowSums:
+        """In the order of the rows, in memory that nobody else refers to."""
+        return self if self.at is None else RowSums(self.rows, self.sums, self.counts)
+
     @property
     def sums(self) -> np.ndarray:
         """float32 [n, D], in the order of the rows."""
