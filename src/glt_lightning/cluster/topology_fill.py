@@ -12,6 +12,7 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.ranges import entries_of
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.route import Router
 from glt_lightning.ops.row_bytes import row_bytes
@@ -162,11 +163,7 @@ def _first_rows(picks: Picks, rows: int) -> Picks:
 
 def _reordered(picks: Picks, order: np.ndarray) -> Picks:
     """The lists in another order."""
-    counts = picks.counts.astype(np.int64)
-    begin = np.cumsum(counts) - counts
-    counts = counts[order]
-    ends = np.cumsum(counts)
-    at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin[order] - (ends - counts), counts)
+    at = entries_of(order, picks.counts.astype(np.int64))
     assert picks.edge_rows is not None
     return Picks(picks.counts[order], picks.neighbors[at], picks.edge_rows[at])
 

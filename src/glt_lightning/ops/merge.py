@@ -13,6 +13,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.graph import GraphView, per_type
 from glt_lightning.ops.khop import Subgraph, first_of
 from glt_lightning.ops.native import BAD_ARG, BAD_ID, GROW, MergeStruct, PicksStruct, check, library, pointer, pointers
+from glt_lightning.ops.ranges import entries_of
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DEFAULT_DRAW, DrawOptions
 
@@ -53,9 +54,8 @@ class Drawn:
             return whole
         order = np.argsort(self.owner, kind="stable")
         counts = np.concatenate([p.counts for p in self.picks]).astype(np.int64)
-        begin, back = np.cumsum(counts) - counts, np.argsort(order)
-        ends = np.cumsum(counts[back])
-        at = np.arange(counts.sum()) + np.repeat(begin[back] - (ends - counts[back]), counts[back])
+        back = np.argsort(order)
+        at = entries_of(back, counts)
         edges = [p.edge_rows for p in self.picks]
         neighbors = np.concatenate([p.neighbors for p in self.picks])[at]
         return Picks(counts[back], neighbors, None if edges[0] is None else np.concatenate(edges)[at])

@@ -13,7 +13,8 @@ from glt_lightning.ops.excluded import ExcludedEntries
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.mix import row_streams
-from glt_lightning.ops.row_view import Picker, RowView, spread
+from glt_lightning.ops.ranges import spread
+from glt_lightning.ops.row_view import Picker, RowView
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import DrawOptions
 

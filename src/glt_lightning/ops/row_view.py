@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from glt_lightning.ops.mix import draw
+from glt_lightning.ops.ranges import spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,13 +123,6 @@ def pick_uniform(degree: np.ndarray, counts: np.ndarray, stream: np.ndarray) -> 
         found[begin[some] + i] = np.where((before == q[:, None]).any(axis=1), j, q)
     rows = np.repeat(np.arange(len(taken)), taken)
     return found[np.lexsort((found, rows))]
-
-
-def spread(begin: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """int64 [sum of counts]: ``counts[i]`` numbers from ``begin[i]`` on, one range after the other."""
-    ends = np.cumsum(counts)
-    found: np.ndarray = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - (ends - counts), counts)
-    return found
 
 
 class _Attributes(Mapping[str, np.ndarray]):

@@ -11,6 +11,7 @@ from glt_lightning.ops.excluded import ExcludedEdges, Pairs
 from glt_lightning.ops.induce import Among
 from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.ranges import entries_of
 from glt_lightning.sampler.neighbors import Found, NeighborSource
 from glt_lightning.sampler.subgraph_task import INDUCED
 
@@ -145,10 +146,8 @@ def _spread(
     """Edges of the batch out of those of distinct nodes. lids, rows: int [n], destinations, and in which row each has its edges.
     members: numbers of the nodes among which these are; None: all of ``src``."""
     assert picks.edge_rows is not None
-    begin, counts = np.cumsum(picks.counts) - picks.counts, picks.counts[rows]
-    ends = np.cumsum(counts)
-    at = np.arange(counts.sum()) + np.repeat(begin[rows] - (ends - counts), counts)
-    numbers, to = picks.neighbors[at], np.repeat(lids, counts)
+    at = entries_of(rows, picks.counts)
+    numbers, to = picks.neighbors[at], np.repeat(lids, picks.counts[rows])
     sources = src.sources(numbers if members is None else members[numbers], None if dst.tree is None else dst.tree[to])
     edges = FoundEdges(sources, to, picks.edge_rows[at].astype(np.int64, copy=False))
     return edges if dst.tree is None else edges.where(sources >= 0)

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from glt_lightning.ops.ranges import spread
+
 _PIECE = 1 << 20  # nodes sorted at once: numpy's stable sort takes 16 bytes a node, so 16 MiB
 
 
@@ -47,7 +49,6 @@ def _by_part(parts: np.ndarray, num_parts: int, id_dtype: np.dtype) -> tuple[np.
     cursor = bounds[:-1].copy()
     for begin, sizes in zip(pieces, counts, strict=True):
         order = np.argsort(parts[begin : begin + _PIECE], kind="stable")
-        first = np.cumsum(sizes) - sizes  # of each part among the sorted
-        user_ids[np.repeat(cursor - first, sizes) + np.arange(len(order))] = begin + order
+        user_ids[spread(cursor, sizes)] = begin + order
         cursor += sizes
     return user_ids, tuple(bounds.tolist())

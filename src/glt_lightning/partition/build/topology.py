@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.ops.assign import NeighborRows
+from glt_lightning.ops.ranges import spread
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
@@ -244,6 +245,6 @@ def _joined(pieces: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int) -> t
     first = indptr[:-1].copy()
     for own, neighbors in pieces:
         sizes = np.diff(own)
-        out[np.repeat(first - own[:-1], sizes) + np.arange(len(neighbors))] = neighbors
+        out[spread(first, sizes)] = neighbors
         first += sizes
     return indptr, out
