@@ -43,6 +43,7 @@ COMMANDS = {
     "draws.py": "{part1} --rounds 1 --batches 1 --work {tmp}",
     "labor.py": "{part1} --dense 200 --degree 5 --fanouts 3 2 --batch_size 16 --rounds 1 --batches 1",
     "accuracy.py": "../configs/demo.yaml --seeds 1 --set trainer.max_epochs=1 --with data.sampling.method=labor",
+    "walks.py": "{part1} --rounds 1 --seeds 16 --walks 5",
     "link.py": "{part1} --rounds 1 --batches 1",
     "temporal.py": "--nodes 500 --degree 5 --batch-size 16 --rounds 1 --batches 1",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
@@ -60,6 +61,7 @@ WITHIN |= {
     "peer",
     "peer_dgl",
     "peer_dgl_step",
+    "peer_dgl_walks",
     "peer_dgl_link",
     "peer_dgl_embedding",
     "peer_pyg",
@@ -137,5 +139,7 @@ def test_a_peer_runs(name: str, places: dict[str, str]) -> None:
         assert [line["bench"] for line in found] == ["step", "load"]
         found = figures(run("embedding.py", *COMMANDS["embedding.py"].split(), "--dgl", python))
         assert {"adam, limit", "adam, DGL 2.1.0"} <= {line["way"] for line in found}
+        found = figures(run("walks.py", *COMMANDS["walks.py"].format_map(places).split(), "--dgl", python))
+        assert {"ours", "dgl"} <= {line["system"] for line in found}
         found = figures(run("link.py", places["part1"], "--rounds", "1", "--batches", "1", "--dgl", python))
         assert {"binary strict", "dgl", "dgl strict"} <= {line["system"] for line in found}

@@ -36,7 +36,7 @@ def test_the_expected_configs_are_there() -> None:
     reference = {
         f"reference/{n}.yaml"
         for n in ("cora", "amazon_computers", "facebook_pages", "wordnet", "dblp_hetero", "dblp_link", "wordnet_link")
-    } | {"reference/cora_seal.yaml", "reference/wordnet_shadow.yaml"}
+    } | {"reference/cora_seal.yaml", "reference/wordnet_shadow.yaml", "reference/cora_pinsage.yaml"}
     own = {"demo.yaml", "products.yaml", "hetero.yaml", "server-client.yaml", "link.yaml", "ogbl-collab.yaml"}
     assert names >= own | reference
 

@@ -1,4 +1,4 @@
-"""ShaDow and SEAL by YAML alone on real graphs, in the folder ``GLT_TEST_DATA``."""
+"""ShaDow, SEAL and PinSAGE's neighbours by YAML alone on real graphs, in the folder ``GLT_TEST_DATA``."""
 
 from __future__ import annotations
 
@@ -63,3 +63,10 @@ def test_seal_tells_edges_better_than_the_plain_encoder(tmp_path: Path) -> None:
 def test_shadow_learns_wordnet(tmp_path: Path) -> None:
     """Full-batch GraphSAGE reaches 0.528."""
     assert metric("test_acc", run_of("wordnet_shadow", "wordnet", tmp_path / "shadow")) >= 0.53
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2000)
+def test_neighbours_by_walks_learn_cora(tmp_path: Path) -> None:
+    """Full-batch GraphSAGE reaches 0.796, a model that sees no edges 0.596. Two parts, one sampler process."""
+    assert metric("test_acc", run_of("cora_pinsage", "cora", tmp_path / "pinsage")) >= 0.77

@@ -13,7 +13,7 @@ from torch import nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphConv
 
-from glt_lightning import LinkSpec, LoaderContext, LoaderSpec, SamplingOptions
+from glt_lightning import GLTDataModule, LinkSpec, LoaderContext, LoaderSpec, SamplingOptions
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.mix import hop_key
 from glt_lightning.ops.walk_reference import most_visited, random_walk, walk_stream
@@ -274,3 +274,19 @@ def test_what_another_process_asks_for_is_checked(tmp_path: Path) -> None:
             type(task).from_wire(task.to_wire() | wrong)
     assert type(task).from_wire(task.to_wire()) == task
     assert isinstance(requests[0], BatchRequest)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"task": "link", "edge_splits": {"num_val": 0.1}},
+            "importance_neighbors: makes batches of nodes, and task: link",
+        ),
+        ({"eval": "layerwise"}, "eval: layerwise: computes layers over the stored edges"),
+        ({"subgraph_type": "induced"}, "subgraph_type: induced and sampling.importance_neighbors exclude each other"),
+    ],
+)
+def test_a_data_module_says_at_once_what_cannot_be(given: dict, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        GLTDataModule("demo", sampling={"importance_neighbors": RELATED}, **given)

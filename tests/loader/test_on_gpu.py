@@ -290,3 +290,15 @@ def test_a_gpu_that_cannot_is_said(tmp_path, monkeypatch, caplog):
 def test_options_that_contradict_each_other(options, said):
     with pytest.raises(OptionError, match=said):
         SamplingOptions(**options)
+
+
+def test_cpus_walk(tmp_path, gpu, caplog):
+    """Neighbours by walks: the CPU makes the batches for the GPU that trains, and says which options have no effect."""
+    graph = partitioned(small_graph(), tmp_path)
+    walks = {"importance_neighbors": {"walks": 5}, "topology_bytes": 1 << 20}
+    expected = batches(graph, topology="cpu", **walks)[0]
+    caplog.clear()
+    found, _, producer = batches(graph, **walks)
+    assert producer == "InlineProducer"
+    assert found == expected
+    assert "CPUs walk (sampling.importance_neighbors), so these options have no effect: topology_bytes" in caplog.text

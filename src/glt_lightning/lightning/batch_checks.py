@@ -19,6 +19,8 @@ def check_batches(data: Any) -> None:
     if not isinstance(data.disjoint, bool):
         raise OptionError(f"disjoint: expected true or false, got {data.disjoint!r:.80}.")
     one_of("eval", data.eval, ("sampled", "layerwise"))
+    if data.sampling.importance_neighbors is not None:
+        _check_walks(data)
     check_subgraph("", data)
     check_ptr("", data)
     check_tree("", data.tree, data.disjoint, None if data.links is None else data.links.neg_sampling)
@@ -32,6 +34,24 @@ def check_batches(data: Any) -> None:
     for name in ("splits", "seed_weights", "ptr") if data.links is not None else ():
         if getattr(data, name):
             raise OptionError(f"{name}: is about nodes, and task: link predicts edges. Remove it, or give edge_splits.")
+
+
+def _check_walks(data: Any) -> None:
+    """Known before hours of partitioning, not after."""
+    if data.links is not None:
+        raise OptionError(
+            "sampling.importance_neighbors: makes batches of nodes, and task: link predicts edges: walks would lead over the "
+            "edges that are to be predicted. Remove it."
+        )
+    if data.eval == "layerwise":
+        raise OptionError(
+            "eval: layerwise: computes layers over the stored edges, and with sampling.importance_neighbors walks find the "
+            "neighbours. Set eval: sampled."
+        )
+    if data.subgraph_type != "directional":
+        raise OptionError(
+            f"subgraph_type: {data.subgraph_type} and sampling.importance_neighbors exclude each other. Remove one of them."
+        )
 
 
 def _check_sizes(data: Any) -> None:

@@ -123,6 +123,11 @@ def _refuse(data: GLTDataModule) -> None:
             "layer-wise inference: sampling.time_attr: each seed has the neighbours of its own time, so that a node has no one "
             "output. Remove sampling.time_attr, or use trainer.predict."
         )
+    if data.sampling.importance_neighbors is not None:
+        raise OptionError(
+            "layer-wise inference: sampling.importance_neighbors: layers are computed over the stored edges, and the module "
+            "learned from neighbours that walks found. Use trainer.predict."
+        )
     if data.subgraph_type != "directional":
         raise OptionError(
             f"layer-wise inference: data.subgraph_type: {data.subgraph_type}: layers are computed over the stored edges. Use "
