@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -327,7 +327,3 @@ def _pieces(source: Path) -> Iterator[tuple[bytes, bool]]:
             if not following:
                 return
             data = following
-
-
-def names_of(machines: Sequence[Machine]) -> str:
-    return ", ".join(machine.name for machine in machines)

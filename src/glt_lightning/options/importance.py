@@ -85,11 +85,6 @@ class ImportanceNeighbors:
             return {}
         return dict(self.metapath) if isinstance(self.metapath, Mapping) else {"": list(self.metapath)}
 
-    @property
-    def most_visits(self) -> int:
-        """Of the walks of a node: no more neighbours are found."""
-        return self.walks * self.length
-
     @classmethod
     def of(cls, given: Any) -> ImportanceNeighbors | None:
         """given: None, an object, or a mapping of its fields."""
