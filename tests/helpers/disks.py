@@ -13,11 +13,11 @@ SIZE = 32 << 10
 
 
 @contextlib.contextmanager
-def full_soon(folder: Path) -> Iterator[None]:
-    """In the ``with`` block ``folder`` takes `SIZE` bytes and no more. Where this user may not mount file systems, no file of
+def full_soon(folder: Path, size: int = SIZE) -> Iterator[None]:
+    """In the ``with`` block ``folder`` takes ``size`` bytes and no more. Where this user may not mount file systems, no file of
     this process may grow beyond that."""
     folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", os.fspath(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", os.fspath(folder)]
     if os.getuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0:
         try:
             yield
@@ -25,7 +25,7 @@ def full_soon(folder: Path) -> Iterator[None]:
             subprocess.run(["umount", os.fspath(folder)], check=True)
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:

@@ -7,13 +7,14 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from glt_lightning.launch.children import descendants
-from glt_lightning.launch.messages import MOST_BYTES, MessageError, decode
+from glt_lightning.launch.messages import MOST_BYTES, PROTOCOL, MessageError, decode, encode
 from tests.helpers.family import settle
 from tests.launch.agents import talking_to
 
@@ -61,6 +62,35 @@ def test_nothing_is_left(end):
             agent.popen.send_signal(signal.SIGKILL if end == "sigkill" else signal.SIGTERM)
         agent.popen.wait(20)
         assert settle(lambda: alive(found), grace_s=5) == []
+
+
+def test_the_launcher_ends_at_any_message(tmp_path):
+    """After each message, and in the middle of each: no process is left, nor a file that is not complete."""
+    argv = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+    start = {"argv": argv, "env": {}, "cwd": str(tmp_path), "input": "x", "failure": None}
+    piece = {"data": "eHl6", "mode": 0o600}
+    sent = [
+        encode("begin", protocol=PROTOCOL, stop_s=5.0, silence_s=60.0),
+        encode("write", path=str(tmp_path / "large"), more=True, **piece),
+        encode("write", path=str(tmp_path / "small"), more=False, **piece),
+        encode("start", id="one", **start),
+        encode("beat", sent=1.0),
+        encode("start", id="two", **start),
+        encode("end", id="one"),
+        encode("stop"),
+    ]
+    cuts = [b"".join(sent[:n]) for n in range(1, len(sent) + 1)]
+    cuts += [b"".join(sent[:n]) + sent[n][: len(sent[n]) // 2] for n in (1, 3, 7)]
+    for given in cuts:
+        done = subprocess.run(
+            [sys.executable, "-m", "glt_lightning", "agent"], input=given, capture_output=True, timeout=30
+        )
+        assert (done.returncode, done.stderr) == (0, b""), given
+        said = [decode(line) for line in done.stdout.splitlines()]
+        begun, ended = ([each.get("pid") for each in said if each["op"] == op] for op in ("started", "exited"))
+        assert len(begun) == len(ended)
+        assert alive(begun) == []
+        assert {path.name for path in tmp_path.iterdir()} <= {"small"}
 
 
 def test_output_and_status_of_each_process(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from glt_lightning.errors import OptionError
 from glt_lightning.launch import LaunchConfig, LaunchHost
 from glt_lightning.launch.config_file import read_launch_file
 from glt_lightning.launch.files import files_for, files_for_all, make_certificates
+from glt_lightning.launch.hosts import LaunchDefaults
 from glt_lightning.launch.merged_log import MergedLog
 from glt_lightning.launch.plan import server_process, trainer_process
 from glt_lightning.launch.remote import agent_command
+from glt_lightning.lightning.cli.launch import run_launch
 
 TWO: dict[str, Any] = {
     "command": "fit",
@@ -225,3 +228,63 @@ def test_lines_have_the_names_of_host_and_rank() -> None:
     assert log.tail("n1", "4") == [str(n) for n in range(10, 50)]
     assert Path("logs/g0-server0.log").read_text().splitlines() == lines[-2:]
     assert sorted(each.name for each in Path("logs").iterdir()) == ["g0-server0.log", "n1.log"]
+
+
+_SEED = """# IP addresses for all nodes.
+nodes:
+  - 0.0.0.0
+  - 1.1.1.1
+
+# ssh IP ports for each node.
+ports: [22, 22]
+
+# path to python with GLT envs
+python_bins:
+  - /path/to/python
+  - /path/to/python
+# username for remote IPs.
+usernames:
+  - root
+  - root
+
+# dataset name, e.g. ogbn-products.
+# Note: make sure the name of dataset_root_dir the same as the dataset name.
+dataset: ogbn-products
+
+# in_channel and out_channel for the dataset
+in_channel: 100
+out_channel: 47
+
+node_ranks: [0, 1]
+
+dst_paths:
+  - /path/to/GLT
+  - /path/to/GLT
+
+# Setup visible cuda devices for each node.
+visible_devices:
+  - 0,1,2,3
+  - 4,5,6,7
+"""
+
+
+@pytest.mark.parametrize("kind", ["glt", "dgl"])
+def test_a_dry_run_shows_the_job_and_starts_nothing(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the files of GLT and DGL as they are, and a script with the arguments that GLT's launcher gives it."""
+    name, text = {"glt": ("dist.yml", _SEED), "dgl": ("ip_config.txt", "0.0.0.0\n1.1.1.1\n")}[kind]
+    Path(name).write_text(text)
+    Path("train.py").write_text("")
+    Path("ssh").write_text("#!/bin/sh\ntouch called\n")
+    Path("ssh").chmod(0o755)
+    args = ["--num_nodes={num_nodes}", "--node_rank={node_rank}", "--master_addr={master_addr}"]
+    words = ["--config", name, "--command", "train.py", "--ranks", "script", "--files", '["train.py"]']
+    run_launch([*words, "--args", json.dumps(args), "--ssh_command", '["./ssh"]', "--dry_run"], "launch")
+    shown = capsys.readouterr()
+    python, folder = ("/path/to/python", "/path/to/GLT") if kind == "glt" else ("python3", LaunchDefaults().dir)
+    for rank, host in enumerate(("0.0.0.0", "1.1.1.1")):
+        assert f"{host}:\n  agent: ./ssh -T -o BatchMode=yes" in shown.out
+        assert f"  copy: train.py -> {folder}/train.py" in shown.out
+        assert f"{python} train.py --num_nodes=2 --node_rank={rank} --master_addr=0.0.0.0\n" in shown.out
+    assert ("CUDA_VISIBLE_DEVICES=4,5,6,7 " in shown.out) == (kind == "glt")
+    assert f"{name}: " in shown.err
+    assert sorted(path.name for path in Path().iterdir()) == sorted([name, "run.yaml", "ssh", "train.py"])

@@ -26,6 +26,7 @@ from tests.helpers.sshd import sshds, why_no_sshd
 from tests.multi_host.jobs import LIMIT_S, ONE_THREAD, config, same, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+_DOCS = Path(__file__).parents[2] / "docs"
 _LAUNCHER = 2  # the host that launches; 0 and 1 have an sshd
 
 
@@ -162,9 +163,25 @@ def test_a_flipped_byte_is_found_by_verify(tmp_path, cluster, whole):
     assert any(line.startswith("launch| host1: part/part1/") and "indices.npy" in line for line in lines), lines
 
 
-def test_parts_are_copied_and_checked(tmp_path, cluster, whole):
-    given = launch_file(cluster, tmp_path, partition={"from": str(whole), "dir": "copied"})
-    with launched(cluster, tmp_path, given, "--check", "--copy") as run:
+@contextlib.contextmanager
+def shared(cluster: Cluster, folder: Path, whole: Path) -> Iterator[str]:
+    """The address at which the launching host shares a partition, by mutual TLS."""
+    addresses = [cluster.made.address(host) for host in range(3)]
+    run_certs(["--dir", str(folder / "certs"), "--hosts", ",".join(addresses), "--token"])
+    files = {"ca": "ca.pem", "cert": f"{addresses[-1]}.pem", "key": f"{addresses[-1]}.key", "token_file": "token"}
+    argv = [sys.executable, "-m", "glt_lightning", "share", str(whole), "--address", f"{addresses[-1]}:18700"]
+    argv += [f"--cluster.security.{name}=certs/{file}" for name, file in files.items()]
+    with started(cluster.made.command(_LAUNCHER, argv), cwd=folder, env=ONE_THREAD) as run:
+        wait_for(run, "listening at")
+        yield f"{addresses[-1]}:18700"
+
+
+@pytest.mark.parametrize("source", ["folder", "share"])
+def test_parts_are_copied_and_checked(tmp_path, cluster, whole, source):
+    with contextlib.ExitStack() as stack:
+        at = str(whole) if source == "folder" else stack.enter_context(shared(cluster, tmp_path, whole))
+        given = launch_file(cluster, tmp_path, partition={"from": at, "dir": "copied"})
+        run = stack.enter_context(launched(cluster, tmp_path, given, "--check", "--copy"))
         assert run.wait(LIMIT_S) == 0, run.output
     for number, host in enumerate(given["hosts"]):
         folders = {each.name for each in Path(host["dir"], "copied").iterdir()}
@@ -249,11 +266,24 @@ def wait_for(run: Run, text: str, count: int = 1) -> None:
         time.sleep(0.05)
 
 
+def status(cluster: Cluster, folder: Path) -> str:
+    """What the command of docs/launch.md shows, on the launching host."""
+    text = (_DOCS / "launch.md").read_text()
+    (command,) = re.findall(r"```\n(glt-lightning serve --status (?:.*\\\n)*.*)\n```", text)
+    command = command.replace("\\\n", " ").replace("n0", cluster.made.address(0)).replace("g0", cluster.made.address(0))
+    argv = [sys.executable, "-m", "glt_lightning", *command.split()[1:]]
+    with started(cluster.made.command(_LAUNCHER, argv), cwd=folder, env=ONE_THREAD) as run:
+        assert run.wait(LIMIT_S) == 0, run.output
+        return run.output
+
+
 def test_a_graph_server_that_is_killed_twice(tmp_path, cluster, whole, calm):
     given = launch_file(cluster, tmp_path)
     server, trainer = given["hosts"]
     given |= {"servers": [server], "hosts": [trainer | {"devices": 2}], "partition": {"dir": str(whole)}}
     with launched(cluster, tmp_path, given, epochs=20) as run:
+        wait_for(run, "glt: epoch 0:")
+        assert "clients" in status(cluster, tmp_path)
         for times in (1, 2):
             wait_for(run, f"glt: epoch {3 * times}:")
             (pid,) = (p for p in cluster.made.processes(0) if b"\0serve\0" in Path(f"/proc/{p}/cmdline").read_bytes())
@@ -329,7 +359,7 @@ def test_a_script_of_dgls_names_trains_as_on_one_host(tmp_path, cluster, whole):
 
 def test_a_newcomer_follows_the_page(tmp_path, cluster):
     """The files and commands of docs/launch.md as they are, but for names of hosts and folders."""
-    text = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+    text = (_DOCS / "launch.md").read_text()
     text = text.replace("/shared/products", f"{tmp_path}/shared").replace("/data/products", "parts")
     files = dict(re.findall(r"```yaml\n# (\w+\.yaml)\n(.*?)```", text, re.S))
     (commands,) = (block.splitlines() for block in re.findall(r"```\n(glt-lightning partition.*?)```", text, re.S))

@@ -23,6 +23,7 @@ from typing import Any
 
 from glt_lightning import __version__
 from glt_lightning.launch.children import Child, kill_all, reap
+from glt_lightning.launch.memory import available_memory
 from glt_lightning.launch.messages import MOST_BYTES, PROTOCOL, MessageError, decode, encode, field, texts, variables
 from glt_lightning.ops.child import adopt_orphans
 
@@ -56,6 +57,7 @@ class Agent:
         self._killing = False
         self._mute = False  # whether nobody reads what is written
         self._mark = os.urandom(8).hex()  # of files that are not complete: hosts may share the folder
+        self._incomplete: set[Path] = set()
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._ops: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
@@ -89,6 +91,8 @@ class Agent:
             for key, _ in self._selector.select(self._pause()):
                 key.data()
             self._step()
+        for file in self._incomplete:
+            file.unlink(missing_ok=True)
 
     def _step(self) -> None:
         """What is due besides messages."""
@@ -158,7 +162,7 @@ class Agent:
         self._stop_s, self._silence_s = stop_s, silence_s
 
     def _beat(self, message: Mapping[str, Any]) -> None:
-        self._say("beat", sent=message.get("sent"), wall=self._wall())
+        self._say("beat", sent=message.get("sent"), wall=self._wall(), memory_bytes=available_memory())
 
     def _write(self, message: Mapping[str, Any]) -> None:
         """A piece of a file. It appears whole: under another name until the last piece."""
@@ -166,6 +170,7 @@ class Agent:
         temporary = path.with_name(f".{path.name}.{self._mark}")
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode & 0o777)
+        self._incomplete.add(temporary)
         with os.fdopen(fd, "wb") as file:
             try:
                 file.write(base64.b64decode(field(message, "data", str), validate=True))
@@ -173,6 +178,7 @@ class Agent:
                 raise MessageError("write: data is no base64") from None
         if not field(message, "more", bool):
             os.replace(temporary, path)
+            self._incomplete.discard(temporary)
             self._say("written", path=field(message, "path", str))
 
     def _start(self, message: Mapping[str, Any]) -> None:

@@ -19,10 +19,11 @@ from glt_lightning.launch.merged_log import MergedLog
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import Process, security_of, server_process, slots_of, trainer_process
 from glt_lightning.launch.remote import Ended, LaunchError, Remote
-from glt_lightning.page.numbers import counted
+from glt_lightning.page.numbers import counted, size
 
 _HOUR_S = 3600.0  # restarts of servers are counted over this
 _LOST, _INTERRUPTED, _TIMED_OUT = 1, 130, 124  # exit statuses; the latter as of `timeout`
+_KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -247,11 +248,18 @@ class LaunchedJob:
         failure: Any = ended.failure or {}
         who = str(failure.get("rank", ""))
         raise LaunchError(
-            f"{machine.name}{f' rank {who}' if who else ''}: {failure.get('reason') or _how(ended)}.",
+            f"{machine.name}{f' rank {who}' if who else ''}: {failure.get('reason') or _how(ended)}{_memory(remote, ended)}.",
             status=ended.status,
             host=machine.name,
             who=who,
         )
+
+
+def _memory(remote: Remote, ended: Ended) -> str:
+    """Of a rank that was killed, as the kernel does when a host has no memory left."""
+    if ended.status != _KILLED or not remote.memory_bytes:
+        return ""
+    return f" (killed; {size(remote.memory_bytes)} of memory were available at the last heartbeat)"
 
 
 def _how(ended: Ended) -> str:

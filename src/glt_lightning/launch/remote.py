@@ -83,6 +83,7 @@ class Remote:
         self.machine, self._config, self._output, self._clock = machine, config, output, clock
         self.hello: dict[str, Any] = {}
         self.offset_s: float | None = None  # of the host's clock, after the quickest heartbeat
+        self.memory_bytes: int | None = None  # that were available at the last heartbeat
         self._quickest = float("inf")
         self._ended: dict[str, asyncio.Future[Ended]] = {}
         self._written: dict[str, asyncio.Future[None]] = {}
@@ -263,6 +264,7 @@ class Remote:
             await self._output(self.machine, message["id"], message["text"])
         elif op == "beat":
             self._compare_clocks(message)
+            self.memory_bytes = message.get("memory_bytes")
         elif op == "hello":
             if message.get("protocol") != PROTOCOL:
                 raise MessageError(f"it has protocol {message.get('protocol')!r}, the launcher has {PROTOCOL}")

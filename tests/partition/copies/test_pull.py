@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,17 @@ from typing import Any
 import fsspec
 import pytest
 
+from glt_lightning.cluster.copy_source import open_any_source
+from glt_lightning.cluster.files import FileService
+from glt_lightning.cluster.graph import GraphService
+from glt_lightning.cluster.link import Link
+from glt_lightning.cluster.share import SharedFolder
 from glt_lightning.data import LocalPartition
+from glt_lightning.data.arrays import DATA_OFFSET
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.options import ClusterOptions
 from glt_lightning.partition.copies import (
     FolderCopySource,
     PullOptions,
@@ -32,6 +40,11 @@ from glt_lightning.partition.copies import (
 from glt_lightning.partition.copies.rate import Rate
 from glt_lightning.partition.verify import verify_partition
 from glt_lightning.progress import Progress
+from glt_lightning.transport.base import Caller, Service
+from glt_lightning.transport.credentials import Credentials
+from glt_lightning.transport.flight_transport import FlightTransport
+from glt_lightning.transport.message import Message
+from tests.helpers.disks import full_soon
 from tests.helpers.partitions import partitioned, small_graph
 
 CHUNK = 1 << 10  # bytes, so that small files have many
@@ -39,6 +52,10 @@ CHUNK = 1 << 10  # bytes, so that small files have many
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    _small_chunks_of(monkeypatch)
+
+
+def _small_chunks_of(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("data.chunk_hashes", "partition.copies.ledger"):
         monkeypatch.setattr(f"glt_lightning.{module}.CHUNK_BYTES", CHUNK)
 
@@ -222,16 +239,35 @@ def test_a_partition_without_hashes(parts: Path, tmp_path: Path, capsys: pytest.
     assert hash_partition(parts, Progress(False)) == 0
 
 
-def test_full_disk_is_said_before_anything_is_copied(
-    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 0, 10))
-    with pytest.raises(PartitionError, match=r"bytes are to be copied, 10 are free"):
-        pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
+def test_a_full_disk(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said before anything is copied; where it fills up meanwhile, what came before stays."""
+    total = sum(map(len, array_files(parts).values()))
+    disk, others = tmp_path / "disk", tmp_path / "disk" / "of others"
+    with full_soon(disk, size=3 * total):
+        with others.open("wb") as file:
+            file.write(bytes(int(2.5 * total)))
+        if shutil.disk_usage(disk).total < 1 << 30:  # a file system of its own
+            with pytest.raises(PartitionError, match=r"bytes are to be copied, [0-9,]+ are free. Free some space"):
+                pull_partition(FolderCopySource(parts), disk / "copy", progress=False)
+            assert not list((disk / "copy.partial").rglob("*.npy"))
+            monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(total, 0, 10 * total))
+        else:
+            fill_up(monkeypatch)
+        with pytest.raises(
+            PartitionError, match=r"No space left.*Free some space or copy elsewhere; the same command goes on"
+        ):
+            pull_partition(FolderCopySource(parts), disk / "copy", PullOptions(streams=1), progress=False)
+        monkeypatch.undo()
+        _small_chunks_of(monkeypatch)
+        others.unlink()
+        source = Counted(parts)
+        pull_partition(source, disk / "copy", progress=False)
+        assert contents(disk / "copy") == contents(parts)
+        assert source.bytes < total
 
 
-def test_a_disk_that_fills_up_on_the_way(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came before stays."""
+def fill_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For users who may not mount file systems: the twentieth write finds no space."""
     real, left = os.pwrite, [20]
 
     def write(*args: Any) -> int:
@@ -241,15 +277,6 @@ def test_a_disk_that_fills_up_on_the_way(parts: Path, tmp_path: Path, monkeypatc
         return real(*args)
 
     monkeypatch.setattr(os, "pwrite", write)
-    with pytest.raises(
-        PartitionError, match=r"No space left.*Free some space or copy elsewhere; the same command goes on"
-    ):
-        pull_partition(FolderCopySource(parts), tmp_path / "copy", PullOptions(streams=1), progress=False)
-    monkeypatch.setattr(os, "pwrite", real)
-    source = Counted(parts)
-    pull_partition(source, tmp_path / "copy", progress=False)
-    assert contents(tmp_path / "copy") == contents(parts)
-    assert source.bytes < sum(map(len, array_files(parts).values()))
 
 
 def test_limit_of_bytes_per_second() -> None:
@@ -284,7 +311,9 @@ def test_the_command(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 KILLED = """
 import os, random, sys
 from glt_lightning.data import chunk_hashes
-from glt_lightning.partition.copies import FolderCopySource, PullOptions, ledger, pull, pull_partition
+from glt_lightning.cluster.copy_source import open_any_source
+from glt_lightning.options import ClusterOptions
+from glt_lightning.partition.copies import PullOptions, ledger, pull_partition
 
 chunk_hashes.CHUNK_BYTES = ledger.CHUNK_BYTES = int(sys.argv[1])
 left, kept = int(sys.argv[4]), [0]
@@ -300,12 +329,13 @@ def step(name):
 
 for name in ("pwrite", "fdatasync", "truncate", "rename", "replace", "unlink"):
     step(name)
-pull_partition(FolderCopySource(sys.argv[2]), sys.argv[3], PullOptions(streams=3), progress=False)
+source = open_any_source(sys.argv[2], ClusterOptions())
+pull_partition(source, sys.argv[3], PullOptions(streams=3), progress=False)
 print(kept[0])
 """
 
 
-def killed(parts: Path, copy: Path, left: int) -> int | None:
+def killed(parts: Path | str, copy: Path, left: int) -> int | None:
     """Copies, and is killed at the ``left``-th file operation; else how many there were."""
     command = [sys.executable, "-c", KILLED, str(CHUNK), str(parts), str(copy), str(left)]
     ended = subprocess.run(command, timeout=60, check=False, stdout=subprocess.PIPE)
@@ -313,16 +343,41 @@ def killed(parts: Path, copy: Path, left: int) -> int | None:
     return int(ended.stdout) if ended.returncode == 0 else None
 
 
-@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_at_any_moment_and_resumed(parts: Path, tmp_path: Path, times: int) -> None:
+def test_killed_at_any_moment_and_resumed(parts: Path, tmp_path: Path) -> None:
     copy, draw = tmp_path / "copy", random.Random(0)
-    for _ in range(times):
+    for _ in range(4):
         killed(parts, copy, draw.randint(60, 120))
     source = Counted(parts)
     pull_partition(source, copy, progress=False)
     assert contents(copy) == contents(parts)
     assert source.bytes < sum(map(len, array_files(parts).values()))
     assert not list(tmp_path.glob("*partial*"))
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_and_resumed_from_a_server(parts: Path, tmp_path: Path) -> None:
+    """No byte is sent twice, but for the pieces that were on their way."""
+    copy, draw, sent = tmp_path / "copy", random.Random(0), []
+    true = FileService(SharedFolder.open(parts)).calls["file"]
+
+    def counted(message: Message, caller: Caller) -> Message:
+        answer = true(message, caller)
+        sent.append(len(answer.body))
+        return answer
+
+    calls = {**GraphService(LocalPartition.open(parts), (0, 1, 2)).calls, "file": counted}
+    transport = FlightTransport(Credentials())
+    with closing(
+        transport.serve("127.0.0.1:0", Service(Link(job="", role="server", name="s").greet, calls, {}))
+    ) as server:
+        kills = sum(killed(server.address, copy, draw.randint(8, 18)) is None for _ in range(20))
+        source = open_any_source(server.address, ClusterOptions())
+        with closing(source):
+            pull_partition(source, copy, progress=False)
+    assert kills == 20
+    assert contents(copy) == contents(parts)
+    total = sum(map(len, array_files(parts).values()))
+    assert sum(sent) <= total + kills * 3 * (CHUNK + DATA_OFFSET)
 
 
 def test_killed_in_the_last_steps_and_resumed(parts: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from glt_lightning.data.arrays import check_header, verify_array
 from glt_lightning.data.manifest import MANIFEST, Manifest
 from glt_lightning.data.same_partition import files_hash
 from glt_lightning.errors import GLTError
+from glt_lightning.launch.memory import available_memory
 from glt_lightning.partition.copies.pull import wanted_files
 from glt_lightning.transport.base import PROTOCOL
 from glt_lightning.transport.certs import describe_certificate
@@ -51,7 +52,7 @@ def facts(asked: Mapping[str, Any]) -> dict[str, Any]:
         "certificate": describe_certificate(asked["security"]) if asked["security"].get("ca") else None,
         "now": time.time(),
         "free_bytes": shutil.disk_usage(_existing(Path(asked["folder"] or "."))).free,
-        "memory_bytes": _available_memory(),
+        "memory_bytes": available_memory(),
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "interfaces": [name for _, name in socket.if_nameindex()],
         "gpus": _gpus() if asked["gpus"] else None,
@@ -101,13 +102,6 @@ def _partition(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _existing(path: Path) -> Path:
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-
-
-def _available_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def _gpus() -> list[list[int]] | str:
