@@ -87,6 +87,8 @@ def pieces(folder: Path, me: int, count: int) -> None:
 
 def server(folder: str, port: str, rank: str, servers: str, clients: str) -> None:
     data = dataset(Path(folder), int(rank), labels=Path(folder, "label.pt").exists())
+    if int(servers) == 1:
+        data.random_node_split(5, 5)
     dist.init_server(
         num_servers=int(servers),
         num_clients=int(clients),

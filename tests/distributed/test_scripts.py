@@ -82,6 +82,11 @@ def test_a_server_that_is_killed_and_started_again(job: Job) -> None:
         assert sorted(seed for batch in found for seed in checked(batch)) == seeds.tolist()
         loaders_of_links(None, "out", options)
         loader_of_subgraphs(None, "out", options)
+        splits = glt.typing.Split.train, glt.typing.Split.valid, glt.typing.Split.test
+        (train,), (val,), (test,) = (loader(None, each, options, batch_size=NODES) for each in splits)
+        ids = [each.batch.tolist() for each in (train, val, test)]
+        assert [len(each) for each in ids] == [NODES - 10, 5, 5]
+        assert sorted(each for split in ids for each in split) == seeds.tolist()
     finally:
         dist.shutdown_client()
     all_end_well([again])

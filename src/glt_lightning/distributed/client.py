@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from glt_lightning.distributed.context import DistContext, DistRole
 from glt_lightning.distributed.meeting import ask_round
+from glt_lightning.distributed.options import RemoteDistSamplingWorkerOptions
 from glt_lightning.distributed.requests import from_message, name_of, to_message
 from glt_lightning.distributed.session import Session, required, start, stop
 from glt_lightning.errors import DataError, OptionError, PeerError, RemoteError
 from glt_lightning.glt.fields import Lookup
+from glt_lightning.glt.given import Split
 from glt_lightning.options import ClusterOptions
 from glt_lightning.transport.peer import PendingAnswer
 from glt_lightning.types import NodeType
@@ -151,6 +154,19 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
     glt_lightning.errors.OptionError: request_server: this process has no context...
     """
     return async_request_server(server_rank, func, *args, **kwargs).wait()
+
+
+def seeds_of_split(input_nodes: Any, options: Any) -> Any:
+    """The ids of a `Split` that this client's server has made of its parts; of all its servers where it is the only client. Other
+    seeds, and a split of the partition, are as they were given."""
+    if not isinstance(input_nodes, Split) or not isinstance(options, RemoteDistSamplingWorkerOptions):
+        return input_nodes
+    session, given = required("RemoteDistSamplingWorkerOptions"), options.server_rank
+    numbers = [options.server_of(session.context.rank, len(session.peers))]
+    if isinstance(given, Sequence) and session.context.world_size == 1:
+        numbers = list(given)
+    found = [request_server(number, "DistServer.get_node_split", input_nodes.value) for number in numbers]
+    return input_nodes if any(each is None for each in found) else torch.cat(found)
 
 
 def remote_labels(session: Session, number: int) -> tuple[Lookup | None, frozenset[NodeType]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from glt_lightning.distributed.client import seeds_of_split
 from glt_lightning.distributed.dataset import DistDataset
 from glt_lightning.distributed.options import AnyWorkerOptions, CollocatedDistSamplingWorkerOptions
 from glt_lightning.distributed.places import Place, place_of
@@ -135,7 +136,8 @@ class DistNeighborLoader(DistLoader):
         def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
             stored = stored_edges(context, edge_dir)
             fanouts = stored.fanouts(num_neighbors)
-            spec = node_spec(context, name, input_nodes, fanouts, batch_size, shuffle, with_weight)
+            seeds = seeds_of_split(input_nodes, worker_options)
+            spec = node_spec(context, name, seeds, fanouts, batch_size, shuffle, with_weight)
             return every_epoch_anew(context.make_loader(spec)), GLTFields(collect_features=collect_features)
 
         super().__init__(
@@ -183,7 +185,8 @@ class DistSubGraphLoader(DistLoader):
         def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
             stored = stored_edges(context, edge_dir)
             fanouts = stored.fanouts([] if num_neighbors is None else num_neighbors)
-            spec = node_spec(context, name, input_nodes, fanouts, batch_size, shuffle, with_weight)
+            seeds = seeds_of_split(input_nodes, worker_options)
+            spec = node_spec(context, name, seeds, fanouts, batch_size, shuffle, with_weight)
             return every_epoch_anew(context.make_subgraph_loader(spec)), GLTFields(collect_features=collect_features)
 
         super().__init__(

@@ -36,6 +36,7 @@ _GROUP = "_default_server"
 _LOOK_S = 1.0  # how often a server looks whether it is still needed
 _PORTS = range(15000, 30000)  # below those that systems give out: a server that is started again finds its own free
 _TRIES = 100
+SPLITS = ("train", "val", "test")
 _CALLABLE = (
     "get_dataset_meta",
     "get_edge_index",
@@ -44,6 +45,7 @@ _CALLABLE = (
     "get_node_feature",
     "get_node_label",
     "get_node_partition_id",
+    "get_node_split",
     "get_tensor_size",
 )
 
@@ -120,6 +122,13 @@ class DistServer:
     def get_node_partition_id(self, node_type: str | None, index: Tensor) -> Tensor:
         space = self._spaces[self._node_type(node_type)]
         return torch.from_numpy(space.parts_of(self._reader.rows_of(space, index.numpy())).astype("i8"))
+
+    def get_node_split(self, name: str) -> Tensor | None:
+        """Ids of ``train``, ``val`` or ``test`` of this server's data set, as `DistDataset.random_node_split` makes them."""
+        if name not in SPLITS:
+            raise DataError(f"get_node_split: expected {', '.join(SPLITS)}, got {name!r:.100}.")
+        given = self._dataset.node_split
+        return None if given is None else torch.as_tensor(given[SPLITS.index(name)])
 
     def get_edge_size(self, edge_type: Any = None, layout: str = "coo") -> list[int]:
         """[number of source nodes, number of destination nodes] of an edge type."""
