@@ -103,6 +103,28 @@ def ones(shape, dtype):
     return torch.ones(shape, dtype=dtype)
 
 
+def test_embeddings_and_states_are_saved(config: Path, tmp_path: Path) -> None:
+    def begun(graph):
+        emb = dgl.distributed.DistEmbedding(graph.number_of_nodes(), 4, "test")
+        return emb, dgl.distributed.optim.SparseAdagrad([emb], lr=0.1)
+
+    def step(emb, optimizer):
+        (emb([1, 2]) ** 2 + emb([1, 2])).sum().backward()
+        optimizer.step()
+        return emb(torch.arange(NODES)).detach()
+
+    with dgl.distributed.DistGraph("ring", config) as graph:
+        emb, optimizer = begun(graph)
+        saved = step(emb, optimizer)
+        optimizer.save(tmp_path / "rows")
+        after = step(emb, optimizer)
+    with dgl.distributed.DistGraph("ring", config) as graph:
+        emb, optimizer = begun(graph)
+        optimizer.load(tmp_path / "rows")
+        assert torch.equal(emb(torch.arange(NODES)).detach(), saved)
+        assert torch.equal(step(emb, optimizer), after)  # by the states, too
+
+
 class TwoHops(dgl.dataloading.BlockSampler):
     """A sampler of one's own."""
 

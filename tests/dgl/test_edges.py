@@ -206,3 +206,18 @@ def test_labor_draws_by_loaders(g) -> None:
     for _, outputs, (first, last) in dgl.dataloading.NodeDataLoader(g, np.arange(20), sampler, batch_size=10):
         assert len(last.edges()[0]) == len(outputs) == 10
         assert len(first.edges()[0]) == first.num_dst_nodes()
+
+
+def test_walks_lead_to_sources(g, tmp_path: Path) -> None:
+    traces, types = dgl.sampling.random_walk(g, g.rows_of([3, 8]), length=4, edge_dir="in")
+    ids = g.user_ids(traces.flatten()).reshape(2, 5)
+    assert {*((ids[:, 1:] - ids[:, :-1]) % NODES).flatten().tolist()} <= {1, 2}
+    assert (ids[:, 0].tolist(), types.tolist()) == ([3, 8], [0] * 5)
+    ended, _ = dgl.sampling.random_walk(g, [3], length=3, restart_prob=1.0, edge_dir="in")
+    assert (ended[0] == -1).tolist() == [False, False, True, True]  # after a step
+    with pytest.raises(OptionError, match=r"parts have the edges into their nodes\. Give edge_dir='in'"):
+        dgl.sampling.random_walk(g, [3], length=2)
+    partitioned(small_hetero(), tmp_path, 2).close()
+    with dgl.distributed.DistGraph("parts2", tmp_path / "parts2.json") as typed:
+        _, types = dgl.sampling.random_walk(typed, torch.arange(5), metapath=["writes"], edge_dir="in")
+        assert types.tolist() == [typed.get_ntype_id("paper"), typed.get_ntype_id("author")]

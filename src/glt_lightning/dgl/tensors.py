@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from torch import Tensor
 from glt_lightning import embedding
 from glt_lightning.dgl.graph import current_graph
 from glt_lightning.embedding.rows import EmbeddingRows
+from glt_lightning.embedding.sparse import SparseOptimizer
 from glt_lightning.errors import DataError
+from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.tensors import dist_tensor
 from glt_lightning.tensors.dist_tensor import init_of
+from glt_lightning.tensors.saved import WEIGHT, SavedRows, write_rows
 from glt_lightning.types import EdgeType, NodeType
 
 
@@ -97,7 +101,29 @@ class DistEmbedding(embedding.DistEmbedding):
         return values if device is None else values.to(device)
 
 
-class SparseAdagrad(embedding.SparseAdagrad):
+class SavesRows(SparseOptimizer):
+    """What the optimizers share: DGL's way to save, here with the rows themselves."""
+
+    def save(self, f: str | Path) -> None:
+        """Writes the embeddings and the states of their rows to a new folder, by the user's ids. A collective call."""
+        rows = [each.rows for each in self.embeddings]
+
+        def write() -> None:
+            if rows[0].tables.ranks.rank == 0:
+                write_rows(Path(f), [each.to_save(self.kind) for each in rows], rows[0].held.graph)
+
+        on_all_or_none(rows[0].tables.ranks, write, lambda _: None)
+
+    def load(self, f: str | Path) -> None:
+        """Reads what `save` has written, with any number of parts and ranks, into embeddings of the same names. A collective
+        call."""
+        self.prepare()  # makes the states
+        saved = SavedRows(Path(f), None)
+        for each in self.embeddings:
+            each.rows.load(saved, {WEIGHT: each.rows.table, **each.rows.states})
+
+
+class SparseAdagrad(SavesRows, embedding.SparseAdagrad):
     """Adagrad for the rows that a batch of any rank looked up. A row's gradient is the mean over its lookups, as in DGL.
 
     Args:
@@ -110,7 +136,7 @@ class SparseAdagrad(embedding.SparseAdagrad):
         super().__init__(params, lr, eps=eps, reduction="occurrences")
 
 
-class SparseAdam(embedding.SparseAdam):
+class SparseAdam(SavesRows, embedding.SparseAdam):
     """Adam for the rows that a batch of any rank looked up; else as `SparseAdagrad`.
 
     Args:
