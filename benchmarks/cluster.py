@@ -3,9 +3,10 @@
     python benchmarks/cluster.py worker PARTITION [--workers 1] [--concurrency 4]      # one rank per part, each maps one
     python benchmarks/cluster.py server PARTITION [--handover] [--workers 2]           # one server, one client
     options of both: [--tls] [--delay-ms 5] [--batches 40]
+    of worker: [--method labor] [--batch-dependency 8] [--fanouts 15 10 5] [--batch-size 1024]
 
-A row is a node of a batch with its features and label, [15, 10, 5] x 1024. In worker mode the ranks start and stop their
-clocks together. Where rows come from, and the time of samplers per batch, are what loaders count; with ``--workers 0`` the
+A row is a node of a batch with its features and label, [15, 10, 5] x 1024 unless said. In worker mode the ranks start and stop
+their clocks together. Where rows come from, and the time of samplers per batch, are what loaders count; with ``--workers 0`` the
 rank itself asks, and tells bytes on the wire and questions. ``--tls`` makes certificates and uses mutual TLS. ``--delay-ms``
 puts a proxy between the processes that holds every message back by that time.
 """
@@ -38,6 +39,7 @@ from glt_lightning.server.remote import RemoteProducer
 TOKEN = "benchmark-of-a-cluster"
 HERE = Path(__file__).resolve().parent
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
+OPTIONS = ("workers", "concurrency", "batches", "delay_ms", "method", "batch_dependency", "fanouts", "batch_size")
 
 
 def link(name: str, role: str, security: SecurityOptions) -> Link:
@@ -65,7 +67,9 @@ def endless(loader: Any) -> Any:
 def rank_main(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     barrier = Barrier()
-    options = SamplingOptions(num_workers=args.workers, concurrency=args.concurrency)
+    drawn = {"method": args.method, "batch_dependency": args.batch_dependency}
+    options = SamplingOptions(num_workers=args.workers, concurrency=args.concurrency, **drawn)
+    spec = replace(SPEC, num_neighbors=args.fanouts, batch_size=args.batch_size)
     security = SecurityOptions(**json.loads(args.security))
     partition = LocalPartition.open(args.partition, parts=[args.rank])
     graph = HostsGraph(partition, link(f"rank {args.rank}", "worker", security), "127.0.0.1")
@@ -82,7 +86,7 @@ def rank_main(args: argparse.Namespace) -> None:
     context = LoaderContext(graph, options, ranks=ranks)
     producer = context._producer  # its traffic is that of this process; sampler processes count their own
     with context:
-        loader = context.make_loader(SPEC)
+        loader = context.make_loader(spec)
         stream = endless(loader)
         for _ in range(4 + 2 * args.workers * args.concurrency):
             next(stream)
@@ -128,9 +132,9 @@ class Proxies:
 def worker(args: argparse.Namespace) -> dict[str, Any]:
     parts = LocalPartition.open(args.partition).manifest.num_parts
     command = [sys.executable, __file__, "rank", args.partition, "--security", args.security]
-    for name in ("workers", "concurrency", "batches", "delay_ms"):
-        if getattr(args, name) is not None:
-            command += ["--" + name.replace("_", "-"), str(getattr(args, name))]
+    for name in OPTIONS:
+        if (given := getattr(args, name)) is not None:
+            command += ["--" + name.replace("_", "-"), *map(str, given if isinstance(given, list) else [given])]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     ranks = [subprocess.Popen([*command, "--rank", str(r)], **pipes) for r in range(parts)]
     try:
@@ -170,6 +174,7 @@ def of_batches(counted: dict[str, Any], batches: int) -> dict[str, float]:
     """Where rows came from, MB as stored, and milliseconds of samplers per batch."""
     rows = sum(counted[f"{source}_rows"] for source in ("local", "cached", "remote", "disk"))
     found = {f"{source}_share": counted[f"{source}_rows"] / rows for source in ("cached", "remote")}
+    found |= {"remote_rows": counted["remote_rows"] / batches, "cached_rows": counted["cached_rows"] / batches}
     found["remote_mb"] = counted["remote_bytes"] / batches / 1e6
     return found | {f"{stage}_ms": 1e3 * counted[f"{stage}_s"] / batches for stage in ("sample", "remote", "gather")}
 
@@ -231,6 +236,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="sampler processes per rank or server; 0: in the rank")
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--method", default="neighbor")
+    parser.add_argument("--batch-dependency", type=int, default=1)
+    parser.add_argument("--fanouts", type=int, nargs="+", default=list(SPEC.num_neighbors))
+    parser.add_argument("--batch-size", type=int, default=SPEC.batch_size)
     parser.add_argument("--delay-ms", type=float, help="puts proxies in between, also for 0")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--handover", action="store_true")
@@ -243,7 +252,7 @@ def main() -> None:
         if args.tls:
             args.security = json.dumps(certificates(Path(folder)))
         found = worker(args) if args.mode == "worker" else server(args)
-    options = {name: getattr(args, name) for name in ("workers", "concurrency", "delay_ms", "tls", "handover")}
+    options = {name: getattr(args, name) for name in (*OPTIONS, "tls", "handover")}
     report(bench="cluster", mode=args.mode, **options, **found)
 
 

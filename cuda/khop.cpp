@@ -125,6 +125,7 @@ class KHop {
     if (c.excluded && c.excluded[r].num_rows) q.excluded = &excluded[r];
     if (ws.e_id[r]) q.edge_ids = ws.edge_ids, q.edge_id_bytes = ws.edge_id_bytes;
     q.trees = c.trees;
+    if (g.all_ids && !kTrees && fanout > 0) q.first_bytes = first_bytes.of<Id>(g, r, q.key, hi[type] - lo[type], c.threads);
     // so many rows as the threads can share at once, whatever they yield: with few of them one thread is as good
     const int64_t room = fanout > 0 ? ws.scratch_cap / row_words(r, fanout) : 0;
     for (int64_t row = lo[type]; row < hi[type];) {
@@ -254,6 +255,7 @@ class KHop {
   std::vector<int64_t> lo, hi, nodes, edges;  // frontier [lo, hi) and counts, per type; edges per edge type
   std::vector<ExcludedRows> excluded;
   Spare spare;
+  FirstBytes first_bytes;
   int64_t total = 0;
 };
 

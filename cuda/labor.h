@@ -37,7 +37,7 @@ struct LaborRow {
   uint64_t key;           // labor_key, or that of the row's tree
   WeightedRow entries;    // all entries that can be picked; sums null: they weigh the same
 
-  // The k smallest (number, position) are picked. A source that is no node has 0: it is picked, and then found to be none.
+  // The k smallest (value, position) are picked. A source that is no node has 0: it is picked, and then found to be none.
   GLT_HD uint64_t number(int64_t position) const {
     const int64_t at = int64_t(neighbors[position]) - first_gid;
     const bool known = uint64_t(at) < uint64_t(num_gids);
@@ -45,25 +45,23 @@ struct LaborRow {
     return known ? number : 0;
   }
 
-  // visit(number, position) for each entry that can be picked, ascending. ahead(position) before, of entries to come.
-  template <class Visit, class Ahead>
-  GLT_HD void each(const Visit& visit, const Ahead& ahead) const {
-    const LaborRow row = *this;  // what is stored cannot change a copy
-    const WeightedRow& entries = row.entries;
-    if (entries.sums) {
-      entries.each_positive(entries.length, [&](int64_t position, int64_t) {
-        ahead(position);
-        visit(row.number(position) / entries.weight(position), position);
-      });
+  // By this the smallest are picked.
+  GLT_HD uint64_t value(int64_t position) const {
+    return entries.sums ? number(position) / entries.weight(position) : number(position);
+  }
+
+  // visit(position, weight) for each entry that can be picked, ascending.
+  template <class Visit>
+  GLT_HD void each(const Visit& visit) const {
+    const WeightedRow row = entries;  // what is stored cannot change a copy
+    if (row.sums) {
+      row.each_positive(row.length, [&](int64_t position, int64_t) { visit(position, row.weight(position)); });
       return;
     }
     int64_t position = 0;
-    for (int64_t k = 0; k <= entries.excluded.n; ++k, ++position) {
-      const int64_t stop = k < entries.excluded.n ? entries.excluded.at(k) : entries.length;
-      for (; position < stop; ++position) {
-        ahead(position);
-        visit(row.number(position), position);
-      }
+    for (int64_t k = 0; k <= row.excluded.n; ++k, ++position) {
+      const int64_t stop = k < row.excluded.n ? row.excluded.at(k) : row.length;
+      for (; position < stop; ++position) visit(position, uint32_t(1));
     }
   }
 };

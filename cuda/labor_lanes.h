@@ -45,7 +45,7 @@ struct SmallestEntries {
 template <class Id>
 GLT_DEVICE void pick_by_labor(const LaborRow<Id>& row, uint32_t count, uint32_t* memory) {
   SmallestEntries smallest{memory, memory + 2 * count, memory + count, count};
-  row.each([&](uint64_t number, int64_t position) { smallest.offer(number, uint32_t(position)); }, [](int64_t) {});
+  row.each([&](int64_t position, uint32_t weight) { smallest.offer(row.number(position) / weight, uint32_t(position)); });
 }
 
 }  // namespace glt

@@ -5,14 +5,53 @@
 #include <vector>
 
 #include "labor.h"
+#include "threads.h"
 
 namespace glt {
 
 struct LaborEntry {
-  uint64_t number;
+  uint64_t value;
   uint32_t position;
 
-  bool operator<(const LaborEntry& b) const { return number != b.number ? number < b.number : position < b.position; }
+  bool operator<(const LaborEntry& b) const { return value != b.value ? value < b.value : position < b.position; }
+};
+
+// The first byte of the number of each node of a type in a hop, and 0 behind them for what is no node. Most entries of a row are not
+// picked, and this byte says so: of the others alone the user id is read, which a processor's caches do not have, and hashed. On
+// a graph of 2.4 M nodes, with 17.8 M entries a batch, a batch takes 0.55 of the time.
+class FirstBytes {
+ public:
+  // Null where rows are too few: a byte takes a tenth of the time of what it saves.
+  template <class Id>
+  const uint8_t* of(const glt_graph& g, int32_t edge_type, uint64_t key, int64_t num_rows, int32_t threads) {
+    const int32_t type = g.src_type[edge_type];
+    const TypeRange range(g, type);
+    if (!bytes_.empty() && type == type_ && key == key_) return bytes_.data();
+    if (double(num_rows) * mean_degree(g, edge_type) * 8 < double(range.size)) return nullptr;
+    type_ = type, key_ = key;
+    bytes_.assign(size_t(range.size) + 1, 0);
+    const Id* ids = static_cast<const Id*>(g.all_ids[type]);
+    parallel(range.size, threads, 1 << 16, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) bytes_[i] = uint8_t(row_stream(key, int64_t(ids[i])) >> 56);
+    });
+    return bytes_.data();
+  }
+
+ private:
+  // Of the rows that are mapped.
+  static double mean_degree(const glt_graph& g, int32_t edge_type) {
+    int64_t edges = 0, rows = 0;
+    for (int32_t p = 0; p < g.num_parts; ++p) {
+      const int32_t part = edge_type * g.num_parts + p, s = g.dst_type[edge_type] * g.num_parts + p;
+      if (!g.indptr[part]) continue;
+      edges += g.num_edges[part], rows += g.bounds[s + 1] - g.bounds[s];
+    }
+    return rows ? double(edges) / double(rows) : 0;
+  }
+
+  std::vector<uint8_t> bytes_;
+  int32_t type_ = -1;
+  uint64_t key_ = 0;
 };
 
 // So many entries before one is looked at its user id is fetched: as many as a processor fetches at once, and some more.
@@ -30,41 +69,136 @@ void prefetch_sources(const LaborRow<Id>& row) {
   for (int64_t i = 0; i < std::min(kLaborAhead, row.entries.length); ++i) prefetch_source(row, i);
 }
 
-// Those entries of a row whose numbers are at most `bound`, but of many of them the smallest ones alone; at least `count` where
-// there are so many. Returns their number. Without a branch on numbers, but where memory for them is full.
+// The entries of a row whose values are at most `bound`, but of many of them the smallest ones alone. Without a branch on values, but
+// where memory for them is full.
+class Smallest {
+ public:
+  Smallest(uint32_t count, uint64_t bound, std::vector<LaborEntry>& memory)
+      : bound(bound), count_(count), room_(std::max<size_t>(2 * size_t(count), 64)) {
+    if (memory.size() < room_ + 1) memory.resize(room_ + 1);
+    first_ = memory.data();
+  }
+
+  void offer(uint64_t value, int64_t position) {
+    first_[size] = {value, uint32_t(position)};
+    size += value <= bound;
+    if (size < room_) return;
+    std::nth_element(first_, first_ + count_ - 1, first_ + size);
+    bound = first_[count_ - 1].value;
+    size = count_;
+    in_order_ = false;
+  }
+
+  // The `count` smallest positions, ascending; as many were offered.
+  void take(uint32_t* out) {
+    if (size > count_ && size <= kFew && in_order_) return take_of_few(out);
+    if (size > count_) std::nth_element(first_, first_ + count_ - 1, first_ + size);
+    for (uint32_t i = 0; i < count_; ++i) out[i] = first_[i].position;
+    if (!in_order_ || size > count_) std::sort(out, out + count_);
+  }
+
+  uint64_t bound;
+  size_t size = 0;
+
+ private:
+  static constexpr size_t kFew = 32;
+
+  // Compares all with all: for a dozen that is quicker than to guess at branches.
+  void take_of_few(uint32_t* out) const {
+    uint32_t smaller[kFew] = {};
+    for (size_t i = 1; i < size; ++i) {
+      for (size_t k = 0; k < i; ++k) {
+        const uint32_t first = first_[k].value <= first_[i].value;  // of equal ones the one that comes first
+        smaller[i] += first;
+        smaller[k] += 1 - first;
+      }
+    }
+    for (size_t i = 0, n = 0; n < count_; ++i) {
+      out[n] = first_[i].position;
+      n += smaller[i] < count_;
+    }
+  }
+
+  const uint32_t count_;
+  const size_t room_;
+  LaborEntry* first_;
+  bool in_order_ = true;
+};
+
+// Offers all entries.
 template <class Id>
-size_t collect_smallest(const LaborRow<Id>& row, uint32_t count, uint64_t bound, std::vector<LaborEntry>& found) {
-  const size_t room = std::max<size_t>(2 * size_t(count), 64);
-  if (found.size() < room + 1) found.resize(room + 1);
-  LaborEntry* const first = found.data();
-  size_t n = 0;
-  const LaborRow<Id> same = row;
+void offer_all(const LaborRow<Id>& row, Smallest& found) {
+  const LaborRow<Id> same = row;  // what is stored cannot change a copy
   const int64_t last = row.entries.length - 1;
-  row.each(
-      [&](uint64_t number, int64_t position) {
-        first[n] = {number, uint32_t(position)};
-        n += number <= bound;
-        if (n < room) return;
-        std::nth_element(first, first + count - 1, first + n);
-        bound = first[count - 1].number;
-        n = count;
-      },
-      [&](int64_t position) { prefetch_source(same, std::min(position + kLaborAhead, last)); });
+  same.each([&](int64_t position, uint32_t weight) {
+    prefetch_source(same, std::min(position + kLaborAhead, last));
+    found.offer(same.number(position) / weight, position);
+  });
+}
+
+// Of the entries [begin, end) of a row without weights those whose first bytes are at most `most`; returns their number. Alone, so
+// that all it counts with is in registers: with more to do in the loop a batch took 1.3 times as long.
+template <class Id>
+size_t find_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, uint8_t most, int64_t begin, int64_t end, uint32_t* out) {
+  const Id* const neighbors = row.neighbors;
+  const int64_t first = row.first_gid;
+  const uint64_t none = uint64_t(row.num_gids);
+  size_t n = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    const uint64_t at = uint64_t(int64_t(neighbors[i]) - first);
+    out[n] = uint32_t(i);
+    n += first_bytes[at < none ? at : none] <= most;
+  }
   return n;
 }
 
-// `count` positions, ascending; as many can be picked.
+// Offers those whose first bytes do not say that they are beyond the bound.
 template <class Id>
-void pick_by_labor(const LaborRow<Id>& row, uint32_t count, uint32_t* out, std::vector<LaborEntry>& found) {
+void offer_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, Smallest& found) {
+  constexpr int64_t kAtOnce = 512;
+  constexpr size_t kAhead = 16;
+  uint32_t likely[kAtOnce];
+  const auto look = [&](size_t n) {
+    for (size_t i = 0; i < std::min(n, kAhead); ++i) prefetch_source(row, likely[i]);
+    for (size_t i = 0; i < n; ++i) {
+      prefetch_source(row, likely[std::min(i + kAhead, n - 1)]);
+      found.offer(row.value(likely[i]), likely[i]);
+    }
+  };
+  if (row.entries.sums || row.entries.excluded.n) {
+    size_t n = 0;
+    row.each([&](int64_t position, uint32_t weight) {
+      const uint64_t at = uint64_t(int64_t(row.neighbors[position]) - row.first_gid);
+      const uint64_t least = uint64_t(first_bytes[std::min(at, uint64_t(row.num_gids))]) << 56;
+      likely[n] = uint32_t(position);
+      n += least / weight <= found.bound;
+      if (n == kAtOnce) look(n), n = 0;
+    });
+    return look(n);
+  }
+  for (int64_t i = 0; i < row.entries.length; i += kAtOnce) {
+    const int64_t end = std::min(row.entries.length, i + kAtOnce);
+    look(find_likely(row, first_bytes, uint8_t(found.bound >> 56), i, end, likely));
+  }
+}
+
+// `count` positions, ascending; as many can be picked. first_bytes: null where there are none.
+template <class Id>
+void pick_by_labor(const LaborRow<Id>& row, const uint8_t* first_bytes, uint32_t count, uint32_t* out,
+                   std::vector<LaborEntry>& found) {
   // Nearly always enough entries lie below the share of them that is picked and 2.5 times its spread: then the others cost their
   // numbers alone. It decides how long it takes, not what is picked.
   const double all = row.entries.sums ? row.entries.left() : double(row.entries.length - row.entries.excluded.n);
   const double share = (count + 2.5 * std::sqrt(double(count)) + 2) / all;
-  size_t n = share < 1 ? collect_smallest(row, count, uint64_t(share * 0x1p64), found) : 0;
-  if (n < count) n = collect_smallest(row, count, UINT64_MAX, found);
-  if (n > count) std::nth_element(found.begin(), found.begin() + count - 1, found.begin() + n);
-  for (uint32_t i = 0; i < count; ++i) out[i] = found[i].position;
-  std::sort(out, out + count);
+  if (share < 1) {
+    Smallest smallest(count, uint64_t(share * 0x1p64), found);
+    if (first_bytes) offer_likely(row, first_bytes, smallest);
+    else offer_all(row, smallest);
+    if (smallest.size >= count) return smallest.take(out);
+  }
+  Smallest smallest(count, UINT64_MAX, found);
+  offer_all(row, smallest);
+  smallest.take(out);
 }
 
 }  // namespace glt

@@ -22,6 +22,7 @@ struct RowRequest {
   int32_t edge_id_bytes = 0;
   const ExcludedRows* excluded = nullptr;  // where something is
   const glt_trees* trees = nullptr;        // of a disjoint batch
+  const uint8_t* first_bytes = nullptr;    // by LABOR, see FirstBytes
 };
 
 // One row found, or what lies in its window: where its neighbours and their edge ids start, how many there are (but for excluded
@@ -224,7 +225,7 @@ LaborRow<Id> labor_row_of(const RowRequest& q, const Row& r) {
 // What drawing this row reads, while the one before is drawn.
 template <class Id>
 void prefetch_row(const RowRequest& q, const Row& r) {
-  if (q.graph->all_ids && r.count < r.degree) prefetch_sources(labor_row_of<Id>(q, r));
+  if (q.graph->all_ids && !q.first_bytes && r.count < r.degree) prefetch_sources(labor_row_of<Id>(q, r));
 }
 
 // Writes the picks [begin, end) of a row.
@@ -258,7 +259,7 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
   std::vector<uint32_t>& spare = memory.picks;
   if (int64_t(spare.size()) < r.count) spare.resize(r.count);
   if (q.graph->all_ids) {
-    pick_by_labor(labor_row_of<Id>(q, r), uint32_t(r.count), spare.data(), memory.found);
+    pick_by_labor(labor_row_of<Id>(q, r), q.first_bytes, uint32_t(r.count), spare.data(), memory.found);
     return write([&](int64_t k) { return int64_t(spare[k]); });
   }
   if (r.sums) {

@@ -78,9 +78,11 @@ struct Failure {
 };
 
 template <class Id>
-int32_t pick_rows(const RowRequest& q, const int64_t* gids, const Window& w, int32_t threads, const Picks& out,
-                  int64_t* detail) {
+int32_t pick_rows(RowRequest q, const int64_t* gids, const Window& w, int32_t threads, const Picks& out, int64_t* detail) {
   const int64_t begin = w.begin(), end = w.end();
+  FirstBytes first_bytes;
+  if (q.graph->all_ids && !q.trees && q.fanout > 0)
+    q.first_bytes = first_bytes.of<Id>(*q.graph, q.edge_type, q.key, end - begin, threads);
   std::vector<Failure> failed(std::max(1, threads));
   parallel(end - begin, threads, 1024, [&](int64_t from, int64_t to, int index) {
     failed[index].status = pick_range<Id>(q, gids, w, begin + from, begin + to, out, failed[index].detail);

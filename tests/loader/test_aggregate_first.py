@@ -68,10 +68,12 @@ def test_same_sums_in_this_process_and_in_samplers(tmp_path, kind):
     partitions = [partitioned(graph(), tmp_path, parts) for parts in (1, 2, 5)]
     specs = (TRAIN, ALL, ONE_HOP)
     want = all_expected(partitions[0], *specs, kind=kind)
+    labor = all_expected(partitions[0], TRAIN, kind=kind, method="labor")
     assert len(want) > 15
     for partition in partitions:
         for more in ({"num_threads": 3}, {"num_workers": 1}):
             assert inline(partition, *specs, sampling={"aggregate_first": kind, **more}) == want
+        assert inline(partition, TRAIN, sampling={"aggregate_first": kind, "method": "labor"}) == labor
     with_edge = {"with_edge": True}
     found = inline(partitions[1], TRAIN, sampling={"aggregate_first": kind, **with_edge})
     assert found == all_expected(partitions[1], TRAIN, kind=kind, **with_edge)
@@ -82,18 +84,19 @@ def test_same_sums_from_servers(tmp_path, transport):
     halves = partitioned(graph(), tmp_path, 2)
     with open_farm(transport) as farm:
         server = farm.serve(halves)
-        found = contents_of(farm.context(server.address, sampling=MEAN), TRAIN, ONE_HOP)
-        assert found == all_expected(halves, TRAIN, ONE_HOP)
+        for method in ("neighbor", "labor"):
+            found = contents_of(farm.context(server.address, sampling=replace(MEAN, method=method)), TRAIN, ONE_HOP)
+            assert found == all_expected(halves, TRAIN, ONE_HOP, method=method)
         assert contents_of(farm.context(server.address), TRAIN) == inline(halves, TRAIN)  # other clients get all rows
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("cache", [CacheOptions(), CacheOptions(ratio=0.1), CacheOptions(memory=1000)])
 def test_same_sums_of_remote_cached_and_stored_rows(tmp_path, workers, cache):
-    halves = partitioned(graph(), tmp_path, 2)
+    halves, method = partitioned(graph(), tmp_path, 2), "labor" if workers else "neighbor"
 
     def body(rank, exchange):
-        options = replace(MEAN, num_workers=workers)
+        options = replace(MEAN, num_workers=workers, method=method)
         with open_cached(halves, rank, 2, exchange, [rank], cache, options) as context:
             loader = context.make_loader(TRAIN)
             found = [contents(batch) for batch in loader]
@@ -102,7 +105,7 @@ def test_same_sums_of_remote_cached_and_stored_rows(tmp_path, workers, cache):
             return found, counters
 
     for rank, (found, counters) in enumerate(run_ranks(2, body)):
-        assert found == all_expected(halves, TRAIN, rank=rank, world_size=2)
+        assert found == all_expected(halves, TRAIN, rank=rank, world_size=2, method=method)
         assert counters.remote_rows > 0
         assert (counters.cached_rows > 0) == bool(cache.ratio)
         assert (counters.disk_rows > 0) == bool(cache.memory)

@@ -228,6 +228,37 @@ def test_where_parts_are_remote(folders, name, workers):
             assert made == all_loaders(context, GRAPHS[name]())
 
 
+@pytest.mark.parametrize("who", ["4 parts", "sampler process", "server", "remote"])
+def test_with_labor(folders, who):
+    """Its nodes, and the further edges, whoever finds either."""
+    data, labor, made = hetero(), SamplingOptions(method="labor"), []
+
+    def batches(context: LoaderContext) -> list[Any]:
+        loaders = [context.make_loader(spec(data, kind, disjoint=d)) for kind in KINDS for d in (False, True)]
+        loaders += [context.make_link_loader(link_spec(data, kind)) for kind in KINDS]
+        return [contents(batch) for loader in loaders for batch in itertools.islice(loader, 2)]
+
+    def of_rank(rank, exchange):
+        with open_rank(folders["several", 2], rank, 2, exchange, labor) as context:
+            found = batches(context)
+            exchange("all done")
+            return found
+
+    if who == "remote":
+        made = run_ranks(2, of_rank)
+    elif who == "server":
+        with open_farm("in process") as farm:
+            made = [batches(farm.context(farm.serve(folders["several", 2]).address, sampling=labor))]
+    else:
+        options = SamplingOptions(method="labor", num_workers=int(who == "sampler process"))
+        with LoaderContext(folders["several", 4], options, seed=3) as context:
+            made = [batches(context)]
+    for rank, found in enumerate(made):
+        for sampling, same in ((labor, True), (None, False)):
+            with LoaderContext(folders["several", 1], sampling, seed=3, rank=rank, world_size=len(made)) as context:
+                assert (found == batches(context)) == same
+
+
 def subgraph(batch) -> tuple[list[int], list[int]]:
     return sorted(batch.n_id.tolist()), sorted(batch.e_id.tolist())
 

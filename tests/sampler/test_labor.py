@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.ops import reference
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import DrawOptions, GpuBudgets, SamplingOptions
 from glt_lightning.sampler.hops import k_hop
@@ -25,6 +26,7 @@ from glt_lightning.sampler.khop import neighbor_source
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.store.device_store import open_store
 from glt_lightning.store.placement import BatchArrays
+from glt_lightning.types import NODE, node_type_key
 from tests.helpers.contents import contents
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 
@@ -66,6 +68,17 @@ def assert_law(found: Counter, law: dict[tuple[int, ...], float]) -> None:
 def test_a_row_alone_is_drawn_uniformly(tmp_path: Path) -> None:
     found = picks(copies(tmp_path, [[0, 1, 2, 3, 4]], 8000), [[0, 1, 2, 3, 4]], 2)
     assert_law(Counter(row for (row,) in found), dict.fromkeys(combinations(range(5), 2), 0.1))
+
+
+def test_a_long_row(tmp_path: Path) -> None:
+    """Most of its entries are not looked at twice; those that are picked are the smallest all the same."""
+    rows = [[*range(3000)], [*range(1, 3000, 2)]]
+    found = picks(copies(tmp_path, rows, 2), rows, 40)
+    for copy, each in enumerate(found):
+        for row, picked in zip(rows, each, strict=True):
+            ids = torch.tensor(row) + 3000 * copy
+            numbers = reference.source_numbers(7, 0, node_type_key(NODE), ids, None)
+            assert list(picked) == [row[i] for i in reference.pick_smallest(numbers, [1] * len(row), 40).tolist()]
 
 
 def by_weight(weights: list[float], count: int) -> dict[tuple[int, ...], float]:
