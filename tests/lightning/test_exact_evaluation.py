@@ -14,8 +14,17 @@ from torch.nn import functional
 from torch_geometric.nn import GraphSAGE as PyGSAGE
 from torchmetrics import Accuracy, MeanMetric
 
-from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor
+from glt_lightning import (
+    GLTDataModule,
+    GraphSAGE,
+    LinkPredictor,
+    NodePredictor,
+    predict_layerwise,
+    rank_links,
+    read_embeddings,
+)
 from glt_lightning.errors import OptionError
+from glt_lightning.lightning.models import link_decoders
 from tests.lightning.tiny import CLASSES, WIDTH, learnable_graph, learnable_hetero
 
 MakeData = Callable[..., GLTDataModule]
@@ -120,6 +129,32 @@ def test_ready_modules(make_data: MakeData, make_trainer: Any, make_model: Any, 
     (expected,) = make_trainer().validate(module, data, verbose=False)
     (found,) = make_trainer().validate(module, make_data(**given, **EXACT), verbose=False)
     assert found == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize("decoder", ["dot", "mlp"])
+def test_links_are_ranked_among_all_destinations(
+    make_data: MakeData, make_trainer: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, decoder: str
+) -> None:
+    monkeypatch.setattr(link_decoders, "_VALUES", 1000)
+    data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, predict_split="test", **SHOP, **EXACT)
+    data.prepare_data()
+    data.setup("test")
+    seed_everything(1, verbose=False)
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "edge_type": data.link_type}
+    shape: dict[str, Any] = {"hidden_channels": 8, "num_layers": 2, "decoder": decoder}
+    module = LinkPredictor(data.num_features, ranking=["hits@5", "mrr@10"], **shape, **described)
+    (found,) = make_trainer().test(module, data, verbose=False)
+    predict_layerwise(make_trainer(), module, data, tmp_path / "emb")
+    ends = [read_embeddings(tmp_path / "emb", t)["embedding"] for t in ("author", "paper")]
+    data.setup("test")
+    test, train = (data.edges_of(split, ("author", "wrote", "paper")) for split in ("test", "train"))
+    assert test is not None
+    score = module.decoder.all_pairs
+    expected = rank_links(*ends, test, known=train, metrics=["hits@5", "mrr@10"], score=score)
+    assert {name: found[f"test_rank_{name}"] for name in expected} == pytest.approx(expected)
+    assert 0 < found["test_rank_mrr@10"] < 1
+    with pytest.raises(OptionError, match=r"model.ranking: ranks among the embeddings of all nodes"):
+        make_trainer().test(module, make_data(dataset=learnable_hetero(), **SHOP))
 
 
 def test_a_step_that_calls_something_else_is_refused(make_data: MakeData, make_trainer: Any) -> None:

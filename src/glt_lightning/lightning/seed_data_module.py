@@ -21,6 +21,7 @@ from glt_lightning.loader.importance import batch_schema
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.options import EdgeFormat, Fanouts, SamplingOptions, SubgraphType, WeightAttr
 from glt_lightning.partition.splits import check_overlap
+from glt_lightning.types import EdgeType
 
 
 class SeedDataModule(GraphDataModule):
@@ -148,6 +149,16 @@ class SeedDataModule(GraphDataModule):
                 "data.root to where the graph was partitioned, or look up ids with glt_lightning.partition.sources.user_ids."
             )
         return ids
+
+    def edges_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
+        """int64 [2, E]: the edges of a split of one type to predict, in the user's ids; None where there are none of it."""
+        graph = self._opened()
+        own = [] if self.links is None else [e for e in self.links.by_type if e.edge_type(graph.schema) == edge_type]
+        if not own or split not in own[0].stored_splits(graph.manifest):
+            return None
+        found = graph.edge_split(graph.schema.edge_index(edge_type), split)
+        pairs = np.asarray(found.edge, dtype=np.int64)
+        return pairs if found.label is None or found.label.ndim > 1 else pairs[:, found.label > 0]
 
     def weight_attr_of(self, name: str) -> WeightAttr:
         """What leaves edges out of the graph that ``val``, ``test`` or ``predict`` reads; None: only ``sampling.weight_attr``."""

@@ -12,7 +12,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from glt_lightning.errors import OptionError
 from glt_lightning.inference.run import LayerwiseRun
+from glt_lightning.lightning.layerwise.ranking import rank_test_edges
 from glt_lightning.lightning.layerwise.start import layers_of, start_run
+from glt_lightning.lightning.models.link_predictor import LinkPredictor
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
@@ -66,6 +68,11 @@ class ExactEvaluation(Callback):
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._require_asked(f"{type(pl_module).__name__}.test_step")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._run is not None and isinstance(pl_module, LinkPredictor) and len(pl_module.test_ranking):
+            rank_test_edges(pl_module, self.data, self._run)
+            pl_module.log_ranking()
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,6 +13,12 @@ import torch_geometric.metrics as pyg_metrics
 from torch import Tensor
 
 from glt_lightning.errors import DataError, OptionError
+from glt_lightning.types import edge_type_str
+
+if TYPE_CHECKING:
+    from glt_lightning.inference.run import LayerwiseRun
+    from glt_lightning.lightning.datamodule import GLTDataModule
+    from glt_lightning.lightning.models.link_predictor import LinkPredictor
 
 _METRICS = {
     "hits": "LinkPredHitRatio",
@@ -22,6 +30,7 @@ _METRICS = {
     "mrr": "LinkPredMRR",
 }
 _AT_ONCE = 1 << 24  # scores
+_SOURCES, _DESTINATIONS = 4096, 1 << 16  # embeddings
 
 
 def rank_links(
@@ -59,37 +68,109 @@ def rank_links(
         >>> rank_links(rows, rows, np.array([[0], [2]]), known=np.array([[0], [0]]), metrics=["hits@1", "mrr@2"])
         {'hits@1': 1.0, 'mrr@2': 1.0}
     """
-    made = {name: _metric(name).to(device) for name in metrics}
+    made = {name: ranking_metric(name).to(device) for name in metrics}
     edges = _checked("edges", edges, len(source), len(destination))
     known = _checked("known", np.empty((2, 0)) if known is None else known, len(source), len(destination))
-    score = score or (lambda rows, others: rows @ others.T)
-    others = torch.from_numpy(np.asarray(destination, dtype=np.float32)).to(device)
-    sources = np.unique(edges[0])
-    by_source = [pairs[:, np.argsort(pairs[0], kind="stable")] for pairs in (edges, known)]
-    most = min(len(destination), max((metric.k for metric in made.values()), default=1))
-    at_once = max(1, _AT_ONCE // max(1, len(destination)))
+
+    def tensor(rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.asarray(rows, dtype=np.float32)).to(device)
+
+    ranking = Ranking(
+        lambda ids: tensor(source[ids]), lambda ids: tensor(destination[ids]), len(destination), score or _products
+    )
     with torch.no_grad():
-        for begin in range(0, len(sources), at_once):
-            some = sources[begin : begin + at_once]
-            rows = torch.from_numpy(np.asarray(source[some], dtype=np.float32)).to(device)
-            wanted, left_out = (torch.from_numpy(_of_sources(pairs, some)).to(device) for pairs in by_source)
-            scores = score(rows, others)
-            kept = scores[wanted[0], wanted[1]]
-            scores[left_out[0], left_out[1]] = float("-inf")
-            scores[wanted[0], wanted[1]] = kept
-            first = scores.topk(most, dim=1).indices
-            for metric in made.values():
-                metric.update(first[:, : metric.k], wanted)
+        ranking.update(made.values(), edges, known)
     return {name: float(metric.compute()) for name, metric in made.items()}
 
 
-def _metric(name: str) -> Any:
+def ranking_metric(name: str) -> Any:
+    """PyG's metric of a NAME@K. Raises `OptionError` for one that there is not."""
     kind, _, k = str(name).partition("@")
     if kind not in _METRICS or not k.isdigit() or not int(k):
         raise OptionError(
             f"metrics: expected NAME@K with a name of {', '.join(_METRICS)}, such as hits@10; got {name!r}."
         )
     return getattr(pyg_metrics, _METRICS[kind])(int(k))
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Ranks destinations in pieces. source, destination: embeddings of ids int64 [n].  count: of destinations.  score: of all
+    pairs of some sources and destinations."""
+
+    source: Callable[[np.ndarray], Tensor]
+    destination: Callable[[np.ndarray], Tensor]
+    count: int
+    score: Callable[[Tensor, Tensor], Tensor]
+
+    def update(self, metrics: Iterable[Any], edges: np.ndarray, known: np.ndarray) -> None:
+        """Adds the sources of edges int64 [2, E] to metrics. known: int64 [2, K], those that are left out."""
+        metrics, sources = list(metrics), np.unique(edges[0])
+        most = min(self.count, max((metric.k for metric in metrics), default=1))
+        by_source = [pairs[:, np.argsort(pairs[0], kind="stable")] for pairs in (edges, known)]
+        for begin in range(0, len(sources), _SOURCES):
+            some = sources[begin : begin + _SOURCES]
+            wanted, left_out = (_of_sources(pairs, some) for pairs in by_source)
+            first = self._first(self.source(some), wanted, left_out, most)
+            for metric in metrics:
+                metric.update(first[:, : metric.k], torch.from_numpy(wanted).to(first.device))
+
+    def _first(self, rows: Tensor, wanted: np.ndarray, left_out: np.ndarray, most: int) -> Tensor:
+        """int64 [S, most]: the destinations with the highest scores. wanted, left_out: [2, n], positions of sources and ids."""
+        best, ids = rows.new_empty(len(rows), 0), torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
+        at_once = max(1, min(_DESTINATIONS, _AT_ONCE // len(rows)))
+        for begin in range(0, self.count, at_once):
+            some = np.arange(begin, min(begin + at_once, self.count))
+            scores = self.score(rows, self.destination(some))
+            own, drop = (_of_destinations(pairs, begin, len(some), rows.device) for pairs in (wanted, left_out))
+            kept = scores[own[0], own[1]]
+            scores[drop[0], drop[1]] = float("-inf")
+            scores[own[0], own[1]] = kept
+            top = scores.topk(min(most, len(some)), dim=1)
+            best, ids = torch.cat([best, top.values], dim=1), torch.cat([ids, top.indices + begin], dim=1)
+            chosen = best.topk(min(most, best.size(1)), dim=1)
+            best, ids = chosen.values, ids.gather(1, chosen.indices)
+        return ids
+
+
+def rank_test_edges(module: LinkPredictor, data: GLTDataModule, run: LayerwiseRun) -> None:
+    """Adds to the metrics of a `LinkPredictor` the edges of the test split, ranked by the outputs of a run among all destinations
+    without the edges of training. Each rank takes a share of the sources."""
+    graph = data.dist_graph
+    for number, edge_type in enumerate(graph.edge_types if module.edge_type is None else module.edge_types):
+        assert edge_type is not None
+        src, _, dst = edge_type
+        metrics = [
+            m for name, m in module.test_ranking.items() if name.partition("/")[2] in ("", edge_type_str(edge_type))
+        ]
+        test, train = (data.edges_of(split, edge_type) for split in ("test", "train"))
+        if test is None or not metrics:
+            continue
+        mine = np.isin(test[0], np.unique(test[0])[graph.rank :: graph.world_size])
+        pairs = [
+            np.stack(
+                [graph.rows_of(torch.from_numpy(ends), t).numpy() for ends, t in zip(edges, (src, dst), strict=True)]
+            )
+            for edges in (np.unique(test[:, mine], axis=1), np.empty((2, 0), np.int64) if train is None else train)
+        ]
+        source, destination = (partial(_embeddings, module, run, t) for t in (src, dst))
+        decoder: Any = module.decoder if len(module.edge_types) == 1 else module.decoders[module.type_names[number]]
+        Ranking(source, destination, graph.num_nodes(dst), decoder.all_pairs).update(metrics, *pairs)
+
+
+def _embeddings(module: LinkPredictor, run: LayerwiseRun, node_type: str, rows: np.ndarray) -> Tensor:
+    found = run.outputs(torch.from_numpy(rows).to(module.device), node_type)
+    return run.module.head(found, node_type)["embedding"].float()
+
+
+def _products(rows: Tensor, others: Tensor) -> Tensor:
+    return rows @ others.T
+
+
+def _of_destinations(pairs: np.ndarray, begin: int, count: int, device: torch.device) -> Tensor:
+    """[2, n]: those of a range of destinations, by position in it."""
+    here = (pairs[1] >= begin) & (pairs[1] < begin + count)
+    return torch.from_numpy(np.stack([pairs[0][here], pairs[1][here] - begin])).to(device)
 
 
 def _checked(name: str, pairs: np.ndarray, sources: int, destinations: int) -> np.ndarray:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from glt_lightning.options.checks import one_of
 
+_VALUES = 1 << 24  # that all pairs of some sources and destinations take at once
+
 
 class DotProduct(nn.Module):
     """The inner product of the two embeddings."""
@@ -50,7 +52,8 @@ class PairMLP(nn.Module):
         return self.layers(torch.cat([source, destination, source * destination], dim=-1)).squeeze(-1)
 
     def all_pairs(self, source: Tensor, destination: Tensor) -> Tensor:
-        return self(source[:, None], destination[None])
+        at_once = max(1, _VALUES // max(1, 3 * source.size(1) * len(destination)))
+        return torch.cat([self(rows[:, None], destination[None]) for rows in source.split(at_once)])
 
 
 def make_decoder(name: str, width: int, dropout: float) -> Any:

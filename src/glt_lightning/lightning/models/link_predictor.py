@@ -14,6 +14,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
 
 from glt_lightning.errors import OptionError
+from glt_lightning.lightning.layerwise.ranking import ranking_metric
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
 from glt_lightning.lightning.models.fits import require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata, num_seeds
@@ -52,6 +53,8 @@ class LinkPredictor(LightningModule):
         weight_decay: Weight decay.
         metrics: What is logged besides the loss: any of auc, ap, mrr (with ties counted as OGB does; needs triplets) and hits@K,
             such as ``hits@50``. ``None``: auc.
+        ranking: What is logged of the test edges, ranked among all destinations without the edges of training: NAME@K, such as
+            ``mrr@10``, as of `rank_links`; logged as ``test_rank_mrr@10``. Needs ``data.eval: layerwise``.
         val_metric: Which of them chooses the best checkpoint, such as ``val_mrr`` or ``val_loss``. ``None``: the first.
         edge_type: Edge type of the edges, as ``src__rel__dst``; needed in a heterogeneous graph. Several are a list: each gets a
             decoder of its own, the loss is the mean over the pairs of all types, and each metric is logged over all of them
@@ -94,6 +97,7 @@ class LinkPredictor(LightningModule):
         num_nodes: int | dict[str, int] | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
         node_embedding: str = "dense",
+        ranking: list[str] | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -129,6 +133,8 @@ class LinkPredictor(LightningModule):
         self.hidden_channels, self.lr, self.weight_decay = hidden_channels, lr, weight_decay
         self.val_loss = MeanMetric()  # exact over ranks with unequal batches
         self.val_metrics, self.test_metrics = _make_metrics(names), _make_metrics(names)
+        types = [f"/{t}" for t in self.type_names] if len(self.edge_types) > 1 else [""]
+        self.test_ranking = nn.ModuleDict({f"{name}{t}": ranking_metric(name) for name in ranking or [] for t in types})
 
     @property
     def type_names(self) -> list[str]:
@@ -175,6 +181,12 @@ class LinkPredictor(LightningModule):
 
     def setup(self, stage: str) -> None:
         require_same_inputs(self.trainer, self.in_channels, self.num_categories)
+        data = getattr(self.trainer, "datamodule", None)
+        if stage == "test" and len(self.test_ranking) and getattr(data, "eval", None) != "layerwise":
+            raise OptionError(
+                "model.ranking: ranks among the embeddings of all nodes, which sampled evaluation does not have. Set "
+                "data.eval: layerwise, or remove it."
+            )
 
     def training_step(self, batch: Data | HeteroData, batch_idx: int) -> Tensor:
         scores = self._scores(batch)
@@ -193,6 +205,11 @@ class LinkPredictor(LightningModule):
 
     def test_step(self, batch: Data | HeteroData, batch_idx: int) -> None:
         self._log_metrics("test", self.test_metrics, self._scores(batch))
+
+    def log_ranking(self) -> None:
+        """At the end of a test, once the edges are ranked."""
+        for name, metric in self.test_ranking.items():
+            self.log(f"test_rank_{name}", metric)  # type: ignore[arg-type]
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
         """``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]; with several edge
