@@ -17,9 +17,10 @@ from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions
 from tests.helpers.rings import NODES, dataset, ring_edges
 
 dist = glt.distributed
+# reconnect_s: a server that is started again needed more than a minute on two cores that eight others used, too
 CLUSTER = ClusterOptions(
     num_workers=1,
-    deadlines=DeadlineOptions(connect_s=5, call_s=20, reconnect_s=60, join_s=120),
+    deadlines=DeadlineOptions(connect_s=5, call_s=20, reconnect_s=180, join_s=120),
     retry=RetryOptions(first_s=0.05, most_s=0.2),
 )
 
