@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ import pytest
 import torch
 import yaml
 
+from glt_lightning import read_embeddings
+from glt_lightning.data.manifest import Manifest
 from glt_lightning.transport.certs import run_certs
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
@@ -376,4 +379,11 @@ def test_a_newcomer_follows_the_page(tmp_path, cluster):
             assert run.wait(LIMIT_S) == 0, run.output
             output = run.output
     assert "best val_acc" in output, output
-    assert list(Path(given["hosts"][0]["dir"], "checkpoints").glob("last*.ckpt"))
+    (checkpoint,) = Path(given["hosts"][0]["dir"], "checkpoints").glob("last*.ckpt")
+    # and the same hosts write the embeddings of all nodes
+    args = json.dumps(["--ckpt_path", str(checkpoint), "--out", str(tmp_path / "embeddings")])
+    argv = [sys.executable, "-m", "glt_lightning", "launch", "--config", "cluster.yaml", "--command", "embed"]
+    with started(cluster.made.command(_LAUNCHER, [*argv, "--args", args]), cwd=tmp_path, env=ONE_THREAD) as run:
+        assert run.wait(LIMIT_S) == 0, run.output
+    manifest = Manifest.load(tmp_path / "shared")
+    assert len(read_embeddings(tmp_path / "embeddings")["n_id"]) == sum(manifest.num_nodes)
