@@ -73,7 +73,8 @@ class ConcurrentEventLoop:
             try:
                 self._take()
             except PeerError:
-                self._free.release(taken) if taken else None
+                if taken:
+                    self._free.release(taken)
                 raise
         self._free.release(self._concurrency)
         error, self._error = self._error, None
