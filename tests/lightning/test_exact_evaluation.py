@@ -136,7 +136,7 @@ def test_links_are_ranked_among_all_destinations(
     make_data: MakeData, make_trainer: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, decoder: str
 ) -> None:
     monkeypatch.setattr(link_decoders, "_VALUES", 1000)
-    data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, predict_split="test", **SHOP, **EXACT)
+    data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, **SHOP, **EXACT)
     data.prepare_data()
     data.setup("test")
     seed_everything(1, verbose=False)

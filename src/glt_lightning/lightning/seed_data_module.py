@@ -75,6 +75,9 @@ class SeedDataModule(GraphDataModule):
 
     def _require_split(self, stage: str | None, known: set[str]) -> None:
         """Raises `DataError` unless there are seeds for a stage of the Trainer."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        if stage == "predict" and hasattr(module, "loaders_of"):
+            return  # layer by layer, all nodes are predicted
         wanted = split_of(stage, self.predict_split)
         if self.links is not None and stage in ("fit", "validate", "test", "predict"):
             self.links.require_split(wanted, known)
