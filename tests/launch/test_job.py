@@ -88,7 +88,7 @@ def test_the_first_failure_is_the_last_word() -> None:
 
 
 def test_a_rank_that_is_killed_names_the_memory_of_its_host() -> None:
-    status, lines = ended("sleep 1; kill -9 $$", limits={"stop_s": 2, "heartbeat_s": 0.1})
+    status, lines = ended("sleep 0.4; kill -9 $$", limits={"stop_s": 2, "heartbeat_s": 0.1})
     assert status == 137
     assert re.search(r"status 137 \(killed; [0-9.]+ .?B of memory were available at the last heartbeat\)\.$", lines[-1])
 

@@ -311,9 +311,7 @@ def test_the_command(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 KILLED = """
 import os, random, sys
 from glt_lightning.data import chunk_hashes
-from glt_lightning.cluster.copy_source import open_any_source
-from glt_lightning.options import ClusterOptions
-from glt_lightning.partition.copies import PullOptions, ledger, pull_partition
+from glt_lightning.partition.copies import FolderCopySource, PullOptions, ledger, pull_partition
 
 chunk_hashes.CHUNK_BYTES = ledger.CHUNK_BYTES = int(sys.argv[1])
 left, kept = int(sys.argv[4]), [0]
@@ -329,7 +327,13 @@ def step(name):
 
 for name in ("pwrite", "fdatasync", "truncate", "rename", "replace", "unlink"):
     step(name)
-source = open_any_source(sys.argv[2], ClusterOptions())
+if sys.argv[2].startswith("127.0.0.1:"):
+    from glt_lightning.cluster.copy_source import open_any_source
+    from glt_lightning.options import ClusterOptions
+
+    source = open_any_source(sys.argv[2], ClusterOptions())
+else:
+    source = FolderCopySource(sys.argv[2])
 pull_partition(source, sys.argv[3], PullOptions(streams=3), progress=False)
 print(kept[0])
 """
