@@ -35,8 +35,8 @@ class ImportanceNeighbors:
         OptionError: For a value that is not allowed, or options that exclude each other.
 
     Example:
-        >>> ImportanceNeighbors(walks=50, length=3, restart=0.5).most_visits
-        150
+        >>> ImportanceNeighbors(walks=50, length=3, restart=0.5).walks
+        50
         >>> ImportanceNeighbors(restart=2)
         Traceback (most recent call last):
             ...

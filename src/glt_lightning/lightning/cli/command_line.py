@@ -48,8 +48,9 @@ _MISFIT = "Error(s) in loading state_dict for"  # torch's
 class GLTCLI(LightningCLI):
     """LightningCLI with the group ``cluster``, the links from data to model, and our default callbacks.
 
-    The arguments are those of Lightning's `LightningCLI`: classes of model and data module, and ``args``, which replaces the
-    command line of the process.
+    Args:
+        *classes: Of the model and the data module, as of Lightning's `LightningCLI`.
+        **options: Further arguments of it, such as ``args``, which replaces the command line of the process.
 
     Raises:
         SystemExit: For a wrong option, with a line on stderr that names it.
