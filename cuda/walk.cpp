@@ -37,11 +37,11 @@ struct Walks {
 
 struct Lane {
   int64_t walk;
-  int32_t edge_type, part;
-  const int64_t* row;
-  const int32_t* sums;
-  const void* entry;
-  int64_t begin, degree;
+  int32_t edge_type = 0, part = 0;
+  const int64_t* row = nullptr;
+  const int32_t* sums = nullptr;
+  const void* entry = nullptr;
+  int64_t begin = 0, degree = 0;
 };
 
 // Where the row of each walk's next step is. Leaves the lanes of walks that take one. Returns a glt_status, as
