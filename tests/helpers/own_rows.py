@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -43,6 +46,28 @@ def work(graph: DistGraph, die: bool = False) -> dict[str, Any]:
     assert counts[:6].tolist() == [graph.world_size, 0, 0, 0, 0, 2 * graph.world_size]
     graph.barrier()
     return json.loads(json.dumps(found))
+
+
+class Busy(Callback):
+    """Rank 1 reads rows of the other host, or adds to them, without end; rank 0, whose rows they are, is killed in the middle."""
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        graph: DistGraph = trainer.datamodule.dist_graph  # type: ignore[attr-defined]
+        h = DistTensor((graph.num_nodes(), 64), torch.float32, "h", graph=graph)
+        rows = torch.nonzero(torch.from_numpy(h.table.home_of(np.arange(len(h))) == 0))[:, 0]
+        graph.barrier()
+        if trainer.global_rank == 0:
+            time.sleep(1.0)  # so that the other one is at it
+            print(f"killed {os.getpid()}", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        while len(rows):
+            if self._how == "read":
+                h[rows]
+            else:
+                h.add_(rows, torch.ones(len(rows), 64))
 
 
 class Asking(Callback):

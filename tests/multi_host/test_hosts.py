@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,6 +170,21 @@ def test_tensors_over_two_hosts(tmp_path, four_hosts, whole, strategy):
             end_well(runs)
         found = folders[2] / "found.json"
     assert json.loads(found.read_text()) == expected
+
+
+@pytest.mark.parametrize("how", ["read", "add"])
+def test_a_host_whose_rows_are_used_is_killed(tmp_path, four_hosts, whole, how):
+    """The other one ends soon, with words that name it."""
+    deadlines = {"call_s": 2.0, "connect_s": 2.0, "reconnect_s": 4.0}
+    folders = make_folders(tmp_path, 2, four_hosts, whole, _OWN, deadlines=deadlines, peer_timeout_s=5.0)
+    more = ["--trainer.callbacks", "tests.helpers.own_rows.Busy", "--trainer.callbacks.how", how]
+    with fitting(four_hosts, folders, [0, 1], "glt_worker", *more) as (dead, alive):
+        assert dead.wait(LIMIT_S) == -signal.SIGKILL
+        assert alive.wait(60) != 0
+        pid = dead.output.partition("killed ")[2].split()[0]
+        assert "error: " in alive.output
+        assert f"rank 0 (pid {pid} on " in alive.output, alive.output
+        assert f"({four_hosts.address(0)}:" in alive.output, alive.output
 
 
 def test_all_nodes_layer_by_layer_over_two_hosts(tmp_path, four_hosts, whole):

@@ -13,7 +13,6 @@ import os
 import secrets
 import socket
 import sys
-import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -23,6 +22,7 @@ from glt_lightning.distributed.meeting import Group, MeetingPoint, say_gone
 from glt_lightning.errors import OptionError, PeerError
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.dist_ranks import end_group_at_exit
 from glt_lightning.transport.peer import Peer
 
 _log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ def start(context: DistContext, cluster: ClusterOptions | None, timeout_s: float
     _current.append(session)
     # Exit handlers run in reverse order. Those of weakref, which the first line registers, end the servers through which this
     # process still has to talk to the others. Processes that multiprocessing forks come to its handlers alone.
-    weakref.finalize(session, bool)
+    end_group_at_exit()
     atexit.register(_at_exit, session)
     multiprocessing.util.Finalize(None, _at_exit, args=(session,), exitpriority=20)
     return session

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
+from functools import cache
+
 import torch
 import torch.distributed
 from torch import Tensor
@@ -44,6 +48,7 @@ def ranks_of_this_process() -> Ranks:
     """This rank of torch's default process group, on the CPU; alone where there is none."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return Ranks()
+    end_group_at_exit()
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     nccl = torch.distributed.get_backend() == "nccl"
     device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
@@ -53,3 +58,23 @@ def ranks_of_this_process() -> Ranks:
         lambda text: gather_text(text, world_size, device),
         lambda count: gather_counts(count, world_size, device),
     )
+
+
+@cache
+def end_group_at_exit() -> None:
+    """Once in a process. Finalizers run in reverse order: those of graphs, which come later, still have the group."""
+    weakref.finalize(torch.distributed, end_group)
+
+
+def end_group() -> None:
+    """Destroys torch's default process group if it is gloo's and the script ends well.
+
+    Without it torch 2.13 aborts at the end of every third script ("terminate called without an active exception"), and launchers
+    take that for a failure. After an error a collective may be under way, for which destroying would wait.
+    """
+    if (
+        not hasattr(sys, "last_value")
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_backend() == "gloo"
+    ):
+        torch.distributed.destroy_process_group()
