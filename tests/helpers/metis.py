@@ -16,7 +16,8 @@ def metis_at_work(processes: Callable[[], list[psutil.Process]], timeout_s: floa
     while time.monotonic() < deadline:
         for process in processes():
             with suppress(psutil.Error, OSError):
-                if "pymetis" in Path(f"/proc/{process.pid}/maps").read_text() and _is_metis(process):
+                # In this order: before its exec a child has our maps, and we may have METIS loaded.
+                if _is_metis(process) and "pymetis" in Path(f"/proc/{process.pid}/maps").read_text():
                     return process
         time.sleep(0.001)
     raise AssertionError("METIS did not start")
@@ -28,6 +29,8 @@ def stop_metis(processes: Callable[[], list[psutil.Process]], timeout_s: float) 
         process = metis_at_work(processes, timeout_s)
         with suppress(psutil.NoSuchProcess):
             process.suspend()
+            while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+                time.sleep(0.001)
             if process.status() == psutil.STATUS_STOPPED:
                 return process
 

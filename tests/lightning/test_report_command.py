@@ -95,7 +95,10 @@ def test_help_of_the_program_names_it(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "{fit,validate,test,predict,embed,partition,pull,report,serve,launch,neighbours,certs,completion}" in shown
+    assert (
+        "{fit,validate,test,predict,embed,partition,pull,share,report,serve,launch,neighbours,certs,completion}"
+        in shown
+    )
 
 
 def test_edges_to_predict(make_data: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -266,7 +266,6 @@ class _AllOf(dict):
     ("change", "message"),
     [
         ({"num_neighbors": [3, 0]}, r"\[3, 0\]. Drop the hop"),
-        ({"num_neighbors": []}, "one integer per hop"),
         ({"num_neighbors": [-2]}, "one integer per hop"),
         ({"num_neighbors": {"a__b__c": [1]}}, "unknown"),
         ({"batch_size": 0}, "batch_size: expected an integer >= 1, got 0"),
