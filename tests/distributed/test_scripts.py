@@ -109,6 +109,20 @@ def test_typed_loaders_of_a_client(job: Job, edge_dir: str) -> None:
 
 
 @pytest.mark.slow
+def test_in_bound_loaders_of_a_client(job: Job) -> None:
+    ring_folder(job.folder, strategy="by_dst")
+    servers = [job.start("server", rank, 2, 1) for rank in range(2)]
+    dist.init_client(2, 1, 0, "localhost", job.port, cluster=CLUSTER)
+    try:
+        options = dist.RemoteDistSamplingWorkerOptions(server_rank=1)
+        loaders_of_links(None, "in", options)
+        loader_of_subgraphs(None, "in", options)
+    finally:
+        dist.shutdown_client()
+    all_end_well(servers)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("killed", [0, 1])
 def test_one_of_two_servers_is_killed_and_started_again(job: Job, killed: int) -> None:
