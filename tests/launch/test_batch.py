@@ -17,7 +17,7 @@ from glt_lightning.launch import LaunchConfig
 from glt_lightning.launch.kubernetes import job_objects, job_text, on_pods, secret_command
 from glt_lightning.launch.slurm import job_script
 from glt_lightning.lightning.cli.launch import run_launch
-from tests.launch.job_set import JOB_SET
+from tests.launch.job_set import JOB_SET, why_refused
 
 EXPECTED = Path(__file__).parent / "expected"
 COMMON: dict[str, Any] = {"command": "fit", "run_config": "run.yaml", "name": "products"}
@@ -107,14 +107,31 @@ def test_arguments_arrive_as_they_were_given(tmp_path: Path) -> None:
 
 
 def test_the_objects_are_of_kubernetes() -> None:
-    for config in (LaunchConfig(**KUBERNETES), full_kubernetes()):
+    longest = LaunchConfig(**KUBERNETES | {"name": "p" * 45})
+    for config in (LaunchConfig(**KUBERNETES), full_kubernetes(), longest):
         files, job_set = job_objects(config)
-        kubernetes_validate.validate(files, "1.31", strict=True)
+        assert yaml.safe_load(yaml.safe_dump(job_set)) == job_set
         jsonschema.validate(job_set, JOB_SET)
-        for each in job_set["spec"]["replicatedJobs"]:
-            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": each["name"]}, **each["template"]}
-            kubernetes_validate.validate(job, "1.31", strict=True)
+        assert why_refused(job_set) == []
+        for release in ("1.31", "1.37"):
+            kubernetes_validate.validate(files, release, strict=True)
+            for each in job_set["spec"]["replicatedJobs"]:
+                job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": each["name"]}, **each["template"]}
+                kubernetes_validate.validate(job, release, strict=True)
         assert list(yaml.safe_load_all(job_text(config))) == [files, job_set]
+    # and the check finds what is wrong
+    _, job_set = job_objects(full_kubernetes())
+    job_set["metadata"]["name"] = "p" * 46
+    job_set["spec"]["replicatedJobs"].reverse()
+    job_set["spec"]["successPolicy"]["targetReplicatedJobs"] = ["train"]
+    assert [text.split(":")[0].split(" ")[0] for text in why_refused(job_set)] == [
+        f"{'p' * 46}-trainer-0-1-abcde",
+        "trainer",
+        "successPolicy",
+    ]
+    del job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    with pytest.raises(jsonschema.ValidationError, match="'template' is a required property"):
+        jsonschema.validate(job_set, JOB_SET)
 
 
 def test_what_the_pods_are() -> None:
@@ -180,7 +197,8 @@ def test_wrong_jobs_of_slurm(given: dict[str, Any], message: str) -> None:
             "kubernetes.volumes: expected claims and absolute paths",
         ),
         ({"name": "Products"}, "name: Kubernetes needs small letters"),
-        ({"name": "p" * 60}, "name: Kubernetes needs small letters"),
+        ({"name": "p" * 46}, "name: Kubernetes needs small letters, digits and '-', and names of pods"),
+        ({"name": "p" * 44, "kubernetes": {"image": "a", "servers": 10_001}}, "name: Kubernetes needs small letters"),
         ({"partition": {"dir": "/data/parts"}}, "partition.dir: /data/parts is on no volume"),
         ({"restarts": {"job": 1}}, "restarts.job: 1 starts again need the checkpoints"),
         ({"defaults": {"dir": "run"}}, "defaults.dir: a container needs an absolute path, got 'run'"),

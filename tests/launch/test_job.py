@@ -170,6 +170,25 @@ def test_ctrl_c_once_and_twice(times: int) -> None:
     assert ("in order" in log.getvalue()) == (times == 1)
 
 
+def test_ctrl_c_twice_where_a_host_does_not_answer() -> None:
+    """The launcher does not wait for ``stop_s``, nor for the agent."""
+    log, silent = io.StringIO(), ["/bin/sh", "-c", "touch called; exec sleep 600"]
+    running = job("", log, engine="ssh", ssh_command=silent, limits={"stop_s": 600, "start_s": 600})
+
+    def interrupt() -> None:
+        for ready in (lambda: Path("called").exists(), lambda: "once more ends it at once" in log.getvalue()):
+            while not ready():
+                time.sleep(0.02)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    begin = time.monotonic()
+    assert asyncio.run(running.run()) == 130
+    thread.join(20)
+    assert time.monotonic() - begin < 60
+
+
 def test_an_agent_that_does_not_start() -> None:
     status, lines = ended("", engine="ssh", ssh_command=["/bin/sh", "-c", "echo no route to host >&2; exit 255"])
     assert status == 1

@@ -25,6 +25,8 @@ def main() -> None:
             pulled = pull_partition(source, given["folder"], PullOptions(parts=parts), progress=False)
     except (GLTError, OSError) as error:
         sys.exit(f"error: {error}")
+    for piece in pulled.damaged:
+        print(f"{given['folder']}: {piece}: it was damaged after it had been copied, and was fetched again")
     files = f"{counted(pulled.files, 'file')}, {size(pulled.bytes)}"
     print(f"{given['folder']}: parts {parts}, {files}; copied {size(pulled.fetched)}")
 

@@ -33,7 +33,7 @@ _GRAPH, _TRAINER = "graph", "trainer"
 _DIR = "/glt-run"
 _MOST_BYTES = 1_000_000  # of a ConfigMap
 _PROBE_S, _PROBE_LIMIT_S = 15, 30  # a probe starts an interpreter
-_MOST_LABEL = 63  # characters of a name of DNS
+_LONGEST_POD = 57  # characters: with five more at random and '-', which every pod gets, a label of DNS
 _RESTART = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
 # What stands in words of a command for what only a pod knows. No argument of a user contains such characters.
 _INDEX, _HOST = "\1index\1", "\1host\1"
@@ -58,13 +58,12 @@ def on_pods(config: LaunchConfig) -> LaunchConfig:
     """The job on the pods that a JobSet makes, by their names. Raises `OptionError`."""
     group = config.kubernetes
     assert group is not None
-    if (
-        not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", config.name)
-        or len(_pod(config.name, _TRAINER, group.nodes - 1)) > _MOST_LABEL
-    ):
+    last = [_pod(config.name, role, count - 1) for role, count in ((_TRAINER, group.nodes), (_GRAPH, group.servers))]
+    longest = max(last, key=len)
+    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", config.name) or len(longest) > _LONGEST_POD:
         raise OptionError(
-            f"name: Kubernetes needs small letters, digits and '-', and names of pods of at most {_MOST_LABEL} characters; got "
-            f"{config.name!r}."
+            f"name: Kubernetes needs small letters, digits and '-', and names of pods such as {longest} of at most "
+            f"{_LONGEST_POD} characters; got {config.name!r}."
         )
     if config.restarts.job and not keeps_results(config):
         raise OptionError(

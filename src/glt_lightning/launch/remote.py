@@ -23,6 +23,7 @@ from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import Process
 
 _STDERR_LINES = 20  # of ssh, that are kept for the error
+_ANSWER_S = 3.0  # how long an agent may take to kill all that it started
 _KILLED_S = 2.0  # how long it may take to be gone after SIGKILL
 _END_S = 10.0  # how long the client may take to end after its agent
 
@@ -183,9 +184,15 @@ class Remote:
         self._send("end", id=name)
 
     def kill(self) -> None:
-        """Ends everything at once."""
+        """Ends everything at once. A host that does not answer is not waited for: its agent notices the end of the connection."""
         self._closing = True
-        self._send("kill")
+        if hasattr(self, "_process"):
+            self._send("kill")
+            asyncio.get_running_loop().call_later(_ANSWER_S, self._hang_up)
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # also a ProxyCommand of ssh
 
     async def close(self) -> None:
         """Ends all processes of the host: SIGTERM, after ``limits.stop_s`` SIGKILL. Safe to call twice."""
@@ -196,8 +203,7 @@ class Remote:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.limits.stop_s + _END_S):
                 await asyncio.wait([self.lost])
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # also a ProxyCommand of ssh
+        self._hang_up()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILLED_S):
                 await self._process.wait()

@@ -184,6 +184,54 @@ def test_a_damaged_header_is_found(parts: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "copy") == contents(parts)
 
 
+class Ending(Counted):
+    """A source that is gone after some reads."""
+
+    def __init__(self, folder: Path, reads: int) -> None:
+        super().__init__(folder)
+        self._left = reads
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        return super().read(path, offset, length)
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the header", "cut", "removed"])
+def test_damage_in_an_interrupted_copy_is_found(parts: Path, tmp_path: Path, damage: str) -> None:
+    """When it goes on: that piece alone is fetched again, of a file that was lost all of them, and the result is the source."""
+    copy, entries = tmp_path / "copy", Manifest.load(parts).arrays
+    path, entry = max(entries.items(), key=lambda each: len(each[1].chunks or ()))
+    assert len(entry.chunks or ()) > 3
+    before = sum(max(1, len(e.chunks or ())) for p, e in entries.items() if p <= path)
+    interrupted = Ending(parts, before)
+    with pytest.raises(PartitionError, match="the same command goes on from there"):
+        pull_partition(interrupted, copy, PullOptions(streams=1), progress=False)
+    file = tmp_path / "copy.partial" / path
+    data, begin = bytearray(file.read_bytes()), entry.offset + 2 * CHUNK
+    assert data == (parts / path).read_bytes()
+    head, all_of_it = entry.offset + CHUNK, len(entry.chunks or ())
+    lost, pieces = {  # a file that is too short has another header, too
+        "a bit": (CHUNK, 1),
+        "the header": (head, 1),
+        "cut": (head + entry.bytes - begin, all_of_it - 1),
+        "removed": (entry.bytes, all_of_it),
+    }[damage]
+    if damage == "removed":
+        file.unlink()
+    else:
+        data[5 if damage == "the header" else begin + 7] ^= 16
+        file.write_bytes(data[: begin + 9] if damage == "cut" else data)
+    source = Counted(parts)
+    pulled = pull_partition(source, copy, progress=False)
+    assert contents(copy) == contents(parts)
+    total = sum(map(len, array_files(parts).values()))
+    assert source.bytes == pulled.fetched == total - interrupted.bytes + lost
+    assert pulled.damaged[0] == f"{path} (from byte {begin if damage == 'a bit' else 0:,})"
+    assert len(pulled.damaged) == pieces
+
+
 def test_another_partition_is_refused(parts: Path, tmp_path: Path) -> None:
     other = Path(partitioned(small_graph(seed=1), tmp_path / "other", 3).directory)
     pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
@@ -397,3 +445,24 @@ def test_killed_in_the_last_steps_and_resumed(parts: Path, tmp_path: Path) -> No
         assert contents(copy) == contents(parts)
         assert source.bytes <= 4 * (CHUNK + 4096)
         shutil.rmtree(copy)
+
+
+@pytest.mark.slow
+def test_killed_while_parts_are_added(parts: Path, tmp_path: Path) -> None:
+    """Also after the last file has been moved: nothing of it stays beside the copy."""
+    begun, copy = tmp_path / "begun", tmp_path / "copy"
+    pull_partition(FolderCopySource(parts), begun, PullOptions(parts=[1]), progress=False)
+    shutil.copytree(begun, copy)
+    operations = killed(parts, copy, 0)
+    assert operations is not None
+    left_behind = []
+    for left in (operations - 40, *range(operations - 3, operations + 1)):
+        shutil.rmtree(copy)
+        shutil.copytree(begun, copy)
+        assert killed(parts, copy, left) is None
+        left_behind.append({path.suffix for path in (tmp_path / "copy.partial").rglob("*") if path.is_file()})
+        pull_partition(FolderCopySource(parts), copy, progress=False)
+        assert contents(copy) == contents(parts)
+        assert not list(tmp_path.glob("*partial*"))
+    assert {".npy", ".chunks"} in left_behind
+    assert {".chunks"} in left_behind  # the ledger alone, of files that have all been moved

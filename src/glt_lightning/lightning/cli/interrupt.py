@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -41,8 +41,10 @@ class Told:
     def __init__(self) -> None:
         self._event, self._waited_for = threading.Event(), False
 
-    def wait(self) -> None:
+    def wait(self, announce: Callable[[], object] = lambda: None) -> None:
+        """announce: tells others that they may send a signal now; it is called when one would no longer end the process."""
         self._waited_for = True
+        announce()
         # In steps: the kernel may give a signal to any thread, which does so for one that follows SIGCONT at once. Python
         # runs our handler in the main thread alone, once that wakes; waiting without end, it would never.
         while not self._event.wait(_STEP_S):

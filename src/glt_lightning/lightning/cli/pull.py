@@ -62,6 +62,8 @@ def run_pull(argv: Sequence[str], prog: str) -> None:
     cluster = parser.instantiate_classes(Namespace(cluster=given.cluster)).cluster
     with closing(open_any_source(given["from"], cluster)) as source, interruptible(kept):
         pulled = pull_partition(source, folder, options)
+    for piece in pulled.damaged:
+        print(f"{folder}: {piece}: it was damaged after it had been copied, and was fetched again.")
     again = f", {counted(pulled.again, 'piece')} again" if pulled.again else ""
     print(
         f"{folder}: {counted(pulled.files, 'file')}, {size(pulled.bytes)}; copied {size(pulled.fetched)}{again}.",

@@ -116,8 +116,7 @@ def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
             replace(plan, directory=folder, cache=data.cache, gpus=gpus, picker=data.sampling.draw.picker)
         )
         try:
-            print(_announcement(plan, server), flush=True)
-            told.wait()
+            told.wait(lambda: print(_announcement(plan, server), flush=True))
         finally:
             server.close()
 

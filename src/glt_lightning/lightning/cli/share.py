@@ -42,5 +42,5 @@ def run_share(argv: Sequence[str], prog: str) -> None:
         folder = SharedFolder.open(given.folder)
         with closing(share_files(folder, given.address, cluster)) as server:
             parts = f"parts {list(folder.parts)} of {folder.manifest.num_parts}"
-            print(f"sharing {folder.directory}: {parts}, listening at {server.address}", flush=True)
-            told.wait()
+            line = f"sharing {folder.directory}: {parts}, listening at {server.address}"
+            told.wait(lambda: print(line, flush=True))

@@ -7,10 +7,10 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from glt_lightning.data.arrays import check_header, disk_full_speaks
@@ -66,10 +66,12 @@ class Pulled:
         bytes: Their bytes.
         fetched: Bytes that were read from the source, with those of broken pieces.
         again: Pieces that came broken and were fetched again.
+        damaged: Pieces of an interrupted copy that are no longer what was written, as ``path (from byte N)``: fetched again.
 
     Example:
-        >>> pull_partition(FolderCopySource("parts"), "pulled", progress=False).again
-        0
+        >>> pulled = pull_partition(FolderCopySource("parts"), "pulled", progress=False)
+        >>> pulled.again, pulled.damaged
+        (0, [])
     """
 
     folder: Path
@@ -77,6 +79,7 @@ class Pulled:
     bytes: int = 0
     fetched: int = 0
     again: int = 0
+    damaged: list[str] = field(default_factory=list)
 
 
 def pull_partition(
@@ -89,8 +92,8 @@ def pull_partition(
 ) -> Pulled:
     """Copies a partition into ``folder``, which appears when it is complete.
 
-    A copy that was ended goes on where it was, in ``FOLDER.partial``. Into a copy that exists, parts that it lacks are added;
-    files that are there are not read again.
+    A copy that was ended goes on where it was, in ``FOLDER.partial``, after it has read what is there and compared it with the
+    hashes. Into a copy that exists, parts that it lacks are added; files that are there are not read again.
 
     Args:
         source: Where it is copied from.
@@ -128,6 +131,8 @@ def pull_partition(
         missing = {path: entry for path, entry in wanted.items() if not _is_there(target, path, entry)}
         if missing or not there:
             _Copy(source, manifest, missing, options, pulled).run(target, there, Progress(progress))
+        else:
+            _remove_emptied(_partial_of(target))
     return pulled
 
 
@@ -173,6 +178,16 @@ def _forget(target: Path) -> None:
     (target / LEDGER).unlink(missing_ok=True)
 
 
+def _partial_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial")
+
+
+def _remove_emptied(partial: Path) -> None:
+    """Of a copy that was killed after it had moved its last file."""
+    if partial.exists() and not any(partial.rglob("*.npy")):
+        shutil.rmtree(partial)
+
+
 def _is_there(folder: Path, path: str, entry: ArrayEntry) -> bool:
     if not (folder / path).exists():
         return False
@@ -198,11 +213,12 @@ class _Copy:
         self._lock = threading.Lock()  # of the counts in `pulled`, which all streams raise
 
     def run(self, target: Path, there: bool, progress: Progress) -> None:
-        partial = target.with_name(f"{target.name}.partial")
+        partial = _partial_of(target)
         partial.mkdir(exist_ok=True)
         chunks = chunks_of(self._manifest.arrays)
         ledger = Ledger(partial, manifest_hash(self._manifest), sum(map(len, chunks.values())))
         try:
+            self._recheck(partial, [chunk for path in self._missing for chunk in chunks[path]], ledger, progress)
             left = [chunk for path in self._missing for chunk in chunks[path] if not ledger.has(chunk)]
             self._require_room(partial, sum(chunk.length for chunk in left))
             with self._files(partial) as files, progress.phase("copying", sum(c.length for c in left), "B") as done:
@@ -219,6 +235,20 @@ class _Copy:
         finally:
             ledger.close()
         self._place(partial, target, there)
+
+    def _recheck(self, partial: Path, chunks: list[Chunk], ledger: Ledger, progress: Progress) -> None:
+        """Reads what an interrupted copy has: its disk may have been damaged, or its files changed, since then."""
+        there = [chunk for chunk in chunks if ledger.has(chunk)]
+        with progress.phase("checking what is there", sum(chunk.length for chunk in there), "B") as done:
+
+            def check(chunk: Chunk) -> None:
+                if not self._stop.is_set():
+                    if not _is_whole(partial, chunk, self._missing[chunk.path]):
+                        ledger.remove(chunk)
+                    done(chunk.length)
+
+            self._all(check, there)
+        self._pulled.damaged += [f"{c.path} (from byte {c.begin:,})" for c in there if not ledger.has(c)]
 
     def _require_room(self, partial: Path, needed: int) -> None:
         free = shutil.disk_usage(partial).free
@@ -243,11 +273,10 @@ class _Copy:
         ):
             yield files
 
-    def _all(self, fetch: object, chunks: list[Chunk]) -> None:
-        """Fetches all pieces; the first error ends the others."""
-        assert callable(fetch)
+    def _all(self, work: Callable[[Chunk], None], chunks: list[Chunk]) -> None:
+        """Fetches or checks all pieces; the first error ends the others."""
         with ThreadPoolExecutor(self._options.streams, thread_name_prefix="glt-pull") as pool:
-            futures = [pool.submit(fetch, chunk) for chunk in chunks]
+            futures = [pool.submit(work, chunk) for chunk in chunks]
             try:
                 for future in futures:
                     future.result()
@@ -307,6 +336,27 @@ class _Copy:
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             os.rename(partial / path, target / path)
         shutil.rmtree(partial)
+
+
+def _is_whole(partial: Path, chunk: Chunk, entry: ArrayEntry) -> bool:
+    """Whether a piece on disk is what its digest, and the header before the first piece, say."""
+    try:
+        if chunk.skip:
+            check_header(partial, chunk.path, entry)
+        with open(partial / chunk.path, "rb", buffering=0) as stream:
+            data = _read_all(stream.fileno(), chunk)
+    except (OSError, PartitionError):
+        return False
+    return len(data) == chunk.length and (chunk.digest is None or chunk_digest(data[chunk.skip :]) == chunk.digest)
+
+
+def _read_all(file: int, chunk: Chunk) -> memoryview:
+    """The bytes of a piece; fewer where the file ends."""
+    data = memoryview(bytearray(chunk.length))
+    at = 0
+    while at < chunk.length and (count := os.preadv(file, [data[at:]], chunk.begin + at)):
+        at += count
+    return data[:at]
 
 
 def _write(file: int, data: bytes | memoryview, offset: int) -> None:
