@@ -3,8 +3,10 @@
 #include <glt/api.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
+#include "excluded.h"
 #include "guard.h"
 #include "locate.h"
 #include "threads.h"
@@ -28,6 +30,11 @@ struct Walks {
   int64_t* at;
   int32_t* step;
   int64_t* trace;
+  const std::vector<std::optional<ExcludedRows>>& excluded;  // [num_edge_types], or none
+
+  ExcludedRow excluded_of(int32_t edge_type, int64_t gid) const {
+    return excluded.empty() || !excluded[edge_type] ? ExcludedRow{nullptr, 0} : excluded[edge_type]->of(gid);
+  }
 
   void end(int64_t i) const {
     at[i] = -1;
@@ -42,6 +49,7 @@ struct Lane {
   const int32_t* sums = nullptr;
   const void* entry = nullptr;
   int64_t begin = 0, degree = 0;
+  ExcludedRow excluded{nullptr, 0};
 };
 
 // Where the row of each walk's next step is. Leaves the lanes of walks that take one. Returns a glt_status, as
@@ -84,14 +92,16 @@ int32_t draw_entries(const glt_graph& g, const Walks& w, std::vector<Lane>& lane
       return fail(detail, GLT_BAD_ROW, lane.edge_type, w.at[lane.walk], begin, end);
     lane.begin = begin;
     lane.degree = end - begin;
-    if (!lane.degree) {
+    lane.excluded = w.excluded_of(lane.edge_type, w.at[lane.walk]);
+    const int64_t left = left_of(lane.degree, lane.excluded);
+    if (!left) {
       w.end(lane.walk);
       continue;
     }
     lane.sums = g.sums && g.sums[lane.part] ? g.sums[lane.part] + begin : nullptr;
     const Id* row = static_cast<const Id*>(g.indices[lane.part]) + begin;
     if (lane.sums) prefetch(lane.sums + lane.degree - 1);
-    else row += draw(w.streams[lane.walk], uint32_t(w.step[lane.walk]), uint32_t(lane.degree));
+    else row += lane.excluded.past(draw(w.streams[lane.walk], uint32_t(w.step[lane.walk]), uint32_t(left)));
     lane.entry = row;
     if (!lane.sums) prefetch(lane.entry);
     lanes[kept++] = lane;
@@ -106,7 +116,7 @@ int32_t take_steps(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes,
     const int64_t i = lane.walk;
     const Id* entry = static_cast<const Id*>(lane.entry);
     if (lane.sums) {
-      const WeightedRow row{lane.sums, lane.degree, {nullptr, 0}};
+      const WeightedRow row{lane.sums, lane.degree, lane.excluded};
       const uint32_t left = row.left();
       if (!left) {
         w.end(i);
@@ -191,14 +201,17 @@ int32_t glt_walk_streams(const int64_t* user_ids, const int32_t* trees, int64_t 
 }
 GLT_CATCH(detail)
 
-int32_t glt_walk(const glt_graph* graph, const glt_walk_rule* rule, const int64_t* roots, const uint64_t* streams,
-                 const int64_t* which, int64_t n, int32_t threads, int64_t* at, int32_t* step, int64_t* trace,
-                 int64_t* detail) try {
+int32_t glt_walk(const glt_graph* graph, const glt_walk_rule* rule, const glt_excluded* excluded, const int64_t* roots,
+                 const uint64_t* streams, const int64_t* which, int64_t n, int32_t threads, int64_t* at, int32_t* step,
+                 int64_t* trace, int64_t* detail) try {
   if (rule->num_types < 1 || rule->length < 0) return glt::fail(detail, GLT_BAD_ARG, rule->num_types, rule->length);
   for (int32_t k = 0; k < rule->num_types; ++k)
     if (rule->edge_types[k] < 0 || rule->edge_types[k] >= graph->num_edge_types)
       return glt::fail(detail, GLT_BAD_ARG, rule->edge_types[k]);
-  const glt::Walks walks{*rule, roots, streams, at, step, trace};
+  std::vector<std::optional<glt::ExcludedRows>> without(excluded ? graph->num_edge_types : 0);
+  for (size_t r = 0; r < without.size(); ++r)
+    if (excluded[r].num_rows) without[r].emplace(excluded[r]);
+  const glt::Walks walks{*rule, roots, streams, at, step, trace, without};
   return (graph->id_bytes == 4 ? glt::walk<int32_t> : glt::walk<int64_t>)(*graph, walks, which, n, threads, detail);
 }
 GLT_CATCH(detail)

@@ -19,11 +19,24 @@ from tests.lightning.test_link_task import BUYS, shop
 CONFIGS = Path(__file__).parents[2] / "configs" / "reference"
 
 
+WALKS = {"walks": 6, "length": 2, "restart": 0.3}
+METAPATHS = {"item__near__item": [BUYS, f"item__rev_{BUYS.split('__')[1]}__user"]}
+METAPATHS["user__like__user"] = METAPATHS["item__near__item"][::-1]
+
+
 @pytest.mark.parametrize(
-    ("neg_sampling", "loss"),
-    [("binary", "bce"), ({"mode": "triplet", "amount": 2, "dst_weight": "degree^0.75"}, "softmax")],
+    ("neg_sampling", "loss", "sampling"),
+    [
+        ("binary", "bce", {}),
+        ({"mode": "triplet", "amount": 2, "dst_weight": "degree^0.75"}, "softmax", {}),
+        pytest.param(
+            "binary", "bce", {"importance_neighbors": WALKS | {"metapath": METAPATHS}}, marks=pytest.mark.slow
+        ),
+    ],
 )
-def test_a_fit_resumes_in_mid_epoch(make_trainer: Any, tmp_path: Path, neg_sampling: Any, loss: str) -> None:
+def test_a_fit_resumes_in_mid_epoch(
+    make_trainer: Any, tmp_path: Path, neg_sampling: Any, loss: str, sampling: dict
+) -> None:
     shop(tmp_path)
 
     def fit(workers: int, ckpt: str | None = None) -> dict[str, torch.Tensor]:
@@ -38,7 +51,7 @@ def test_a_fit_resumes_in_mid_epoch(make_trainer: Any, tmp_path: Path, neg_sampl
             num_neighbors=[4, 2],
             batch_size=64,
             partition={"num_parts": 2},
-            sampling={"num_workers": workers},
+            sampling={"num_workers": workers, **sampling},
         )
         described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "edge_type": data.link_type}
         model = LinkPredictor(data.num_features, hidden_channels=8, loss=loss, **described)

@@ -151,6 +151,102 @@ def contents_of(arrays):
     return {name: np.array(array).tolist() for name, array in arrays.items()}
 
 
+def link_batches(partition, typed: bool, disjoint: bool, exclude: str, **context):
+    """Of edges and drawn pairs; in the typed graph from both ends, by weight."""
+    paths = {"item__near__item": [RATES, RATED], "user__like__user": [RATED, RATES]}
+    given = RELATED | ({"metapath": paths} if typed else {})
+    whole = shop() if typed else small_graph()
+    edges = (whole["user", "rates", "item"] if typed else whole).edge_index.numpy()[:, 5:60:2]
+    links = {"edge_type": RATES, "reverse_edge_types": {RATES: RATED}} if typed else {}
+    links |= {
+        "neg_sampling": "binary",
+        "exclude_target_edges": exclude,
+        "with_target_attrs": True,
+        "disjoint": disjoint,
+    }
+    spec = LinkSpec(name="l", edge_label_index=edges, num_neighbors=[3, -1], batch_size=10, **links)
+    weights = {"weight_attr": "edge_weight"} if typed else {}
+    with LoaderContext(partition, SamplingOptions(importance_neighbors=given, **weights), seed=1, **context) as context:
+        loader = context.make_link_loader(spec)
+        return loader._config, list(loader.plan.requests(0)), list(loader)
+
+
+def left_over(rows, src, dst):
+    """`rows_of` without some edges and all their copies."""
+    gone = set(zip(dst, src, strict=True))
+    return {v: [(s, w) for s, w in row if (v, s) not in gone] for v, row in rows.items()}
+
+
+@pytest.mark.parametrize("exclude", ["none", "self", "reverse"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_links_have_the_neighbours_of_the_reference(tmp_path: Path, typed: bool, exclude: str) -> None:
+    """Walks go along neither the edges of the batch nor those of the other direction, in no hop: as if they were not stored."""
+    data = shop() if typed else small_graph()
+    whole = partitioned(data, tmp_path, 3, weights=["edge_weight"] if typed else None)
+    _, requests, found = link_batches(whole, typed, False, exclude)
+    ends = ("user", "item") if typed else (None, None)
+    types = {("item", "near", "item"): 0, ("user", "like", "user"): 1} if typed else {EDGE: 0}
+    crossed = 0
+    for request, batch in zip(requests, found, strict=True):
+        label = (batch["user", "rates", "item"] if typed else batch).edge_label_index[:, : len(request.seeds)]
+        ids = [(batch[t] if typed else batch).n_id for t in ends]
+        src, dst = (each[row].tolist() for each, row in zip(ids, label, strict=True))
+        full = rows = weighted_rows(data) if typed else [rows_of(data.edge_index, 300)]
+        if exclude != "none":
+            rows = [left_over(rows[0], src, dst), *rows[1:]]
+        if exclude == "reverse":
+            rows = [*rows[:-1], left_over(rows[-1], dst, src)]
+        for edge_type, first in types.items():
+            order = [first, 1 - first] if typed else [0]
+            store, nodes = (batch[edge_type], batch[edge_type[2]]) if typed else (batch, batch)
+            n_id, steps = nodes.n_id.tolist(), np.cumsum([0, *nodes.num_sampled_nodes])
+            want, other = [], []
+            for hop, (fanout, (begin, end)) in enumerate(zip((3, -1), pairwise(steps), strict=False)):
+                for left, pairs in ((rows, want), (full, other)):
+                    along = [left[r] for r in order]
+                    some = expected(along, n_id[begin:end], request.key, hop, fanout, edge_type, 8, 2, 0.4)
+                    pairs += [(root, node, count) for root, visits in some.items() for node, count in visits]
+            crossed += want != other
+            found_pairs = zip(*store.edge_index.tolist(), store.visits.tolist(), strict=True)
+            assert [(n_id[d], n_id[s], count) for s, d, count in found_pairs] == want
+    assert len(found) == 3
+    assert (crossed > 0) == (exclude != "none")
+
+
+def weighted_rows(data: HeteroData):
+    """Of both edge types of `shop`, the first with the weights of its edges."""
+    rates, back = data["user", "rates", "item"], data["item", "rated_by", "user"]
+    order = np.lexsort((np.arange(500), rates.edge_index[0], rates.edge_index[1]))
+    weights = iter(rates.edge_weight[order].tolist())
+    rows = rows_of(rates.edge_index, 100)
+    return [{v: [(s, next(weights)) for s, _ in row] for v, row in rows.items()}, rows_of(back.edge_index, 60)]
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("typed", [False, True])
+def test_links_over_any_parts_here_and_elsewhere(tmp_path: Path, typed: bool, disjoint: bool) -> None:
+    """Also their negatives, and the attributes of the edges themselves."""
+    data, weights = (shop(), ["edge_weight"]) if typed else (small_graph(), None)
+    single = partitioned(data, tmp_path, 1, weights=weights)
+    whole = partitioned(data, tmp_path, 3, weights=weights)
+    config, requests, found = link_batches(whole, typed, disjoint, "reverse")
+    once = link_batches(single, typed, disjoint, "reverse")[2]
+    assert [contents(batch) for batch in found] == [contents(batch) for batch in once]
+    here, remote = split_up(whole, [[1], [0], [2]])
+    local, routed = KHopSampler(whole, config), KHopSampler(here, config, remote=remote)
+    for request in requests:
+        mine, theirs = (sampler.draft(request).values() for sampler in (local, routed))
+        assert list(mine) == list(theirs)
+        assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    assert {said[0] for said in remote.asked} == {"walk", "gather", "has_edges", "induce"}
+    if disjoint or not typed:
+        return
+    with open_farm("flight") as farm:
+        producer = farm.producer(farm.peer(farm.serve(whole).address))
+        served = [contents_of(sample.arrays) for sample in producer.stream(config, iter(requests))]
+    assert served == [contents_of(local.draft(request).values()) for request in requests]
+
+
 def test_a_module_learns_from_the_weights(tmp_path: Path) -> None:
     """`edge_weight` goes into PyG's layers as it is: a mean by importance is the sum by these weights."""
     whole = partitioned(small_graph(), tmp_path)
@@ -249,12 +345,6 @@ def test_other_loaders_and_checkpoints_are_refused(tmp_path: Path) -> None:
                 with pytest.raises(OptionError, match="cannot resume: importance_neighbors: "):
                     loader.load_state_dict(state | {"delivered": 1})
             states.append(loader.state_dict())
-    links = LinkSpec(name="l", edge_label_index=np.zeros((2, 3), int), num_neighbors=[2], batch_size=2)
-    with (
-        LoaderContext(whole, SamplingOptions(importance_neighbors=RELATED)) as context,
-        pytest.raises(OptionError, match="importance_neighbors: makes batches of nodes, not of edges"),
-    ):
-        context.make_link_loader(links)
 
 
 def test_what_another_process_asks_for_is_checked(tmp_path: Path) -> None:
@@ -279,10 +369,6 @@ def test_what_another_process_asks_for_is_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"task": "link", "edge_splits": {"num_val": 0.1}},
-            "importance_neighbors: makes batches of nodes, and task: link",
-        ),
         ({"eval": "layerwise"}, "eval: layerwise: computes layers over the stored edges"),
         ({"subgraph_type": "induced"}, "subgraph_type: induced and sampling.importance_neighbors exclude each other"),
     ],

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 18
+#define GLT_ABI_VERSION 20
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -148,10 +148,11 @@ GLT_API int32_t glt_walk_streams(const int64_t* user_ids, const int32_t* trees, 
 
 // Takes the walks `which` [n] (null: 0 to n - 1) on, until they end or stand at a node of a part that is not local. Of each walk:
 // roots, streams; at: where it stands; step: how many it has taken; trace [length]: where each step led. A walk that has ended is at
-// -1, or has taken all its steps; step is then `length`, and the trace is left as it was from there on.
-GLT_API int32_t glt_walk(const glt_graph* graph, const glt_walk_rule* rule, const int64_t* roots, const uint64_t* streams,
-                         const int64_t* which, int64_t n, int32_t threads, int64_t* at, int32_t* step, int64_t* trace,
-                         int64_t* detail);
+// -1, or has taken all its steps; step is then `length`, and the trace is left as it was from there on. excluded [num_edge_types]
+// or null: entries of local rows that walks do not go along, as if they were not stored.
+GLT_API int32_t glt_walk(const glt_graph* graph, const glt_walk_rule* rule, const glt_excluded* excluded, const int64_t* roots,
+                         const uint64_t* streams, const int64_t* which, int64_t n, int32_t threads, int64_t* at, int32_t* step,
+                         int64_t* trace, int64_t* detail);
 
 // The nodes that the walks of each root visit most often at the ends of each `every` steps: of trace [num_roots, walks, length] the
 // at most `most` distinct ids >= 0 other than the root's (roots [num_roots]; null: any) with the most visits, most first, of equal

@@ -89,12 +89,16 @@ def read_arrays(
 ) -> tuple[dict[str, np.ndarray], ExcludedEdges | None, Trees | None]:
     """(the rows of each node type by its name, `Expansion.excluded`, `Expansion.trees`) of a request. Raises `DataError`."""
     excluded, trees = ExcludedEdges.from_arrays(arrays), Trees.from_arrays(arrays)
+    _require_few("expand", excluded)
+    return {name: ids for name, ids in arrays.items() if not is_excluded(name) and not is_tree(name)}, excluded, trees
+
+
+def _require_few(what: str, excluded: ExcludedEdges | None) -> None:
     if excluded is not None and excluded.num_pairs > MOST_PAIRS:  # each may scan the longest row
         raise DataError(
-            f"expand: a request may have at most {MOST_PAIRS} excluded edges, got {excluded.num_pairs}. Use a smaller "
+            f"{what}: a request may have at most {MOST_PAIRS} excluded edges, got {excluded.num_pairs}. Use a smaller "
             "batch_size."
         )
-    return {name: ids for name, ids in arrays.items() if not is_excluded(name) and not is_tree(name)}, excluded, trees
 
 
 def _fill(
@@ -134,6 +138,7 @@ def answer_walks(message: Message, partition: LocalPartition, wire: np.dtype, mo
     no such request, and where one root does not fit."""
     view = partition.weighted(weights := DrawOptions.from_wire(message.header).weights)
     question = WalkQuestion.from_message(message.header, unpack(message), weights)
+    _require_few("walk", question.excluded)
     rule, size = question.rule, wire.itemsize
     rule.require(view.src_types.tolist(), view.dst_types.tolist())
     each = (question.walks * (rule.length + 1) + 1) * size

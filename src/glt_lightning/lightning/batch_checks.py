@@ -38,11 +38,6 @@ def check_batches(data: Any) -> None:
 
 def _check_walks(data: Any) -> None:
     """Known before hours of partitioning, not after."""
-    if data.links is not None:
-        raise OptionError(
-            "sampling.importance_neighbors: makes batches of nodes, and task: link predicts edges: walks would lead over the "
-            "edges that are to be predicted. Remove it."
-        )
     if data.eval == "layerwise":
         raise OptionError(
             "eval: layerwise: computes layers over the stored edges, and with sampling.importance_neighbors walks find the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.loader.collate import Batch, Collate, as_tensor, starting_with
 from glt_lightning.loader.times import SEED_TIME
 from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.sample import TARGET_ID, edge_key, link_key, of_type, seed_key, target_name
+from glt_lightning.sampler.sample import TARGET_ID, link_key, of_type, seed_key, target_name
 
 _NAMES = {"edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "neg_mask"}
 _TIMES = {"edge_label_time", SEED_TIME}
@@ -20,13 +21,14 @@ _TIMES = {"edge_label_time", SEED_TIME}
 class LinkCollate(Collate):
     """Turns samples into batches with the fields of PyG's `LinkNeighborLoader`: in a homogeneous graph they belong to the batch,
     in others to the edge type, and those of triplets to the node types. With several edge types in a loader, all fields belong
-    to the edge type. timed: samples have the times of edges."""
+    to the edge type. manifest: of the graph.  batches: of what batches have.  timed: samples have the times of edges."""
 
-    def __init__(self, manifest: Manifest, tasks: Sequence[LinkTask], timed: bool) -> None:
-        self._tasks, self._timed = tasks, timed
+    def __init__(self, manifest: Manifest, batches: Manifest, tasks: Sequence[LinkTask], timed: bool) -> None:
+        self._tasks, self._timed, self._stored = tasks, timed, manifest.schema
+        self._is_bfloat16 = partial(manifest.is_bfloat16, "edges")
         self._own = {name for task in tasks for name in manifest.edge_attrs(task.edge_type)}
         self._attrs = {task.edge_type: _target_names(manifest, task) for task in tasks}
-        super().__init__(manifest, [task.ends(manifest.schema)[0] for task in tasks])
+        super().__init__(batches, [task.ends(manifest.schema)[0] for task in tasks])
 
     @property
     def names(self) -> set[str]:
@@ -38,14 +40,14 @@ class LinkCollate(Collate):
             self._add_edges(data, task, of_type(task.edge_type, "") if i else "", arrays)
 
     def _add_edges(self, data: Batch, task: LinkTask, prefix: str, arrays: Mapping[str, Any]) -> None:
-        edge_type = self._schema.edge_types[task.edge_type]
+        edge_type = self._stored.edge_types[task.edge_type]
         edges = src = dst = data if self._schema.homogeneous else data[edge_type]
         if len(self._tasks) == 1 and not self._schema.homogeneous:
-            src, dst = (data[self._schema.node_types[t]] for t in task.ends(self._schema))
+            src, dst = (data[self._stored.node_types[t]] for t in task.ends(self._stored))
         edges.input_id = as_tensor(arrays[seed_key(f"{prefix}input_id") if prefix else "input_id"])
         for name, values in starting_with(link_key(prefix), arrays):
             if attr := self._attrs[task.edge_type].get(name):
-                is_bfloat16 = edge_key(task.edge_type, attr) in self._bfloat16  # which numpy lacks
+                is_bfloat16 = attr != "e_id" and self._is_bfloat16(task.edge_type, attr)  # which numpy lacks
                 edges[name] = values.view(torch.bfloat16) if is_bfloat16 else values
             if name not in _NAMES:  # what the loader alone has to know, and the fields of further edge types
                 continue

@@ -10,7 +10,7 @@ from glt_lightning.loader.link_collate import LinkCollate
 from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.planned_links import plan_links
-from glt_lightning.loader.plans import plan_identity
+from glt_lightning.loader.plans import batch_manifest, plan_identity
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer.base import Producer
 from glt_lightning.producer.ranks import Ranks
@@ -76,14 +76,10 @@ def make_link_loader(
             f"loader {spec.name!r}: sampling.batch_sampler: makes batches of nodes, not of edges. Remove it, or write a "
             "sampling.picker."
         )
-    if sampling.importance_neighbors is not None:
-        raise OptionError(
-            f"loader {spec.name!r}: sampling.importance_neighbors: makes batches of nodes, not of edges: walks would lead "
-            "over the edges that are to be predicted. Remove it."
-        )
     manifest, links = graph.manifest, plan_links(spec, graph, sampling, seed, ranks)
     plan, config = links.plan, links.config
-    collate = LinkCollate(manifest.as_stored if config.stored else manifest, links.tasks, config.timed)
+    stored = manifest.as_stored if config.stored else manifest
+    collate = LinkCollate(stored, batch_manifest(manifest, config), links.tasks, config.timed)
     identity = plan_identity(links.nodes, plan, links.seeds, manifest, ranks)
     identity |= plan.link_identity(shared=not spec.per_rank)
     return DistLinkNeighborLoader(plan, config, producer, collate, identity, spec.transform), collate

@@ -42,7 +42,8 @@ def plan_links(spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed:
     plan = share_out(nodes[0], seeds, manifest, sampling, seed, ranks)
     times = [each.edge_label_time for each in spec.by_type if each.edge_label_time is not None]
     plan, extras = with_bounds(plan, extras, times, sampling)
-    config = replace(sampler_config(nodes[0], seeds, manifest, sampling), link=tasks[0], more_links=tuple(tasks[1:]))
+    config = sampler_config(nodes[0], seeds, manifest, sampling, {task.ends(schema)[1] for task in tasks})
+    config = replace(config, link=tasks[0], more_links=tuple(tasks[1:]))
     return PlannedLinks(LinkPlan.over(plan, edges, extras, schema), config, tasks, nodes, seeds)
 
 

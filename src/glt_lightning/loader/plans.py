@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,11 +39,18 @@ _FEW_SEEDS = (
 )
 
 
-def sampler_config(spec: LoaderSpec, seeds: TypedSeeds, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
-    """How the batches of a loader are sampled. Raises `OptionError` for fan-outs that do not fit the graph."""
+def sampler_config(
+    spec: LoaderSpec,
+    seeds: TypedSeeds,
+    manifest: Manifest,
+    sampling: SamplingOptions,
+    other_ends: Collection[int] = (),
+) -> SamplerConfig:
+    """How the batches of a loader are sampled. other_ends: the node types of the destinations, where seeds are the sources of
+    edges. Raises `OptionError` for fan-outs that do not fit the graph."""
     walks = importance_task(sampling, manifest.schema)
     task = subgraph_task(spec, manifest, sampling)
-    fanouts = fanouts_of(spec, task, walks, set(seeds.types), manifest.schema)
+    fanouts = fanouts_of(spec, task, walks, {*seeds.types, *other_ends}, manifest.schema)
     config = SamplerConfig(
         seed_type=seeds.node_type,
         fanouts=fanouts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
 
@@ -93,6 +93,11 @@ class ExcludedEdges:
             if rest.any():
                 left[r] = dst[rest], src[rest]
         return ExcludedEdges(left) if left else None
+
+    def of_types(self, edge_types: Collection[int]) -> ExcludedEdges | None:
+        """The edges of some types alone; None where that is none."""
+        kept = {r: pair for r, pair in self.pairs.items() if r in edge_types and len(pair[0])}
+        return ExcludedEdges(kept) if kept else None
 
     def find(self, graph: GraphView) -> dict[int, ExcludedEntries]:
         """Where the rows have them, by edge type. All dst are local. Raises as `ExcludedEntries.find`."""

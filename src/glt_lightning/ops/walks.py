@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_int32, c_uint64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEntries, excluded_structs
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.merge import Picks
@@ -19,7 +20,7 @@ from glt_lightning.types import MAX_FANOUT
 
 _SIGNATURES: Signatures = {
     "glt_walk_streams": [P, P, I64, I32, U64, P, P],
-    "glt_walk": [P, P, P, P, P, I64, I32, P, P, P, P],
+    "glt_walk": [P, P, P, P, P, P, I64, I32, P, P, P, P],
     "glt_count_visits": [P, I64, I32, I32, I32, P, I64, I32, P, P, P, P],
 }
 _library = bind(_SIGNATURES)
@@ -136,8 +137,15 @@ class Walks:
         else:
             self.at[back] = self.roots[back]
 
-    def advance(self, view: GraphView, which: np.ndarray | None = None, threads: int = 1) -> None:
-        """Takes walks on, until they end or stand at a node whose row is not mapped. which: int64 [m]; None: all.
+    def advance(
+        self,
+        view: GraphView,
+        which: np.ndarray | None = None,
+        threads: int = 1,
+        excluded: Mapping[int, ExcludedEntries] | None = None,
+    ) -> None:
+        """Takes walks on, until they end or stand at a node whose row is not mapped. which: int64 [m]; None: all.  excluded: by
+        edge type, entries that they do not go along, as if these were not stored.
 
         Raises `DataError` for nodes that the graph does not have, or that the metapath does not go on from; `PartitionError`
         for a damaged row.
@@ -146,8 +154,9 @@ class Walks:
         edge_types = np.array(rule.edge_types, dtype=np.int32)
         struct = RuleStruct(edge_types.ctypes.data, len(edge_types), rule.length, rule.restart, rule.ends)
         n = len(self.roots) if which is None else len(which)
+        without = excluded_structs(excluded, view.num_edge_types)
         arguments = (self.roots, self.streams, pointer(which), n, threads, self.at, self.step, self.trace)
-        status, detail = call(_library().glt_walk, view.address, ctypes.addressof(struct), *arguments)
+        status, detail = call(_library().glt_walk, view.address, ctypes.addressof(struct), without, *arguments)
         if status == BAD_ARG:
             raise DataError(f"walk: expected edge types 0 to {view.num_edge_types - 1}, got {rule.edge_types}.")
         check(status, detail, "walk")

@@ -42,8 +42,8 @@ def k_hop(
     if found is None:
         batch = source.local.start(seeds, trees)
         later = excluded
-        if excluded is not None and trees is None:
-            # a node is expanded once, a seed in the first hop: later hops mostly have nothing to look for
+        if excluded is not None and trees is None and source.config.importance is None:
+            # a node is expanded once, a seed in the first hop: later hops mostly have nothing to look for, unless they walk
             later = excluded.without_seeds(seeds, source.view)
         run_hops(source, batch, key, source.config.fanouts, (excluded, later))
         found = batch.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class ImportanceSource:
         excluded: ExcludedEdges | None = None,
         trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
-        """Owners send the attributes of the frontier while walks go on from it."""
+        """Owners send the attributes of the frontier while walks go on from it. excluded: of stored edge types."""
         if new:
             self._source.reached_nodes(frontier)
         role, drawn = role_key(key, "walk"), {}
@@ -78,22 +79,20 @@ class ImportanceSource:
             if fanout:
                 t = int(self.view.dst_types[r])
                 of = None if trees is None else trees.of[t]
-                drawn[r] = Drawn(
-                    [self._most_visited(r, fanout, frontier[t], hop_key(role, hop, int(self.view.keys[r])), of)]
-                )
+                rule, each = self._task.rule(r), hop_key(role, hop, int(self.view.keys[r]))
+                start = WalkStart(rule=rule, roots=frontier[t], walks=self._task.walks, key=each, trees=of)
+                if excluded is not None:
+                    start = replace(start, excluded=excluded.of_types(rule.edge_types))
+                drawn[r] = Drawn([self._most_visited(start, fanout)])
         return drawn
 
-    def _most_visited(
-        self, edge_type: int, fanout: int, roots: np.ndarray, key: int, trees: np.ndarray | None
-    ) -> Picks:
-        task, rule = self._task, self._task.rule(edge_type)
-        every, step = len(rule.edge_types), max(1, _AT_ONCE // task.walks)
-        pieces = []
-        for begin in range(0, max(1, len(roots)), step):
-            some = np.ascontiguousarray(roots[begin : begin + step])
-            of = None if trees is None else np.ascontiguousarray(trees[begin : begin + step])
-            walks = self._source.walk(WalkStart(rule=rule, roots=some, walks=task.walks, key=key, trees=of))
-            pieces.append(self._visits(walks, every, fanout, None if task.self_loops else some))
+    def _most_visited(self, start: WalkStart, fanout: int) -> Picks:
+        every, step, pieces = len(start.rule.edge_types), max(1, _AT_ONCE // start.walks), []
+        for begin in range(0, max(1, len(start.roots)), step):
+            some = np.ascontiguousarray(start.roots[begin : begin + step])
+            of = None if start.trees is None else np.ascontiguousarray(start.trees[begin : begin + step])
+            walks = self._source.walk(replace(start, roots=some, trees=of))
+            pieces.append(self._visits(walks, every, fanout, None if self._task.self_loops else some))
         columns = zip(*((p.counts, p.neighbors, p.edge_rows) for p in pieces), strict=True)
         return Picks(*map(np.concatenate, columns)) if len(pieces) > 1 else pieces[0]
 

@@ -94,9 +94,11 @@ class LocalSource(NeighborSource, Protocol):
     Attributes:
         counters: Of the batch.
         targets: As of `table.MappedTables`.
+        stored_view: The stored edges, which are those of ``view`` unless walks find the neighbours.
     """
 
     targets: dict[int, RowTable]
+    stored_view: GraphView
 
     @property
     def counters(self) -> Counters: ...

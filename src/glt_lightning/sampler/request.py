@@ -134,7 +134,7 @@ class SamplerConfig(DrawOptions):
                 "neighbor_source: on_device and store exclude each other: on_device lists rows that batches made "
                 "by the CPU omit, and with store the GPU makes whole batches. Give one of them."
             )
-        others = ("aggregate", "link", "subgraph", "picker", "timed", "labor", "edge_attrs")
+        others = ("aggregate", "subgraph", "picker", "timed", "labor", "edge_attrs")
         if self.importance is not None and (given := [name for name in others if getattr(self, name)]):
             raise DataError(f"importance: {given[0]}: is not for batches whose neighbours walks find.")
 

@@ -51,6 +51,7 @@ class RoutedSource:
         self._wire = wire_dtype(partition.manifest)
         self._no_picks = Picks.none(self._wire, self.config)
         stored, weights = partition.with_stored_edges, self.config.weights
+        self._stored = stored.view
         self._walks = RoutedWalks(stored.weighted(weights), remote, weights, self._wire, self.config.threads)
         for t, table in enumerate(self.nodes):
             rows = None if cache.rows is None else cache.rows.tables[t]
@@ -63,7 +64,7 @@ class RoutedSource:
             edges = cache.topology.edges[r] if cache.topology is not None and table.names else None
             table.route_by(self._router(view.edge_bounds[r]), edges, repeats=self.config.disjoint)
         for r, table in local.targets.items():
-            table.route_by(self._router(view.edge_bounds[r]))
+            table.route_by(self._router(stored.view.edge_bounds[r]))
 
     def _router(self, bounds: np.ndarray) -> Router:
         return Router(bounds, self._remote.owner_of_part, self._remote.num_owners, self._wire)
@@ -169,8 +170,8 @@ class RoutedSource:
         return self._topology.sample(edge_type, rows, fanout, whole.key, whole.hop, self.config, pairs, trees, labor)
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
-        require_pairs(self.view, edge_type, dst, src)
-        node_type, owners = int(self.view.dst_types[edge_type]), self._remote.num_owners
+        require_pairs(self._stored, edge_type, dst, src)
+        node_type, owners = int(self._stored.dst_types[edge_type]), self._remote.num_owners
         weights = self.config.weights if weighted else ()
         route = self._route_lists(node_type, np.ascontiguousarray(dst, dtype=np.int64))
         mine = [np.flatnonzero(route.owner == owner) for owner in range(len(route.begin) - 1)]
@@ -194,7 +195,7 @@ class RoutedSource:
     def induce(self, asked: Sequence[Among]) -> list[Picks]:
         weights, owners, waiting = self.config.weights, self._remote.num_owners, []
         for among in asked:
-            route = self._route_lists(int(self.view.dst_types[among.edge_type]), among.rows)
+            route = self._route_lists(int(self._stored.dst_types[among.edge_type]), among.rows)
             shares = [replace(among, rows=route.of(owner)) for owner in range(len(route.begin) - 1)]
             answers = {o: self._remote.induce(o, shares[o], weights) for o in self._others if len(shares[o].rows)}
             waiting.append((route.owner, shares, answers))

@@ -266,8 +266,10 @@ class MappedTables(LocalWalks):
     def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
         self.config, self.counters = config, Counters()
         self.view = partition.drawn_by(config.weights, config.timed, config.labor)
-        self._unweighted = partition.drawn_by((), config.timed)
-        self.stored_view = partition.with_stored_edges.weighted(config.weights)
+        stored = partition.with_stored_edges
+        self._unweighted = stored.drawn_by((), config.timed)
+        self.stored_view = stored.weighted(config.weights)
+        self._edges_view = self.view if stored is partition else self.stored_view
         self.nodes: list[RowTable] = []
         self.edges: list[RowTable] = []
         partition = partition.as_stored if config.stored else partition
@@ -280,11 +282,12 @@ class MappedTables(LocalWalks):
             shards = {name: partition.edge_shards(r, name) for name in names.values()}
             self.edges.append(RowTable("edge", r, names, shards))
 
-        attrs = partition.manifest.edge_attrs
+        stored = partition.with_stored_edges
+        attrs = stored.manifest.edge_attrs
         self.targets: dict[int, RowTable] = {}
         for r in (task.edge_type for task in config.links if task.attrs):
             names = {"e_id": "edge_ids"} | {name: name for name in attrs(r)}
-            self.targets[r] = RowTable("edge", r, names, {n: partition.edge_shards(r, n) for n in names.values()})
+            self.targets[r] = RowTable("edge", r, names, {n: stored.edge_shards(r, n) for n in names.values()})
 
     def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
         table = self.targets[edge_type]
@@ -293,11 +296,12 @@ class MappedTables(LocalWalks):
         return table.gathered(self.config.threads)
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
-        return has_edges(self.view if weighted else self._unweighted, edge_type, dst, src, threads=self.config.threads)
+        view = self._edges_view if weighted else self._unweighted
+        return has_edges(view, edge_type, dst, src, threads=self.config.threads)
 
     def induce(self, asked: Sequence[Among]) -> list[Picks]:
         threads, require_room = self.config.threads, self.config.require_room
-        return [induce_all(self.view, among, threads=threads, require_room=require_room) for among in asked]
+        return [induce_all(self._edges_view, among, threads=threads, require_room=require_room) for among in asked]
 
     def begin(self) -> None:
         """Forgets the batch before."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError
+from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.walks import MOST_STEPS, WalkRule, Walks, user_ids, walk_streams
 
@@ -41,6 +42,7 @@ class WalkQuestion:
     weights: as of `DrawOptions`.  roots: integer [n] gids.
     key, walks: so many walks of each root are to begin, with streams by this key (`walk_streams`); trees: int32 [n] of the roots,
     in a disjoint batch.  Without a key, each walk is on its way: at [n], streams uint64 [n], step int32 [n], as of `Walks`.
+    excluded: edges of the owner's rows that walks do not go along.
     """
 
     rule: WalkRule
@@ -52,17 +54,22 @@ class WalkQuestion:
     at: np.ndarray | None = None
     streams: np.ndarray | None = None
     step: np.ndarray | None = None
+    excluded: ExcludedEdges | None = None
 
     def __len__(self) -> int:
         return len(self.roots)
 
     @property
-    def arrays(self) -> dict[str, np.ndarray]:
+    def _of_walks(self) -> dict[str, np.ndarray]:
         each = {name: getattr(self, name) for name in ("roots", "trees", "at", "streams", "step")}
         return {name: array for name, array in each.items() if array is not None}
 
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return self._of_walks | ({} if self.excluded is None else self.excluded.to_arrays())
+
     def piece(self, begin: int, end: int) -> WalkQuestion:
-        pieces: dict[str, Any] = {name: array[begin:end] for name, array in self.arrays.items()}
+        pieces: dict[str, Any] = {name: array[begin:end] for name, array in self._of_walks.items()}
         return replace(self, **pieces)
 
     def answer(self, view: GraphView, threads: int = 1) -> Stepped:
@@ -77,7 +84,7 @@ class WalkQuestion:
             uids = user_ids(view, int(view.dst_types[self.rule.edge_types[0]]), roots)
             streams = walk_streams(uids, self.walks, self.key, self.trees)
             walks = Walks.begin(self.rule, np.repeat(roots, self.walks), streams)
-        walks.advance(view, threads=threads)
+        walks.advance(view, threads=threads, excluded=None if self.excluded is None else self.excluded.find(view))
         return Stepped.of(walks, uids)
 
     def to_header(self) -> dict[str, Any]:
@@ -110,10 +117,12 @@ class WalkQuestion:
         ids: tuple[Any, ...] = np.int32, np.int64
         dtypes = {"streams": (np.uint64,), "step": ids[:1], "trees": ids[:1]}
         expected = ({"roots"}, {"roots", "trees"}) if begins else ({"roots", "at", "streams", "step"},)
+        excluded = ExcludedEdges.from_arrays(arrays)
+        arrays = {name: array for name, array in arrays.items() if not is_excluded(name)}
         flat = all(a.ndim == 1 and a.dtype in dtypes.get(name, ids) for name, a in arrays.items())
         if set(arrays) not in expected or not flat or len({len(a) for a in arrays.values()}) > 1:
             got = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
             raise DataError(f"walk: expected the arrays {' or '.join(map(str, map(sorted, expected)))}; got {got}.")
         if not begins and arrays["step"].min(initial=0) < 0:
             raise DataError("walk: step: expected numbers of steps from 0.")
-        return cls(rule=rule, weights=weights, key=key, walks=walks, **arrays)
+        return cls(rule=rule, weights=weights, key=key, walks=walks, excluded=excluded, **arrays)

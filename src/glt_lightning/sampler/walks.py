@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,8 +12,10 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.other_edges import bare_view
 from glt_lightning.errors import DataError, PeerError
+from glt_lightning.ops.excluded import ExcludedEdges, ExcludedEntries, Pairs
 from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.graph import GraphView
+from glt_lightning.ops.has_edges import require_pairs
 from glt_lightning.ops.hops import AllLocal
 from glt_lightning.ops.walks import WalkRule, Walks, user_ids, walk_streams
 from glt_lightning.sampler.counters import Counters
@@ -27,13 +29,14 @@ _WALK_BYTES = 44  # of a walk in memory, beside 8 for each step
 @dataclass(frozen=True, kw_only=True)
 class WalkStart:
     """Walks that are to begin. roots: int64 [n] gids.  walks: number of walks of each root.  key: 64 bits, as `ops.mix.hop_key`.
-    trees: int32 [n] of the roots, in a disjoint batch."""
+    trees: int32 [n] of the roots, in a disjoint batch.  excluded: edges that they do not go along."""
 
     rule: WalkRule
     roots: np.ndarray
     walks: int
     key: int
     trees: np.ndarray | None = None
+    excluded: ExcludedEdges | None = None
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +53,7 @@ def local_walks(view: GraphView, start: WalkStart, threads: int = 1) -> Walks:
     """In mapped parts alone. Raises `DataError` for walks that leave them, and as `Walks.advance`."""
     start.rule.require(view.src_types.tolist(), view.dst_types.tolist())
     walks = start.walks_from(user_ids(view, int(view.dst_types[start.rule.edge_types[0]]), start.roots))
-    walks.advance(view, threads=threads)
+    walks.advance(view, threads=threads, excluded=None if start.excluded is None else start.excluded.find(view))
     left = walks.under_way(np.arange(len(walks)))
     if len(left):
         raise DataError(f"walk: node {walks.at[left[0]]} is in a part that is not mapped by this process.")
@@ -88,23 +91,45 @@ class RoutedWalks:
     def __call__(self, start: WalkStart, counters: Counters) -> Walks:
         """To their ends. Raises `PeerError`, naming an owner that does not answer, and as `Walks.advance`."""
         start.rule.require(self._view.src_types.tolist(), self._view.dst_types.tolist())
-        walks = self._begun(start, counters)
+        without = self._without(start.excluded)
+        own = {} if without[0] is None else without[0].find(self._view)
+        walks = self._begun(start, counters, without, own)
         left = walks.under_way(np.arange(len(walks)))
         while len(left):
             walks.restart(left)
             left = walks.under_way(left)
             shares = self._by_owner(walks.at[left], left)
-            asked = {owner: self._ask_on(walks, owner, which) for owner, which in shares.items() if owner}
+            asked = {
+                owner: self._ask_on(walks, owner, which, without[owner]) for owner, which in shares.items() if owner
+            }
             if 0 in shares:
-                walks.advance(self._view, shares[0], self._threads)
+                walks.advance(self._view, shares[0], self._threads, own)
             self._take(walks, shares, asked, counters)
             left = walks.under_way(left)
         return walks
 
-    def _begun(self, start: WalkStart, counters: Counters) -> Walks:
-        """The walks after their first stretches. Owners know the user's ids of their roots, which key the draws."""
+    def _without(self, excluded: ExcludedEdges | None) -> list[ExcludedEdges | None]:
+        """The excluded edges in the rows of each owner, this process first."""
+        shares: list[dict[int, Pairs]] = [{} for _ in range(self._remote.num_owners)]
+        for r, (dst, src) in ({} if excluded is None else excluded.pairs).items():
+            require_pairs(self._view, r, dst, src, "excluded")
+            for owner, which in self._by_owner(dst, np.arange(len(dst))).items():
+                shares[owner][r] = dst[which].astype(self._wire), src[which].astype(self._wire)
+        return [ExcludedEdges(share) if share else None for share in shares]
+
+    def _begun(
+        self,
+        start: WalkStart,
+        counters: Counters,
+        without: Sequence[ExcludedEdges | None],
+        entries: Mapping[int, ExcludedEntries],
+    ) -> Walks:
+        """The walks after their first stretches. Owners know the user's ids of their roots, which key the draws. without: of
+        each owner.  entries: excluded in the mapped parts."""
         shares = self._by_owner(start.roots, np.arange(len(start.roots)))
-        asked = {owner: self._ask_first(start, owner, which) for owner, which in shares.items() if owner}
+        asked = {
+            owner: self._ask_first(start, owner, which, without[owner]) for owner, which in shares.items() if owner
+        }
         uids = np.zeros(len(start.roots), dtype=np.int64)
         own, each = shares.get(0, np.empty(0, np.int64)), np.arange(start.walks)
         if len(own):
@@ -119,7 +144,7 @@ class RoutedWalks:
         walks = start.walks_from(uids)
         walks_of = {owner: (roots[:, None] * start.walks + each).reshape(-1) for owner, roots in shares.items()}
         if 0 in walks_of:
-            walks.advance(self._view, walks_of[0], self._threads)
+            walks.advance(self._view, walks_of[0], self._threads, entries)
         for owner, found in answers.items():
             self._add(walks, walks_of[owner], found)
         return walks
@@ -130,15 +155,19 @@ class RoutedWalks:
         owners = self._remote.owner_of_part[segments % self._view.num_parts]
         return {int(owner): which[owners == owner] for owner in np.unique(owners)}
 
-    def _ask_first(self, start: WalkStart, owner: int, which: np.ndarray) -> Callable[[], Stepped]:
+    def _ask_first(
+        self, start: WalkStart, owner: int, which: np.ndarray, without: ExcludedEdges | None
+    ) -> Callable[[], Stepped]:
         trees = None if start.trees is None else start.trees[which]
         roots = start.roots[which].astype(self._wire)
-        question = WalkQuestion(rule=start.rule, roots=roots, weights=self._weights, trees=trees)
+        question = WalkQuestion(rule=start.rule, roots=roots, weights=self._weights, trees=trees, excluded=without)
         return self._remote.walk(owner, replace(question, key=start.key, walks=start.walks))
 
-    def _ask_on(self, walks: Walks, owner: int, which: np.ndarray) -> Callable[[], Stepped]:
+    def _ask_on(
+        self, walks: Walks, owner: int, which: np.ndarray, without: ExcludedEdges | None
+    ) -> Callable[[], Stepped]:
         roots, at = (ids[which].astype(self._wire) for ids in (walks.roots, walks.at))
-        question = WalkQuestion(rule=walks.rule, roots=roots, weights=self._weights, at=at)
+        question = WalkQuestion(rule=walks.rule, roots=roots, weights=self._weights, at=at, excluded=without)
         return self._remote.walk(owner, replace(question, streams=walks.streams[which], step=walks.step[which]))
 
     def _take(
