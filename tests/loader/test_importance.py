@@ -13,12 +13,14 @@ from torch import nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphConv
 
-from glt_lightning import GLTDataModule, LinkSpec, LoaderContext, LoaderSpec, SamplingOptions
+from glt_lightning import GLTDataModule, LinkSpec, LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.mix import hop_key
 from glt_lightning.ops.walk_reference import most_visited, random_walk, walk_stream
 from glt_lightning.ops.walks import WalkRule
 from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.progress import Progress
+from glt_lightning.report import TrafficOptions, make_report
 from glt_lightning.sampler.draws import role_key
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, batch_key
@@ -376,3 +378,22 @@ def test_what_another_process_asks_for_is_checked(tmp_path: Path) -> None:
 def test_a_data_module_says_at_once_what_cannot_be(given: dict, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         GLTDataModule("demo", sampling={"importance_neighbors": RELATED}, **given)
+
+
+def test_what_is_ranked_ahead_says_that_it_counts_no_walks(tmp_path: Path) -> None:
+    """Fan-outs of the walks' edge types rank no rows; the report predicts no traffic."""
+    walks = {"importance_neighbors": RELATED | {"metapath": {"item__near__item": [RATES, RATED]}}}
+    given = {"num_neighbors": {"item__near__item": [3, 2]}, "partition": {"num_parts": 2, "hotness": "vip"}}
+    with (
+        pytest.warns(UserWarning, match=r"cache: rows are ranked \(cache.policy: vip\) as if neighbours were drawn"),
+        pytest.warns(UserWarning, match="cache.topology: walks .* do not read cached neighbour lists"),
+    ):
+        caches = {"policy": "vip", "bytes": "1MB", "topology": "10kB"}
+        data = GLTDataModule(shop(), str(tmp_path), sampling=walks, cache=caches, **given)
+    assert data.cache.num_neighbors is None
+    data.prepare_data()
+    whole = LocalPartition.open(data.partition_dir)
+    assert whole.manifest.made_by["num_neighbors"] == [15, 10, 5]
+    assert make_report(whole, TrafficOptions(num_neighbors=data.num_neighbors, walks=True), Progress(False)).no_traffic == (
+        "random walks find the neighbours (sampling.importance_neighbors), and their questions are not counted"
+    )

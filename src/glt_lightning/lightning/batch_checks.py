@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.link_spec import check_tree
 from glt_lightning.loader.subgraph_type import check_ptr, check_subgraph
@@ -46,6 +48,19 @@ def _check_walks(data: Any) -> None:
     if data.subgraph_type != "directional":
         raise OptionError(
             f"subgraph_type: {data.subgraph_type} and sampling.importance_neighbors exclude each other. Remove one of them."
+        )
+    cache = data.cache
+    ranked = cache.memory is not None or cache.device is not None or (cache.keeps_rows and cache.policy != "dynamic")
+    if ranked:
+        rank_zero_warn(
+            f"cache: rows are ranked (cache.policy: {cache.policy}) as if neighbours were drawn from edges, and "
+            "sampling.importance_neighbors finds them by walks, which no ranking counts. cache.policy: dynamic caches the remote "
+            "rows that batches ask for."
+        )
+    if cache.topology is not None:
+        rank_zero_warn(
+            "cache.topology: walks (sampling.importance_neighbors) do not read cached neighbour lists. Remove it: its bytes "
+            "are then for rows."
         )
 
 

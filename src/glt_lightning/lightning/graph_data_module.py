@@ -210,7 +210,12 @@ class GraphDataModule(LightningDataModule):
     @property
     def partition_options(self) -> PartitionOptions:
         """``partition`` with fan-outs and batch size: if not given, those of a partition that exists, else those of training."""
-        return follow_batches(self.partition, self.partition_dir, self.num_neighbors, self.batch_size)
+        return follow_batches(self.partition, self.partition_dir, self.fanouts_of_edges, self.batch_size)
+
+    @property
+    def fanouts_of_edges(self) -> Fanouts | None:
+        """``num_neighbors``, by which rows are ranked; None where they are not of stored edge types."""
+        return self.num_neighbors
 
     def _partition_graph(self) -> None:
         """Makes the partition, or checks one that is there."""

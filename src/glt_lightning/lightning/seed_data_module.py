@@ -205,6 +205,11 @@ class SeedDataModule(GraphDataModule):
                     if len(typed) == len(pair):
                         check_overlap(typed, self.partition.allow)
 
+    @property
+    def fanouts_of_edges(self) -> Fanouts | None:
+        walks = self.sampling.importance_neighbors is not None
+        return None if walks and isinstance(self.num_neighbors, Mapping) else self.num_neighbors
+
     @cached_property
     def _eval_num_neighbors(self) -> Fanouts:
         """Fan-outs of evaluation: those that were given, else by the number of edges. The same on all ranks."""

@@ -94,7 +94,7 @@ class CacheOptions:
         if self.batch_size is not None:
             at_least("cache.batch_size", self.batch_size, 1)
 
-    def assuming(self, num_neighbors: Fanouts, batch_size: int, weight_attr: WeightAttr = None) -> CacheOptions:
+    def assuming(self, num_neighbors: Fanouts | None, batch_size: int, weight_attr: WeightAttr = None) -> CacheOptions:
         """With these where none are given."""
         return replace(
             self,

@@ -26,6 +26,8 @@ _SPLIT = "train"
 
 def why_no_batches(partition: LocalPartition, options: TrafficOptions) -> str | None:
     """The reason why there are no batches of training; None if there are."""
+    if options.walks:
+        return "random walks find the neighbours (sampling.importance_neighbors), and their questions are not counted"
     manifest = partition.manifest
     edges, seeds = _trained_edges(manifest), manifest.splits.get(_SPLIT)
     if not edges and seeds is None:

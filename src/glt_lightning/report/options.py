@@ -34,6 +34,7 @@ class TrafficOptions(DrawOptions):
         neg_sampling: Negatives of edges to predict, as of `LinkSpec`, also by edge type. None: as given with the edges, else
             ``binary``.
         exclude_target_edges, reverse_edge_types: As of `LinkSpec`.
+        walks: Random walks find the neighbours (``sampling.importance_neighbors``): their traffic is not predicted.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -57,6 +58,7 @@ class TrafficOptions(DrawOptions):
     neg_sampling: Any = None
     exclude_target_edges: str = "reverse"
     reverse_edge_types: Mapping[str, str] | None = None
+    walks: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

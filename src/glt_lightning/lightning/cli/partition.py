@@ -160,6 +160,7 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
         time_boundary=sampling.time_boundary,
         input_time=None if times is None else read_array("input_time.train", times, "times"),
         disjoint=data.disjoint,
+        walks=sampling.importance_neighbors is not None,
         **links,
         **sampling.draw.values,
     )

@@ -20,7 +20,7 @@ def part_numbers(text: str) -> list[int]:
 
 def assign_only(data: GLTDataModule, file: Path) -> None:
     """Assigns nodes to parts, saves that and says how many nodes each part gets."""
-    options = data.partition.assuming(data.num_neighbors, data.batch_size)
+    options = data.partition.assuming(data.fanouts_of_edges, data.batch_size)
     sizes = assign_graph(_source(data), file, options, undirected=data.undirected)
     print(f"assigned: {file}")
     for node_type, counts in sizes.items():
