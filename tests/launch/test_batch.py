@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,8 @@ def test_files() -> None:
 def test_the_script_is_one_of_bash(config: LaunchConfig) -> None:
     text = job_script(config, "runs/it's/now")
     subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=30)
+    if (linter := shutil.which("shellcheck")) is not None:
+        subprocess.run([linter, "--severity=warning", "-"], input=text, text=True, check=True, timeout=60)
 
 
 def test_arguments_arrive_as_they_were_given(tmp_path: Path) -> None:
@@ -104,6 +109,91 @@ def test_arguments_arrive_as_they_were_given(tmp_path: Path) -> None:
     assert words[at : at + len(args)] == args
     assert words[words.index("--cluster.host") + 1] == "n7"
     assert not Path("x").exists()
+
+
+# In place of Python: prints its arguments and what it finds in the environment, as JSON.
+_SHOWS = """#!{python}
+import json, os, sys
+print(json.dumps([sys.argv[1:], dict(os.environ)]))
+"""
+_STAND_INS = {
+    "scontrol": "echo n0; echo n1",
+    "srun": """while [[ $1 == --* ]]; do shift; done
+for node in 0 1; do for local in 0 1; do
+  SLURM_PROCID=$((2 * node + local)) SLURM_LOCALID=$local SLURM_NODEID=$node SLURM_NTASKS=4 SLURMD_NODENAME=n$node "$@"
+done; done""",
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, Any]:
+    """A job of a script, whose Python shows what it is given; stand-ins for SLURM are on the path ``bin``."""
+    (tmp_path / "bin").mkdir()
+    texts = {name: f"#!/bin/bash\n{text}\n" for name, text in _STAND_INS.items()}
+    for name, text in (texts | {"python": _SHOWS.format(python=sys.executable)}).items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    Path("own.py").write_text("")
+    words = ["--rank={node_rank}", "of {num_nodes}", "{master_addr}:{master_port}", "{host}", "it's"]
+    given = {"command": "own.py", "name": "p", "args": words, "partition": {"dir": "/data/parts"}}
+    python = str(tmp_path / "bin" / "python")
+    return given | {"defaults": {"devices": 2, "python": python}, "security": {"dir": "certs"}}
+
+
+def shown(text: str, **env: str) -> list[tuple[list[str], dict[str, str]]]:
+    """What the job's Python was given, at each of its starts, when bash runs ``text``."""
+    path = f"{Path.cwd()}/bin:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "-c", text], env={"PATH": path, **env}, capture_output=True, text=True, timeout=60, check=True
+    )
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_a_script_in_a_job_of_slurm_knows_where_it_runs(own: dict[str, Any]) -> None:
+    """Its rank as by torchrun, and what launch tells a script by ssh. Each node has its own name and number."""
+    for ranks, each in (("torchrun", 2), ("script", 1)):
+        job = LaunchConfig(**own, engine="slurm", slurm={"nodes": 2}, ranks=ranks)
+        text = job_script(job, "run")
+        if each == 1:
+            text = text.replace("exec ", '[ "$SLURM_LOCALID" = 0 ] || exit 0; exec ')
+        certs, *starts = shown(text, SLURM_SUBMIT_DIR=str(Path.cwd()), SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n[0-1]")
+        assert certs[0] == ["-m", "glt_lightning", "certs", "--dir", "run/certs-7-0", "--token", "--hosts", "n0,n1"]
+        assert len(starts) == 2 * each
+        for number, (argv, env) in enumerate(starts):
+            node = number // each
+            assert argv == ["own.py", f"--rank={node}", "of 2", "n0:29500", f"n{node}", "it's"]
+            security = {"ca": "ca.pem", "cert": f"n{node}.pem", "key": f"n{node}.key", "token_file": "token"}
+            assert json.loads(env["GLT_LAUNCH"]) == {
+                "hosts": ["n0", "n1"],
+                "cluster": {"host": f"n{node}", "security": {k: f"run/certs-7-0/{v}" for k, v in security.items()}},
+            }
+            assert (env["DGL_CONF_PATH"], env["MASTER_ADDR"], env["MASTER_PORT"]) == ("/data/parts", "n0", "29500")
+            if ranks == "script":
+                assert "RANK" not in env
+            else:
+                names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+                assert [int(env[name]) for name in names] == [number, number % 2, node, 4, 2]
+
+
+def test_a_script_in_pods_knows_where_it_runs(own: dict[str, Any]) -> None:
+    group = {"image": "i", "nodes": 2, "volumes": {"data": "/data"}}
+    for ranks in ("torchrun", "script"):
+        job = LaunchConfig(**own, engine="kubernetes", kubernetes=group, ranks=ranks)
+        (trainer,) = job_objects(job)[1]["spec"]["replicatedJobs"]
+        (container,) = trainer["template"]["spec"]["template"]["spec"]["containers"]
+        for index in range(2):
+            ((argv, env),) = shown(container["command"][-1], JOB_COMPLETION_INDEX=str(index))
+            name, first = (f"p-trainer-0-{n}.p" for n in (index, 0))
+            assert argv[argv.index("own.py") :] == [
+                *["own.py", f"--rank={index}", "of 2", f"{first}:29500", name, "it's"]
+            ]
+            if ranks == "torchrun":
+                assert argv[argv.index("--node_rank") + 1] == str(index)
+            launched = json.loads(env["GLT_LAUNCH"])
+            assert launched["hosts"] == [first, "p-trainer-0-1.p"]
+            assert launched["cluster"]["host"] == name
+            assert launched["cluster"]["security"]["key"] == f"certs/{name}.key"
+            assert env["DGL_CONF_PATH"] == "/data/parts"
 
 
 def test_the_objects_are_of_kubernetes() -> None:

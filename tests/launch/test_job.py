@@ -172,7 +172,7 @@ def test_ctrl_c_once_and_twice(times: int) -> None:
 
 def test_ctrl_c_twice_where_a_host_does_not_answer() -> None:
     """The launcher does not wait for ``stop_s``, nor for the agent."""
-    log, silent = io.StringIO(), ["/bin/sh", "-c", "touch called; exec sleep 600"]
+    log, silent = io.StringIO(), ["/bin/sh", "-c", "read begin; touch called; exec sleep 600"]
     running = job("", log, engine="ssh", ssh_command=silent, limits={"stop_s": 600, "start_s": 600})
 
     def interrupt() -> None:

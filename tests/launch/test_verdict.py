@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glt_lightning.launch import LaunchConfig
-from glt_lightning.launch.preflight.check import doors, question
+from glt_lightning.launch.preflight.check import listeners, question
 from glt_lightning.launch.preflight.verdict import HostFacts, findings
 
 _NOW = 1_000_000.0
@@ -145,11 +145,11 @@ def test_what_is_asked_of_whom() -> None:
     assert asked[0]["modules"] == ["torch", "lightning", "glt_lightning", "own"]
     assert [each["gpus"] for each in asked] == [False, False, False, True, True]
     meeting = {"address": None, "port": 29500, "tls": False}
-    assert [doors(config, each) for each in config.machines[2:]] == [
+    assert [listeners(config, each) for each in config.machines[2:]] == [
         [{"address": "g2", "port": 18800, "tls": True}],
         [meeting],
         [],
     ]
     config = job(defaults={"devices": 2})
     assert [question(config, each, verify=False)["slots"] for each in config.trainers] == [[0], [1]]
-    assert doors(config, config.trainers[0]) == [meeting, {"address": "n0", "port": 0, "tls": True}]
+    assert listeners(config, config.trainers[0]) == [meeting, {"address": "n0", "port": 0, "tls": True}]

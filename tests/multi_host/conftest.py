@@ -41,3 +41,15 @@ def calm(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Callable[[int
         return weights(folder)
 
     return train
+
+
+@pytest.fixture(scope="session")
+def dgl_alone(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> dict[str, torch.Tensor]:
+    """What two ranks of `dgl_script` on one host learn."""
+    folder, script = tmp_path_factory.mktemp("alone"), Path(__file__).with_name("dgl_script.py")
+    (folder / "ip_config.txt").write_text("127.0.0.1 30050\n")
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    with started([*argv, "ip_config.txt"], cwd=folder, env={**ONE_THREAD, "DGL_CONF_PATH": str(whole)}) as run:
+        assert run.wait(2 * LIMIT_S) == 0, run.output
+    learned: dict[str, torch.Tensor] = torch.load(folder / "weights.pt", weights_only=True)
+    return learned

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from glt_lightning.launch import LaunchConfig
@@ -23,7 +24,7 @@ from tests.helpers.hosts import Hosts, hosts, why_not
 from tests.helpers.slurm import install_slurm, sbatch
 from tests.multi_host.jobs import LIMIT_S, ONE_THREAD, config, same, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 DEFAULTS = {"python": sys.executable, "env": {"GLOO_SOCKET_IFNAME": "eth0", **ONE_THREAD}}
 
 
@@ -63,6 +64,20 @@ def test_slurm(made, whole, calm, tmp_path, monkeypatch, servers):
     assert "glt_server_client" in script.read_text() if servers else "glt_worker" in script.read_text()
     same(weights(tmp_path), calm(2))
     assert {file.name for file in Path("runs/run/now/certs-4711-0").iterdir()} >= {"10.77.0.1.pem", "10.77.0.2.key"}
+
+
+def test_slurm_runs_a_script_of_dgls_names(made, whole, dgl_alone, tmp_path, monkeypatch):
+    """It learns its rank, the hosts and their certificates from the job script alone."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).with_name("dgl_script.py"), ".")
+    Path("ip_config.txt").write_text("".join(f"{made.address(n)} 30050\n" for n in range(2)))
+    own = {"command": "dgl_script.py", "args": ["ip_config.txt"], "run_config": None, "partition": {"dir": "part"}}
+    script, programs = slurm_job(tmp_path, whole, **own)
+    argv, env = sbatch(script, made, programs)
+    with started(argv, cwd=tmp_path, env=env) as run:
+        assert run.wait(2 * LIMIT_S) == 0, run.output
+        assert all(f"trained by {n} on host {n} of 2" in run.output for n in range(2)), run.output
+    same(torch.load("weights.pt", weights_only=True), dgl_alone)
 
 
 def test_slurm_ends_and_is_queued_again(made, whole, calm, tmp_path, monkeypatch):

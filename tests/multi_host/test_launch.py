@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tests.helpers.run import Run
 from tests.helpers.sshd import sshds, why_no_sshd
 from tests.multi_host.jobs import LIMIT_S, ONE_THREAD, config, same, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 _DOCS = Path(__file__).parents[2] / "docs"
 _LAUNCHER = 2  # the host that launches; 0 and 1 have an sshd
 
@@ -75,16 +75,19 @@ def launch_file(cluster: Cluster, folder: Path, **more: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def launched(cluster: Cluster, folder: Path, given: dict[str, Any], *more: str, **run: Any) -> Iterator[Run]:
+def launched(
+    cluster: Cluster, folder: Path, given: dict[str, Any], *more: str, before: Sequence[str] = (), **run: Any
+) -> Iterator[Run]:
+    """before: a program that runs the launcher."""
     (folder / "run.yaml").write_text(yaml.safe_dump(config(**run)))
     (folder / "cluster.yaml").write_text(yaml.safe_dump(given, allow_unicode=True))
     argv = [sys.executable, "-m", "glt_lightning", "launch", "--config", "cluster.yaml", *more]
-    before = cluster.left()
-    with started(cluster.made.command(_LAUNCHER, argv), cwd=folder, env=ONE_THREAD) as run_:
+    running = cluster.left()
+    with started([*before, *cluster.made.command(_LAUNCHER, argv)], cwd=folder, env=ONE_THREAD) as run_:
         yield run_
         deadline = time.monotonic() + 15
-        while cluster.left() != before:
-            assert time.monotonic() < deadline, (before, cluster.left(), run_.output)
+        while cluster.left() != running:
+            assert time.monotonic() < deadline, (running, cluster.left(), run_.output)
             time.sleep(0.1)
 
 
@@ -128,6 +131,14 @@ def test_all_faults_are_found_before_anything_starts(tmp_path, cluster, whole):
     (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
     paths = f"{fake.parent}:{ONE_THREAD['PYTHONPATH']}"
     given["hosts"][1]["env"] = {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "ib7"}
+    # Its clock is ten days ahead, for its agent, too: the certificate has expired there alone.
+    (fake.parent / "sitecustomize.py").write_text(
+        "import time\nreal = time.time\ntime.time = lambda: real() + 864_000\n"
+    )
+    python = tmp_path / "py 'thon"
+    python.write_text(f"#!/bin/sh\nPYTHONPATH='{paths}' exec {sys.executable} \"$@\"\n")
+    python.chmod(0o755)
+    given["hosts"][1]["python"] = str(python)
     next(Path(given["hosts"][1]["dir"], "part", "part1").rglob("indices.npy")).unlink()
     (tmp_path / "certs").mkdir()
     run_certs(["--dir", str(tmp_path / "certs"), "--hosts", "10.77.0.1,10.77.0.9", "--days", "3"])
@@ -142,7 +153,8 @@ def test_all_faults_are_found_before_anything_starts(tmp_path, cluster, whole):
         "host1: torch is 9.9.9; host0 has ",
         "host1: part1 of its parts [1] lack files, such as part1/",
         "host1: its certificate names 10.77.0.9; other hosts call it 10.77.0.2.",
-        "host1: its certificate expires in 259,",
+        "host1: its certificate expired 604,",
+        "warning: host1: its clock is 86",
         "host1: GLOO_SOCKET_IFNAME is ib7; its interfaces are lo, eth0.",
         "host0: cannot listen at port 29500: Address already in use.",
         "host0: cannot reach host1 at 10.77.0.2:",
@@ -254,6 +266,66 @@ def test_ctrl_c_with_a_graph_server(tmp_path, cluster, whole):
     assert "launch| error: SIGINT to the launcher" in lines
 
 
+_TERMINAL = """
+import os
+import pty
+import signal
+import sys
+
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+signal.signal(signal.SIGINT, lambda *_: os.write(terminal, b"\\x03"))
+while True:
+    try:
+        text = os.read(terminal, 1 << 16)
+    except OSError:  # its last process has ended
+        break
+    os.write(1, text)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+# In order: it ends at SIGTERM. Else it takes no notice, nor does its child, which has a session of its own.
+_WAITING = """
+import os
+import signal
+import sys
+import time
+
+def end(*_):
+    print("ends in order", flush=True)
+    sys.exit(0)
+
+stubborn = sys.argv[1] == "stubborn"
+signal.signal(signal.SIGTERM, signal.SIG_IGN if stubborn else end)
+if stubborn and os.fork() == 0:
+    os.setsid()
+print("waits", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_in_a_terminal(tmp_path, cluster, times):
+    """Typed, so that it goes to all processes of the terminal. Once: processes end in order. Twice: at once."""
+    (tmp_path / "own.py").write_text(_WAITING)
+    limits = {"stop_s": 60 if times == 1 else 3600}
+    how = {"command": "own.py", "ranks": "script", "args": ["in order" if times == 1 else "stubborn"], "limits": limits}
+    given = launch_file(cluster, tmp_path, **how)
+    del given["config"]
+    with launched(cluster, tmp_path, given, before=[sys.executable, "-c", _TERMINAL]) as run:
+        wait_for(run, "waits", 2 * times)
+        run.popen.send_signal(signal.SIGINT)
+        wait_for(run, "SIGINT: the job ends; once more ends it at once")
+        if times == 2:
+            run.popen.send_signal(signal.SIGINT)
+        lines = fails(run, 130)
+    assert any(line.endswith("launch| error: SIGINT to the launcher") for line in lines), (
+        lines
+    )  # after the terminal's ^C
+    assert sum("| ends in order" in line for line in lines) == (2 if times == 1 else 0)
+
+
 def test_the_launcher_is_killed(tmp_path, cluster, whole):
     with training(cluster, tmp_path, whole) as run:
         run.popen.kill()
@@ -334,7 +406,7 @@ def test_a_script_of_ones_own(tmp_path, cluster):
             assert f"host{number}:{number}| rank {number} ['a b', '{number}']" in run.output
 
 
-def test_a_script_of_dgls_names_trains_as_on_one_host(tmp_path, cluster, whole):
+def test_a_script_of_dgls_names_trains_as_on_one_host(tmp_path, cluster, whole, dgl_alone):
     """Of seed 002's form: hosts by ip_config.txt, the graph by the variable that DGL's launcher sets, a part on each host."""
     script = Path(__file__).with_name("dgl_script.py")
     (tmp_path / script.name).write_text(script.read_text())
@@ -352,13 +424,7 @@ def test_a_script_of_dgls_names_trains_as_on_one_host(tmp_path, cluster, whole):
     with launched(cluster, tmp_path, given) as run:
         assert run.wait(2 * LIMIT_S) == 0, run.output
         assert all(f"trained by {n} on host {n} of 2" in run.output for n in range(2)), run.output
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    (alone / "ip_config.txt").write_text("127.0.0.1 30050\n")
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    with started([*argv, "ip_config.txt"], cwd=alone, env={**ONE_THREAD, "DGL_CONF_PATH": str(whole)}) as run:
-        assert run.wait(2 * LIMIT_S) == 0, run.output
-    same(*(torch.load(folder / "weights.pt", weights_only=True) for folder in (Path(given["hosts"][0]["dir"]), alone)))
+    same(torch.load(Path(given["hosts"][0]["dir"], "weights.pt"), weights_only=True), dgl_alone)
 
 
 def test_a_newcomer_follows_the_page(tmp_path, cluster):

@@ -52,10 +52,10 @@ class Agent:
         self._failures: dict[str, str] = {}
         self._received, self._waiting = b"", bytearray()
         self._stop_s, self._silence_s = 20.0, 60.0  # until `begin`
-        self._heard = clock()
+        self._last_message = clock()
         self._stopping: float | None = None
         self._killing = False
-        self._mute = False  # whether nobody reads what is written
+        self._hung_up = False  # whether nobody reads what is written
         self._mark = os.urandom(8).hex()  # of files that are not complete: hosts may share the folder
         self._incomplete: set[Path] = set()
         self._selector = selectors.DefaultSelector()
@@ -86,7 +86,7 @@ class Agent:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self._selector.register(self._in, selectors.EVENT_READ, self._receive)
         self._selector.register(self._wake, selectors.EVENT_READ, self._drain_wakes)
-        self._say("hello", protocol=PROTOCOL, version=__version__, python=platform.python_version(), pid=os.getpid())
+        self._send("hello", protocol=PROTOCOL, version=__version__, python=platform.python_version(), pid=os.getpid())
         while not self._done():
             for key, _ in self._selector.select(self._pause()):
                 key.data()
@@ -96,9 +96,9 @@ class Agent:
 
     def _step(self) -> None:
         """What is due besides messages."""
-        if self._stopping is None and self._clock() - self._heard > self._silence_s:
-            self._say("silent", reason=f"the launcher was silent for {self._silence_s:g} s")
-            self._mute = True
+        if self._stopping is None and self._clock() - self._last_message > self._silence_s:
+            self._send("silent", reason=f"the launcher was silent for {self._silence_s:g} s")
+            self._hung_up = True
             self._stop()
         for pid, status in reap():
             for child in self._children.values():
@@ -107,20 +107,22 @@ class Agent:
         if self._stopping is not None and (self._killing or self._clock() - self._stopping > self._stop_s):
             kill_all(os.getpid())
         for child in list(self._children.values()):
-            self._listen(child)
+            self._forward(child)
         self._flush()
 
     def _pause(self) -> float | None:
-        busy = self._stopping is not None or any(c.status is not None and not c.told for c in self._children.values())
-        return _STEP_S if busy else max(0.0, self._heard + self._silence_s - self._clock()) + 0.01
+        busy = self._stopping is not None or any(
+            c.status is not None and not c.reported for c in self._children.values()
+        )
+        return _STEP_S if busy else max(0.0, self._last_message + self._silence_s - self._clock()) + 0.01
 
     def _done(self) -> bool:
-        """Whether all has ended and been said. Those that processes left behind are killed once these have ended."""
+        """Whether all has ended and been reported. Those that processes left behind are killed once these have ended."""
         if self._stopping is None or any(child.status is None for child in self._children.values()):
             return False
         if kill_all(os.getpid()):
             return False
-        return self._mute or (not self._waiting and all(child.told for child in self._children.values()))
+        return self._hung_up or (not self._waiting and all(child.reported for child in self._children.values()))
 
     # Messages from the launcher
 
@@ -135,7 +137,7 @@ class Agent:
             self._selector.unregister(self._in)
             self._stop()
             return
-        self._heard = self._clock()
+        self._last_message = self._clock()
         *lines, self._received = (self._received + data).split(b"\n")
         if len(self._received) > MOST_BYTES:
             lines, self._received = [*lines, self._received], b""
@@ -151,7 +153,7 @@ class Agent:
                 raise MessageError(f"unknown op {message['op']!r:.40}")
             op(message)
         except (MessageError, OSError) as error:
-            self._say("refused", reason=str(error))
+            self._send("refused", reason=str(error))
 
     def _begin(self, message: Mapping[str, Any]) -> None:
         if message.get("protocol") != PROTOCOL:
@@ -162,7 +164,7 @@ class Agent:
         self._stop_s, self._silence_s = stop_s, silence_s
 
     def _beat(self, message: Mapping[str, Any]) -> None:
-        self._say("beat", sent=message.get("sent"), wall=self._wall(), memory_bytes=available_memory())
+        self._send("beat", sent=message.get("sent"), wall=self._wall(), memory_bytes=available_memory())
 
     def _write(self, message: Mapping[str, Any]) -> None:
         """A piece of a file. It appears whole: under another name until the last piece."""
@@ -179,7 +181,7 @@ class Agent:
         if not field(message, "more", bool):
             os.replace(temporary, path)
             self._incomplete.discard(temporary)
-            self._say("written", path=field(message, "path", str))
+            self._send("written", path=field(message, "path", str))
 
     def _start(self, message: Mapping[str, Any]) -> None:
         name = field(message, "id", str)
@@ -196,15 +198,15 @@ class Agent:
             child = Child(name, argv, env, cwd, given)
         except OSError as error:
             status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
-            self._say(
+            self._send(
                 "exited", id=name, status=status, reason=f"{error.filename or argv[0]}: {error.strerror}", failure=None
             )
             return
         if isinstance(failure := message.get("failure"), str):
             self._failures[name] = os.path.join(cwd, failure)
         self._children[name] = child
-        self._selector.register(child.pipe, selectors.EVENT_READ, lambda: self._listen(child))
-        self._say("started", id=name, pid=child.pid)
+        self._selector.register(child.pipe, selectors.EVENT_READ, lambda: self._forward(child))
+        self._send("started", id=name, pid=child.pid)
 
     def _end(self, message: Mapping[str, Any]) -> None:
         child = self._children.get(field(message, "id", str))
@@ -225,26 +227,26 @@ class Agent:
 
     # To the launcher
 
-    def _listen(self, child: Child) -> None:
+    def _forward(self, child: Child) -> None:
         """Passes on what a child has written, unless the launcher is behind, and its end after that."""
         while child.open and len(self._waiting) < _MOST_WAITING:
             text = child.read()
             if text is None:
                 break
             if text:
-                self._say("lines", id=child.name, text=text)
+                self._send("lines", id=child.name, text=text)
         behind = len(self._waiting) >= _MOST_WAITING
         if not child.open and child.pipe in self._selector.get_map():
             self._selector.unregister(child.pipe)
         elif behind:
             self._wait_with_reading(child)
-        if child.status is not None and not child.told and not behind:
+        if child.status is not None and not child.reported and not behind:
             if rest := child.rest():
-                self._say("lines", id=child.name, text=rest)
-            child.told = True
+                self._send("lines", id=child.name, text=rest)
+            child.reported = True
             failure = self._failure_of(child.name)
-            self._say("exited", id=child.name, status=child.status, reason=None, failure=failure)
-        if not child.open and child.told and self._children.get(child.name) is child:
+            self._send("exited", id=child.name, status=child.status, reason=None, failure=failure)
+        if not child.open and child.reported and self._children.get(child.name) is child:
             child.close()
             if self._stopping is None:
                 del self._children[child.name]
@@ -260,8 +262,8 @@ class Agent:
             return json.loads(Path(self._failures.pop(name)).read_bytes()[:MOST_BYTES])
         return None
 
-    def _say(self, op: str, **fields: Any) -> None:
-        if not self._mute:
+    def _send(self, op: str, **fields: Any) -> None:
+        if not self._hung_up:
             self._waiting += encode(op, **fields)
             self._flush()
 
@@ -272,7 +274,7 @@ class Agent:
         except BlockingIOError:
             pass
         except OSError:  # nobody reads
-            self._mute = True
+            self._hung_up = True
             self._waiting.clear()
             self._stop()
         registered = self._out in self._selector.get_map()
@@ -283,7 +285,7 @@ class Agent:
         if len(self._waiting) < _MOST_WAITING // 2:
             for child in self._children.values():
                 if child.open and child.pipe not in self._selector.get_map():
-                    self._selector.register(child.pipe, selectors.EVENT_READ, lambda c=child: self._listen(c))
+                    self._selector.register(child.pipe, selectors.EVENT_READ, lambda c=child: self._forward(c))
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):

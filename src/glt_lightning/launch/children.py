@@ -25,7 +25,7 @@ class Child:
     def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, given: str | None) -> None:
         self.name, self.status = name, None  # type: str, int | None
         self.open = True  # whether its output may go on
-        self.told = False  # whether its end has been reported
+        self.reported = False  # whether its end has been reported
         self._rest = b""
         with contextlib.ExitStack() as stack:
             stdin = subprocess.DEVNULL

@@ -78,11 +78,11 @@ def _of_glt(path: str, raw: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if sorted(ranks) != list(range(len(nodes))):
         raise OptionError(f"{path}: node_ranks: expected 0 to {len(nodes) - 1}, each once; got {ranks}.")
     ordered = [hosts[ranks.index(rank)] for rank in range(len(nodes))]
-    others = [str(key) for key in raw if key not in used]
-    said = f"{path}: read as GLT's file: {', '.join(used)}"
-    if others:
-        said += f"; not used: {', '.join(others)} (options of the run's configuration, or args of a script)"
-    return {"hosts": ordered}, said
+    unused = [str(key) for key in raw if key not in used]
+    note = f"{path}: read as GLT's file: {', '.join(used)}"
+    if unused:
+        note += f"; not used: {', '.join(unused)} (options of the run's configuration, or args of a script)"
+    return {"hosts": ordered}, note
 
 
 def _gpus(path: str, given: Any) -> list[int]:

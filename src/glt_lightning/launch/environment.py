@@ -28,18 +28,23 @@ def script_environment(
     hosts: Sequence[str], host: str, security: Mapping[str, Any], folder: str | None
 ) -> dict[str, str]:
     """The variables of a script on a host. folder: of the partition."""
-    told = {VARIABLE: json.dumps({"hosts": list(hosts), "cluster": {"host": host, "security": dict(security)}})}
-    return told if folder is None else told | {DGL_PARTITION: folder}
+    given = {VARIABLE: json.dumps(script_job(hosts, host, security))}
+    return given if folder is None else given | {DGL_PARTITION: folder}
+
+
+def script_job(hosts: Sequence[str], host: str, security: Mapping[str, Any]) -> dict[str, Any]:
+    """What `VARIABLE` contains, as JSON."""
+    return {"hosts": list(hosts), "cluster": {"host": host, "security": dict(security)}}
 
 
 def launched_script() -> LaunchedScript | None:
-    """What this process was told; None where ``launch`` did not start it. Raises `OptionError`."""
+    """What this process was given; None where ``launch`` did not start it. Raises `OptionError`."""
     text = os.environ.get(VARIABLE)
     if text is None:
         return None
     try:
-        told = json.loads(text)
-        hosts, cluster = tuple(map(str, told["hosts"])), dict(told["cluster"])
+        given = json.loads(text)
+        hosts, cluster = tuple(map(str, given["hosts"])), dict(given["cluster"])
     except (ValueError, KeyError, TypeError) as error:
         raise OptionError(f"{VARIABLE}: cannot read {text!r:.100} ({error}); `launch` sets this variable.") from None
     return LaunchedScript(hosts, as_options(ClusterOptions, "cluster", cluster))

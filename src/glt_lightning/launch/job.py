@@ -82,7 +82,7 @@ class LaunchedJob:
                 over = self._signals or not self._trained or failure.status == _TIMED_OUT
                 if over or attempt == self._config.restarts.job:
                     break
-                self._log.say(f"the job starts again from its last checkpoint ({attempt + 1} of restarts.job)")
+                self._log.info(f"the job starts again from its last checkpoint ({attempt + 1} of restarts.job)")
             return status
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -93,7 +93,7 @@ class LaunchedJob:
         self._signals += 1
         if self._signals == 1:
             name = signal.Signals(number).name
-            self._log.say(f"{name}: the job ends; once more ends it at once")
+            self._log.info(f"{name}: the job ends; once more ends it at once")
             status = _INTERRUPTED if number == signal.SIGINT else 128 + number
             self._fail(JobFailure(status, f"{name} to the launcher"))
         else:
@@ -109,8 +109,8 @@ class LaunchedJob:
         who = f"{failure.host} rank {failure.who}" if failure.who.isdecimal() else failure.host
         if failure.host:
             for line in self._log.tail(failure.host, failure.who):
-                self._log.say(f"{who}: {line}")
-        self._log.say(f"error: {failure.text}")
+                self._log.info(f"{who}: {line}")
+        self._log.info(f"error: {failure.text}")
 
     async def _attempt(self, resume: bool, seconds: float) -> JobFailure | None:
         self._first = asyncio.get_running_loop().create_future()
@@ -170,7 +170,7 @@ class LaunchedJob:
     async def _serve_and_train(self, servers: Sequence[Remote], trainers: Sequence[Remote], resume: bool) -> None:
         await _all(self._healthy(remote) for remote in servers)
         if trainers:
-            self._log.say(f"{counted(len(trainers), 'host')} to train, {counted(len(servers), 'graph server')}")
+            self._log.info(f"{counted(len(trainers), 'host')} to train, {counted(len(servers), 'graph server')}")
             self._trained = True
             await _all(self._train(remote, resume) for remote in trainers)
             self._fail(None)
@@ -224,7 +224,7 @@ class LaunchedJob:
                     host=machine.name,
                 )
             restarts.append(now)
-            self._log.say(f"{machine.name}: the graph server ended ({_how(ended)}) and starts again")
+            self._log.info(f"{machine.name}: the graph server ended ({_how(ended)}) and starts again")
 
     async def _healthy(self, remote: Remote) -> None:
         machine, seconds = remote.machine, self._config.limits.start_s

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,12 +14,14 @@ import yaml  # type: ignore[import-untyped]
 
 from glt_lightning.errors import OptionError
 from glt_lightning.launch.batch import LaunchKubernetes
+from glt_lightning.launch.environment import DGL_PARTITION, VARIABLE, script_job
 from glt_lightning.launch.files import FileCopy, files_for_all
 from glt_lightning.launch.hosts import LaunchServer
 from glt_lightning.launch.machine import Machine
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import (
     CERTIFICATES,
+    folder_of,
     security_files,
     security_of,
     server_process,
@@ -27,7 +29,7 @@ from glt_lightning.launch.plan import (
     target_of,
     trainer_process,
 )
-from glt_lightning.launch.shell import shell_lines
+from glt_lightning.launch.shell import shell_json, shell_lines
 
 _GRAPH, _TRAINER = "graph", "trainer"
 _DIR = "/glt-run"
@@ -278,14 +280,27 @@ def _server(job: LaunchConfig, group: LaunchKubernetes) -> dict[str, Any]:
 
 
 def _trains(job: LaunchConfig, group: LaunchKubernetes) -> dict[str, Any]:
-    process = trainer_process(job, job.trainers[0], f"runs/{job.name}")
-    words, more, env = _as_any(process.argv, job, _TRAINER), "", []
+    args = [word.replace("{node_rank}", _INDEX).replace("{host}", _HOST) for word in job.args]
+    process = trainer_process(replace(job, args=args), job.trainers[0], f"runs/{job.name}")
+    words, more, env = _as_any(process.argv, job, _TRAINER), _for_script(job), []
     if job.restarts.job and job.command == "fit":
         more = 'resume=\nif [ "$RESTART" != 0 ]; then resume="--ckpt_path last"; fi\n'
         env.append({"name": "RESTART", "valueFrom": {"fieldRef": {"fieldPath": _RESTART}}})
     text = _shell(_TRAINER, job, words, more) + (" $resume" if more else "")
     gpus = job.devices if group.gpus else 0
     return {"command": ["bash", "-c", text], "env": env, **_resources(group.trainer_resources, gpus)}
+
+
+def _for_script(job: LaunchConfig) -> str:
+    """Sets what ``launch`` tells a script."""
+    if not job.is_script:
+        return ""
+    first = job.trainers[0]
+    security = {name: _of_host(value, first) for name, value in security_of(job, first).items()}
+    launched, folder = script_job([each.address for each in job.trainers], _HOST, security), folder_of(job)
+    lines = [f"export {VARIABLE}={shell_json(launched, _POD)}"]
+    lines += [] if folder is None else [f"export {DGL_PARTITION}={shlex.quote(folder)}"]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _resources(asked: Mapping[str, int | float | str], gpus: int) -> dict[str, Any]:
@@ -312,6 +327,5 @@ def _pull(role: str, job: LaunchConfig) -> str | None:
         "of": count,
         "security": {name: _of_host(value, first) for name, value in security_of(job, first).items()},
     }
-    text = json.dumps(given).replace(json.dumps(_INDEX), _INDEX).replace(json.dumps(_HOST)[1:-1], _HOST)
-    words = shell_lines(["printf", "%s", text], _POD)
-    return f"{_host(role, job)}\n{words} |\n  {shlex.quote(job.defaults.python)} -m glt_lightning.launch.copy"
+    text = shell_json(given, _POD, whole=[_INDEX])
+    return f"{_host(role, job)}\nprintf %s {text} |\n  {shlex.quote(job.defaults.python)} -m glt_lightning.launch.copy"

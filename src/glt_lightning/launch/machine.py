@@ -24,7 +24,7 @@ class Machine:
         dir: Folder that the processes run in.
         env: Environment variables of the processes.
         num_devices: Trainer processes.
-        gpus: Which GPUs these use; None: they are not told.
+        gpus: Which GPUs these use; None: all that they see.
         port: Where the graph server listens; 0 for a trainer.
     """
 

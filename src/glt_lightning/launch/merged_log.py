@@ -31,7 +31,7 @@ class MergedLog:
             self._tails.setdefault((host, who), deque(maxlen=_LAST)).append(line)
         self._put(host, (f"{f'{host}:{who}' if who else host}| {line}\n" for who, line in named))
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """A line of the launcher's own."""
         self._put("launch", [f"launch| {text}\n"])
 

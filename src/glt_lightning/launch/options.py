@@ -304,5 +304,5 @@ def _check_hosts(config: LaunchConfig) -> None:
         )
     counts = {place.host: place.num_devices for place in config.trainers}
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{host} {count}" for host, count in counts.items())
-        raise OptionError(f"devices: each host needs the same number of devices; got {said}.")
+        listed = ", ".join(f"{host} {count}" for host, count in counts.items())
+        raise OptionError(f"devices: each host needs the same number of devices; got {listed}.")

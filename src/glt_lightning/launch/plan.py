@@ -44,7 +44,7 @@ def server_process(config: LaunchConfig, machine: Machine) -> Process:
 def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bool = False) -> Process:
     """What trains on a host: torchrun with its ranks, or a script. run: folder of the run on the host."""
     words = command_of(config, machine, resume)
-    env = {**_UNBUFFERED, **_told(config, machine), **machine.env}
+    env = {**_UNBUFFERED, **_script_variables(config, machine), **machine.env}
     if machine.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, machine.gpus))
     if config.ranks == "script":
@@ -73,7 +73,7 @@ def command_of(config: LaunchConfig, machine: Machine, resume: bool = False) -> 
     return [*words, "--ckpt_path", "last"] if resume and config.command == "fit" else words
 
 
-def _told(config: LaunchConfig, machine: Machine) -> dict[str, str]:
+def _script_variables(config: LaunchConfig, machine: Machine) -> dict[str, str]:
     if not config.is_script:
         return {}
     hosts = [each.address for each in config.trainers]

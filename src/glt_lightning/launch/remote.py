@@ -117,7 +117,7 @@ class Remote:
                 await asyncio.wait([self._greeted, self.lost], return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             raise LaunchError(
-                f"{self.machine.name}: no agent after {limits.start_s:g} s (limits.start_s){self._said()}. "
+                f"{self.machine.name}: no agent after {limits.start_s:g} s (limits.start_s){self._last_error()}. "
                 f"Try: {shlex.join(argv[:-1])} true"
             ) from None
         if not self._greeted.done():
@@ -143,10 +143,10 @@ class Remote:
         self._captured[process.name] = []
         try:
             ended = await self.run(process, json.dumps(question))
-            said = "".join(self._captured[process.name]).strip()
+            output = "".join(self._captured[process.name]).strip()
         finally:
             self._captured.pop(process.name, None)
-        answer = said.splitlines()[-1] if said else ""
+        answer = output.splitlines()[-1] if output else ""
         if ended.status != 0 or not answer.startswith("{"):
             reason = ended.reason or f"status {ended.status}: {answer}"
             raise LaunchError(f"{self.machine.name}: {shlex.join(process.argv)} failed: {reason}.")
@@ -163,11 +163,11 @@ class Remote:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
-        said = "".join(self._captured[process.name]).strip()
-        if not said.startswith("{"):
+        output = "".join(self._captured[process.name]).strip()
+        if not output.startswith("{"):
             self.end(process.name)
-            raise LaunchError(f"{self.machine.name}: {shlex.join(process.argv)} failed: {said.splitlines()[-1:]}.")
-        return json.loads(said.splitlines()[0]), going
+            raise LaunchError(f"{self.machine.name}: {shlex.join(process.argv)} failed: {output.splitlines()[-1:]}.")
+        return json.loads(output.splitlines()[0]), going
 
     async def write(self, source: Path, target: str, mode: int = 0o644) -> None:
         """Copies a file to ``target``, below the folder of the host. Raises `LaunchError`."""
@@ -257,7 +257,7 @@ class Remote:
                 async with asyncio.timeout(_END_S):
                     await self._process.wait()
             await asyncio.sleep(0)
-            reason = f"the agent ended{self._said()}"
+            reason = f"the agent ended{self._last_error()}"
         self.lost.set_exception(AgentLostError(f"{self.machine.name}: {reason}.{self._advice()}"))
 
     async def _take(self, message: dict[str, Any]) -> None:
@@ -306,11 +306,11 @@ class Remote:
             self._stderr = [*self._stderr, text][-_STDERR_LINES:]
             await self._output(self.machine, "ssh", f"{text}\n")
 
-    def _said(self) -> str:
+    def _last_error(self) -> str:
         status = self._process.returncode
-        said = next((line for line in reversed(self._stderr) if line.strip()), "")
+        last = next((line for line in reversed(self._stderr) if line.strip()), "")
         ended = "" if status is None else f" with status {status}"
-        return f"{ended}: {said.rstrip('.')}" if said else ended
+        return f"{ended}: {last.rstrip('.')}" if last else ended
 
     def _advice(self) -> str:
         if any("No module named" in line and "glt_lightning" in line for line in self._stderr):

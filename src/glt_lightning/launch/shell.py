@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 _BLANK = re.compile(r"@(\w+)@")
 
@@ -14,6 +16,16 @@ def shell_word(word: str, variables: Mapping[str, str]) -> str:
     pieces = re.split("(" + "|".join(map(re.escape, variables)) + ")", word) if variables else [word]
     quoted = (f'"${variables[piece]}"' if piece in variables else shlex.quote(piece) for piece in pieces if piece)
     return "".join(quoted) or "''"
+
+
+def shell_json(value: Any, variables: Mapping[str, str], whole: Sequence[str] = ()) -> str:
+    """A value as JSON, as one word. whole: those of the variables whose own values are JSON, not part of a text."""
+    text = json.dumps(value)
+    for mark in whole:
+        text = text.replace(json.dumps(mark), mark)
+    for mark in variables:
+        text = text.replace(json.dumps(mark)[1:-1], mark)
+    return shell_word(text, variables)
 
 
 def shell_lines(words: Sequence[str], variables: Mapping[str, str]) -> str:

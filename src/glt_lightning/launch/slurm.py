@@ -6,19 +6,22 @@ import json
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from glt_lightning.errors import OptionError
 from glt_lightning.launch.batch import LaunchSlurm
+from glt_lightning.launch.environment import DGL_PARTITION, VARIABLE, script_job
 from glt_lightning.launch.hosts import LaunchServer
 from glt_lightning.launch.options import LaunchConfig
-from glt_lightning.launch.plan import CERTIFICATES, command_of, server_process
-from glt_lightning.launch.shell import filled, shell_lines
+from glt_lightning.launch.plan import CERTIFICATES, command_of, folder_of, security_of, server_process
+from glt_lightning.launch.shell import filled, shell_json, shell_lines
 
 _LEAST_NOTICE_S = 90  # between SIGTERM and the time limit; SLURM may be late by a minute
 
 # What stands in words of a command for what only the script knows. No argument of a user contains such characters.
 _NODE, _CERTS, _RANK, _ADDRESS = "\1node{}\1", "\1certs\1", "\1rank\1", "\1address\1"
+_NODE_RANK, _MASTER, _HOSTS = "\1number\1", "\1master\1", "\1hosts\1"
 
 _BEGIN = """#!/bin/bash
 @options@
@@ -27,8 +30,6 @@ set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
 
 @env@
-nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
-
 # SLURM sends SIGTERM to this script alone, before the time limit: what runs gets it from here.
 running=()
 end() {
@@ -36,6 +37,9 @@ end() {
   wait
 }
 trap end TERM EXIT
+"""
+_NODES = """names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+mapfile -t nodes <<< "$names"
 """
 _MAKE_CERTS = """
 # For the nodes of this start alone: another start may have other nodes.
@@ -50,9 +54,9 @@ server() {
 }
 export -f server
 serve() {
-  local start step
+  local step
   trap 'kill -TERM "$step"; wait "$step"; exit' TERM
-  for start in {0..@restarts@}; do
+  for _ in {0..@restarts@}; do
     srun --overlap --nodes=1 --ntasks=1 --label --nodelist="$2" bash -c 'server "$1"' server "$1" &
     step=$!
     wait "$step" && return
@@ -68,18 +72,26 @@ healthy() {
   @health@
 }
 for rank in {0..@last@}; do
-  until said=$(SLURMD_NODENAME=${nodes[0]} healthy "${nodes[$rank]}:@port@" 2>&1); do
+  until answer=$(SLURMD_NODENAME=${nodes[0]} healthy "${nodes[$rank]}:@port@" 2>&1); do
     if ((SECONDS > @start_s@)) || ! kill -0 "${running[$rank]}" 2>/dev/null; then
-      echo "error: graph server $rank on ${nodes[$rank]} is not healthy (limits.start_s: @start_s@ s): $said" >&2
+      echo "error: graph server $rank on ${nodes[$rank]} is not healthy (limits.start_s: @start_s@ s): $answer" >&2
       exit 1
     fi
     sleep 1
   done
 done
 """
+_MASTER_OF = """export MASTER_ADDR="${nodes[0]}"
+export MASTER_PORT=@port@
+"""
+_HOSTS_OF = """export hosts="[@listed@]"
+"""
+_RANKS = """  export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" GROUP_RANK="$SLURM_NODEID"
+  export WORLD_SIZE="$SLURM_NTASKS" LOCAL_WORLD_SIZE=@devices@
+"""
 _TRAINERS = """
-trainer() {
-  exec @train@
+@hosts@trainer() {
+@script@  exec @train@
 }
 export -f trainer
 @resume@srun --label --kill-on-bad-exit=1@cores@ bash -c trainer &
@@ -115,15 +127,16 @@ def job_script(config: LaunchConfig, run: str) -> str:
     tasks = 1 if job.ranks == "script" else job.devices
     slurm.check(tasks)
     env = {"PYTHONUNBUFFERED": "1", **job.defaults.env}
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
-    if job.is_script:
-        lines += ['export MASTER_ADDR="${nodes[0]}"', f"export MASTER_PORT={job.master_port}"]
-    text = filled(_BEGIN, options=_options(config, slurm, run, tasks), env="\n".join(lines))
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in env.items()]
+    rest = ""
     if job.security.dir is not None:
-        text += filled(_MAKE_CERTS, run=shlex.quote(run), python=shlex.quote(job.defaults.python))
+        rest += filled(_MAKE_CERTS, run=shlex.quote(run), python=shlex.quote(job.defaults.python))
     if job.servers:
-        text += _servers(job)
-    text += _trainers(job, slurm.cpus_per_task is not None)
+        rest += _servers(job)
+    rest += _trainers(job, slurm.cpus_per_task is not None)
+    master = filled(_MASTER_OF, port=str(job.master_port)) if job.is_script or "$MASTER_ADDR" in rest else ""
+    lines += [_NODES, master] if "nodes[" in master + rest else []
+    text = filled(_BEGIN, options=_options(config, slurm, run, tasks), env="".join(lines)) + rest
     if job.restarts.job:
         text += filled(_REQUEUE, restarts=str(job.restarts.job))
     return text + 'exit "$status"\n'
@@ -183,25 +196,47 @@ def _servers(job: LaunchConfig) -> str:
 
 
 def _trainers(job: LaunchConfig, with_cores: bool) -> str:
-    words = [job.defaults.python, *([] if job.is_script else ["-m"]), *command_of(job, job.trainers[0])]
+    args = [word.replace("{node_rank}", _NODE_RANK).replace("{master_addr}", _MASTER) for word in job.args]
+    marked = replace(job, args=args)
+    words = [job.defaults.python, *([] if job.is_script else ["-m"]), *command_of(marked, marked.trainers[0])]
+    listed = ", ".join(rf"\"${{nodes[{n}]}}\"" for n in range(len(job.hosts)))
     resumes = job.restarts.job > 0 and job.command == "fit"
     return filled(
         _TRAINERS,
+        hosts=filled(_HOSTS_OF, listed=listed) if job.is_script else "",
+        script=_for_script(job) if job.is_script else "",
         train=shell_lines(_as_in_script(job, words), _variables(job)) + (" $resume" if resumes else ""),
         resume=_RESUME if resumes else "",
         cores=' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if with_cores else "",  # srun does not take the job's by itself
     )
 
 
+def _for_script(job: LaunchConfig) -> str:
+    """What ``launch`` tells a script, and torchrun its ranks."""
+    machine, folder = job.trainers[0], folder_of(job)
+    given = security_of(job, machine)
+    if job.security.dir is not None:
+        given = {name: _certificate(path) for name, path in given.items()}
+    launched = {**script_job([], machine.address, given), "hosts": _HOSTS}
+    text = "" if job.ranks == "script" else filled(_RANKS, devices=str(job.devices))
+    text += f"  export {VARIABLE}={shell_json(launched, _variables(job), whole=[_HOSTS])}\n"
+    return text if folder is None else f"{text}  export {DGL_PARTITION}={shlex.quote(folder)}\n"
+
+
+def _certificate(path: str) -> str:
+    """Where the script makes what would be copied to ``path``."""
+    parts = PurePosixPath(path).parts
+    return str(PurePosixPath(_CERTS, *parts[parts.index(CERTIFICATES) + 1 :]))
+
+
 def _as_in_script(job: LaunchConfig, words: Sequence[str]) -> list[str]:
     """Words of a command, which runs where it is submitted: there the configuration is not copied, and certificates are made."""
     found = list(words)
     for at, name in enumerate(words[:-1]):
-        path = PurePosixPath(words[at + 1])
         if name == "--config":
             found[at + 1] = str(job.run_config)
         elif name.startswith("--cluster.security.") and job.security.dir is not None:
-            found[at + 1] = str(PurePosixPath(_CERTS, *path.parts[path.parts.index(CERTIFICATES) + 1 :]))
+            found[at + 1] = _certificate(words[at + 1])
     return found
 
 
@@ -209,4 +244,4 @@ def _variables(job: LaunchConfig) -> dict[str, str]:
     """What stands in words for a variable of the script."""
     listed = {json.dumps([each.endpoint for each in job.graph_servers]): "servers"} if job.servers else {}
     nodes = {_NODE.format(number): "SLURMD_NODENAME" for number in range(len(job.hosts))}
-    return {**listed, **nodes, _CERTS: "certs"}
+    return {**listed, **nodes, _CERTS: "certs", _NODE_RANK: "SLURM_NODEID", _MASTER: "MASTER_ADDR", _HOSTS: "hosts"}

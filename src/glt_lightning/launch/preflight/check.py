@@ -42,13 +42,13 @@ class Preflight:
                 f"the checks took longer than {seconds:g} s (limits.{name}){f'; no answer from {silent}' if silent else ''}."
             ) from None
         for each in found:
-            self._log.say(str(each))
+            self._log.info(str(each))
         faults = sum(not each.warning for each in found)
         if faults:
             raise LaunchError(
                 f"{faults} of the checks failed, and nothing was started. They are listed above.", status=2
             )
-        self._log.say(f"checked {len({remote.machine.host for remote in remotes})} hosts")
+        self._log.info(f"checked {len({remote.machine.host for remote in remotes})} hosts")
 
     async def _facts(self, remote: Remote, answered: set[str]) -> HostFacts:
         process = _process(remote.machine, "facts")
@@ -60,14 +60,17 @@ class Preflight:
         """Holds each port that the job will use, and connects to it from all other hosts."""
         listening = await asyncio.gather(*(self._listen(remote) for remote in remotes))
         try:
-            answers = {remote.machine.name: doors for remote, (doors, _) in zip(remotes, listening, strict=True)}
+            answers = {
+                remote.machine.name: listeners for remote, (listeners, _) in zip(remotes, listening, strict=True)
+            }
             found = [
                 Finding(
-                    name, f"cannot listen at {_said(door)}: {door['error']}. End what uses it, or choose another port."
+                    name,
+                    f"cannot listen at {_address_of(listener)}: {listener['error']}. End what uses it, or choose another port.",
                 )
-                for name, doors in answers.items()
-                for door in doors
-                if "error" in door
+                for name, listeners in answers.items()
+                for listener in listeners
+                if "error" in listener
             ]
             for each in await asyncio.gather(*(self._greet(remote, answers) for remote in remotes)):
                 found += each
@@ -80,21 +83,23 @@ class Preflight:
     async def _listen(self, remote: Remote) -> tuple[list[dict[str, Any]], asyncio.Task[Any]]:
         asked: dict[str, Any] = {
             "kind": "listen",
-            "doors": doors(self._config, remote.machine),
+            "listeners": listeners(self._config, remote.machine),
             "security": self._security(remote),
         }
         first = remote.machine.number == 0 and not remote.machine.is_server and len(self._config.hosts) > 1
         asked["marker"] = self._marked if first else None
         answer, going = await remote.first_line(_process(remote.machine, "ports", "listen"), asked)
-        return answer["doors"], going
+        return answer["listeners"], going
 
     async def _greet(self, remote: Remote, answers: dict[str, list[dict[str, Any]]]) -> list[Finding]:
         mine = remote.machine
-        others = {each.name: each for each in self._config.machines if each.name in answers and each.host != mine.host}
-        names = [(name, door) for name in others for door in answers[name] if "error" not in door]
+        machines = {
+            each.name: each for each in self._config.machines if each.name in answers and each.host != mine.host
+        }
+        names = [(name, listener) for name in machines for listener in answers[name] if "error" not in listener]
         asked = {
             "kind": "greet",
-            "doors": [{**door, "address": others[name].address} for name, door in names],
+            "listeners": [{**listener, "address": machines[name].address} for name, listener in names],
             "security": self._security(remote),
             "marker": None if mine.is_server else self._marked,
         }
@@ -102,9 +107,9 @@ class Preflight:
         found = [
             Finding(
                 mine.name,
-                f"cannot reach {name} at {_said({**door, 'address': others[name].address})}: {error}. {_REACH}",
+                f"cannot reach {name} at {_address_of({**listener, 'address': machines[name].address})}: {error}. {_REACH}",
             )
-            for (name, door), error in zip(names, answer["errors"], strict=True)
+            for (name, listener), error in zip(names, answer["errors"], strict=True)
             if error is not None
         ]
         return found + self._of_checkpoints(
@@ -166,7 +171,7 @@ def root_of(config: LaunchConfig) -> str:
     return str(group_of(config, "trainer").get("default_root_dir") or ".")
 
 
-def doors(config: LaunchConfig, machine: Machine) -> list[dict[str, Any]]:
+def listeners(config: LaunchConfig, machine: Machine) -> list[dict[str, Any]]:
     """The ports at which the processes of a host will listen. Port 0 stands for those that samplers choose."""
     tls = bool(security_of(config, machine).get("ca"))
     if machine.is_server:
@@ -178,8 +183,8 @@ def doors(config: LaunchConfig, machine: Machine) -> list[dict[str, Any]]:
     return found
 
 
-def _said(door: dict[str, Any]) -> str:
-    return f"port {door['port']}" if door["address"] is None else f"{door['address']}:{door['port']}"
+def _address_of(listener: dict[str, Any]) -> str:
+    return f"port {listener['port']}" if listener["address"] is None else f"{listener['address']}:{listener['port']}"
 
 
 def _process(machine: Machine, module: str, name: str | None = None) -> Process:

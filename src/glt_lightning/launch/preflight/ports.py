@@ -38,18 +38,18 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, lambda *_: _end(marker))
     sockets, answers = [], []
-    for door in asked["doors"]:
+    for listener in asked["listeners"]:
         try:
-            listening = _listen(door)
+            listening = _listen(listener)
         except OSError as error:
-            answers.append({**door, "error": _why(error)})
+            answers.append({**listener, "error": _why(error)})
             continue
-        sockets.append((listening, door))
-        answers.append({**door, "port": listening.getsockname()[1]})
-    for listening, door in sockets:
-        context = _context(asked["security"], server=True) if door["tls"] else None
+        sockets.append((listening, listener))
+        answers.append({**listener, "port": listening.getsockname()[1]})
+    for listening, listener in sockets:
+        context = _context(asked["security"], server=True) if listener["tls"] else None
         threading.Thread(target=_answer, args=(listening, context), daemon=True).start()
-    print(json.dumps({"doors": answers}), flush=True)
+    print(json.dumps({"listeners": answers}), flush=True)
     signal.alarm(_LONGEST_S)
     signal.pause()
 
@@ -60,11 +60,11 @@ def _end(marker: str | None) -> None:
     os._exit(0)
 
 
-def _listen(door: Mapping[str, Any]) -> socket.socket:
+def _listen(listener: Mapping[str, Any]) -> socket.socket:
     """On the address of a graph server, or for torch's store on all of them."""
-    if door["address"] is None:
-        return socket.create_server(("", door["port"]))
-    found = socket.getaddrinfo(door["address"], door["port"], type=socket.SOCK_STREAM)
+    if listener["address"] is None:
+        return socket.create_server(("", listener["port"]))
+    found = socket.getaddrinfo(listener["address"], listener["port"], type=socket.SOCK_STREAM)
     return socket.create_server(found[0][4][:2], family=found[0][0])
 
 
@@ -95,20 +95,20 @@ def _why(error: OSError) -> str:
 
 
 def _greet_all(asked: Mapping[str, Any]) -> dict[str, Any]:
-    doors: Sequence[Mapping[str, Any]] = asked["doors"]
+    listeners: Sequence[Mapping[str, Any]] = asked["listeners"]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        errors = list(pool.map(lambda door: _greet(door, asked["security"]), doors))
+        errors = list(pool.map(lambda listener: _greet(listener, asked["security"]), listeners))
     marker = asked["marker"]
     return {"errors": errors, "marked": None if marker is None else Path(marker).exists()}
 
 
-def _greet(door: Mapping[str, Any], security: Mapping[str, Any]) -> str | None:
-    """Why a door cannot be reached; None if it can."""
+def _greet(listener: Mapping[str, Any], security: Mapping[str, Any]) -> str | None:
+    """Why a listener cannot be reached; None if it can."""
     try:
-        with socket.create_connection((door["address"], door["port"]), _GREET_S) as raw:
-            if not door["tls"]:
+        with socket.create_connection((listener["address"], listener["port"]), _GREET_S) as raw:
+            if not listener["tls"]:
                 return None if raw.recv(len(_GREETING)) == _GREETING else "another program answers there"
-            with _context(security, server=False).wrap_socket(raw, server_hostname=door["address"]) as secure:
+            with _context(security, server=False).wrap_socket(raw, server_hostname=listener["address"]) as secure:
                 return None if secure.recv(len(_GREETING)) == _GREETING else "it rejects this host's certificate"
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not accepted: {error.verify_message}"

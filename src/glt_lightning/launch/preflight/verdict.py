@@ -47,10 +47,10 @@ def findings(config: LaunchConfig, hosts: Sequence[HostFacts]) -> list[Finding]:
     return out
 
 
-_Said = Iterator[tuple[str, bool]]  # text, whether it is a warning
+_Findings = Iterator[tuple[str, bool]]  # text, whether it is a warning
 
 
-def _software(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Said:
+def _software(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Findings:
     first = hosts[0]
     for name, here in host.found["versions"].items():
         there = first.found["versions"][name]
@@ -71,7 +71,7 @@ def _software(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts])
         )
 
 
-def _partition(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Said:
+def _partition(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Findings:
     here = host.found["partition"]
     if here is None:
         return
@@ -93,7 +93,7 @@ def _partition(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]
         yield f"{parts} of its parts {here['parts']} lack files, such as {here['absent'][0]}. Copy them: --copy.", False
 
 
-def _certificate(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Said:
+def _certificate(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Findings:
     found = host.found["certificate"]
     if found is None:
         open_ = security_of(config, host.machine).get("insecure") or config.is_script
@@ -128,13 +128,13 @@ def _certificate(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFact
         )
 
 
-def _clock(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Said:
+def _clock(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Findings:
     if abs(host.offset_s) > _CLOCK_S:
         way = "ahead of" if host.offset_s > 0 else "behind"
         yield f"its clock is {abs(host.offset_s):,.1f} s {way} the launcher's. Set it, by NTP for example.", True
 
 
-def _room(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Said:
+def _room(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Findings:
     found, partition = host.found, host.found["partition"] or {}
     needed = partition.get("absent_bytes", 0) + _SCRATCH
     if found["free_bytes"] < needed:
@@ -153,7 +153,7 @@ def _room(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> 
         )
 
 
-def _devices(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Said:
+def _devices(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Findings:
     gpus = host.found["gpus"]
     if gpus is None:
         return
@@ -170,7 +170,7 @@ def _devices(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) 
             yield f"GPU {number} has {size(used[number])} in use. Check for other jobs.", True
 
 
-def _interfaces(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Said:
+def _interfaces(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Findings:
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         given = host.machine.env.get(variable, "")
         exact = variable.startswith("GLOO") or given.startswith("=")

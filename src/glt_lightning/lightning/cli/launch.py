@@ -70,9 +70,9 @@ def _with_files(argv: Sequence[str]) -> list[str]:
             path = value if equals else next(given, None)
             if path is None:
                 raise OptionError("--config: expected the path of a launch file.")
-            options, said = read_launch_file(path)
-            if said:
-                print(said, file=sys.stderr)
+            options, note = read_launch_file(path)
+            if note:
+                print(note, file=sys.stderr)
             arg = f"--config={json.dumps(options)}"
         out.append(arg)
     return out
@@ -83,11 +83,11 @@ def _run(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
     with closing(MergedLog(Path(run), sys.stdout)) as log:
         here(config)  # an error before anything is made
         if made := make_certificates(config):
-            log.say(f"made {', '.join(made)} in {config.security.dir}")
+            log.info(f"made {', '.join(made)} in {config.security.dir}")
         preflight = Preflight(config, log, verify=flags["verify"])
         job = LaunchedJob(config, run, log, preflight.check, copies=flags["copy"], only_check=flags["check"])
         status = asyncio.run(job.run())
-        log.say(f"ended with status {status}; logs are in {run}")
+        log.info(f"ended with status {status}; logs are in {run}")
         return status
 
 
