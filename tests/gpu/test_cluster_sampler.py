@@ -13,6 +13,7 @@ from glt_lightning.sampler.khop import KHopSampler
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
 from tests.helpers.owners import make_cache
 from tests.helpers.partitions import small_graph, small_hetero
+from tests.helpers.subgraph_cases import check_far_further_edges, check_further_edges
 from tests.helpers.wide import wide_graph
 
 pytestmark = pytest.mark.gpu
@@ -74,3 +75,13 @@ def test_several_threads_and_streams(open_case, kernels):
     with ThreadPoolExecutor(3) as threads:
         for sample in threads.map(make, requests * 8):
             assert_same(sample, expected[sample.number])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_further_edges(kernels, tmp_path, seed):
+    check_further_edges(kernels, tmp_path, seed)
+
+
+@pytest.mark.parametrize("first", [2**31 - 25, 2**32 - 25, 2**40])
+def test_further_edges_of_far_ids(kernels, first):
+    check_far_further_edges(kernels, first)

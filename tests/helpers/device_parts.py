@@ -16,6 +16,7 @@ from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Draft, Sample
+from glt_lightning.sampler.weights import weights_of
 from glt_lightning.store.device_store import open_store
 from glt_lightning.store.placement import BatchArrays
 from glt_lightning.store.remote_cache import RemoteCache
@@ -64,12 +65,17 @@ class PartsCase:
         memory: tuple[str, str] = ("device", "device"),
         undirected: bool = True,
         storage: dict[str, str] | None = None,
+        weight: str | None = None,
     ) -> None:
-        self.whole = partitioned(data, folder, sum(map(len, owners)), undirected=undirected, storage=storage)
+        """weight: the attribute by which neighbours are drawn, where edges have it."""
+        named = {"storage": storage, "weights": [weight] if weight else None}
+        self.whole = partitioned(data, folder, sum(map(len, owners)), undirected=undirected, **named)
+        self.weights = weights_of(self.whole.manifest, weight)
         self.here, self.remote = split_up(self.whole, owners)
         topology, features = memory
         budget = GpuBudgets(topology=2000, features=2000) if "hybrid" in memory else GpuBudgets()
-        self.store = open_store(BatchArrays(self.here), kernels, topology=topology, features=features, budgets=budget)
+        arrays = BatchArrays(self.here, weights=self.weights)
+        self.store = open_store(arrays, kernels, topology=topology, features=features, budgets=budget)
         self.edge_types = len(self.whole.schema.edge_types)
 
     def close(self) -> None:

@@ -377,7 +377,7 @@ def test_what_does_not_fit_the_graph(tmp_path, folders):
 
 
 def sample_on(kernels, monkeypatch) -> None:
-    """The CPU counts as a GPU, which finds all edges itself."""
+    """The CPU counts as a GPU, which finds the edges of its rows itself."""
 
     def refuse(*_args):
         raise AssertionError("the CPU was asked for edges")
@@ -385,7 +385,6 @@ def sample_on(kernels, monkeypatch) -> None:
     monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
     monkeypatch.setattr(Kernels, "open", lambda device: kernels)
     monkeypatch.setattr(DeviceNeighbors, "induce", refuse)
-    monkeypatch.setattr(DeviceNeighbors, "on_host", refuse)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -401,6 +400,31 @@ def test_a_gpu_that_samples(folders, kernels, monkeypatch, name):
             found[where] = [contents(batch) for loader in loaders for batch in itertools.islice(loader, 2)]
         sample_on(kernels, monkeypatch)
     assert found["gpu"] == found["cpu"]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_gpus_that_sample_where_parts_are_remote(folders, kernels, monkeypatch, name):
+    """Also links whose targets are left out, and both ends of each in one tree (SEAL)."""
+    data, whole = GRAPHS[name](), []
+
+    def batches(context: LoaderContext) -> list[Any]:
+        loaders = [context.make_loader(spec(data, kind, disjoint=d)) for kind in KINDS for d in (False, True)]
+        loaders += [context.make_link_loader(link_spec(data, kind)) for kind in KINDS]
+        loaders += [context.make_link_loader(link_spec(data, kind, disjoint=True, tree="example")) for kind in KINDS]
+        return [contents(batch) for loader in loaders for batch in itertools.islice(loader, 2)]
+
+    def of_rank(rank, exchange):
+        with open_rank(folders[name, 4], rank, 2, exchange, SamplingOptions()) as context:
+            assert isinstance(context._producer, DeviceProducer)
+            found = batches(context)
+            exchange("all done")
+            return found
+
+    for rank in range(2):
+        with LoaderContext(folders[name, 1], seed=3, rank=rank, world_size=2) as context:
+            whole.append(batches(context))
+    sample_on(kernels, monkeypatch)
+    assert run_ranks(2, of_rank) == whole
 
 
 @pytest.mark.parametrize("name", GRAPHS)

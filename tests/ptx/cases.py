@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from glt_lightning.ops.khop import KHopOp
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.options import DrawOptions
-from tests.helpers import aggregate_cases, device_cases as cases
+from tests.helpers import aggregate_cases, device_cases as cases, subgraph_cases
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import SINGLE, TypedGraph, cut
 from tests.ptx.device import PtxKernels
@@ -147,6 +149,13 @@ def induce(kernels: PtxKernels, seed: int) -> None:
         cases.check_induce_refuses(kernels)
 
 
+def subgraphs(kernels: PtxKernels, seed: int) -> None:
+    """Induced edges, and those of the other direction, of whole batches; some rows are those of owners."""
+    with TemporaryDirectory() as folder:
+        subgraph_cases.check_further_edges(kernels, Path(folder), seed + seed // 2)
+    subgraph_cases.check_far_further_edges(kernels, (2**31 - 25, 2**32 - 25, 2**40)[seed % 3])
+
+
 def picks(kernels: PtxKernels, seed: int) -> None:
     """One row, around the borders of lanes and of shared memory."""
     rng = np.random.default_rng(seed)
@@ -190,6 +199,7 @@ CASES: dict[str, tuple[Callable[[PtxKernels, int], None], int]] = {
     "random_khop": (random_khop, 24),
     "windows": (windows, 24),
     "induce": (induce, 24),
+    "subgraphs": (subgraphs, 8),
     "picks": (picks, 32),
     "sample": (sample, 24),
     "gather": (gather, 100),

@@ -1,6 +1,5 @@
 """A GPU that has some parts, and asks owners for the others, gives the batches of the CPU, bit for bit."""
 
-import dataclasses
 import itertools
 import threading
 import weakref
@@ -12,13 +11,10 @@ import pytest
 
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.cuda import khop_steps
-from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.subgraph_task import SubgraphTask
 from glt_lightning.store.host_tier import HostTier
 from tests.helpers.device_parts import PartsCase, as_array, assert_same, sampled, written
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds
@@ -73,23 +69,6 @@ def test_trees_share_the_rows_that_come_from_the_host(open_case, make, owners, f
         bounds = np.asarray(case.whole.manifest.bounds[paper]) + case.whole.manifest.offsets[paper]
         remote = np.count_nonzero(~np.isin(np.searchsorted(bounds, gids, side="right") - 1, case.here.parts))
         assert (remote * 12,) in pinned
-
-
-@pytest.mark.parametrize("make", [small_graph, small_hetero])
-@pytest.mark.parametrize("kind", ["induced", "bidirectional"])
-def test_further_edges(open_case, make, kind):
-    """The hops on the device, and then all edges among the nodes, or those of the other direction; also in trees."""
-    case = open_case(make(), [[2], [0], [1, 3]])
-    request, r = next(case.requests()), case.edge_types - 1
-    reverse = {1: (0,), 2: (-1, 1), 3: (2, 1, 0)}[case.edge_types] if kind == "bidirectional" else ()
-    plain = KHopSampler(case.whole, case.config(4, 3))
-    found = k_hop(plain.source, {plain.source.config.seed_type: request.seeds}, request.key)
-    src, dst = (int(ends[r]) for ends in (case.whole.view.src_types, case.whole.view.dst_types))
-    some = ExcludedEdges.of({r: (found.gid[dst][found.dst[r]][::5], found.gid[src][found.src[r]][::5])})
-    for disjoint in (False, True):
-        task = SubgraphTask(kind=kind, reverse=reverse)
-        config = case.config(4, 3, subgraph=task, with_edge=kind == "bidirectional", disjoint=disjoint)
-        case.check(config, [request, dataclasses.replace(request, number=1, excluded=some)])
 
 
 @pytest.mark.parametrize("seed", range(16))

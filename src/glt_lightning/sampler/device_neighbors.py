@@ -13,7 +13,7 @@ from torch import Tensor
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.cuda.gather import CudaShards
 from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier, RemoteParts
+from glt_lightning.ops.cuda.khop_steps import DeviceHops, Frontier
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
@@ -38,13 +38,12 @@ class DeviceNeighbors(DeviceEdges):
     def __init__(
         self, store: DeviceStore, partition: LocalPartition, config: SamplerConfig, is_remote: np.ndarray | None = None
     ) -> None:
-        super().__init__(partition, config, store.kernels, has_remote=is_remote is not None)
+        super().__init__(partition, config, store.kernels, is_remote)
         self._store, kernels = store, store.kernels
         reads_rows = any(map(any, config.fanouts)) or config.subgraph is not None
         self._graph = store.graph_for(config) if reads_rows else store.graph
         self._manifest = (partition.as_stored if config.stored else partition).manifest
         self._khop = CudaKHopOp(self._graph, config.fanouts, config)
-        self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)
         self._error = kernels.new_error()
         self._error_before = kernels.pinned(5, dtype=torch.int64).zero_()  # what it was behind the last batch
         self._n_id: list[Tensor] = []

@@ -19,6 +19,7 @@ from glt_lightning.ops.tiered import TieredShards
 from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field, copied
+from glt_lightning.sampler.source import EdgeOwners
 from glt_lightning.sampler.table import MappedTables, RowTable
 from glt_lightning.store.device_index import DeviceIndex
 
@@ -107,14 +108,8 @@ class HostSource(MappedTables):
                 ids, rows = found.e_id[r] if found.e_id else None, found.edge_row[r]
                 table.place(rows if rows is not None else found.src[r], {} if ids is None else {"e_id": ids})
 
-    def complete(self, found: Subgraph, excluded: ExcludedEdges | None) -> None:
+    def complete(self, found: Subgraph, excluded: ExcludedEdges | None, owners: EdgeOwners | None = None) -> None:
         return None
-
-    def on_host(self, found: Subgraph) -> Subgraph:
-        return found
-
-    def completed(self, found: Subgraph, edges: Subgraph) -> Subgraph:
-        return edges
 
     def put(self, name: str, values: np.ndarray) -> Field:
         return copied(name, values)

@@ -12,7 +12,6 @@ from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.hops import Expands
 from glt_lightning.ops.induce import Among
-from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.trees import Trees
@@ -20,6 +19,7 @@ from glt_lightning.ops.walks import Walks
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
+from glt_lightning.sampler.source import EdgeOwners
 from glt_lightning.sampler.table import RowTable
 from glt_lightning.sampler.walks import WalkStart
 
@@ -112,12 +112,8 @@ class LocalSource(NeighborSource, Protocol):
     def own(self, frontier: Sequence[Any], routes: Sequence[Route]) -> Sequence[Any]:
         """The part of a frontier that is drawn here. routes: of the gids that `routed` gave."""
 
-    def on_host(self, found: Found) -> Subgraph:
-        """The nodes of a batch, and the edges that were sampled with their edge rows, in the host's memory."""
-
-    def completed(self, found: Found, edges: Subgraph) -> Found:
-        """The batch ``found`` with other edges, of which owners were asked for the attributes (`reached_edges`): where it was
-        `on_host`, the sampled ones first."""
+    def complete(self, found: Found, excluded: ExcludedEdges | None, owners: EdgeOwners | None = None) -> Found | None:
+        """owners: of the parts that are not mapped; None: all are."""
 
     def put(self, name: str, values: np.ndarray) -> Field:
         """An array of the host, where the batch lies."""

@@ -19,7 +19,7 @@ from glt_lightning.ops.route import Route, Router
 from glt_lightning.ops.trees import Trees
 from glt_lightning.ops.walks import Walks
 from glt_lightning.sampler.neighbors import Found, LocalSource
-from glt_lightning.sampler.source import Expand, Picked, RemoteRows, wire_dtype
+from glt_lightning.sampler.source import Expand, Induced, Picked, RemoteRows, wire_dtype
 from glt_lightning.sampler.table import RowTable, ask_owners
 from glt_lightning.sampler.walks import RoutedWalks, WalkStart
 from glt_lightning.store.remote_cache import RemoteCache
@@ -193,29 +193,37 @@ class RoutedSource:
         return found
 
     def induce(self, asked: Sequence[Among]) -> list[Picks]:
-        weights, owners, waiting = self.config.weights, self._remote.num_owners, []
-        for among in asked:
-            route = self._route_lists(int(self._stored.dst_types[among.edge_type]), among.rows)
-            shares = [replace(among, rows=route.of(owner)) for owner in range(len(route.begin) - 1)]
-            answers = {o: self._remote.induce(o, shares[o], weights) for o in self._others if len(shares[o].rows)}
-            waiting.append((route.owner, shares, answers))
-        found, none = [], Picks(*(np.empty(0, dtype=np.int64) for _ in range(3)))
-        for owner, shares, answers in waiting:
-            picks = [*self.local.induce([replace(shares[0], rows=shares[0].rows.astype(np.int64))])]
+        return [answer() for answer in self.ask_edges(asked)]
+
+    def ask_edges(self, asked: Sequence[Among], *, weighted: bool = True) -> list[Induced]:
+        return [self._ask_among(among, self.config.weights if weighted else ()) for among in asked]
+
+    def _ask_among(self, among: Among, weights: tuple[str | None, ...]) -> Induced:
+        """Asks the owners of the rows at once; the local rows are read when the answer is waited for."""
+        owners = self._remote.num_owners
+        route = self._route_lists(int(self._stored.dst_types[among.edge_type]), among.rows)
+        shares = [replace(among, rows=route.of(owner)) for owner in range(len(route.begin) - 1)]
+        asked = {o: self._remote.induce(o, shares[o], weights) for o in self._others if len(shares[o].rows)}
+        none = Picks(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+
+        def answer() -> Picks:
+            mine = replace(shares[0], rows=shares[0].rows.astype(np.int64))
+            picks = self.local.induce([mine]) if len(mine.rows) else [none]
             with self._waiting():
-                picks += [answers[o]() if o in answers else none for o in self._others]
+                picks = [*picks, *(asked[o]() if o in asked else none for o in self._others)]
             if len(shares) > owners:
                 assert self._topology is not None
                 picks.append(self._topology.induce(shares[owners], weights))
-            found.append(Drawn(picks, owner).stitched())
-        return found
+            return Drawn(picks, route.owner).stitched()
+
+        return answer
 
     def walk(self, start: WalkStart) -> Walks:
         self.config.require_room(start.nbytes)
         return self._walks(start, self.local.counters)
 
     def complete(self, found: Found, excluded: ExcludedEdges | None) -> Found | None:
-        return None
+        return self.local.complete(found, excluded, self)
 
     def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
         table = self.local.targets[edge_type]

@@ -86,6 +86,17 @@ class RemoteRows(Protocol):
         """Reads attributes at their owner. Waiting raises `PeerError`, naming it."""
 
 
+class EdgeOwners(Protocol):
+    """The owners of remote parts, for a device that finds the further edges of its batches."""
+
+    def ask_edges(self, asked: Sequence[Among], *, weighted: bool = True) -> Sequence[Induced]:
+        """Asks for the edges of each entry, as `neighbors.NeighborSource.induce` finds them; the questions leave at once.
+        weighted: edges of weight 0 are left out, where neighbours are drawn by weights."""
+
+    def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
+        """Asks for the attributes of new edges: int64 edge rows by edge type."""
+
+
 def wire_dtype(manifest: Manifest) -> np.dtype:
     """Type of ids between processes: int32 where all nodes and edges can be counted with it, else int64."""
     return np.dtype(np.int32 if max(manifest.total_nodes, *manifest.num_edges, 0) < 2**31 else np.int64)

@@ -83,26 +83,20 @@ def complete_edges(source: NeighborSource, found: Found, excluded: ExcludedEdges
     completed = source.complete(found, excluded)
     if completed is not None:
         return completed
-    whole, found = found, source.local.on_host(found)
     trees = found.tree or [None] * len(found.gid)
     nodes = [BatchNodes(gid, tree) for gid, tree in zip(found.gid, trees, strict=True)]
     pairs = {} if excluded is None else excluded.pairs
     if task.kind == INDUCED:
         edges = _induced(source, nodes, pairs)
         source.reached_edges({r: each.row for r, each in enumerate(edges)})
-        found = _having(found, edges)
-    else:
-        stored, copies = _reverse(source, found, nodes, pairs)
-        source.reached_edges(
-            {r: FoundEdges.joined(both).row for r, both in enumerate(zip(stored, copies, strict=True))}
-        )
-        sampled = [_sampled(found, r) for r in range(len(stored))]
-        edges = [FoundEdges.joined(each) for each in zip(sampled, stored, copies, strict=True)]
-        flipped = [
-            np.arange(len(whole.src)) >= len(whole.src) - len(c.src) for whole, c in zip(edges, copies, strict=True)
-        ]
-        found = replace(_having(found, edges), flipped=flipped)
-    return source.local.completed(whole, found)
+        return _having(found, edges)
+    stored, copies = _reverse(source, found, nodes, pairs)
+    joined = [FoundEdges.joined(both).row for both in zip(stored, copies, strict=True)]
+    source.reached_edges(dict(enumerate(joined)))
+    sampled = [_sampled(found, r) for r in range(len(stored))]
+    edges = [FoundEdges.joined(each) for each in zip(sampled, stored, copies, strict=True)]
+    flipped = [np.arange(len(whole.src)) >= len(whole.src) - len(c.src) for whole, c in zip(edges, copies, strict=True)]
+    return replace(_having(found, edges), flipped=flipped)
 
 
 def _sampled(found: Subgraph, edge_type: int) -> FoundEdges:

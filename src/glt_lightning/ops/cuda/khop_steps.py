@@ -41,6 +41,7 @@ class RemoteParts:
         self._inner_bounds = [view.bounds[t * parts + 1 : (t + 1) * parts] for t in range(view.num_types)]
         self._is_remote, on_device = is_remote, torch.from_numpy(is_remote).to(kernels.device)
         self.splits = [RemoteSplit(kernels.copy(inner), on_device) for inner in self._inner_bounds]
+        self.edge_splits = [RemoteSplit(kernels.copy(bounds[1:-1]), on_device) for bounds in view.edge_bounds]
         self.edge_ends = view.edge_bounds[:, -1].tolist()
         self._sources = [(int(view.type_offsets[t]), int(view.type_offsets[t + 1])) for t in view.src_types.tolist()]
 

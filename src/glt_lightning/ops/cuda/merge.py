@@ -86,15 +86,15 @@ def _offsets(counts: Tensor) -> Tensor:
 
 
 class RemoteSplit:
-    """Tells which nodes of one type lie in remote parts.
+    """Tells which nodes of one type, or edges of one edge type, lie in remote parts.
 
-    inner_bounds: int64 [P - 1], first gid of each part but the first.  is_remote: bool [P].
+    inner_bounds: int64 [P - 1], first gid (or edge row) of each part but the first.  is_remote: bool [P].
     """
 
     def __init__(self, inner_bounds: Tensor, is_remote: Tensor) -> None:
         self._inner_bounds, self._is_remote = inner_bounds, is_remote
 
-    def __call__(self, gids: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, gids: Tensor, count: Tensor | int) -> tuple[Tensor, Tensor]:
         """The positions of ``gids`` (int64 [n], of which the first ``count`` are given): those of remote nodes, of local
         ones, then of none, each in order; and how many are remote, int64 [1]. Does not wait."""
         given = torch.arange(len(gids), device=gids.device) < count
