@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import glt_lightning as glt
 from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions
+from tests.distributed.fields import loader_of_subgraphs
 from tests.helpers.rings import NODES, dataset, ring_edges
 
 dist = glt.distributed
@@ -57,6 +58,7 @@ def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str)
         if early == rank:
             break
     assert [seed for batch in test for seed in checked(batch)] == mine[: 5 + me].tolist()
+    loader_of_subgraphs(data, "out", options)
     pieces(Path(folder), me, count)
     assert dist.all_gather(me) == {f"distributed_trainer_{r}": r for r in range(count)}
     dist.barrier()

@@ -1,4 +1,5 @@
-"""LABOR and a picker of the user's on the command line: whoever makes the batches, training ends on the same weights."""
+"""LABOR, a picker of the user's and walks for edges on the command line: whoever makes the batches, training ends on the same
+weights."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from tests.lightning.test_serve import listening
 
 ROOT = Path(__file__).parents[2]
 LABOR = {"method": "labor"}
+WALKS = {"importance_neighbors": {"walks": 8, "length": 2, "restart": 0.4}}
+LINKS = {"task": "link", "edge_splits": {"num_val": 0.1, "num_test": 0.1}, "batch_size": 200, "num_neighbors": [4, 3]}
 PICKER = {"picker": {"class_path": "tests.helpers.pickers.Uniform"}}
 # a picker has to be importable in every process: here it is "installed" by a path
 ENV = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
@@ -32,6 +35,12 @@ class Runs:
         self._folder, self._count = folder, 0
         self._data = {"dataset": str(graph), "num_neighbors": [5, 5], "batch_size": 10, "partition": {"num_parts": 2}}
         self._data |= {"root": str(folder / "root")}
+        self._model: dict[str, Any] = {"class_path": "GraphSAGE", "init_args": {"num_layers": 2, "dropout": 0.0}}
+
+    def of_edges(self) -> None:
+        """From now on, runs predict edges."""
+        self._data |= LINKS
+        self._model = {"class_path": "LinkPredictor", "init_args": {"encoder": "GraphSAGE", "num_layers": 2}}
 
     def config(self, sampling: dict[str, Any], cluster: dict[str, Any] | None = None, **trainer: Any) -> Path:
         self._count += 1
@@ -41,7 +50,7 @@ class Runs:
         run = {
             "seed_everything": 1,
             "trainer": quiet | {"default_root_dir": str(folder)} | trainer,
-            "model": {"class_path": "GraphSAGE", "init_args": {"hidden_channels": 16, "num_layers": 2, "dropout": 0.0}},
+            "model": self._model | {"init_args": self._model["init_args"] | {"hidden_channels": 16}},
             "data": {"class_path": "GLTDataModule", "init_args": self._data | {"sampling": sampling}},
         }
         (folder / "run.yaml").write_text(yaml.safe_dump(run | ({} if cluster is None else {"cluster": cluster})))
@@ -86,6 +95,16 @@ def test_two_ranks_that_draw_for_each_other(runs: Runs, sampling: dict[str, Any]
     """Each has one part, and sampler processes."""
     here = runs.weights(sampling, devices=2, strategy="ddp")
     assert runs.weights(sampling | {"num_workers": 1}, devices=2, strategy="glt_worker") == here
+
+
+def test_edges_with_neighbours_by_walks(runs: Runs) -> None:
+    """In the process that trains, through a graph server, and of ranks that walk for each other."""
+    runs.of_edges()
+    here = runs.weights(WALKS, strategy="ddp")
+    assert runs.weights(WALKS, strategy="glt_server_client") == here
+    assert runs.weights({}, strategy="ddp") != here
+    two = runs.weights(WALKS, devices=2, strategy="ddp")
+    assert runs.weights(WALKS | {"num_workers": 1}, devices=2, strategy="glt_worker") == two
 
 
 def test_a_picker_that_a_graph_server_has(runs: Runs) -> None:

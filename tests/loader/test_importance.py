@@ -394,6 +394,8 @@ def test_what_is_ranked_ahead_says_that_it_counts_no_walks(tmp_path: Path) -> No
     data.prepare_data()
     whole = LocalPartition.open(data.partition_dir)
     assert whole.manifest.made_by["num_neighbors"] == [15, 10, 5]
-    assert make_report(whole, TrafficOptions(num_neighbors=data.num_neighbors, walks=True), Progress(False)).no_traffic == (
+    assert make_report(
+        whole, TrafficOptions(num_neighbors=data.num_neighbors, walks=True), Progress(False)
+    ).no_traffic == (
         "random walks find the neighbours (sampling.importance_neighbors), and their questions are not counted"
     )

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import chisquare
 
 from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.mix import hop_key
 from glt_lightning.ops.reference import row_weights
 from glt_lightning.ops.walk_reference import most_visited, random_walk, walk_stream
@@ -60,10 +61,16 @@ def test_as_the_reference(seed, parts, threads, dtype, restart, ends):
     assert streams.tolist() == [
         walk_stream(key, u, w, t) for u, t in zip(roots.tolist(), of_tree, strict=True) for w in range(each)
     ]
+    rows, without = {r: rows_of(reference[r]) for r in set(metapath)}, {}
+    for r in rows if seed % 5 else []:  # some edges, with all their copies; of some nodes all
+        gone = {(v, s) for v, row in rows[r].items() for s, _ in row if rng.random() < 0.3 or v % 4 == 0}
+        rows[r] = {v: [(s, w) for s, w in row if (v, s) not in gone] for v, row in rows[r].items()}
+        dst, src = np.array(sorted(gone), dtype=np.int64).reshape(-1, 2).T
+        without[r] = pieces.gid_of[reference[r].destination][dst], pieces.gid_of[reference[r].source][src]
     walks = Walks.begin(once, np.repeat(gids, each), streams)
-    walks.advance(pieces.view, threads=threads)
+    walks.advance(pieces.view, threads=threads, excluded=ExcludedEdges.of(without).find(pieces.view))
     assert (walks.step == length).all()
-    rule = [rows_of(reference[r]) for r in metapath]
+    rule = [rows[r] for r in metapath]
     types = [reference[metapath[j % len(rule)]].source for j in range(length)]
     to_user = [np.append(np.argsort(gid - gid.min()), -1) for gid in pieces.gid_of]  # of -1 it is -1
     offsets = [gid.min() for gid in pieces.gid_of]

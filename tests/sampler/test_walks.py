@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.errors import DataError, PeerError
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.walks import WalkRule
 from glt_lightning.sampler.khop import neighbor_source
 from glt_lightning.sampler.request import SamplerConfig
@@ -36,10 +38,22 @@ def written(weighted: bool = False):
     return data
 
 
-def walked(source, whole, rule, trees=None, walks=3):
-    """Where walks of papers lead, by user id."""
+def third_of(data, gid_of):
+    """Every third citation, and every third edge back from an author; the types are those of their ends."""
+    types = {CITES: ("paper", "cites", "paper"), BACK: ("paper", "written_by", "author")}
+    number, pairs = {"author": 0, "paper": 1}, {}
+    for r, (src, name, dst) in types.items():
+        ends = data[src, name, dst].edge_index[:, ::3].numpy()
+        pairs[r] = gid_of[number[dst]][ends[1]], gid_of[number[src]][ends[0]]
+    return ExcludedEdges.of(pairs)
+
+
+def walked(source, whole, rule, trees=None, walks=3, without=None):
+    """Where walks of papers lead, by user id. without: a graph, of which they leave out `third_of`."""
     gid_of, offsets = gids_of(whole), whole.view.type_offsets
+    excluded = None if without is None else third_of(without, gid_of)
     start = WalkStart(rule=rule, roots=gid_of[1][np.arange(0, 200, 3)], walks=walks, key=99, trees=trees)
+    start = replace(start, excluded=excluded)
     found = source.walk(start)
     assert (found.step == rule.length).all()
     types = whole.view.src_types[np.array(rule.edge_types)][np.arange(rule.length) % len(rule.edge_types)]
@@ -67,11 +81,11 @@ def test_any_parts_here_and_elsewhere(tmp_path, owners):
     for weights in ((), (None, "edge_weight", None)):
         config = SamplerConfig(1, (), weights=weights)
         for rule in RULES:
-            for each in (None, trees):
-                truth = walked(neighbor_source(single, config), single, rule, each)
-                assert walked(neighbor_source(whole, config), whole, rule, each) == truth
+            for each, less in ((None, None), (trees, None), (None, data)):
+                truth = walked(neighbor_source(single, config), single, rule, each, without=less)
+                assert walked(neighbor_source(whole, config), whole, rule, each, without=less) == truth
                 remote.asked.clear()
-                assert walked(neighbor_source(here, config, remote=remote), whole, rule, each) == truth
+                assert walked(neighbor_source(here, config, remote=remote), whole, rule, each, without=less) == truth
                 assert len(remote.asked) <= (rule.length + 1) * (len(owners) - 1)
                 found.append(str(truth))
     assert len(set(found)) == len(found)
@@ -80,7 +94,8 @@ def test_any_parts_here_and_elsewhere(tmp_path, owners):
 @pytest.mark.parametrize(("kind", "reply_bytes"), [("in process", 600), ("flight", 1 << 16)])
 def test_owners_over_the_wire(tmp_path, kind, reply_bytes):
     """Also in pieces, where a reply has room for a few walks; walks that no reply has room for are an error of their owner."""
-    whole = partitioned(written(), tmp_path, 3)
+    data = written()
+    whole = partitioned(data, tmp_path, 3)
     here, direct = split_up(whole, [[1], [0], [2]])
     with ExitStack() as opened, open_farm(kind) as farm:
         peers = []
@@ -93,7 +108,9 @@ def test_owners_over_the_wire(tmp_path, kind, reply_bytes):
         source, config = neighbor_source(here, SamplerConfig(1, ()), remote=remote), SamplerConfig(1, ())
         for rule in RULES:
             trees = np.arange(67, dtype=np.int32) % 9
-            assert walked(source, whole, rule, trees) == walked(neighbor_source(whole, config), whole, rule, trees)
+            for each in (None, data):
+                truth = walked(neighbor_source(whole, config), whole, rule, trees, without=each)
+                assert walked(source, whole, rule, trees, without=each) == truth
         if reply_bytes == 600:
             with pytest.raises(PeerError, match=r"50 walks of 7 steps take .* bytes, more than a reply .* \(600\)"):
                 walked(source, whole, RULES[0], walks=50)
@@ -181,6 +198,14 @@ ON = {
         ({}, ON | {"step": np.array([0, -1], np.int32)}, "expected numbers of steps from 0"),
         ({}, ON, "id 0 at position 0 is not in the graph"),  # an author, and papers cite papers
         ({"key": 1}, {"roots": np.array([10**6])}, "1000000"),
+        ({}, ON | {"excluded/1": np.zeros((3, 2), np.int64)}, "expected excluded/<edge type> with int32 or int64"),
+        ({}, ON | {"excluded/7": np.array([[80], [81]])}, "7"),
+        ({}, ON | {"excluded/1": np.array([[10**6], [81]])}, "1000000"),
+        (
+            {},
+            ON | {"excluded/1": np.array([[80] * 65537, range(65537)])},
+            "walk: a request may have at most 65536 excluded",
+        ),
     ],
 )
 def test_questions_of_strangers(tmp_path, header, arrays, message):
