@@ -10,35 +10,18 @@
 #include "guard.h"
 #include "locate.h"
 #include "threads.h"
+#include "walk.h"
 
 namespace glt {
 namespace {
 
-constexpr int kLanes = 128;               // walks that a thread steps together, so that their cache misses overlap
-constexpr uint32_t kRestart = 1u << 31;   // the draws of restarts begin here: no step draws so far
+constexpr int kLanes = 128;  // walks that a thread steps together, so that their cache misses overlap
 
-// Whether a walk restarts before a step.
-bool restarts(const glt_walk_rule& rule, uint64_t stream, int32_t step) {
-  if (!rule.restart || step == 0 || step % rule.num_types) return false;
-  return mix(stream + (uint64_t(kRestart) + uint64_t(step) + 1) * kGolden) >> 32 < rule.restart;
-}
-
-struct Walks {
-  const glt_walk_rule& rule;
-  const int64_t* roots;
-  const uint64_t* streams;
-  int64_t* at;
-  int32_t* step;
-  int64_t* trace;
+struct HostWalks : Walks {
   const std::vector<std::optional<ExcludedRows>>& excluded;  // [num_edge_types], or none
 
   ExcludedRow excluded_of(int32_t edge_type, int64_t gid) const {
     return excluded.empty() || !excluded[edge_type] ? ExcludedRow{nullptr, 0} : excluded[edge_type]->of(gid);
-  }
-
-  void end(int64_t i) const {
-    at[i] = -1;
-    step[i] = rule.length;
   }
 };
 
@@ -48,7 +31,7 @@ struct Lane {
   const int64_t* row = nullptr;
   const int32_t* sums = nullptr;
   const void* entry = nullptr;
-  int64_t begin = 0, degree = 0;
+  int64_t degree = 0;
   ExcludedRow excluded{nullptr, 0};
 };
 
@@ -58,16 +41,11 @@ int32_t open(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64
   size_t kept = 0;
   for (Lane lane : lanes) {
     const int64_t i = lane.walk;
-    const int32_t step = w.step[i];
-    if (step >= w.rule.length) continue;
-    if (restarts(w.rule, w.streams[i], step)) {
-      if (w.rule.ends) {
-        w.end(i);
-        continue;
-      }
-      w.at[i] = w.roots[i];
-    }
-    lane.edge_type = w.rule.edge_types[step % w.rule.num_types];
+    Walk walk = w.open(i);
+    const bool sets_out = walk.sets_out(w.rule);
+    w.close(i, walk);
+    if (!sets_out) continue;
+    lane.edge_type = w.edge_type(walk);
     const int32_t type = g.dst_type[lane.edge_type];
     const int64_t gid = w.at[i];
     if (!TypeRange(g, type).has(gid)) return fail(detail, GLT_BAD_ID, i, gid);
@@ -82,28 +60,31 @@ int32_t open(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64
   return GLT_OK;
 }
 
-// What each walk draws of its row: without weights the entry, with weights the sums are prefetched. Walks without one end.
+// The entry of its row that a walk goes along; false for a walk that has none, which ends.
 template <class Id>
-int32_t draw_entries(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64_t* detail) {
+bool choose(const Walks& w, Lane* lane) {
+  Walk walk = w.open(lane->walk);
+  const int64_t entry = walk.entry({lane->sums, lane->degree, lane->excluded});
+  if (entry >= 0) return lane->entry = static_cast<const Id*>(lane->entry) + entry, true;
+  walk.end(w.rule);
+  w.close(lane->walk, walk);
+  return false;
+}
+
+// What each walk draws of its row: without weights the entry, with weights the sums are prefetched.
+template <class Id>
+int32_t draw_entries(const glt_graph& g, const HostWalks& w, std::vector<Lane>& lanes, int64_t* detail) {
   size_t kept = 0;
   for (Lane lane : lanes) {
     const int64_t begin = lane.row[0], end = lane.row[1];
     if (!is_sound_row(begin, end, g.num_edges[lane.part]))
       return fail(detail, GLT_BAD_ROW, lane.edge_type, w.at[lane.walk], begin, end);
-    lane.begin = begin;
     lane.degree = end - begin;
-    lane.excluded = w.excluded_of(lane.edge_type, w.at[lane.walk]);
-    const int64_t left = left_of(lane.degree, lane.excluded);
-    if (!left) {
-      w.end(lane.walk);
-      continue;
-    }
     lane.sums = g.sums && g.sums[lane.part] ? g.sums[lane.part] + begin : nullptr;
-    const Id* row = static_cast<const Id*>(g.indices[lane.part]) + begin;
-    if (lane.sums) prefetch(lane.sums + lane.degree - 1);
-    else row += lane.excluded.past(draw(w.streams[lane.walk], uint32_t(w.step[lane.walk]), uint32_t(left)));
-    lane.entry = row;
-    if (!lane.sums) prefetch(lane.entry);
+    lane.entry = static_cast<const Id*>(g.indices[lane.part]) + begin;
+    lane.excluded = w.excluded_of(lane.edge_type, w.at[lane.walk]);
+    if (!(lane.sums && lane.degree) && !choose<Id>(w, &lane)) continue;
+    prefetch(lane.sums ? static_cast<const void*>(lane.sums + lane.degree - 1) : lane.entry);
     lanes[kept++] = lane;
   }
   lanes.resize(kept);
@@ -113,20 +94,12 @@ int32_t draw_entries(const glt_graph& g, const Walks& w, std::vector<Lane>& lane
 template <class Id>
 int32_t take_steps(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64_t* detail) {
   for (Lane& lane : lanes) {
-    const int64_t i = lane.walk;
-    const Id* entry = static_cast<const Id*>(lane.entry);
-    if (lane.sums) {
-      const WeightedRow row{lane.sums, lane.degree, lane.excluded};
-      const uint32_t left = row.left();
-      if (!left) {
-        w.end(i);
-        continue;
-      }
-      entry += pick_repeatedly(row, w.streams[i], uint32_t(w.step[i]), left);
-    }
-    const int64_t next = int64_t(*entry);
+    if (lane.sums && !choose<Id>(w, &lane)) continue;
+    const int64_t next = int64_t(*static_cast<const Id*>(lane.entry));
     if (!TypeRange(g, g.src_type[lane.edge_type]).has(next)) return fail(detail, GLT_BAD_ROW, lane.edge_type, -1, next);
-    w.trace[i * w.rule.length + w.step[i]++] = w.at[i] = next;
+    Walk walk = w.open(lane.walk);
+    w.go(lane.walk, &walk, next);
+    w.close(lane.walk, walk);
   }
   return GLT_OK;
 }
@@ -137,7 +110,7 @@ struct Failure {
 };
 
 template <class Id>
-int32_t walk(const glt_graph& g, const Walks& w, const int64_t* which, int64_t n, int32_t threads, int64_t* detail) {
+int32_t walk(const glt_graph& g, const HostWalks& w, const int64_t* which, int64_t n, int32_t threads, int64_t* detail) {
   std::vector<Failure> failed(std::max(1, threads));
   parallel(n, threads, 4 * kLanes, [&](int64_t begin, int64_t end, int index) {
     Failure& mine = failed[index];
@@ -193,10 +166,8 @@ struct Visited {
 
 int32_t glt_walk_streams(const int64_t* user_ids, const int32_t* trees, int64_t num_roots, int32_t walks, uint64_t key,
                          uint64_t* streams, int64_t* detail) try {
-  for (int64_t i = 0; i < num_roots; ++i) {
-    const uint64_t of_tree = trees ? glt::tree_key(key, trees[i]) : key;
-    for (int32_t w = 0; w < walks; ++w) streams[i * walks + w] = glt::row_stream(glt::tree_key(of_tree, w), user_ids[i]);
-  }
+  for (int64_t i = 0; i < num_roots; ++i)
+    for (int32_t w = 0; w < walks; ++w) streams[i * walks + w] = glt::walk_stream(key, trees, i, w, user_ids[i]);
   return GLT_OK;
 }
 GLT_CATCH(detail)
@@ -211,7 +182,7 @@ int32_t glt_walk(const glt_graph* graph, const glt_walk_rule* rule, const glt_ex
   std::vector<std::optional<glt::ExcludedRows>> without(excluded ? graph->num_edge_types : 0);
   for (size_t r = 0; r < without.size(); ++r)
     if (excluded[r].num_rows) without[r].emplace(excluded[r]);
-  const glt::Walks walks{*rule, roots, streams, at, step, trace, without};
+  const glt::HostWalks walks{{*rule, roots, streams, at, step, trace}, without};
   return (graph->id_bytes == 4 ? glt::walk<int32_t> : glt::walk<int64_t>)(*graph, walks, which, n, threads, detail);
 }
 GLT_CATCH(detail)

@@ -9,7 +9,9 @@ import torch
 
 from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch
 from glt_lightning.options import CacheOptions
+from glt_lightning.sampler.importance_task import ImportanceTask
 from glt_lightning.sampler.khop import KHopSampler
+from glt_lightning.types import EDGE
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
 from tests.helpers.owners import make_cache
 from tests.helpers.partitions import small_graph, small_hetero
@@ -31,6 +33,13 @@ def test_same_batch(open_case, make, memory):
     case = open_case(make(), [[1], [0], [2]], memory)
     for fanouts in ([4, 3], [2, -1, 3]):
         case.check(case.config(*fanouts, with_edge=True))
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_neighbours_by_walks(open_case, disjoint):
+    task = ImportanceTask(edge_types=(EDGE,), metapaths=((0,),), walks=8, length=3, restart=1 << 30)
+    case = open_case(small_graph(), [[1], [0], [2]])
+    case.check(case.config(4, -1, disjoint=disjoint).by_walks(task))
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])

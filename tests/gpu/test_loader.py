@@ -60,6 +60,17 @@ def lagging(device):
     return busy
 
 
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("topology", ["device", "uva", "hybrid"])
+def test_neighbours_by_walks_are_those_of_the_cpu(kernels, tmp_path, topology, disjoint):
+    graph, walks = partitioned(small_graph(), tmp_path, 3), {"importance_neighbors": {"walks": 9, "restart": 0.3}}
+    spec = LoaderSpec(name="train", split="train", num_neighbors=[4, -1], batch_size=16, disjoint=disjoint)
+    expected = of_the_cpu(graph, spec, **walks)
+    with open_context(graph, kernels.device, topology, **walks) as context:
+        assert type(context._producer).__name__ == "DeviceProducer"
+        assert [to_host(batch) for batch in context.make_loader(spec)] == expected
+
+
 @pytest.mark.parametrize(("topology", "features"), PLACES)
 @pytest.mark.parametrize("make", [small_graph, small_hetero, every_dtype])
 def test_batches_are_those_of_the_cpu(kernels, tmp_path, make, topology, features):

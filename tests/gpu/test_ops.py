@@ -44,6 +44,15 @@ def test_relabel_refuses_negative_ids(kernels):
         cuda_relabel.relabel(cases.to(kernels, np.array([1, -3])))
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_walks(kernels, seed):
+    cases.check_walks(kernels, seed)
+
+
+def test_walks_that_are_refused(kernels):
+    cases.check_walks_refuse(kernels)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_neighbor_sums(kernels, seed):
     cases.check_neighbor_sums(kernels, seed)

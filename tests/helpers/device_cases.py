@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.errors import DataError, NativeError, PartitionError
 from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.ops.cuda import relabel as cuda_relabel
@@ -27,6 +27,7 @@ from glt_lightning.ops.cuda.relabel import DeviceLids
 from glt_lightning.ops.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.cuda.sums import CudaNeighborSums
+from glt_lightning.ops.cuda.walks import DeviceWalks, device_streams, most_visited
 from glt_lightning.ops.encoding import ENCODINGS, Encoding
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
@@ -35,6 +36,7 @@ from glt_lightning.ops.khop import KHopOp, Subgraph
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.ops.trees import Trees
+from glt_lightning.ops.walks import WalkRule, Walks, count_visits, walk_streams
 from glt_lightning.options import DrawOptions
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut, excluded_edges, random_excluded, random_seeds
@@ -475,3 +477,83 @@ def check_induce_refuses(kernels: Kernels) -> None:
 
 def _refuse(nbytes: int) -> None:
     raise DataError(f"no room for {nbytes} bytes")
+
+
+def check_walks(kernels: Kernels, seed: int) -> None:
+    """Walks of any rule, by weight or not, through parts of which some are elsewhere; and what they visit most."""
+    rng = np.random.default_rng(seed)
+    graph = TypedGraph.random(rng, (SINGLE, HETERO)[seed % 2])
+    if rng.integers(2):
+        graph.weigh(rng)
+    pieces = cut(graph, int(rng.choice([1, 2, 5])), rng, (np.int32, np.int64)[rng.integers(2)])
+    view = without_some_parts(pieces.view, rng)
+    paths = [(0, 1), (1, 0), (2,), (2, 2, 0, 1)] if seed % 2 else [(0,), (0, 0)]
+    path, restart = paths[rng.integers(len(paths))], WalkRule.threshold(float(rng.choice([0, 0.4, 1])))
+    rule = WalkRule(edge_types=path, length=int(rng.integers(1, 9)), restart=restart, ends=bool(rng.integers(2)))
+    node_type, walks, key = int(view.dst_types[path[0]]), int(rng.integers(1, 7)), int(rng.integers(2**63))
+    uids = rng.integers(0, graph.num_nodes[node_type], int(rng.choice([0, 1, 33, 90])))
+    gids, trees = pieces.gid_of[node_type][uids], (rng.integers(0, 9, len(uids)).astype(np.int32), None)[seed // 2 % 2]
+    want = Walks.begin(rule, np.repeat(gids, walks), walk_streams(uids, walks, key, trees))
+    tree_of = None if trees is None else to(kernels, trees)
+    streams = device_streams(to(kernels, uids), walks, key, tree_of, kernels)
+    got, error = DeviceWalks.begin(rule, to(kernels, want.roots), streams, kernels), kernels.new_error()
+    gone = excluded_edges(graph, random_excluded(graph, rng), pieces.gid_of).find(pieces.view) if seed % 3 else {}
+    away = DeviceExcluded(gone, view.num_edge_types, kernels) if gone else None
+    for stage in (view, pieces.view):  # the second time they end
+        got.advance(DeviceGraph.from_view(stage, kernels), error, away)
+        want.advance(stage, excluded=gone)
+        raise_if(error.tolist(), "walk")
+        for name in ("at", "step", "trace", "streams"):
+            mine, theirs = getattr(got, name).cpu().numpy(), getattr(want, name)
+            np.testing.assert_array_equal(mine.view(theirs.dtype), theirs, name)
+        left = np.flatnonzero(want.step < rule.length)
+        assert got.under_way().tolist() == left.tolist()
+    for every, most, roots in ((1, -1, None), (len(path), 2, gids), (1, 1, gids), (1, 4, None)):
+        if rule.length < every:
+            continue
+        picks = count_visits(want.trace, walks, every, most, roots)
+        own = None if roots is None else to(kernels, roots)
+        found = most_visited(got.trace, walks, every, most, own).piece(None)
+        total = int(found.begins[-1])
+        assert_same(found.counts, picks.counts, "counts")
+        assert_same(found.neighbors[:total], picks.neighbors, "nodes")
+        assert_same(found.edges[:total], picks.edge_rows, "visits")
+        assert_same(found.row[:total], np.repeat(np.arange(len(gids)), picks.counts), "rows")
+
+
+def without_some_parts(view: GraphView, rng: np.random.Generator) -> GraphView:
+    """The same of which other processes have some parts."""
+    here = rng.random(view.num_parts) < rng.choice([0.3, 1])
+    arrays = [each if here[k % view.num_parts] else None for k, each in enumerate(view._keep[0])]
+    counts = np.diff(view.edge_bounds, axis=1)
+    ends = view.src_types.tolist(), view.dst_types.tolist()
+    return GraphView(view.bounds, arrays, view._keep[1], view.keys.tolist(), *ends, counts)
+
+
+def check_walks_refuse(kernels: Kernels) -> None:
+    """Of several faults any one is said, and the other walks go on."""
+    arrays = EdgeTypeArrays(np.array([0, 2, 3, 4]), np.array([1, 1, 7, 0], np.int32))
+    view = GraphView(np.array([0, 3]), [arrays], [np.arange(3, dtype=np.int32)], [7], [0], [0], np.array([[4]]))
+
+    def ask(roots: list[int], edge_types: tuple[int, ...] = (0,)) -> list[list[int]]:
+        rule, at = WalkRule(edge_types=edge_types, length=2), to(kernels, np.array(roots))
+        streams = device_streams(at, 1, 5, None, kernels)
+        walks, error = DeviceWalks.begin(rule, at, streams, kernels), kernels.new_error()
+        walks.advance(DeviceGraph.from_view(view, kernels), error)
+        said.append(error.tolist())
+        raise_if(said[-1], "walk")
+        return walks.trace.tolist()
+
+    said: list[list[int]] = []
+    with pytest.raises(PartitionError, match="names neighbour 7, which is no node"):
+        ask([2, 0, 1])
+    with pytest.raises(DataError, match="id 3 at position 1 is not in the graph"):
+        ask([2, 3])
+    with pytest.raises(NativeError, match="walk"):
+        ask([2], (0, 1))
+    arrays.indptr[3] = 99
+    with pytest.raises(PartitionError, match="edge type 0 node 2 points to 3:99, outside its array"):
+        ask([2])
+    arrays.indptr[3], arrays.indices[2] = 4, 2
+    assert ask([2, 1]) == [[0, 1], [2, 0]]
+    assert [each[0] for each in said] == [3, 2, 4, 3, 0]

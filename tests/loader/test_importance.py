@@ -18,14 +18,19 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.mix import hop_key
 from glt_lightning.ops.walk_reference import most_visited, random_walk, walk_stream
 from glt_lightning.ops.walks import WalkRule
+from glt_lightning.options import GpuBudgets
 from glt_lightning.producer.subprocess import SubprocessProducer
 from glt_lightning.progress import Progress
 from glt_lightning.report import TrafficOptions, make_report
+from glt_lightning.sampler import device_walks
 from glt_lightning.sampler.draws import role_key
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.request import BatchRequest, batch_key
+from glt_lightning.store.device_store import open_store
+from glt_lightning.store.placement import BatchArrays
 from glt_lightning.types import EDGE, edge_type_key
 from tests.helpers.contents import contents
+from tests.helpers.device_parts import COUNTED, assert_same, sampled, written
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import open_farm
@@ -114,8 +119,8 @@ def batches(partition, typed: bool, disjoint: bool, **context):
 
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("typed", [False, True])
-def test_any_parts_here_and_elsewhere(tmp_path: Path, typed: bool, disjoint: bool) -> None:
-    """Also by weight, and in trees of their own."""
+def test_any_parts_here_and_elsewhere(tmp_path: Path, kernels, monkeypatch, typed: bool, disjoint: bool) -> None:
+    """Also by weight, and in trees of their own; whoever walks, the CPU or a device."""
     data, weights = (shop(), ["edge_weight"]) if typed else (small_graph(), None)
     single = partitioned(data, tmp_path, 1, weights=weights)
     whole = partitioned(data, tmp_path, 3, weights=weights)
@@ -128,6 +133,29 @@ def test_any_parts_here_and_elsewhere(tmp_path: Path, typed: bool, disjoint: boo
         assert list(mine) == list(theirs)
         assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
     assert {said[0] for said in remote.asked} == {"walk", "gather"}
+    same_on_a_device((whole, here, remote), config, requests, kernels, monkeypatch)
+
+
+def same_on_a_device(graph, config, requests, kernels, monkeypatch) -> None:
+    """That has all parts, or some and asks owners. graph: whole, some parts, owners of the others."""
+    whole, here, remote = graph
+    for steps, memory in ((1 << 22, ("device", "device")), (160, ("hybrid", "cpu"))):  # few steps: in several pieces
+        monkeypatch.setattr(device_walks, "_STEPS_AT_ONCE", steps)
+        for partition, owners in ((whole, None), (here, remote)):
+            with closing(device_store(partition, config, kernels, memory)) as store:
+                device = KHopSampler(partition, config, store=store, remote=owners)
+                cpu = KHopSampler(partition, config, remote=owners)
+                for request in requests[:2]:
+                    draft, sample = cpu.draft(request), sampled(device, request)
+                    assert_same(sample, written(draft))
+                    for name in () if config.disjoint else COUNTED:
+                        assert getattr(sample.counters, name) == getattr(draft.counters, name), name
+
+
+def device_store(partition, config, kernels, memory):
+    arrays = BatchArrays(partition, edges=False, weights=config.weights)
+    budgets = GpuBudgets(topology=800, features=800) if "hybrid" in memory else GpuBudgets()
+    return open_store(arrays, kernels, topology=memory[0], features=memory[1], budgets=budgets)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("processes", marks=pytest.mark.slow), "flight"])
@@ -226,7 +254,9 @@ def weighted_rows(data: HeteroData):
 
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("typed", [False, True])
-def test_links_over_any_parts_here_and_elsewhere(tmp_path: Path, typed: bool, disjoint: bool) -> None:
+def test_links_over_any_parts_here_and_elsewhere(
+    tmp_path: Path, kernels, monkeypatch, typed: bool, disjoint: bool
+) -> None:
     """Also their negatives, and the attributes of the edges themselves."""
     data, weights = (shop(), ["edge_weight"]) if typed else (small_graph(), None)
     single = partitioned(data, tmp_path, 1, weights=weights)
@@ -241,6 +271,7 @@ def test_links_over_any_parts_here_and_elsewhere(tmp_path: Path, typed: bool, di
         assert list(mine) == list(theirs)
         assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
     assert {said[0] for said in remote.asked} == {"walk", "gather", "has_edges", "induce"}
+    same_on_a_device((whole, here, remote), config, requests, kernels, monkeypatch)
     if disjoint or not typed:
         return
     with open_farm("flight") as farm:
@@ -288,10 +319,6 @@ def test_a_module_learns_from_the_weights(tmp_path: Path) -> None:
         ({"importance_neighbors": {}, "method": "labor"}, r"sampling.method: 'labor' has no effect with"),
         ({"importance_neighbors": {}, "with_edge": True}, r"sampling.with_edge: True has no effect with"),
         ({"importance_neighbors": {}, "time_attr": "t"}, r"sampling.time_attr: 't' has no effect with"),
-        (
-            {"importance_neighbors": {}, "topology": "device"},
-            r"sampling.importance_neighbors: CPUs walk, and here GPUs",
-        ),
     ],
 )
 def test_options_that_no_walk_has(sampling: dict, message: str) -> None:

@@ -292,13 +292,14 @@ def test_options_that_contradict_each_other(options, said):
         SamplingOptions(**options)
 
 
-def test_cpus_walk(tmp_path, gpu, caplog):
-    """Neighbours by walks: the CPU makes the batches for the GPU that trains, and says which options have no effect."""
-    graph = partitioned(small_graph(), tmp_path)
-    walks = {"importance_neighbors": {"walks": 5}, "topology_bytes": 1 << 20}
-    expected = batches(graph, topology="cpu", **walks)[0]
-    caplog.clear()
-    found, _, producer = batches(graph, **walks)
-    assert producer == "InlineProducer"
-    assert found == expected
-    assert "CPUs walk (sampling.importance_neighbors), so these options have no effect: topology_bytes" in caplog.text
+@pytest.mark.parametrize("topology", ["device", "hybrid"])
+def test_the_gpu_walks(tmp_path, gpu, topology):
+    """Neighbours by walks: those of the CPU, in trees of their own, too; the graph's edges need not have attributes there."""
+    walks = {"importance_neighbors": {"walks": 5, "restart": 0.3}, "topology": topology}
+    walks["topology_bytes"] = 1000 if topology == "hybrid" else None
+    graph = partitioned(small_graph(), tmp_path, 3)
+    for disjoint in (False, True):
+        spec = LoaderSpec(
+            name="t", split="train", num_neighbors=[3, -1], batch_size=16, shuffle=True, disjoint=disjoint
+        )
+        same_as_the_cpu(graph, spec, **walks)

@@ -169,6 +169,7 @@ int32_t scan_each(int64_t bound, const Body& body, uint64_t* state, void*, int64
 #include "rank.cu"
 #include "relabel.cu"
 #include "sample.cu"
+#include "walk.cu"
 
 int32_t glt_abi_version(void) { return GLT_ABI_VERSION; }
 int32_t glt_cuda_device_count(int32_t* count, int64_t*) { return *count = 0, GLT_OK; }

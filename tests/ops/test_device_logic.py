@@ -79,6 +79,16 @@ def test_edges_among_nodes_that_are_refused(kernels):
     cases.check_induce_refuses(kernels)
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_walks(kernels, seed):
+    kernels.schedule(seed, *SCHEDULES[seed % len(SCHEDULES)])
+    cases.check_walks(kernels, seed)
+
+
+def test_walks_that_are_refused(kernels):
+    cases.check_walks_refuse(kernels)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_neighbor_sums(kernels, seed):
     kernels.schedule(seed, *SCHEDULES[seed % len(SCHEDULES)])

@@ -156,6 +156,12 @@ def subgraphs(kernels: PtxKernels, seed: int) -> None:
     subgraph_cases.check_far_further_edges(kernels, (2**31 - 25, 2**32 - 25, 2**40)[seed % 3])
 
 
+def walks(kernels: PtxKernels, seed: int) -> None:
+    cases.check_walks(kernels, seed)
+    if seed % 8 == 0:
+        cases.check_walks_refuse(kernels)
+
+
 def picks(kernels: PtxKernels, seed: int) -> None:
     """One row, around the borders of lanes and of shared memory."""
     rng = np.random.default_rng(seed)
@@ -200,6 +206,7 @@ CASES: dict[str, tuple[Callable[[PtxKernels, int], None], int]] = {
     "windows": (windows, 24),
     "induce": (induce, 24),
     "subgraphs": (subgraphs, 8),
+    "walks": (walks, 48),
     "picks": (picks, 32),
     "sample": (sample, 24),
     "gather": (gather, 100),

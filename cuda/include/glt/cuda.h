@@ -94,6 +94,16 @@ GLT_API int32_t glt_cuda_induce_write(const glt_graph* graph, int32_t edge_type,
                                       const uint32_t* wanted, const int64_t* to, int64_t* src, int64_t* dst, int64_t* edge_rows,
                                       int64_t* detail, void* stream);
 
+// As glt_walk_streams.
+GLT_API int32_t glt_cuda_walk_streams(const int64_t* user_ids, const int32_t* trees, int64_t num_roots, int32_t walks, uint64_t key,
+                                      uint64_t* streams, int64_t* detail, void* stream);
+
+// As glt_walk, for all of n walks; `rule` is on the host, its edge types and all of `excluded` are the device's. error: GLT_BAD_ID
+// {walk, id}, GLT_BAD_ROW as in api.h, GLT_BAD_ARG {edge type}; a walk that meets one ends there.
+GLT_API int32_t glt_cuda_walk(const glt_graph* graph, const glt_walk_rule* rule, const glt_excluded* excluded, const int64_t* roots,
+                              const uint64_t* streams, int64_t n, int64_t* at, int32_t* step, int64_t* trace, int64_t* error,
+                              int64_t* detail, void* stream);
+
 // A k-hop batch as one call. All of this is on the host. T node types, R edge types, H hops as in api.h.
 typedef struct {
   int32_t num_hops, replace, with_edge, reserved;

@@ -45,9 +45,6 @@ def gpu_kernels(sampling: SamplingOptions, device: torch.device, ranks: Ranks) -
     if asked == "cpu":
         _warn(sampling, _OF_A_GPU, ranks, "sampling.topology is cpu", "choose another topology")
         return None
-    if sampling.importance_neighbors is not None:
-        _warn(sampling, _OF_A_GPU, ranks, "CPUs walk (sampling.importance_neighbors)", "remove importance_neighbors")
-        return None
     if not is_gpu(device):
         _warn(sampling, ("topology", "features", *_OF_A_GPU), ranks, f"training on {device}", "train on a GPU")
         return None
@@ -90,6 +87,8 @@ def make_device_producer(
     manifest, weight_attr = partition.manifest, sampling.weight_attr
     draw = drawn_from(manifest, sampling.draw, weight_attr, time_attr=sampling.time_attr)
     arrays = BatchArrays.of(partition, replace(draw, weights=placed_weights(manifest, weight_attr)))
+    if sampling.importance_neighbors is not None:
+        arrays = replace(arrays, edges=False)  # batches have no stored edge
     budgets = GpuBudgets.of(sampling, setup.cache)
     for budget, given, option, kind in (
         ("topology_bytes", budgets.topology, "topology", sampling.topology),

@@ -282,11 +282,6 @@ class SamplingOptions(WorkerOptions):
                 f"sampling.{name}: {getattr(self, name)!r:.80} has no effect with sampling.importance_neighbors, whose "
                 "neighbours walks find, not draws from edges. Remove one of them."
             )
-        if self.worker_devices or self.topology not in ("auto", "cpu"):
-            raise OptionError(
-                "sampling.importance_neighbors: CPUs walk, and here GPUs sample. Remove it, or remove sampling.worker_devices "
-                "and set sampling.topology to cpu."
-            )
 
     @property
     def draw(self) -> DrawOptions:

@@ -10,7 +10,6 @@ import numpy as np
 
 from glt_lightning.sampler.aggregate import aggregate_neighbors
 from glt_lightning.sampler.counters import DiskUse
-from glt_lightning.sampler.importance import visit_fields
 from glt_lightning.sampler.neighbors import Found, NeighborSource
 from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import (
@@ -73,7 +72,7 @@ def assemble(
             if source.config.by_source:
                 fields.append(local.by_source(edge_key(table.type, BY_SOURCE), found, table.type))
             if source.config.importance is not None:
-                fields += visit_fields(local, found, table.type)
+                fields += local.visits(found, table.type)
             if task is not None and found.flipped is not None:
                 fields.append(local.put(edge_key(table.type, FLIPPED), found.flipped[table.type]))
         elif source.config.with_row:

@@ -15,12 +15,12 @@ from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.sampler.device_remote_edges import RemoteEdges
 from glt_lightning.sampler.device_subgraph import DeviceEdgeFinder
+from glt_lightning.sampler.device_walks import DeviceVisits
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import EdgeOwners
-from glt_lightning.sampler.table import MappedTables
 
 
-class DeviceEdges(MappedTables):
+class DeviceEdges(DeviceVisits):
     """The tables of a device, and the way of edges there. is_remote: bool [P], the parts that are not mapped; None: all are
     mapped."""
 

@@ -41,7 +41,9 @@ class DeviceNeighbors(DeviceEdges):
         super().__init__(partition, config, store.kernels, is_remote)
         self._store, kernels = store, store.kernels
         reads_rows = any(map(any, config.fanouts)) or config.subgraph is not None
-        self._graph = store.graph_for(config) if reads_rows else store.graph
+        self._graph = self._walked = store.graph_for(config) if reads_rows else store.graph
+        if config.importance is not None:
+            self._graph = self._graph.without_edges(self.view.src_types.tolist(), self.view.dst_types.tolist())
         self._manifest = (partition.as_stored if config.stored else partition).manifest
         self._khop = CudaKHopOp(self._graph, config.fanouts, config)
         self._error = kernels.new_error()

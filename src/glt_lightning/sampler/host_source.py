@@ -18,7 +18,7 @@ from glt_lightning.ops.route import Route
 from glt_lightning.ops.tiered import TieredShards
 from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.sampler.sample import Field, copied
+from glt_lightning.sampler.sample import EDGE_WEIGHT, VISITS, Field, copied, edge_key
 from glt_lightning.sampler.source import EdgeOwners
 from glt_lightning.sampler.table import MappedTables, RowTable
 from glt_lightning.store.device_index import DeviceIndex
@@ -132,6 +132,13 @@ class HostSource(MappedTables):
         src, dst = found.src[edge_type], found.dst[edge_type]
         write = partial(by_source, src, dst, nodes, threads=self.config.threads)
         return Field(name, _INT64, (nodes + 1 + 2 * len(src),), write)
+
+    def visits(self, found: Subgraph, edge_type: int) -> list[Field]:
+        visits, dst = found.edge_row[edge_type], found.dst[edge_type]
+        assert visits is not None
+        shares = visits / np.bincount(dst, weights=visits)[dst] if len(dst) else visits
+        pairs = ((VISITS, visits), (EDGE_WEIGHT, shares.astype(np.float32)))
+        return [copied(edge_key(edge_type, name), values) for name, values in pairs]
 
     def tree_of(self, name: str, found: Subgraph, node_type: int, examples: np.ndarray | None) -> Field:
         assert found.tree is not None

@@ -21,7 +21,7 @@ from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
 from glt_lightning.sampler.source import EdgeOwners
 from glt_lightning.sampler.table import RowTable
-from glt_lightning.sampler.walks import WalkStart
+from glt_lightning.sampler.walks import RoutedWalks, Visiting, WalkStart
 
 Found = Any  # `ops.khop.Subgraph`, or on a device `ops.cuda.subgraph.DeviceSubgraph`
 
@@ -75,6 +75,13 @@ class NeighborSource(Expands, Protocol):
         """Walks to their ends, along the stored edges and by the weights of the config. Owners are asked for those that come to
         their rows, once in a round. The CPU walks through the mapped files also where a GPU samples."""
 
+    def most_visited(self, asked: Visiting, frontier: Any, trees: np.ndarray | None) -> Any:
+        """The neighbours that walks find for the nodes of one type of a frontier, with the numbers of visits as edge rows:
+        `Picks`, on a device a `ops.cuda.merge.Piece`. A GPU that samples walks through the mapped parts itself.
+
+        trees: int32 [n] of the nodes that `LocalSource.routed` gives, in a disjoint batch. Raises as `walk`.
+        """
+
     def complete(self, found: Found, excluded: ExcludedEdges | None) -> Found | None:
         """A batch with the edges that ``config.subgraph`` asks for, found where the batch lies; None where that cannot be: then
         `subgraph.complete_edges` finds them by `induce`. excluded: edges that are not there."""
@@ -103,6 +110,11 @@ class LocalSource(NeighborSource, Protocol):
     @property
     def counters(self) -> Counters: ...
 
+    def most_visited(
+        self, asked: Visiting, frontier: Any, trees: np.ndarray | None, remote: RoutedWalks | None = None
+    ) -> Any:
+        """The same. remote: takes walks on that come to parts that are not mapped."""
+
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> Any:
         """A batch that has its seeds, by node type (`ops.hops.Growing`), whose ``result`` gives its nodes and edges."""
 
@@ -126,6 +138,10 @@ class LocalSource(NeighborSource, Protocol):
 
     def by_source(self, name: str, found: Found, edge_type: int) -> Field:
         """int64 [N_src + 1 + 2 E]: the edges in the order of sources, as `ops.edge_order.by_source` writes them."""
+
+    def visits(self, found: Found, edge_type: int) -> list[Field]:
+        """Of the edges of a type that walks found: ``visits``, int64 [E], and ``edge_weight``, float32 [E], their share of the
+        visits of all edges into the node."""
 
     def tree_of(self, name: str, found: Found, node_type: int, examples: np.ndarray | None) -> Field:
         """int64 [n], the tree of each node of a disjoint batch, or its entry of ``examples``, int64 [number of trees]."""

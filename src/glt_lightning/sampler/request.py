@@ -124,11 +124,6 @@ class SamplerConfig(DrawOptions):
             )
         if self.picker is not None and on_gpu:
             raise OptionError("sampling.picker: runs on CPUs, and here a GPU samples. Set sampling.topology to cpu.")
-        if self.importance is not None and on_gpu:
-            raise OptionError(
-                "sampling.importance_neighbors: CPUs walk, and here a GPU samples. Set sampling.topology to cpu, and remove "
-                "sampling.worker_devices and cluster.worker_devices."
-            )
         if on_gpu and on_device:
             raise OptionError(
                 "neighbor_source: on_device and store exclude each other: on_device lists rows that batches made "

@@ -21,7 +21,7 @@ from glt_lightning.ops.walks import Walks
 from glt_lightning.sampler.neighbors import Found, LocalSource
 from glt_lightning.sampler.source import Expand, Induced, Picked, RemoteRows, wire_dtype
 from glt_lightning.sampler.table import RowTable, ask_owners
-from glt_lightning.sampler.walks import RoutedWalks, WalkStart
+from glt_lightning.sampler.walks import RoutedWalks, Visiting, WalkStart
 from glt_lightning.store.remote_cache import RemoteCache
 
 
@@ -221,6 +221,9 @@ class RoutedSource:
     def walk(self, start: WalkStart) -> Walks:
         self.config.require_room(start.nbytes)
         return self._walks(start, self.local.counters)
+
+    def most_visited(self, asked: Visiting, frontier: Any, trees: np.ndarray | None) -> Any:
+        return self.local.most_visited(asked, frontier, trees, self._walks)
 
     def complete(self, found: Found, excluded: ExcludedEdges | None) -> Found | None:
         return self.local.complete(found, excluded, self)

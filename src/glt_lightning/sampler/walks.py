@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,15 @@ from glt_lightning.ops.file_map import guarded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.has_edges import require_pairs
 from glt_lightning.ops.hops import AllLocal
-from glt_lightning.ops.walks import WalkRule, Walks, user_ids, walk_streams
+from glt_lightning.ops.merge import Picks
+from glt_lightning.ops.walks import WalkRule, Walks, count_visits, user_ids, walk_streams
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import RemoteRows, wire_dtype
 from glt_lightning.sampler.walk_question import Stepped, WalkQuestion
 
 _WALK_BYTES = 44  # of a walk in memory, beside 8 for each step
+_AT_ONCE = 1 << 20  # walks whose steps are in memory at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +63,57 @@ def local_walks(view: GraphView, start: WalkStart, threads: int = 1) -> Walks:
     return walks
 
 
+@dataclass(frozen=True, kw_only=True)
+class Visiting:
+    """Which nodes are the neighbours of others: the ``most`` (-1: all) that walks from these visit most often, at the end of each
+    ``every`` steps. walks, key, excluded: as of `WalkStart`.  self_loops: a node may be its own neighbour."""
+
+    rule: WalkRule
+    walks: int
+    key: int
+    every: int
+    most: int
+    self_loops: bool
+    excluded: ExcludedEdges | None = None
+
+    def start(self, roots: np.ndarray, trees: np.ndarray | None) -> WalkStart:
+        start = WalkStart(rule=self.rule, roots=roots, walks=self.walks, key=self.key, trees=trees)
+        return replace(start, excluded=self.excluded)
+
+
 class LocalWalks(AllLocal):
-    """For sources without remote parts. stored_view: the stored edges, by the weights of the config."""
+    """For sources of the mapped parts. stored_view: the stored edges, by the weights of the config."""
 
     config: SamplerConfig
+    counters: Counters
     stored_view: GraphView
 
     def walk(self, start: WalkStart) -> Walks:
         self.config.require_room(start.nbytes)
         return local_walks(self.stored_view, start, self.config.threads)
+
+    def most_visited(
+        self, asked: Visiting, frontier: Any, trees: np.ndarray | None, remote: RoutedWalks | None = None
+    ) -> Any:
+        """`neighbors.NeighborSource.most_visited`. remote: takes walks on where parts are remote."""
+        step, threads, pieces = max(1, _AT_ONCE // asked.walks), self.config.threads, []
+        for begin in range(0, max(1, len(frontier)), step):
+            some = np.ascontiguousarray(frontier[begin : begin + step])
+            start = asked.start(some, None if trees is None else np.ascontiguousarray(trees[begin : begin + step]))
+            self.config.require_room(start.nbytes)
+            walks = local_walks(self.stored_view, start, threads) if remote is None else remote(start, self.counters)
+            roots = None if asked.self_loops else some
+            pieces.append(count_visits(walks.trace, asked.walks, asked.every, asked.most, roots, threads))
+        columns = zip(*((p.counts, p.neighbors, p.edge_rows) for p in pieces), strict=True)
+        return Picks(*map(np.concatenate, columns)) if len(pieces) > 1 else pieces[0]
+
+
+@dataclass(frozen=True)
+class ExcludedShares:
+    """Edges that walks do not go along. of: by owner, those in its rows.  own: by edge type, the entries of the mapped parts."""
+
+    of: Sequence[ExcludedEdges | None]
+    own: Mapping[int, ExcludedEntries]
 
 
 class RoutedWalks:
@@ -90,45 +135,45 @@ class RoutedWalks:
 
     def __call__(self, start: WalkStart, counters: Counters) -> Walks:
         """To their ends. Raises `PeerError`, naming an owner that does not answer, and as `Walks.advance`."""
-        start.rule.require(self._view.src_types.tolist(), self._view.dst_types.tolist())
-        without = self._without(start.excluded)
-        own = {} if without[0] is None else without[0].find(self._view)
-        walks = self._begun(start, counters, without, own)
+        without = self.without(start.excluded)
+        walks = self.begin(start, without, counters)
         left = walks.under_way(np.arange(len(walks)))
         while len(left):
             walks.restart(left)
             left = walks.under_way(left)
-            shares = self._by_owner(walks.at[left], left)
-            asked = {
-                owner: self._ask_on(walks, owner, which, without[owner]) for owner, which in shares.items() if owner
-            }
-            if 0 in shares:
-                walks.advance(self._view, shares[0], self._threads, own)
-            self._take(walks, shares, asked, counters)
+            self.take_on(walks, left, without, counters)
             left = walks.under_way(left)
         return walks
 
-    def _without(self, excluded: ExcludedEdges | None) -> list[ExcludedEdges | None]:
-        """The excluded edges in the rows of each owner, this process first."""
+    def without(self, excluded: ExcludedEdges | None) -> ExcludedShares:
+        """The excluded edges in the rows of each owner."""
         shares: list[dict[int, Pairs]] = [{} for _ in range(self._remote.num_owners)]
         for r, (dst, src) in ({} if excluded is None else excluded.pairs).items():
             require_pairs(self._view, r, dst, src, "excluded")
             for owner, which in self._by_owner(dst, np.arange(len(dst))).items():
                 shares[owner][r] = dst[which].astype(self._wire), src[which].astype(self._wire)
-        return [ExcludedEdges(share) if share else None for share in shares]
+        own = ExcludedEdges(shares[0]).find(self._view) if shares[0] else {}
+        return ExcludedShares([ExcludedEdges(share) if share else None for share in shares], own)
 
-    def _begun(
-        self,
-        start: WalkStart,
-        counters: Counters,
-        without: Sequence[ExcludedEdges | None],
-        entries: Mapping[int, ExcludedEntries],
-    ) -> Walks:
-        """The walks after their first stretches. Owners know the user's ids of their roots, which key the draws. without: of
-        each owner.  entries: excluded in the mapped parts."""
+    def take_on(self, walks: Walks, which: np.ndarray, without: ExcludedShares, counters: Counters) -> None:
+        """One round: each goes on for as long as it stays where it stands, here or with an owner. which: int64 [m], none of which
+        restarts before its next step."""
+        shares = self._by_owner(walks.at[which], which)
+        asked = {owner: self._ask_on(walks, owner, mine, without.of[owner]) for owner, mine in shares.items() if owner}
+        if 0 in shares:
+            walks.advance(self._view, shares[0], self._threads, without.own)
+        for owner, answer in asked.items():
+            began = time.perf_counter()
+            found = answer()
+            counters.remote_s += time.perf_counter() - began
+            self._add(walks, shares[owner], found)
+
+    def begin(self, start: WalkStart, without: ExcludedShares, counters: Counters) -> Walks:
+        """The walks after their first stretches. Owners know the user's ids of their roots, which key the draws."""
+        start.rule.require(self._view.src_types.tolist(), self._view.dst_types.tolist())
         shares = self._by_owner(start.roots, np.arange(len(start.roots)))
         asked = {
-            owner: self._ask_first(start, owner, which, without[owner]) for owner, which in shares.items() if owner
+            owner: self._ask_first(start, owner, which, without.of[owner]) for owner, which in shares.items() if owner
         }
         uids = np.zeros(len(start.roots), dtype=np.int64)
         own, each = shares.get(0, np.empty(0, np.int64)), np.arange(start.walks)
@@ -144,7 +189,7 @@ class RoutedWalks:
         walks = start.walks_from(uids)
         walks_of = {owner: (roots[:, None] * start.walks + each).reshape(-1) for owner, roots in shares.items()}
         if 0 in walks_of:
-            walks.advance(self._view, walks_of[0], self._threads, entries)
+            walks.advance(self._view, walks_of[0], self._threads, without.own)
         for owner, found in answers.items():
             self._add(walks, walks_of[owner], found)
         return walks
@@ -169,19 +214,6 @@ class RoutedWalks:
         roots, at = (ids[which].astype(self._wire) for ids in (walks.roots, walks.at))
         question = WalkQuestion(rule=walks.rule, roots=roots, weights=self._weights, at=at, excluded=without)
         return self._remote.walk(owner, replace(question, streams=walks.streams[which], step=walks.step[which]))
-
-    def _take(
-        self,
-        walks: Walks,
-        shares: dict[int, np.ndarray],
-        asked: dict[int, Callable[[], Stepped]],
-        counters: Counters,
-    ) -> None:
-        for owner, answer in asked.items():
-            began = time.perf_counter()
-            found = answer()
-            counters.remote_s += time.perf_counter() - began
-            self._add(walks, shares[owner], found)
 
     def _add(self, walks: Walks, which: np.ndarray, found: Stepped) -> None:
         """What an owner answered. Raises `PeerError` for steps that no walk takes."""

@@ -180,6 +180,15 @@ class DeviceGraph:
         graph.address = ctypes.addressof(graph.struct)
         return graph
 
+    def without_edges(self, src_types: Sequence[int], dst_types: Sequence[int]) -> DeviceGraph:
+        """The same nodes with other edge types, which have no edges to draw from: of batches whose edges come from elsewhere."""
+        graph = copy.copy(self)
+        graph.src_types, graph.dst_types, graph.num_edge_types = list(src_types), list(dst_types), len(src_types)
+        graph.struct = GraphStruct.from_buffer_copy(self.struct)
+        graph.struct.num_edge_types = 0
+        graph.address = ctypes.addressof(graph.struct)
+        return graph
+
     def _put(self, array: np.ndarray) -> int:
         self._keep.append(self.kernels.copy(array))
         return self._keep[-1].data_ptr()

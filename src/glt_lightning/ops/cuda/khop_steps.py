@@ -150,7 +150,7 @@ class DeviceHops:
         edge_rows = {}
         for r in sorted(drawn):
             pieces[r] = [piece for piece in drawn[r].picks[:1] if piece is not None]
-            if self._remote is not None and len(self._frontier(r).remote_gids):
+            if self._remote is not None and drawn[r].owner is not None and len(self._frontier(r).remote_gids):
                 picks = self._remote.join(r, drawn[r], self._columns)
                 pieces[r].append(self._piece(r, drawn[r], picks))
                 if picks.edge_rows is not None:

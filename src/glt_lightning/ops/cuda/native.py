@@ -32,6 +32,8 @@ SIGNATURES: Signatures = {
     "glt_cuda_induce_pieces": [P, I32, P, I64, I64, P, *_END],
     "glt_cuda_induce_find": [P, I32, P, P, P, I64, I64, P, I64, P, P, P, P],
     "glt_cuda_induce_write": [P, I32, P, P, P, I64, I64, P, I64, P, P, P, P, P, P, P],
+    "glt_cuda_walk_streams": [P, P, I64, I32, U64, P, P, P],
+    "glt_cuda_walk": [P, P, P, P, P, I64, P, P, P, *_END],
     "glt_cuda_khop_room": [P, P, P, P, P, P],
     "glt_cuda_khop": [P, P, P, U64, P, P, I64, P, P, P, P, *_END],
     "glt_cuda_gather": [P, P, P, I32, I64, P, I64, P, *_END],

@@ -1,0 +1,82 @@
+// Random walks, a thread each: it goes on until its walk ends or stands at a node whose row is not in a memory that the device reads.
+#include <glt/cuda.h>
+
+#include "guard.h"
+#include "locate.h"
+#include "report.h"
+#include "walk.h"
+
+namespace glt {
+namespace {
+
+struct FindStreams {
+  const int64_t* user_ids;
+  const int32_t* trees;
+  int32_t walks;
+  uint64_t key;
+  uint64_t* streams;
+
+  GLT_DEVICE void operator()(int64_t i) const {
+    const int64_t root = i / walks;
+    streams[i] = walk_stream(key, trees, root, int32_t(i % walks), user_ids[root]);
+  }
+};
+
+template <class Id>
+struct GoOn {
+  glt_graph g;
+  Walks walks;
+  const glt_excluded* excluded;  // [num_edge_types], or null
+  int64_t* error;
+
+  GLT_DEVICE void operator()(int64_t i) const {
+    Walk walk = walks.open(i);
+    while (walk.sets_out(walks.rule))
+      if (!takes_step(i, &walk)) break;
+    walks.close(i, walk);
+  }
+
+  // False where the row is elsewhere.
+  GLT_DEVICE bool takes_step(int64_t i, Walk* walk) const {
+    const int32_t edge_type = walks.edge_type(*walk);
+    if (uint32_t(edge_type) >= uint32_t(g.num_edge_types)) return refuse(walk, GLT_BAD_ARG, edge_type, 0);
+    Located row;
+    const int32_t status = locate_row(g, edge_type, walk->at, &row);
+    if (status == GLT_BAD_ID && TypeRange(g, g.dst_type[edge_type]).has(walk->at)) return false;
+    if (status == GLT_BAD_ID) return refuse(walk, status, i, walk->at);
+    if (status) return refuse(walk, status, edge_type, walk->at, row.begin, row.end);
+    const ExcludedRow without = excluded ? excluded_of(excluded[edge_type], walk->at) : ExcludedRow{nullptr, 0};
+    const int64_t entry = walk->entry(weighted_row(g, row, without));
+    if (entry < 0) return walk->end(walks.rule), true;
+    const int64_t next = int64_t(static_cast<const Id*>(g.indices[row.part])[row.begin + entry]);
+    if (!TypeRange(g, g.src_type[edge_type]).has(next)) return refuse(walk, GLT_BAD_ROW, edge_type, -1, next);
+    walks.go(i, walk, next);
+    return true;
+  }
+
+  GLT_DEVICE bool refuse(Walk* walk, int32_t status, int64_t a, int64_t b, int64_t c = 0, int64_t d = 0) const {
+    report(error, status, a, b, c, d);
+    walk->end(walks.rule);
+    return true;
+  }
+};
+
+}  // namespace
+}  // namespace glt
+
+int32_t glt_cuda_walk_streams(const int64_t* user_ids, const int32_t* trees, int64_t num_roots, int32_t walks, uint64_t key,
+                              uint64_t* streams, int64_t* detail, void* stream) try {
+  if (walks < 1) return glt::fail(detail, GLT_BAD_ARG, walks);
+  return glt::for_each(num_roots * walks, glt::FindStreams{user_ids, trees, walks, key, streams}, stream, detail);
+}
+GLT_CATCH(detail)
+
+int32_t glt_cuda_walk(const glt_graph* graph, const glt_walk_rule* rule, const glt_excluded* excluded, const int64_t* roots,
+                      const uint64_t* streams, int64_t n, int64_t* at, int32_t* step, int64_t* trace, int64_t* error,
+                      int64_t* detail, void* stream) try {
+  if (rule->num_types < 1 || rule->length < 0) return glt::fail(detail, GLT_BAD_ARG, rule->num_types, rule->length);
+  const glt::Walks walks{*rule, roots, streams, at, step, trace};
+  if (graph->id_bytes == 4) return glt::for_each(n, glt::GoOn<int32_t>{*graph, walks, excluded, error}, stream, detail);
+  return glt::for_each(n, glt::GoOn<int64_t>{*graph, walks, excluded, error}, stream, detail);
+}
+GLT_CATCH(detail)
